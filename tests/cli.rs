@@ -43,7 +43,7 @@ pub(crate) async fn told(server: &Server, arguments: &[&str]) -> Result<String> 
     Ok(text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").replace("\n[stderr]\n\n", "\n"))
 }
 
-/// What it printed for programs, and how it ended.
+/// Runs a command with `--json` and returns its exit code and the JSON that it printed.
 pub(crate) async fn parsed(server: &Server, arguments: &[&str]) -> Result<(Option<i32>, Value)> {
     let output = run(server, &[arguments, &["--json"]].concat()).await?;
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };

@@ -97,7 +97,7 @@ async fn hold(State(held): State<Arc<Held>>) -> Json<Value> {
     let mut releases = held.releases.subscribe();
     held.count.send_modify(|count| *count += 1);
     let counted = Counted(Arc::clone(&held));
-    // An error would mean that the sender is gone, and it is in `held`.
+    // `changed` fails only if the sender is dropped, and `held` owns the sender.
     let _ = releases.changed().await;
     drop(counted);
     answer().await

@@ -264,7 +264,7 @@ async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     Ok(())
 }
 
-/// How long a call below goes on whose grant is withdrawn.
+/// Measures how long a child call continues after its grant is withdrawn.
 async fn withdrawn(world: &World, caller: &Bound) -> Result<Duration> {
     world.rebind(caller, &json!({"allow_calls": ["*"]})).await?;
     drop(world.github.take_requests());

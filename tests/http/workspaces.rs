@@ -1,4 +1,4 @@
-//! `/api/workspaces`: the walls between tenants.
+//! `/api/workspaces`: managing workspaces, and the isolation of tenants.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;

@@ -1,4 +1,4 @@
-//! `/api/trust`: whose signature counts for which plugins. Root keys only.
+//! `/api/trust`: the trusted signing keys, and the plugins that each may sign. Requires a root key.
 
 use std::sync::Arc;
 

@@ -334,7 +334,7 @@ impl Oauth {
         }
     }
 
-    /// The provider for the type of `resource`, and what a credential of method `kind` is given for now.
+    /// The OAuth provider for the type of `resource`, and the current purpose of a credential of method `kind`.
     async fn of_type(&self, resource: &Resource, kind: AuthKind) -> Result<(OauthProviderRow, GivenFor), OauthError> {
         let method = method(resource, kind).ok_or(OauthError::NoMethod { method: kind })?;
         let resource_type = &resource.row.resource_type;

@@ -70,7 +70,7 @@ pub(crate) fn limit_resources() -> io::Result<()> {
     Ok(())
 }
 
-/// Installs the filters of system calls: an allowlist, then the filters that return specific errors.
+/// Installs the system call filters: an allowlist, then the filters that return specific errors.
 pub(crate) fn filter_system_calls() -> io::Result<()> {
     // If two filters return an error, the kernel reports that of the filter installed last.
     for program in [filter(), refusals::sockets(), refusals::socket_types(), refusals::requests(), refusals::filters()]

@@ -93,7 +93,7 @@ pub struct SandboxRow {
     pub app_id: Option<String>,
     pub user_id: Option<String>,
     pub chat_id: Option<String>,
-    /// The data folder of the host that has the sandbox; `None` if all hosts can reach it.
+    /// The data folder of the host that has the sandbox; `None` if all hosts can reach the sandbox.
     pub node: Option<String>,
     pub status: SandboxStatus,
     /// The operation that holds the lease.

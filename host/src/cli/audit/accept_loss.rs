@@ -11,7 +11,7 @@ use super::super::{FolderFlags, Options, folder, output};
 use crate::boot::{Data, OfflineChange, OfflineError, recorded_with};
 use monstrum_core::audit::{AcceptedLoss, HeadsError, Rollback, RollbackError, find_rollback};
 
-/// A reason is one line of a person's words.
+/// Enough for one line written by a person.
 const REASON_CHARS_MAX: usize = 500;
 
 /// The loss was not accepted.

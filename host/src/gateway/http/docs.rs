@@ -110,7 +110,7 @@ fn describe_doors(openapi: &mut utoipa::openapi::OpenApi) {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         for operation in operations.into_iter().flatten() {
             if operation.security.is_some() {
-                // Without any requirement, where utoipa writes one that asks for nothing.
+                // An empty list means that no key is needed. For `security(())`, utoipa writes one empty requirement.
                 operation.security = Some(Vec::new());
                 continue;
             }

@@ -29,8 +29,8 @@ pub(super) fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max
     }
 }
 
-/// The lists of patterns in what is saved: how many patterns, and how long. What stands in `stored` as it is may be over
-/// a limit that was not there when it was saved.
+/// Checks the number and the length of the patterns in each list. A list that is equal to the one in `stored` is not
+/// checked, because it may have been saved before a limit was introduced.
 pub(super) fn patterns<'v>(
     errors: &mut InputErrors,
     lists: impl IntoIterator<Item = (String, &'v Value)>,

@@ -132,7 +132,7 @@ fn beyond<'a>(new: &'a [OriginPattern], old: &'a [OriginPattern]) -> impl Iterat
     new.iter().filter(|origin| !old.iter().any(|known| known.covers(origin)))
 }
 
-/// The manifest's word for a value of an enumeration.
+/// The name of an enum value, as written in the manifest.
 fn word(value: &impl serde::Serialize) -> String {
     shown(serde_json::to_value(value).ok().as_ref())
 }

@@ -1,4 +1,4 @@
-//! The options of sandboxes that an operator sets for the whole server, and the ranges of their values.
+//! The sandbox options that an operator sets for the whole server, and their ranges.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

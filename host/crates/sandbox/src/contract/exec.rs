@@ -324,7 +324,7 @@ pub async fn is_root_and_has_the_listed_programs(subject: &Subject) {
     }
 }
 
-/// Packages create such accounts when they are installed.
+/// Many packages create system users and groups when they are installed.
 pub async fn accounts_can_be_created_and_used(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let accounts = "useradd -r -s /bin/sh service && groupadd team && usermod -aG team service && id -Gn service";

@@ -7,7 +7,7 @@ use super::local_host::memory_contains;
 use super::{Subject, eventually, python, random_hex};
 use crate::ExecRequest;
 
-/// Interfaces that the kernel adds to every new network namespace, down, if its tunnel modules are loaded.
+/// If tunnel modules are loaded, the kernel adds these interfaces to every new network namespace, in the down state.
 const TUNNELS: [&str; 9] = ["sit0", "tunl0", "gre0", "gretap0", "erspan0", "ip6tnl0", "ip6gre0", "ip_vti0", "ip6_vti0"];
 
 /// The program folders of every Linux system.

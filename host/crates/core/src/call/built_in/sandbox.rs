@@ -70,7 +70,7 @@ pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: 
 /// Why the call failed. Boxed, because it is rare and large.
 type Refused<T> = Result<T, Box<CallOutcome>>;
 
-/// One use of the machine of a conversation.
+/// A tool call in the sandbox of its conversation.
 struct Machine<'a> {
     call: &'a IncomingCall,
     plugin: &'a Plugin,
