@@ -12,7 +12,7 @@
 /// assert!(!glob::matches("acme/*", "other/site"));
 /// ```
 #[must_use]
-pub(super) fn matches(pattern: &str, text: &str) -> bool {
+pub fn matches(pattern: &str, text: &str) -> bool {
     let pattern = parse(pattern);
     let text: Vec<char> = text.chars().collect();
     // Where to resume if the text after the last `*` does not match. Earlier stars need not be tried again.
