@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use wasmtime::component::{Component, HasSelf, Linker, ResourceTable};
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, ProfilingStrategy, ResourceLimiter,
@@ -87,6 +88,27 @@ impl Bare {
         store.set_max_component_handles(HANDLES_MAX);
         Ok(store)
     }
+}
+
+/// What the host asked the component in a call, as the echo of that call shows it.
+pub fn request_of_echo(seen: &Value) -> Result<ExecuteRequest> {
+    let text = |name: &str| seen[name].as_str().map(str::to_owned).with_context(|| format!("no {name} in an echo"));
+    let raw = |name: &str| seen[name].to_string();
+    Ok(ExecuteRequest {
+        request_id: text("request_id")?,
+        bot_id: text("bot_id")?,
+        task_id: text("task_id")?,
+        operation: text("operation")?,
+        tool_name: text("tool_name")?,
+        params: raw("params"),
+        scope: Some(raw("scope")),
+        resource_id: Some(text("resource_id")?),
+        resource_config: raw("resource_config"),
+        delegate: None,
+        locale: text("locale")?,
+        deadline_ms: u32::try_from(seen["deadline_ms"].as_u64().unwrap_or_default())?,
+        context: raw("context"),
+    })
 }
 
 fn config() -> Config {

@@ -30,8 +30,8 @@ pub async fn measure(host: Arc<Host>) -> Result<Vec<Row>> {
     let reprint_name = format!("guest: {REPRINT_ROUNDS} x 1 KB of JSON parsed and printed, all limits on");
     let native = "the same code native, scalar";
     Ok(vec![
-        Row::new((&hash_name, native), Measure::Time, &hash, "<= 1.6 x", |ratio, _| ratio <= 1.6),
-        Row::new((&reprint_name, native), Measure::Time, &reprint, "<= 3 x", |ratio, _| ratio <= 3.0),
+        Row::new((&hash_name, native), Measure::Time, &hash, "<= 1.4 x", |ratio, _| ratio <= 1.4),
+        Row::new((&reprint_name, native), Measure::Time, &reprint, "<= 2.2 x", |ratio, _| ratio <= 2.2),
     ])
 }
 

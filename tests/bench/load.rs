@@ -1,11 +1,13 @@
 //! A load generator: connections that stay open, each sending its request again as soon as it has the answer.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
 use crate::sample::Sample;
@@ -38,14 +40,41 @@ pub async fn run(address: &str, requests: &[Vec<u8>], duration: Duration) -> Res
 
 /// The same, but answers that are no success are counted.
 pub async fn count(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Load> {
+    drive(address, requests.iter().map(|request| Arc::from([request.clone()])).collect(), duration).await
+}
+
+/// Loads the server at `address` with so many connections, each of which sends all `requests` in turn.
+pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, duration: Duration) -> Result<Sample> {
+    let rotated = |first: usize| [&requests[first % requests.len()..], &requests[..first % requests.len()]].concat();
+    let step = requests.len().div_ceil(connections);
+    let each = (0..connections).map(|number| Arc::from(rotated(number * step))).collect();
+    drive(address, each, duration).await?.all_well()
+}
+
+/// Sends any request again and again over one connection.
+pub async fn again(address: &str, request: &[u8], duration: Duration) -> Result<Sample> {
+    let mut connection = Connection::open(address).await?;
+    let (began, mut times) = (Instant::now(), Vec::new());
+    while began.elapsed() < duration {
+        let sent = Instant::now();
+        let answer = connection.ask(request).await?;
+        times.push(sent.elapsed());
+        ensure!(answer.has_status(200), "{answer}");
+    }
+    ensure!(!times.is_empty(), "{address} answered nothing");
+    Ok(Sample::new(times, began.elapsed()))
+}
+
+/// Loads the server at `address` with one connection for each of these lists of requests.
+async fn drive(address: &str, requests: Vec<Arc<[Vec<u8>]>>, duration: Duration) -> Result<Load> {
     let mut connections = Vec::with_capacity(requests.len());
-    for _ in requests {
+    for _ in &requests {
         connections.push(Connection::open(address).await?);
     }
     let mut tasks = JoinSet::new();
     let began = Instant::now();
-    for (connection, request) in connections.into_iter().zip(requests) {
-        tasks.spawn(again_and_again(connection, request.clone(), began + duration));
+    for (connection, requests) in connections.into_iter().zip(requests) {
+        tasks.spawn(again_and_again(connection, requests, began + duration));
     }
     let (mut times, mut failed, mut failure) = (Vec::new(), 0, None);
     while let Some(ended) = tasks.join_next().await {
@@ -58,6 +87,47 @@ pub async fn count(address: &str, requests: &[Vec<u8>], duration: Duration) -> R
     Ok(Load { sample: Sample::new(times, began.elapsed()), failed, failure })
 }
 
+/// Sends `a_second` requests at fixed times, whether earlier ones are answered or not, over one connection for each of
+/// `requests`. A request's time begins when it is due, so that one that has to wait for a connection counts as late.
+pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, duration: Duration) -> Result<Sample> {
+    let (due, queue) = mpsc::unbounded_channel::<Instant>();
+    let queue = Arc::new(Mutex::new(queue));
+    let mut tasks = JoinSet::new();
+    for request in requests {
+        let mut connection = Connection::open(&address).await?;
+        let queue = Arc::clone(&queue);
+        tasks.spawn(async move {
+            let mut times = Vec::new();
+            loop {
+                // The lock is held while waiting: one connection waits for the next time, the others for the lock.
+                let Some(at) = queue.lock().await.recv().await else { return anyhow::Ok(times) };
+                let answer = connection.ask(&request).await?;
+                ensure!(answer.is_success(), "a call failed: {answer}");
+                times.push(at.elapsed());
+            }
+        });
+    }
+    let began = Instant::now();
+    // A thread, since a timer of the runtime has steps of a millisecond.
+    let clock = std::thread::spawn(move || {
+        let count = (a_second * duration.as_secs_f64()) as u64;
+        for number in 0..count {
+            let at = began + Duration::from_secs_f64(number as f64 / a_second);
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            if due.send(at).is_err() {
+                return;
+            }
+        }
+    });
+    let mut times = Vec::new();
+    while let Some(ended) = tasks.join_next().await {
+        times.extend(ended.context("a connection's task failed")??);
+    }
+    clock.join().ok().context("the clock of a load has failed")?;
+    ensure!(!times.is_empty(), "{address} answered nothing");
+    Ok(Sample::new(times, began.elapsed()))
+}
+
 #[derive(Default)]
 struct Seen {
     times: Vec<Duration>,
@@ -65,20 +135,21 @@ struct Seen {
     failure: Option<String>,
 }
 
-async fn again_and_again(mut connection: Connection, request: Vec<u8>, until: Instant) -> Result<Seen> {
+async fn again_and_again(mut connection: Connection, requests: Arc<[Vec<u8>]>, until: Instant) -> Result<Seen> {
     let mut seen = Seen::default();
-    loop {
+    for request in requests.iter().cycle() {
         let sent = Instant::now();
         if sent >= until {
-            return Ok(seen);
+            break;
         }
-        let answer = connection.ask(&request).await?;
+        let answer = connection.ask(request).await?;
         seen.times.push(sent.elapsed());
         if !answer.is_success() {
             seen.failed += 1;
             seen.failure.get_or_insert_with(|| answer.to_string());
         }
     }
+    Ok(seen)
 }
 
 /// A connection of HTTP/1.1 that sends one request after the other.

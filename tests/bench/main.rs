@@ -7,12 +7,17 @@
 #![expect(unreachable_pub, reason = "the modules of a program are private")]
 
 mod bare;
+mod charged;
 mod cpu;
+mod durable;
+mod egress;
 mod floor;
 mod governed;
 mod hostile;
 mod http;
 mod load;
+mod machine;
+mod many;
 mod neighbours;
 mod process;
 mod pure;
@@ -36,8 +41,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 
+use support::Server;
+
 use governed::Host;
-use report::Report;
+use machine::Machine;
+use report::{Report, Row};
+use scene::PLUGIN;
+use upstream::Upstream;
 
 /// Measures the host beside its floors
 #[derive(Parser)]
@@ -46,8 +56,14 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only these parts
-    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    #[arg(long, value_delimiter = ',', value_name = "PART", conflicts_with = "quick")]
     only: Vec<Part>,
+    /// Only the parts that take few seconds, or minutes at most
+    #[arg(long)]
+    quick: bool,
+    /// The commit that is measured
+    #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
+    revision: String,
     /// Rounds of starts and of load over HTTP
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
@@ -72,6 +88,10 @@ enum Part {
     Call,
     /// A call over HTTP
     Http,
+    /// Calls that cost something
+    Charged,
+    /// Many plugins, resources and tools
+    Many,
     /// The Guardian's decisions
     Guardian,
     Redaction,
@@ -91,6 +111,13 @@ enum Part {
     Sandbox,
     /// A change of a workspace with 100 000 bindings
     Rows,
+}
+
+impl Part {
+    /// Whether the part is among the quick ones.
+    fn is_quick(self) -> bool {
+        matches!(self, Part::Call | Part::Http | Part::Charged | Part::Guardian | Part::Redaction)
+    }
 }
 
 #[tokio::main]
@@ -113,51 +140,17 @@ async fn run(arguments: Arguments) -> Result<()> {
 }
 
 async fn bench(arguments: Arguments) -> Result<()> {
-    let Arguments { json, only, rounds, seconds, instead: _ } = arguments;
-    let is_wanted = |part: Part| only.is_empty() || only.contains(&part);
-    let mut report = in_process(is_wanted).await?;
-    let rows = &mut report.rows;
+    let Arguments { json, only, quick, revision, rounds, seconds, instead: _ } = arguments;
+    let is_wanted = |part: Part| if quick { part.is_quick() } else { only.is_empty() || only.contains(&part) };
+    let wasm = Server::plugin_source(PLUGIN)?.join("plugin.wasm");
+    let machine = Machine::measure(&wasm, &scene::bare_request()).await?;
+    println!("  a bare call takes {} on this machine", report::time(machine.bare_us));
+    let mut report = Report::new(revision, machine);
+    in_process(&mut report, is_wanted).await?;
     let (rounds, seconds) = (rounds.into(), seconds.into());
     for part in Part::value_variants().iter().copied().filter(|part| is_wanted(*part)) {
-        match part {
-            Part::Call | Part::Cpu | Part::Audit => {}
-            Part::Http => {
-                println!("  a call over HTTP …");
-                rows.extend(http::measure(rounds, seconds).await?);
-            }
-            Part::Guardian => {
-                println!("  the Guardian …");
-                rows.extend(pure::guardian()?);
-            }
-            Part::Redaction => {
-                println!("  redaction …");
-                rows.extend(pure::redaction());
-            }
-            Part::Start => {
-                println!("  a start with many plugins …");
-                rows.extend(start::measure(rounds).await?);
-            }
-            Part::Reload => {
-                println!("  hot reload under load …");
-                rows.extend(reload::measure(rounds, seconds).await?);
-            }
-            Part::Suspended => {
-                println!("  calls that wait …");
-                rows.push(suspended::measure().await?);
-            }
-            Part::Neighbours => {
-                println!("  hostile neighbours …");
-                rows.push(neighbours::measure(rounds, seconds).await?);
-            }
-            Part::Rows => {
-                println!("  a change among 100 000 bindings …");
-                rows.push(crate::rows::measure(rounds).await?);
-            }
-            Part::Sandbox => {
-                println!("  sandboxes …");
-                rows.extend(sandboxes::measure(rounds).await?);
-            }
-        }
+        let rows = measure(part, rounds, seconds, &report.machine).await?;
+        report.rows.extend(rows);
     }
     println!("\n{}", report.table());
     if !report.stages.is_empty() {
@@ -172,18 +165,56 @@ async fn bench(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What is measured with the host in this process.
-async fn in_process(is_wanted: impl Fn(Part) -> bool) -> Result<Report> {
-    let mut report = Report::default();
-    if ![Part::Call, Part::Cpu, Part::Audit].into_iter().any(&is_wanted) {
-        return Ok(report);
+/// What is measured with servers of their own, or without any.
+async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
+    let title = match part {
+        Part::Call | Part::Cpu | Part::Audit => return Ok(Vec::new()),
+        Part::Http => "a call over HTTP",
+        Part::Charged => "calls that cost something",
+        Part::Many => "many plugins, resources and tools",
+        Part::Guardian => "the Guardian",
+        Part::Redaction => "redaction",
+        Part::Start => "a start with many plugins",
+        Part::Reload => "hot reload under load",
+        Part::Suspended => "calls that wait",
+        Part::Neighbours => "hostile neighbours",
+        Part::Rows => "a change among 100 000 bindings",
+        Part::Sandbox => "sandboxes",
+    };
+    println!("  {title} …");
+    match part {
+        Part::Call | Part::Cpu | Part::Audit => Ok(Vec::new()),
+        Part::Http => http::measure(rounds, seconds, machine).await,
+        Part::Charged => Ok(vec![charged::measure(rounds, seconds).await?]),
+        Part::Many => many::measure(rounds, seconds, machine).await,
+        Part::Guardian => pure::guardian(machine),
+        Part::Redaction => Ok(pure::redaction(machine)),
+        Part::Start => start::measure(rounds, machine).await,
+        Part::Reload => reload::measure(rounds, seconds).await,
+        Part::Suspended => Ok(vec![suspended::measure().await?]),
+        Part::Neighbours => Ok(vec![neighbours::measure(rounds, seconds).await?]),
+        Part::Rows => Ok(vec![rows::measure(rounds).await?]),
+        Part::Sandbox => sandboxes::measure(rounds).await,
     }
-    let host = Arc::new(Host::start().await?);
+}
+
+/// What is measured with the host in this process.
+async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Result<()> {
+    if ![Part::Call, Part::Cpu, Part::Audit].into_iter().any(&is_wanted) {
+        return Ok(());
+    }
+    let upstream = Upstream::start().await?;
+    let host = Arc::new(Host::start(&upstream.url()).await?);
     if is_wanted(Part::Call) {
         println!("  a governed call in process …");
-        let (row, stages) = alone(governed::measure(Arc::clone(&host))).await?;
+        let (row, stages) = alone(governed::measure(Arc::clone(&host), report.machine.clone())).await?;
         report.rows.push(row);
         report.stages = stages;
+        println!("  the wait for a durable row …");
+        let durable = durable::measure(Arc::clone(&host), &report.machine).await?;
+        println!("  a call with a request to an upstream …");
+        let egress = egress::measure(&host, &upstream.url(), &report.machine, &durable).await?;
+        report.rows.extend([durable, egress]);
     }
     if is_wanted(Part::Cpu) {
         println!("  computing in a guest …");
@@ -195,7 +226,7 @@ async fn in_process(is_wanted: impl Fn(Part) -> bool) -> Result<Report> {
         report.rows.push(pure::audit(&host).await?);
     }
     Arc::into_inner(host).context("nothing else uses the host any more")?.stop().await;
-    Ok(report)
+    Ok(())
 }
 
 /// Runs `work` on a thread of its own, so that what the host does in the background, which is above all the writing of

@@ -1,16 +1,30 @@
 //! What the system knows of a process that runs.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The memory that a process holds, in bytes: what is resident, shared pages included.
-pub fn resident_bytes(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no VmRSS in a process's status")?;
+/// The memory that a process holds, in bytes: each shared page counts by the share of this process (Pss).
+pub fn memory_bytes(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let rollup = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no Pss in a process's memory")?;
     Ok(kibibytes.trim().parse::<u64>()? * 1024)
+}
+
+/// The time that all threads of a process have computed, its ended ones included.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    // The name of the program, in parentheses, may contain spaces.
+    let (_, fields) = stat.rsplit_once(')').context("no name in a process's status")?;
+    let ticks = |field: usize| -> Result<u64> {
+        Ok(fields.split_whitespace().nth(field).context("a process's status is short")?.parse()?)
+    };
+    // Fields 14 and 15 of the line: user time and system time, in hundredths of a second.
+    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
 }
 
 /// Files, sockets and pipes that a process holds open.
@@ -29,6 +43,16 @@ mod tests {
         let before = files_open(pid).unwrap();
         let held: Vec<fs::File> = (0..100).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         assert!(files_open(pid).unwrap() >= before.saturating_sub(50) + held.len());
-        assert!(resident_bytes(pid).unwrap() > 1 << 20);
+        assert!(memory_bytes(pid).unwrap() > 1 << 20);
+    }
+
+    #[test]
+    fn computing_takes_time() {
+        let before = cpu_time(std::process::id()).unwrap();
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_millis(60) {
+            std::hint::black_box(began);
+        }
+        assert!(cpu_time(std::process::id()).unwrap() >= before + Duration::from_millis(20));
     }
 }

@@ -63,9 +63,9 @@ fn row(next: Next, reloads: usize, failed: usize, rounds: &Rounds) -> Row {
     };
     let name = format!("{CONNECTIONS} connections, {reloads} hot reloads, {what}");
     let names = (name.as_str(), "the same load, no reload");
-    let goal = format!("p99 <= 2 x, no call fails ({failed} failed)");
+    let goal = format!("p99 <= 1.5 x, no call fails ({failed} failed)");
     match next {
-        Next::OneOfTwo => Row::new(names, Measure::Tail, rounds, &goal, |ratio, _| ratio <= 2.0 && failed == 0),
+        Next::OneOfTwo => Row::new(names, Measure::Tail, rounds, &goal, |ratio, _| ratio <= 1.5 && failed == 0),
         Next::New => Row::reported(names, Measure::Tail, rounds)
             .with_goal(&format!("no call fails ({failed} failed)"), failed == 0),
     }

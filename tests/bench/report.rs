@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::machine::Machine;
 use crate::sample::{Rounds, Sample};
 
 /// The width of the table without a terminal.
@@ -104,6 +105,14 @@ impl Row {
         Row { goal: Some(goal.to_owned()), is_met: Some(is_met), ..self }
     }
 
+    /// The subject's median, where times are compared.
+    pub fn median_us(&self) -> Option<f64> {
+        match self.subject {
+            Figures::Times(sample) => Some(sample.median_us),
+            Figures::Memory { .. } => None,
+        }
+    }
+
     fn median(&self, side: &Figures) -> String {
         match (side, self.measure) {
             (Figures::Memory { kibibytes }, _) => format!("{:.1} MiB", kibibytes / 1024.0),
@@ -129,14 +138,22 @@ pub struct Stage {
 }
 
 /// Everything that one run has measured.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Report {
+    /// The commit that was measured.
+    pub revision: String,
+    pub machine: Machine,
     pub rows: Vec<Row>,
     /// Where the time of a governed call goes.
     pub stages: Vec<Stage>,
 }
 
 impl Report {
+    /// A report without rows.
+    pub fn new(revision: String, machine: Machine) -> Report {
+        Report { revision, machine, rows: Vec::new(), stages: Vec::new() }
+    }
+
     /// The rows as a table.
     pub fn table(&self) -> Table {
         let mut table = table(["", "median", "p99", "its floor", "median", "p99", "ratio", "goal", "met"]);

@@ -27,6 +27,11 @@ impl Sample {
         Sample { median_us: at(0.5), p99_us: at(0.99), per_second: times.len() as f64 / elapsed.as_secs_f64() }
     }
 
+    /// The figures of one time.
+    pub fn of_time_us(us: f64) -> Sample {
+        Sample { median_us: us, p99_us: us, per_second: 1e6 / us }
+    }
+
     /// Times `count` runs of `work`, or `count` batches of runs where one run takes less than reading the clock.
     pub fn of<T>(count: usize, batch: u32, work: &mut impl FnMut() -> T) -> Sample {
         let began = Instant::now();

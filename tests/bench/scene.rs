@@ -1,8 +1,11 @@
 //! What is called: plugins, bots that may use them, and the parameters of the calls.
 
 use anyhow::{Context, Result};
+use monstrum_types::{BotId, RequestId, ResourceId};
 use serde_json::{Value, json};
 use support::{Api, Server};
+
+use crate::bare::ExecuteRequest;
 
 pub const PLUGIN: &str = "test-echo";
 pub const TOOL: &str = "test_echo_run";
@@ -74,6 +77,26 @@ pub fn params() -> Value {
             "labels": ["bug", "help wanted"], "score": f64::from(number) * 0.5 })
     };
     json!({ "repo": "bench/repo", "any": (0..9).map(item).collect::<Vec<_>>() })
+}
+
+/// A request to the component as the host sends it for such a call.
+pub fn bare_request() -> ExecuteRequest {
+    let id = RequestId::new().to_string();
+    ExecuteRequest {
+        request_id: id.clone(),
+        bot_id: BotId::new().to_string(),
+        task_id: id,
+        operation: OPERATION.to_owned(),
+        tool_name: TOOL.to_owned(),
+        params: params().to_string(),
+        scope: Some(json!([{ "repos": patterns() }]).to_string()),
+        resource_id: Some(ResourceId::new().to_string()),
+        resource_config: json!({ "api_base": NO_UPSTREAM, "region": "eu" }).to_string(),
+        delegate: None,
+        locale: "en".to_owned(),
+        deadline_ms: 30_000,
+        context: "{}".to_owned(),
+    }
 }
 
 /// The part of an answer that says that the call did what it should.

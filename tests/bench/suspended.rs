@@ -8,7 +8,7 @@ use serde_json::json;
 use support::Server;
 
 use crate::load::Connection;
-use crate::process::resident_bytes;
+use crate::process::memory_bytes;
 use crate::report::Row;
 use crate::scene::{self, Grant, PLUGIN};
 use crate::upstream::{HELD, OK, Upstream};
@@ -40,7 +40,7 @@ pub async fn measure() -> Result<Row> {
         let answer = connection.ask(&scene::call(bot, TOOL, &json!({ "path": OK }))?).await?;
         ensure!(answer.is_success(), "{answer}");
     }
-    let idle = resident_bytes(pid)?;
+    let idle = memory_bytes(pid)?;
     let requests = (0..CALLS).map(|number| scene::call(&bots[number % bots.len()], TOOL, &json!({ "path": HELD })));
     let requests = requests.collect::<Result<Vec<_>>>()?;
     let mut held = 0;
@@ -49,7 +49,7 @@ pub async fn measure() -> Result<Row> {
     }
     server.stop().await?;
     let each = held.saturating_sub(idle) as f64 / CALLS as f64;
-    let name = format!("{CALLS} calls that wait for their upstream, resident memory");
+    let name = format!("{CALLS} calls that wait for their upstream, memory (Pss)");
     let goal = format!("<= 100 KB a call (now {:.1})", each / 1e3);
     Ok(Row::of_memory((&name, "idle"), held, idle).with_goal(&goal, each <= GOAL_BYTES))
 }
@@ -60,7 +60,7 @@ async fn round(address: &str, requests: &[Vec<u8>], upstream: &Upstream, pid: u3
     try_join_all(connections.iter_mut().zip(requests).map(|(connection, request)| connection.send(request))).await?;
     let gathered = tokio::time::timeout(GATHER_MAX, upstream.holds(CALLS)).await;
     gathered.context("not all calls have reached the upstream in time")??;
-    let held = resident_bytes(pid)?;
+    let held = memory_bytes(pid)?;
     upstream.release();
     for answer in join_all(connections.iter_mut().map(Connection::answer)).await {
         let answer = answer?;

@@ -25,6 +25,11 @@ pub fn release(server: &Server, model: &str, patch: usize) -> Result<()> {
     mark(&folder, &patch.to_be_bytes())
 }
 
+/// What the tool `tool` of `model` is called in a plugin `name` that is like it.
+pub fn tool(model: &str, name: &str, tool: &str) -> String {
+    tool.replacen(&tool_prefix(model), &tool_prefix(name), 1)
+}
+
 /// What the names of a plugin's tools begin with.
 fn tool_prefix(plugin: &str) -> String {
     plugin.replace('-', "_")

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::process::{files_open, resident_bytes};
+use crate::process::{files_open, memory_bytes};
 use crate::soak::MIB;
 
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ impl Watch {
         let mut tick = tokio::time::interval(INTERVAL);
         while Instant::now() < until {
             tick.tick().await;
-            let look = Look { bytes: resident_bytes(pid)? as f64, files: files_open(pid)? as f64 };
+            let look = Look { bytes: memory_bytes(pid)? as f64, files: files_open(pid)? as f64 };
             if looks.len() % LOOKS_A_LINE == 0 {
                 let share = began.elapsed().as_secs_f64() / (until - began).as_secs_f64() * 100.0;
                 let calls = count.load(Ordering::Relaxed);

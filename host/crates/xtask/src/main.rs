@@ -87,7 +87,7 @@ fn main() -> ExitCode {
         Task::Deny => deny(&repository),
         Task::Doc => doc(&repository),
         Task::Plugins { test } => build_plugins(&repository, test),
-        Task::Bench { arguments } => bench(&repository, "benches", &arguments),
+        Task::Bench { arguments } => bench(&repository, "benches", &[revision(&repository), arguments].concat()),
         Task::Soak { arguments } => bench(&repository, "soak", &[vec!["soak".to_owned()], arguments].concat()),
         Task::Openapi => generate(&repository, &["openapi"], "host/openapi.json"),
         Task::Schema => generate(&repository, &["plugin", "schema"], "host/crates/manifest/monstrum.schema.json"),
@@ -174,6 +174,12 @@ fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<(
     let mut bench = Command::new(repository.binary("release", "bench"));
     bench.args(arguments);
     become_it(bench)
+}
+
+/// The commit of the working tree, as an argument of the benches.
+fn revision(repository: &Repository) -> Vec<String> {
+    let commit = steps::ask(repository.command("git").args(["describe", "--always", "--dirty", "--exclude=*"]));
+    commit.map(|commit| vec![format!("--revision={}", commit.trim())]).unwrap_or_default()
 }
 
 /// Ends in another program, so that Ctrl-C reaches it and nothing else.

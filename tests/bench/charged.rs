@@ -1,0 +1,49 @@
+//! Calls of a tool that has a cost, beside calls of the same tool without one.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use support::Server;
+
+use crate::load;
+use crate::report::{Measure, Row};
+use crate::sample::Rounds;
+use crate::scene::{self, Grant, NO_UPSTREAM, PLUGIN};
+
+const CHARGED: &str = "test_echo_write";
+const FREE: &str = "test_echo_again";
+const CONNECTIONS: usize = 64;
+const BOTS: usize = 4;
+
+/// The row of charged calls.
+pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
+    let mut server = Server::prepare(&[PLUGIN])?;
+    server.launch().await?;
+    let (api, address) = (server.api()?, scene::address(&server)?);
+    let mut bots = Vec::new();
+    for number in 0..BOTS {
+        bots.push(scene::bot(&api, &format!("charged-{number}"), NO_UPSTREAM, &[Grant::all(PLUGIN)]).await?);
+    }
+    let of = |tool: &str| -> Result<Vec<Vec<u8>>> {
+        bots.iter().cycle().take(CONNECTIONS).map(|bot| scene::call(bot, tool, &scene::params())).collect()
+    };
+    let (charged, free) = (of(CHARGED)?, of(FREE)?);
+    let duration = Duration::from_secs(seconds);
+    let mut all = Rounds::default();
+    for round in 0..=rounds {
+        let (subject, floor) = if round % 2 == 0 {
+            let floor = load::run(&address, &free, duration).await?;
+            (load::run(&address, &charged, duration).await?, floor)
+        } else {
+            let subject = load::run(&address, &charged, duration).await?;
+            (subject, load::run(&address, &free, duration).await?)
+        };
+        // The first round warms caches.
+        if round > 0 {
+            all.add(subject, floor);
+        }
+    }
+    server.stop().await?;
+    let names = ("call of a tool with a cost, 64 connections", "the same without a cost");
+    Ok(Row::new(names, Measure::Rate, &all, ">= 0.9", |ratio, _| ratio >= 0.9))
+}

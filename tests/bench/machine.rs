@@ -1,0 +1,64 @@
+//! The machine of a run, and what times on the reference machine are on it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::bare::{Bare, ExecuteRequest};
+use crate::sample::Sample;
+
+/// The median time of a bare call on the reference machine, for which goals in units of time are set.
+const REFERENCE_US: f64 = 38.0;
+const CALLS: usize = 4_000;
+const WARM_CALLS: usize = 500;
+
+/// The machine of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub processor: String,
+    pub cores: usize,
+    pub kernel: String,
+    /// The median time of a bare call in this run.
+    pub bare_us: f64,
+}
+
+impl Machine {
+    /// This machine, measured by calls of the component in the file `wasm`.
+    pub async fn measure(wasm: &Path, request: &ExecuteRequest) -> Result<Machine> {
+        let bare = Bare::load(wasm)?;
+        let mut times = Vec::with_capacity(CALLS);
+        let began = Instant::now();
+        for number in 0..WARM_CALLS + CALLS {
+            let started = Instant::now();
+            bare.call(request).await?;
+            if number >= WARM_CALLS {
+                times.push(started.elapsed());
+            }
+        }
+        Ok(Machine {
+            processor: processor().unwrap_or_else(|| "unknown".to_owned()),
+            cores: std::thread::available_parallelism()?.get(),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            bare_us: Sample::new(times, began.elapsed()).median_us,
+        })
+    }
+
+    /// What takes `reference_us` on the reference machine takes so long on this one.
+    pub fn time_us(&self, reference_us: f64) -> f64 {
+        reference_us * self.bare_us / REFERENCE_US
+    }
+
+    /// `reference` megabytes a second on the reference machine are so many on this one.
+    pub fn megabytes(&self, reference: f64) -> f64 {
+        reference * REFERENCE_US / self.bare_us
+    }
+}
+
+fn processor() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
