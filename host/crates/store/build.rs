@@ -1,4 +1,4 @@
-//! Rebuilds the crate when a migration is added: `sqlx::migrate!` tracks only the files that it has embedded.
+//! Rebuilds the crate when a migration is added, because `sqlx::migrate!` tracks only files that are already embedded.
 
 fn main() {
     println!("cargo:rerun-if-changed=../../../migrations");

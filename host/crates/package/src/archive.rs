@@ -1,4 +1,4 @@
-//! A package, unpacked in memory.
+//! Unpacking of packages in memory.
 
 mod layout;
 mod names;
@@ -16,29 +16,30 @@ use crate::limits::{
     UNPACKED_BYTES_MAX,
 };
 
-/// The files of a package by path. Paths are relative, have no `.` or `..`, and no path is a folder of another.
+/// The files of a package, by path. Paths are relative and contain no `.` or `..`. No path is a folder of another
+/// path.
 #[derive(Debug)]
 pub struct Archive {
     files: BTreeMap<String, Vec<u8>>,
     folder: Option<String>,
 }
 
-/// Why a package is rejected.
+/// The reason for rejecting a package.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
-    /// The packed size is over the limit.
+    /// The size of the package exceeds the limit.
     #[error("the package has {bytes} bytes; at most {PACKAGE_BYTES_MAX} are allowed")]
     PackageTooLarge {
         /// The size of the package.
         bytes: usize,
     },
-    /// The bytes are not a ZIP archive, or are damaged.
+    /// The package is not a ZIP archive, or is a damaged one.
     #[error("the package is not a ZIP archive: {0}")]
     NotZip(&'static str),
-    /// The archive uses ZIP64, the extension for large archives, which no package needs.
+    /// The archive uses ZIP64, an extension for large archives that no package needs.
     #[error("the package uses ZIP64, which readers interpret differently; pack it with `monstrum plugin pack`")]
     Zip64,
-    /// The records contradict each other, or leave room for bytes that they do not mention.
+    /// The archive's records contradict each other, or leave gaps that could contain unlisted bytes.
     #[error("the package is ambiguous: {0}; pack it with `monstrum plugin pack`")]
     Layout(&'static str),
     /// There are too many entries.
@@ -50,13 +51,13 @@ pub enum ArchiveError {
     /// There are too many files.
     #[error("the package has more than {FILES_MAX} files")]
     TooManyFiles,
-    /// The total size of the files is over the limit.
+    /// The total unpacked size of the files exceeds the limit.
     #[error("the package unpacks to more than {UNPACKED_BYTES_MAX} bytes")]
     UnpackedTooLarge,
     /// An entry is not allowed in a package.
     #[error("the package's entry `{name}` {error}")]
     Entry {
-        /// The name of the entry, escaped and cut.
+        /// The name of the entry, escaped and truncated.
         name: String,
         /// The error.
         error: EntryError,
@@ -64,7 +65,7 @@ pub enum ArchiveError {
     /// The name of an entry is not allowed.
     #[error("the package's entry `{name}` {error}")]
     Name {
-        /// The name of the entry, escaped and cut.
+        /// The name of the entry, escaped and truncated.
         name: String,
         /// The error.
         error: NameError,
@@ -74,25 +75,25 @@ pub enum ArchiveError {
     NoManifest,
 }
 
-/// Why an entry is rejected.
+/// The reason for rejecting an entry.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// The entry needs a password.
+    /// The entry is encrypted.
     #[error("is encrypted")]
     Encrypted,
-    /// The entry's sizes follow its data, and not all readers look for them there.
+    /// The entry's sizes are stored after its data, where not all readers look for them.
     #[error("was written as a stream, with its sizes after its data; pack it with `monstrum plugin pack`")]
     Streamed,
-    /// The entry has an unknown flag.
+    /// The entry has unknown flags.
     #[error("has unknown flags")]
     Flags,
     /// The compression method is not supported.
     #[error("is compressed with method {0}; only deflate is supported")]
     Method(u16),
-    /// The entry has the extra field of ZIP64.
+    /// The entry has a ZIP64 extra field.
     #[error("uses ZIP64, which readers interpret differently")]
     Zip64,
-    /// The entry has an extra field that makes some readers see another name or content.
+    /// The entry has an extra field that makes some readers use another name or other content.
     #[error("has an extra field that could give it another name or content")]
     Extra,
     /// The entry is a symbolic link, a device, or both a file and a folder.
@@ -101,48 +102,48 @@ pub enum EntryError {
     /// The entry's sizes contradict each other.
     #[error("has sizes that contradict each other")]
     Size,
-    /// The entry is over the size limit.
+    /// The unpacked size of the entry exceeds the limit.
     #[error("is too large: a file may have at most {FILE_BYTES_MAX} bytes, {MANIFEST} {MANIFEST_BYTES_MAX}")]
     TooLarge,
-    /// The central directory points to something other than the entry.
+    /// The offset in the central directory does not point to the entry.
     #[error("is not at the offset that the central directory gives")]
     Outside,
     /// The local header and the central directory disagree.
     #[error("has a local header that disagrees with the central directory")]
     Disagrees,
-    /// The unpacked data do not match the records.
+    /// The unpacked data does not match the entry's records.
     #[error("is damaged: its unpacked data do not match its records")]
     Damaged,
 }
 
-/// Why the name of an entry is rejected.
+/// The reason for rejecting the name of an entry.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The path is absolute.
     #[error("has an absolute path")]
     Absolute,
-    /// A part of the path is empty, `.` or `..`.
+    /// A path component is empty, `.` or `..`.
     #[error("has a path with an empty part, `.` or `..`")]
     Part,
-    /// The path has a backslash.
+    /// The path contains a backslash.
     #[error("has a backslash in its path; separate the parts of a path by `/`")]
     Backslash,
-    /// The path has a NUL.
+    /// The path contains a NUL byte.
     #[error("has a NUL in its path")]
     Nul,
-    /// The path has a character that some systems do not allow.
+    /// The path contains a character that some systems do not allow.
     #[error("has a path with characters that are not allowed: only printable ASCII without `:*?\"<>|` is")]
     Character,
-    /// A part begins or ends with a space, or ends with a dot.
+    /// A path component starts or ends with a space, or ends with a dot.
     #[error("has a path part that starts with a space or ends with a space or dot, which some systems drop")]
     Edge,
     /// The path is empty or too long.
     #[error("has an empty path, or one of more than {PATH_BYTES_MAX} bytes")]
     Length,
-    /// The path has too many levels.
+    /// The path is nested too deeply.
     #[error("is nested deeper than {DEPTH_MAX} folders")]
     Depth,
-    /// The path is not unique.
+    /// The archive contains the path twice.
     #[error("is in the archive twice")]
     Twice,
     /// Two paths differ only in case.
@@ -151,7 +152,7 @@ pub enum NameError {
         /// The other path.
         other: String,
     },
-    /// A path is both a file and a folder.
+    /// The path is used both as a file and as a folder.
     #[error("makes `{path}` both a file and a folder")]
     FileAndFolder {
         /// The path.
@@ -160,11 +161,11 @@ pub enum NameError {
 }
 
 impl Archive {
-    /// Unpacks a package.
+    /// Unpacks a package in memory.
     ///
     /// # Errors
     ///
-    /// The archive is malformed, ambiguous or over a limit.
+    /// Fails if the archive is malformed or ambiguous, or exceeds a limit.
     pub fn read(package: &[u8]) -> Result<Archive, ArchiveError> {
         if package.len() > PACKAGE_BYTES_MAX {
             return Err(ArchiveError::PackageTooLarge { bytes: package.len() });
@@ -194,32 +195,32 @@ impl Archive {
         Archive::rooted(files)
     }
 
-    /// The files by path.
+    /// Returns the files by path.
     #[must_use]
     pub fn files(&self) -> &BTreeMap<String, Vec<u8>> {
         &self.files
     }
 
-    /// Converts the archive into its files by path.
+    /// Converts the archive into a map of its files by path.
     #[must_use]
     pub fn into_files(self) -> BTreeMap<String, Vec<u8>> {
         self.files
     }
 
-    /// The bytes of `monstrum.yaml`.
+    /// Returns the content of `monstrum.yaml`.
     #[must_use]
     pub fn manifest(&self) -> &[u8] {
         &self.files[MANIFEST]
     }
 
-    /// The single top-level folder, if the archive has one: it was made from the plugin's folder, not from its
-    /// contents.
+    /// Returns the name of the single top-level folder, if the archive has one because the plugin's folder was packed
+    /// rather than its contents.
     #[must_use]
     pub fn folder(&self) -> Option<&str> {
         self.folder.as_deref()
     }
 
-    /// The files relative to the plugin's folder.
+    /// Makes the paths relative to the plugin's folder.
     fn rooted(files: BTreeMap<String, Vec<u8>>) -> Result<Archive, ArchiveError> {
         if files.contains_key(MANIFEST) {
             return Archive::checked(Archive { files, folder: None });
@@ -244,7 +245,7 @@ impl Archive {
     }
 }
 
-/// Unpacks one file. The limits apply to the actual output, not only to the sizes in the records.
+/// Unpacks one file. Enforces the limits on the actual output, not only on the sizes in the archive's records.
 fn unpack(
     reader: &mut ZipArchive<Cursor<&[u8]>>,
     index: usize,

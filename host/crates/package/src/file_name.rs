@@ -3,24 +3,25 @@
 use monstrum_types::PluginName;
 use semver::Version;
 
-/// The extension of a package.
+/// The file name extension of a package.
 pub const SUFFIX: &str = ".mst";
-/// The extension of a signature, which follows the file name of its package.
+/// The file name extension of a signature, which is appended to the file name of its package.
 pub const SIGNATURE_SUFFIX: &str = ".sig";
 
-/// The file name of a package.
+/// Returns the file name of a package.
 #[must_use]
 pub fn package_file(name: &PluginName, version: &Version) -> String {
     format!("{name}-{version}{SUFFIX}")
 }
 
-/// The file name of a package's signature.
+/// Returns the file name of a package's signature.
 #[must_use]
 pub fn signature_file(name: &PluginName, version: &Version) -> String {
     format!("{}{SIGNATURE_SUFFIX}", package_file(name, version))
 }
 
-/// The plugin and version in a file name. `None` for a name without them, such as `github.mst`.
+/// Parses the plugin name and version from the file name of a package. Returns `None` if the file name does not
+/// contain both, as in `github.mst`.
 #[must_use]
 pub fn claimed_by_name(file: &str) -> Option<(PluginName, Version)> {
     let stem = file.strip_suffix(SUFFIX)?;

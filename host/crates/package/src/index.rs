@@ -1,5 +1,5 @@
-//! The index of a registry: a static `index.json` that any web server can host. The server is not trusted: entries are
-//! validated when the index is read, and packages are verified by digest and signature.
+//! The index of a registry: a static `index.json` file that any web server can host. The server is not trusted: the
+//! parser validates every entry, and packages are verified by digest and signature.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::limits::{
 
 const FORMAT: &str = "monstrum-registry-1";
 
-/// The packages of a registry.
+/// The index of the packages in a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Index {
@@ -22,7 +22,7 @@ pub struct Index {
     packages: Vec<IndexEntry>,
 }
 
-/// One package of a registry.
+/// One package in a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
@@ -41,42 +41,42 @@ pub struct IndexEntry {
     /// The tags from the manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The file name of the package, next to the index: always `NAME-VERSION.mst`.
+    /// The file name of the package, always `NAME-VERSION.mst`. The file is in the same folder as the index.
     pub file: String,
     /// The package's size in bytes.
     pub size: u64,
-    /// The package's digest.
+    /// The SHA-256 digest of the package.
     pub sha256: Digest,
-    /// The file name of the signature, next to the index: always `NAME-VERSION.mst.sig`.
+    /// The file name of the signature, always `NAME-VERSION.mst.sig`. The file is in the same folder as the index.
     pub signature: String,
 }
 
-/// A plugin of a registry with its versions.
+/// A plugin in a registry, with all its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// The plugin's name.
     pub name: PluginName,
-    /// The description of the newest version.
+    /// The description of the newest release, or of the newest pre-release if there are no releases.
     pub description: String,
-    /// The author of the newest version.
+    /// The author, from the same version as the description.
     pub author: String,
-    /// The license of the newest version.
+    /// The license, from the same version as the description.
     pub license: String,
-    /// The tags of the newest version.
+    /// The tags, from the same version as the description.
     pub tags: Vec<String>,
-    /// The version that an install without a version takes; `None` if there are only pre-releases.
+    /// The newest release, which is installed by default; `None` if all versions are pre-releases.
     pub newest: Option<Version>,
     /// All versions, newest first.
     pub versions: Vec<Version>,
 }
 
-/// Why an index is rejected.
+/// The reason for rejecting an index.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
-    /// The index is over a limit.
+    /// The index exceeds a limit.
     #[error("the index has more than {INDEX_BYTES_MAX} bytes or {INDEX_ENTRIES_MAX} packages")]
     TooLarge,
-    /// The bytes are not an index.
+    /// The bytes are not a valid index.
     #[error("the index cannot be read: {0}; `monstrum registry index DIR` writes it")]
     Malformed(String),
     /// An entry is invalid.
@@ -91,7 +91,7 @@ pub enum IndexError {
     },
 }
 
-/// Why a registry has no matching package.
+/// The reason that no package was found.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// The registry has no plugin of this name.
@@ -116,11 +116,11 @@ pub enum ResolveError {
 }
 
 impl Index {
-    /// An index of these packages, sorted by name and version.
+    /// Creates an index of packages, sorted by name and version.
     ///
     /// # Errors
     ///
-    /// As for [`Index::parse`].
+    /// Fails if the index would exceed a limit, or has an invalid or duplicate entry.
     pub fn new(mut packages: Vec<IndexEntry>) -> Result<Index, IndexError> {
         packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
         if packages.len() > INDEX_ENTRIES_MAX {
@@ -141,11 +141,11 @@ impl Index {
         Ok(Index { format: FORMAT.to_owned(), packages })
     }
 
-    /// Reads an index.
+    /// Parses and validates an index.
     ///
     /// # Errors
     ///
-    /// The index is malformed, over a limit, or has an invalid entry.
+    /// Fails if the index is malformed, exceeds a limit, or has an invalid or duplicate entry.
     pub fn parse(bytes: &[u8]) -> Result<Index, IndexError> {
         if bytes.len() > INDEX_BYTES_MAX {
             return Err(IndexError::TooLarge);
@@ -157,24 +157,24 @@ impl Index {
         Index::new(index.packages)
     }
 
-    /// The content of `index.json`.
+    /// Returns the content of `index.json`.
     #[must_use]
     pub fn to_text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("texts and numbers are JSON");
         text + "\n"
     }
 
-    /// All packages.
+    /// Returns all packages.
     #[must_use]
     pub fn packages(&self) -> &[IndexEntry] {
         &self.packages
     }
 
-    /// The package of `version` or, without one, of the newest version that is not a pre-release.
+    /// Finds the package with the given version. Without a version, finds the newest one that is not a pre-release.
     ///
     /// # Errors
     ///
-    /// The registry has no such package.
+    /// Fails if the registry has no matching package.
     pub fn resolve(&self, name: &PluginName, version: Option<&Version>) -> Result<&IndexEntry, ResolveError> {
         let of_name: Vec<&IndexEntry> = self.packages.iter().filter(|entry| entry.name == *name).collect();
         let last = of_name.last().ok_or_else(|| ResolveError::Name(name.clone()))?;
@@ -188,7 +188,7 @@ impl Index {
         })
     }
 
-    /// The plugins whose name, description or tags contain `text`, ignoring case.
+    /// Returns the plugins whose name, description or tags contain `text`, ignoring case.
     #[must_use]
     pub fn search(&self, text: &str) -> Vec<Listing> {
         let text = text.to_lowercase();
@@ -216,7 +216,8 @@ impl Index {
     }
 }
 
-/// Why an entry is invalid, if it is. Fixed file names rule out paths that lead elsewhere.
+/// Returns the reason if the entry is invalid. The file names are fixed, so an entry cannot contain a path to another
+/// place.
 fn invalid(entry: &IndexEntry) -> Option<&'static str> {
     if entry.file != package_file(&entry.name, &entry.version) {
         return Some("`file` is not NAME-VERSION.mst");

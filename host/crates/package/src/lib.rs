@@ -1,8 +1,8 @@
 //! Plugin packages: `.mst` archives, their signatures, and the index of a registry.
 //!
-//! A package is untrusted input, before its signature is verified and after. [`Archive`] unpacks it in memory, enforces
-//! its limits on the actual output, and accepts only archives that all ZIP readers interpret alike. This crate does not
-//! touch the disk, the network or a database; the host decides which signers are trusted.
+//! A package is untrusted input, both before and after its signature is verified. [`Archive`] unpacks it in memory,
+//! enforces the limits on the actual output, and accepts only archives that all ZIP readers interpret alike. This
+//! crate does not access the disk, the network or a database. The host decides which signers are trusted.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -24,5 +24,5 @@ pub use limits::{
 pub use pack::{PackError, pack};
 pub use signature::{PackageSignature, PublicKey, SignatureError, SigningKey, digest};
 
-/// The manifest's name in a package.
+/// The file name of the manifest in a package.
 pub const MANIFEST: &str = "monstrum.yaml";

@@ -1,43 +1,44 @@
-//! The limits of a package and of a registry's index.
+//! The limits of a package and of a registry index.
 
-/// Files in a package.
+/// The maximum number of files in a package.
 pub const FILES_MAX: usize = 512;
 
-/// Entries in an archive: its files, and as many folders.
+/// The maximum number of entries in an archive: its files, plus the same number of folders.
 pub const ENTRIES_MAX: usize = 2 * FILES_MAX;
 
-/// Total unpacked size of a package.
+/// The maximum total unpacked size of a package, in bytes.
 pub const UNPACKED_BYTES_MAX: usize = 64 << 20;
 
-/// Unpacked size of one file: room for the largest component that the host loads.
+/// The maximum unpacked size of one file, in bytes. The largest component that the host loads fits.
 pub const FILE_BYTES_MAX: usize = 32 << 20;
 
-/// Unpacked size of the manifest.
+/// The maximum unpacked size of the manifest, in bytes.
 pub const MANIFEST_BYTES_MAX: usize = 256 << 10;
 
-/// Size of a package: incompressible content, plus the archive's own records.
+/// The maximum size of a package, in bytes: incompressible content plus the archive's headers.
 pub const PACKAGE_BYTES_MAX: usize = UNPACKED_BYTES_MAX + (1 << 20);
 
-/// Length of a path: longer than any path that a plugin needs.
+/// The maximum length of a path, in bytes. No plugin needs a longer path.
 pub(crate) const PATH_BYTES_MAX: usize = 256;
 
-/// Nesting of folders; a plugin needs one level, for its locales.
+/// The maximum nesting depth of folders. A plugin needs only one level, for its locales.
 pub(crate) const DEPTH_MAX: usize = 8;
 
-/// Size of a signature file, which has six short fields.
+/// The maximum size of a signature file, in bytes. The file has six short fields.
 pub const SIGNATURE_BYTES_MAX: usize = 4 << 10;
 
-/// Size of a registry's index.
+/// The maximum size of a registry index, in bytes.
 pub const INDEX_BYTES_MAX: usize = 16 << 20;
 
-/// Packages in an index: a thousand plugins with ten versions each.
+/// The maximum number of packages in an index, which allows a thousand plugins with ten versions each.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
 
-/// Length of a package's description in an index.
+/// The maximum length of a package's description in an index, in bytes.
 pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
 
-/// Length in bytes of the author, the license and each tag of an index entry: what fits in a line of a list.
+/// The maximum length of the author, the license and each tag of an index entry, in bytes, so that each fits on one
+/// line of a list.
 pub const METADATA_BYTES_MAX: usize = 256;
 
-/// Tags of an index entry: as many as a manifest may have.
+/// The maximum number of tags of an index entry, which equals the maximum for a manifest.
 pub const TAGS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Packing. It is reproducible: the same files always give the same bytes.
+//! Reproducible packing: the same files always produce the same bytes.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
@@ -9,25 +9,25 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 use crate::archive::{Archive, ArchiveError};
 use crate::limits::{FILE_BYTES_MAX, FILES_MAX, UNPACKED_BYTES_MAX};
 
-/// Why files cannot be packed.
+/// The reason that files could not be packed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    /// The files are over a limit.
+    /// The files exceed a limit.
     #[error("at most {FILES_MAX} files of {FILE_BYTES_MAX} bytes each, {UNPACKED_BYTES_MAX} in all, can be packed")]
     TooMuch,
     /// The archive could not be written.
     #[error("the archive cannot be written")]
     Zip(#[source] zip::result::ZipError),
-    /// The package could not be installed.
+    /// The packed archive would be rejected at installation.
     #[error(transparent)]
     Refused(#[from] ArchiveError),
 }
 
-/// Packs files, given by path.
+/// Packs files, which are given by path, into a package.
 ///
 /// # Errors
 ///
-/// The files are over a limit, or the package would be rejected at install.
+/// Fails if the files exceed a limit, or if installation would reject the package.
 pub fn pack(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, PackError> {
     let in_all: usize = files.values().map(Vec::len).sum();
     let is_large = files.values().any(|content| content.len() > FILE_BYTES_MAX);

@@ -1,7 +1,7 @@
-//! Package signatures: ed25519 over a format tag, the name, the version and the digest of the package.
+//! Package signatures: Ed25519 signatures of a format tag and the package's name, version and digest.
 //!
-//! A signature is a JSON file next to the package, `NAME-VERSION.mst.sig`. It names the key that made it; the host
-//! decides whether that key is trusted for that plugin name.
+//! A signature is a JSON file next to the package, `NAME-VERSION.mst.sig`. It contains the public key of the signer.
+//! The host decides whether to trust that key for that plugin name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,19 +17,19 @@ use zeroize::Zeroizing;
 
 use crate::limits::SIGNATURE_BYTES_MAX;
 
-/// The start of a signed message: domain separation from other uses of the key.
+/// The first line of a signed message, which separates it from other uses of the key.
 const TAG: &str = "monstrum package signature 1";
-/// The format of the file.
+/// The format identifier in a signature file.
 const FORMAT: &str = "monstrum-signature-1";
 /// The prefix of a public key.
 const KEY_PREFIX: &str = "ed25519:";
-/// The prefix of a signing key, by which secret scanners and readers recognize it.
+/// The prefix of a signing key, which lets people and secret scanners recognize it.
 const SECRET_PREFIX: &str = "monstrum-signing-key:";
 
-/// Why a signature or a key is rejected.
+/// The reason for rejecting a signature or a key.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// The file is not a signature.
+    /// The file is not a signature file.
     #[error("the signature cannot be read: {0}; `monstrum plugin pack` writes it beside the package")]
     Malformed(String),
     /// The text is not a public key.
@@ -38,10 +38,10 @@ pub enum SignatureError {
     /// The text is not a signing key.
     #[error("a signing key is `{SECRET_PREFIX}` and 44 characters of base64")]
     SigningKey,
-    /// The operating system provides no random numbers.
+    /// The operating system failed to provide random bytes.
     #[error("the operating system provides no random numbers: {0}")]
     Random(String),
-    /// The package differs from the signed one.
+    /// The digest of the package is not the signed digest.
     #[error("the package was changed after it was signed: its digest is {found}, the signed one is {signed}")]
     Tampered {
         /// The digest of the package.
@@ -49,7 +49,7 @@ pub enum SignatureError {
         /// The digest in the signature.
         signed: Digest,
     },
-    /// The named key did not make this signature.
+    /// The signature does not verify with the public key in the file.
     #[error("the signature was not made by the key that it names, or is for another name, version or package")]
     Forged,
 }
@@ -58,22 +58,22 @@ pub enum SignatureError {
 pub struct SigningKey(ed25519_dalek::SigningKey);
 
 impl SigningKey {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
     ///
-    /// The operating system provides no random numbers.
+    /// Fails if the operating system provides no random bytes.
     pub fn generate() -> Result<SigningKey, SignatureError> {
         let mut seed = Zeroizing::new([0_u8; 32]);
         getrandom::fill(seed.as_mut_slice()).map_err(|error| SignatureError::Random(error.to_string()))?;
         Ok(SigningKey(ed25519_dalek::SigningKey::from_bytes(&seed)))
     }
 
-    /// Reads a key that [`SigningKey::to_text`] wrote.
+    /// Parses a key from the output of [`SigningKey::to_text`].
     ///
     /// # Errors
     ///
-    /// The text is not a signing key.
+    /// Fails if the text is not a signing key.
     pub fn from_text(text: &str) -> Result<SigningKey, SignatureError> {
         let encoded = text.trim().strip_prefix(SECRET_PREFIX).ok_or(SignatureError::SigningKey)?;
         let bytes = Zeroizing::new(BASE64_STANDARD.decode(encoded).map_err(|_| SignatureError::SigningKey)?);
@@ -81,19 +81,19 @@ impl SigningKey {
         Ok(SigningKey(ed25519_dalek::SigningKey::from_bytes(seed)))
     }
 
-    /// The key as text, for its key file.
+    /// Returns the key as text, for its key file.
     #[must_use]
     pub fn to_text(&self) -> Secret {
         Secret::new(format!("{SECRET_PREFIX}{}", BASE64_STANDARD.encode(self.0.as_bytes())))
     }
 
-    /// The public key.
+    /// Returns the public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         PublicKey(self.0.verifying_key())
     }
 
-    /// Signs a package as this version of this plugin.
+    /// Signs a package for a plugin name and version.
     #[must_use]
     pub fn sign(&self, name: &PluginName, version: &Version, package: &[u8]) -> PackageSignature {
         let digest = digest(package);
@@ -158,24 +158,24 @@ impl fmt::Debug for PublicKey {
 #[serde(deny_unknown_fields)]
 pub struct PackageSignature {
     format: String,
-    /// The signed plugin.
+    /// The name of the signed plugin.
     pub name: PluginName,
-    /// The signed version.
+    /// The version of the signed plugin.
     pub version: Version,
-    /// The SHA-256 of the package.
+    /// The SHA-256 digest of the package.
     pub digest: Digest,
-    /// The key that made the signature, according to the file.
+    /// The key that created the signature, according to the file.
     pub public_key: PublicKey,
-    /// The signature in base64.
+    /// The signature, base64-encoded.
     signature: String,
 }
 
 impl PackageSignature {
-    /// Reads a signature file. It does not verify the signature.
+    /// Parses a signature file without verifying the signature.
     ///
     /// # Errors
     ///
-    /// The file is not a signature, or has an unknown format.
+    /// Fails if the file is too large, is not a signature, or has an unknown format.
     pub fn parse(bytes: &[u8]) -> Result<PackageSignature, SignatureError> {
         if bytes.len() > SIGNATURE_BYTES_MAX {
             return Err(SignatureError::Malformed(format!("it has more than {SIGNATURE_BYTES_MAX} bytes")));
@@ -188,18 +188,18 @@ impl PackageSignature {
         Ok(signature)
     }
 
-    /// The content of the signature file.
+    /// Returns the content of the signature file.
     #[must_use]
     pub fn to_text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("texts are JSON");
         text + "\n"
     }
 
-    /// Checks that the named key signed this name, this version and these bytes.
+    /// Verifies that the public key in the file signed this name, this version and this package.
     ///
     /// # Errors
     ///
-    /// The package differs from the signed one, or the signature is not valid.
+    /// Fails if the digest of the package is not the signed digest, or if the signature is invalid.
     pub fn verify(&self, package: &[u8]) -> Result<(), SignatureError> {
         let found = digest(package);
         if found != self.digest {
@@ -212,14 +212,14 @@ impl PackageSignature {
     }
 }
 
-/// The SHA-256 of a package.
+/// Computes the SHA-256 digest of a package.
 #[must_use]
 pub fn digest(package: &[u8]) -> Digest {
     let hash = hex::encode(sha2::Sha256::digest(package));
     format!("sha256:{hash}").parse().expect("64 lower-case hex digits")
 }
 
-/// The signed message. Its parts cannot contain a line break, so the encoding is unambiguous.
+/// Builds the signed message. Its parts cannot contain a line break, so the encoding is unambiguous.
 fn message(name: &PluginName, version: &Version, digest: &Digest) -> Vec<u8> {
     format!("{TAG}\n{name}\n{version}\n{digest}\n").into_bytes()
 }

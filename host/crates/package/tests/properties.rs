@@ -1,4 +1,5 @@
-//! Reading arbitrary bytes either fails or yields an archive within its limits whose paths stay in the plugin's folder.
+//! Property tests: parsing arbitrary bytes either fails or returns an archive within the limits whose paths stay in
+//! the plugin's folder.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -9,7 +10,7 @@ use monstrum_package::{Archive, FILES_MAX, Index, PackageSignature, UNPACKED_BYT
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
-/// Checks the invariants of an accepted archive.
+/// Checks the invariants that hold for every accepted archive.
 fn check(archive: &Archive) {
     let files = archive.files();
     assert!(files.len() <= FILES_MAX);
@@ -82,7 +83,7 @@ proptest! {
     fn mutated_records_are_refused_or_within_their_limits(
         edits in vec((any::<prop::sample::Index>(), prop_oneof![Just(0_u8), Just(0xff), Just(b'/'), Just(b'.'), any::<u8>()]), 1..6),
     ) {
-        // The central directory and the end record, where every byte has a meaning.
+        // Edit only the central directory and the end record, where every byte is significant.
         let mut package = pack(&sample()).unwrap();
         let directory = package.windows(4).position(|four| four == b"PK\x01\x02").unwrap();
         for (at, byte) in edits {

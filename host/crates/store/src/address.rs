@@ -1,7 +1,8 @@
 //! Addresses of PostgreSQL databases: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…`.
 //!
-//! The driver's own parser logs unknown parameters, so this module parses addresses itself. No error shows a part of an
-//! invalid address: if a slash of the password is not encoded, any part may belong to the password.
+//! The driver's own parser logs unknown parameters, so this module parses addresses itself. No error message contains
+//! any part of an invalid address: if a slash in the password is not percent-encoded, any part may belong to the
+//! password.
 
 use percent_encoding::percent_decode_str;
 use sqlx::ConnectOptions as _;
@@ -10,13 +11,13 @@ use url::Url;
 
 use crate::StoreError;
 
-/// A database of a PostgreSQL server, with the login.
+/// The address of a database on a PostgreSQL server, including the login.
 #[derive(Clone)]
 pub(crate) struct PostgresAddress {
     pub(crate) options: PgConnectOptions,
 }
 
-/// Omits the password.
+/// Formats the address without the password.
 impl std::fmt::Display for PostgresAddress {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (user, database) = (self.options.get_username(), self.options.get_database().unwrap_or_default());
@@ -37,7 +38,8 @@ impl std::fmt::Debug for PostgresAddress {
 const ENCODED: &str = "it is not a URL (special characters of the password must be percent-encoded)";
 
 impl PostgresAddress {
-    /// Parses an address. Missing parts come from PostgreSQL's own environment variables, such as PGPASSWORD.
+    /// Parses an address. Defaults for missing parts come from PostgreSQL's environment variables, such as
+    /// `PGPASSWORD`.
     pub(crate) fn parse(address: &str) -> Result<Self, StoreError> {
         let invalid = |what| StoreError::Address { what };
         let url = Url::parse(address).map_err(|_| invalid(ENCODED))?;
@@ -73,7 +75,7 @@ impl PostgresAddress {
             return Err(invalid("it names no database"));
         }
         if !has_mode && matches!(options.get_ssl_mode(), PgSslMode::Prefer) && !is_local(&options) {
-            // `prefer` would let an attacker on the network turn TLS off, so only the operator may choose it.
+            // With `prefer`, an attacker on the network could disable TLS, so only the operator may choose that mode.
             options = options.ssl_mode(PgSslMode::Require);
         }
         Ok(PostgresAddress { options })

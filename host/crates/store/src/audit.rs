@@ -1,8 +1,9 @@
-//! The audit: one append-only table of events, chained by hashes that the host computes and verifies.
+//! The audit log: an append-only table of events. Hashes, which the host computes and verifies, link the events into
+//! chains.
 //!
-//! A hash is over [`AuditRow::canonical`], which is computed from the columns each time, so that it reveals an edit of
-//! any column. Reads are therefore strict: different contents of a column never read as the same value, and an invalid
-//! value makes the row unreadable, which verification reports.
+//! The hash of a row covers [`AuditRow::canonical`], which is always computed from the columns, so an edit of any
+//! column is detected. Decoding is therefore strict: two different stored values of a column never decode to the same
+//! value. An invalid value makes the row unreadable, and verification reports the row.
 
 mod append;
 mod canonical;
@@ -15,19 +16,19 @@ use crate::db::{ColumnValue, Row, from_row};
 
 pub use queries::{CallFilter, ScanPage, UnreadableRow};
 
-/// An event of a call.
+/// The kind of an audit event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AuditKind {
-    /// It is about to have effects outside of the host.
+    /// The call or change is about to have effects outside the host.
     Started,
-    /// It ended.
+    /// The call or change has ended.
     Finished,
-    /// The host stopped before it ended.
+    /// The host stopped before the call or change ended.
     Interrupted,
 }
 
 impl AuditKind {
-    /// The word in the column.
+    /// Returns the name of the kind in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,15 +39,15 @@ impl AuditKind {
     }
 }
 
-/// The flag of rows about a change of permissions instead of a call.
+/// The value of `flags` in rows about a permission change instead of a call.
 pub const CHANGE_FLAG: &str = "change";
 
-/// A row of `audit_events`. Unknown values are `None`.
+/// A row of `audit_events`. Fields with unknown values are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditRow {
-    /// The node whose chain it belongs to.
+    /// The node whose chain contains the row.
     pub writer: String,
-    /// Its position in the chain.
+    /// The position of the row in its chain.
     pub sequence: i64,
     pub kind: AuditKind,
     pub request_id: RequestId,
@@ -54,7 +55,7 @@ pub struct AuditRow {
     pub bot_id: Option<BotId>,
     pub task_id: Option<String>,
     pub resource_id: Option<ResourceId>,
-    /// The requested name, even if the tool does not exist.
+    /// The requested tool name, even if the tool does not exist.
     pub tool: Option<String>,
     pub operation: Option<String>,
     pub plugin: Option<String>,
@@ -63,32 +64,32 @@ pub struct AuditRow {
     pub code: Option<String>,
     pub message: Option<String>,
     pub rule: Option<String>,
-    /// JSON; for large parameters, their digest and their beginning.
+    /// The parameters as JSON. Large parameters are replaced by their digest and their beginning.
     pub params: Option<String>,
     pub duration_ms: Option<i64>,
-    /// When the call began.
+    /// The time when the call started.
     pub started_at: UtcMillis,
-    /// When this event happened.
+    /// The time of this event.
     pub at: UtcMillis,
     pub parent_request_id: Option<RequestId>,
-    /// JSON.
+    /// The delegation as JSON.
     pub delegation: Option<String>,
     pub flags: Option<String>,
-    /// The version of the audit key.
+    /// The version of the audit key that computed the hash.
     pub key_version: i64,
-    /// The hash of the previous row in the chain; zeros for the first row.
+    /// The hash of the previous row in the chain; all zeros for the first row.
     pub previous_hash: [u8; 32],
     pub hash: [u8; 32],
 }
 
 impl AuditRow {
-    /// Whether the event is a change of permissions instead of a call.
+    /// Whether the event is about a permission change instead of a call.
     #[must_use]
     pub fn is_of_change(&self) -> bool {
         self.flags.as_deref() == Some(CHANGE_FLAG)
     }
 
-    /// The status of the call in the API: `running` before it ends, `interrupted` if the host stopped.
+    /// Returns the status of the call in the API: `running` before the call ends, `interrupted` if the host stopped.
     #[must_use]
     pub fn call_status(&self) -> Option<&str> {
         match self.kind {
@@ -98,14 +99,14 @@ impl AuditRow {
         }
     }
 
-    /// When the call ended; `None` while it is running.
+    /// Returns the time when the call ended, or `None` while the call is running.
     #[must_use]
     pub fn finished_at(&self) -> Option<UtcMillis> {
         (self.kind != AuditKind::Started).then_some(self.at)
     }
 
-    /// Replaces every U+0000, which PostgreSQL cannot store, by U+FFFD. Callers choose the names of tools and tasks, so
-    /// this must happen before the row is hashed.
+    /// Replaces every U+0000, which PostgreSQL cannot store, with U+FFFD. Callers choose tool and task names, so
+    /// U+0000 can occur. The replacement must happen before the row is hashed.
     #[must_use]
     pub fn without_nul(mut self) -> Self {
         let optional = [
@@ -131,7 +132,7 @@ impl AuditRow {
     }
 }
 
-/// The columns, in the order of the values that [`append`] writes.
+/// The columns of the table, in the order of the values that [`append`] writes.
 macro_rules! columns {
     () => {
         "writer, sequence, kind, request_id, workspace_id, bot_id, task_id, resource_id, tool, operation, plugin, \
@@ -160,7 +161,7 @@ impl ColumnValue for AuditKind {
     }
 }
 
-/// A hash, which has only one valid spelling: 64 lower-case hex digits.
+/// A hash. Only 64 lower-case hex digits are valid, so each hash has exactly one spelling.
 impl ColumnValue for [u8; 32] {
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
         row.parse(column, |text| {

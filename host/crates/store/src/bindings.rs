@@ -1,4 +1,4 @@
-//! Bindings of resources to bots, which hold the permissions of a bot.
+//! Bindings, which connect a bot to resources and define its permissions on them.
 
 use monstrum_types::{BindingId, BotId, ResourceId, ResourceTypeId, RoleId, UtcMillis, WorkspaceId};
 use serde_json::Value;
@@ -17,10 +17,10 @@ pub struct BindingRow {
     pub role_id: Option<RoleId>,
     /// `{allowed_operations?, allowed_tools?}`.
     pub permissions: Option<Value>,
-    /// An object of lists of patterns.
+    /// A JSON object whose values are lists of patterns.
     pub scope_constraints: Value,
     pub delegate: Option<Value>,
-    /// A list of globs: the tools that the plugin of the resource may call.
+    /// A JSON list of globs that match the tools that the resource's plugin may call.
     pub allow_calls: Value,
     pub allow_subscribe: bool,
     /// `{fuel?, memory_mib?, timeout_s?, concurrent?}`.
@@ -67,7 +67,7 @@ impl Store {
         self.insert_row(row, &[]).await
     }
 
-    /// Inserts bindings of one workspace in one change, for benchmarks.
+    /// Inserts several bindings of one workspace in a single change. Used only by benchmarks.
     #[doc(hidden)]
     pub async fn insert_bindings(&self, workspace: WorkspaceId, rows: &[BindingRow]) -> Result<(), StoreError> {
         change!(self, &[Scope::from(workspace)], |change| {
@@ -78,7 +78,7 @@ impl Store {
         })
     }
 
-    /// The binding with this id of a bot of the workspace.
+    /// Returns the binding with this id, if it belongs to the bot and the workspace.
     pub async fn binding(
         &self,
         workspace: WorkspaceId,
@@ -88,7 +88,7 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, bot, id]).await
     }
 
-    /// A page of the bindings of a bot.
+    /// Returns a page of the bindings of a bot.
     pub async fn bindings(
         &self,
         workspace: WorkspaceId,
@@ -98,7 +98,7 @@ impl Store {
         self.authentic_page(PAGE, values![workspace, bot], page).await
     }
 
-    /// The first `limit` bindings to resources of a type, in all workspaces.
+    /// Returns up to `limit` bindings to resources of a type, in all workspaces, ordered by name.
     pub async fn bound(&self, resource_type: &ResourceTypeId, limit: u32) -> Result<Vec<BoundRow>, StoreError> {
         let sql = "select workspaces.name as workspace, resources.name as resource, bots.name as bot \
                    from bot_resources \
@@ -109,8 +109,8 @@ impl Store {
         self.db.all(sql, args![resource_type, i64::from(limit)]).await
     }
 
-    /// Updates the binding with this id, bot and workspace, unless it is missing or was changed after `before`, its
-    /// `updated_at` when the caller read it. Returns whether it was updated.
+    /// Updates a binding, matched by id, bot and workspace. Does nothing if the binding is missing or if its
+    /// `updated_at` is no longer `before`, the value that the caller read. Returns whether the binding was updated.
     pub async fn update_binding(&self, row: &BindingRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &BindingRow| {
@@ -121,7 +121,7 @@ impl Store {
         })
     }
 
-    /// Deletes a binding. Returns whether it existed.
+    /// Deletes a binding. Returns whether the binding existed.
     pub async fn delete_binding(&self, workspace: WorkspaceId, bot: BotId, id: BindingId) -> Result<bool, StoreError> {
         let is_own = |binding: &BindingRow| binding.workspace_id == workspace && binding.bot_id == bot;
         change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)

@@ -1,4 +1,4 @@
-//! Bots.
+//! Database operations on bots.
 
 use monstrum_types::{BotId, UtcMillis, WorkspaceId};
 
@@ -11,7 +11,7 @@ use crate::{BindingRow, KeyRow, Listed, Page, Store, StoreError, bindings, keys}
 pub struct BotRow {
     pub id: BotId,
     pub workspace_id: WorkspaceId,
-    /// Unique in the workspace.
+    /// The name, which is unique in the workspace.
     pub name: String,
     pub description: String,
     pub system_prompt: String,
@@ -41,18 +41,18 @@ impl Store {
         self.insert_row(row, &[]).await
     }
 
-    /// The bot with this id in the workspace.
+    /// Returns the bot with this id in the workspace.
     pub async fn bot(&self, workspace: WorkspaceId, id: BotId) -> Result<Option<BotRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// A page of the bots of the workspace.
+    /// Returns a page of the bots in a workspace.
     pub async fn bots(&self, workspace: WorkspaceId, page: &Page<BotId>) -> Result<Listed<BotRow, BotId>, StoreError> {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Updates the bot with this id and workspace, unless it is missing or was changed after `before`, its `updated_at`
-    /// when the caller read it. Returns whether it was updated.
+    /// Updates a bot, matched by id and workspace. Does nothing if the bot is missing or if its `updated_at` is no
+    /// longer `before`, the value that the caller read. Returns whether the bot was updated.
     pub async fn update_bot(&self, row: &BotRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next =
@@ -61,14 +61,16 @@ impl Store {
         })
     }
 
-    /// Deletes a bot with its bindings and keys, and marks its sandboxes for deletion. Returns whether it existed.
+    /// Deletes a bot with its bindings and keys, and marks its sandboxes for deletion. Returns whether the bot
+    /// existed.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<BindingRow>(bindings::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<KeyRow>(keys::OF_BOT, args![workspace, id]).await?;
             let is_deleted = change.delete(args![id], |bot: &BotRow| bot.workspace_id == workspace).await?;
             if is_deleted {
-                // After the bot: the lock of its row keeps other requests from adding a sandbox to it.
+                // Mark the sandboxes after deleting the bot: the lock on the bot's row keeps other requests from
+                // adding a sandbox.
                 change.session.mark_sandboxes_of_bot(workspace, id).await?;
             }
             Ok(is_deleted)

@@ -1,4 +1,4 @@
-//! Errors of the database, in the kinds that callers distinguish.
+//! Database errors, classified into the kinds that callers distinguish.
 
 use sqlx::error::DatabaseError;
 use sqlx::migrate::MigrateError;
@@ -6,22 +6,22 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A statement failed, or the database could not be opened.
+/// An error of a statement, or of opening the database.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A unique constraint, by its name `{table}_{column}_{column}_key` or `{table}_pkey`.
+    /// A unique constraint was violated. Constraint names are `{table}_{column}_{column}_key` or `{table}_pkey`.
     #[error("a row with the same values already exists (`{constraint}`)")]
     Conflict {
         /// The name of the constraint.
         constraint: String,
     },
-    /// The row cannot be deleted, because other rows refer to it.
+    /// The row cannot be deleted, because other rows reference it.
     #[error("the row is still in use")]
     InUse,
-    /// The row refers to a row that does not exist or belongs to another workspace.
+    /// The row references a row that does not exist or belongs to another workspace.
     #[error("the row refers to a row that does not exist")]
     UnknownReference,
-    /// The database cannot be used now: it is locked, full, read-only or unreachable.
+    /// The database is currently unusable because, for example, it is locked, full, read-only or unreachable.
     #[error("{what}")]
     Unavailable {
         /// The reason.
@@ -41,7 +41,7 @@ pub enum StoreError {
         /// The newest migration of this binary.
         known: i64,
     },
-    /// An earlier version of Monstrum has written the database, and it is not migrated yet.
+    /// An earlier version of Monstrum wrote the database, which has not been migrated yet.
     #[error("the database is from an older version of monstrum (its schema is at {found}, this version has {known})")]
     Older {
         /// The newest migration of the database.
@@ -55,13 +55,13 @@ pub enum StoreError {
     /// A stored value is invalid, or the database is damaged.
     #[error("the database is corrupt: {what}")]
     Corrupt {
-        /// The column and what is wrong with it, or the damage.
+        /// The invalid column and the error in it, or a description of the damage.
         what: String,
     },
     /// The address of the database has an unknown scheme.
     #[error("cannot use `{scheme}` as a database: expected postgres://…, sqlite:PATH or a path")]
     UnknownScheme {
-        /// The scheme alone: the rest of the address may contain a password.
+        /// Only the scheme, because the rest of the address may contain a password.
         scheme: String,
     },
     /// The address of a PostgreSQL database is invalid.
@@ -70,15 +70,15 @@ pub enum StoreError {
         /// The reason, without any part of the address, which may contain a password.
         what: &'static str,
     },
-    /// A text contains U+0000, which PostgreSQL cannot store.
+    /// A string contains U+0000, which PostgreSQL cannot store.
     #[error("a text contains U+0000, which cannot be stored")]
     Nul,
-    /// The rows of a scope are not those that were sealed, so its rows cannot be changed.
+    /// The rows of a scope are not the rows that were sealed, so they cannot be changed.
     #[error("the rows of scope `{scope}` are not verified: {why}")]
     Unverified {
-        /// `instance`, or the id of a workspace.
+        /// The scope: `instance`, or the id of a workspace.
         scope: String,
-        /// The difference.
+        /// A description of the difference.
         why: String,
     },
     /// The database was opened without the key that authenticates its rows.
@@ -87,13 +87,13 @@ pub enum StoreError {
     /// A seal could not be encrypted.
     #[error("the seal of a scope cannot be encrypted")]
     Seal(#[source] Cause),
-    /// Any other failure of a statement.
+    /// A statement failed for any other reason.
     #[error("the database rejected a statement")]
     Statement(#[source] Cause),
 }
 
 impl StoreError {
-    /// Adds the location of the database, for errors while it is opened.
+    /// Adds the location of the database to an error that occurred while opening it.
     pub(crate) fn at(self, location: &str) -> Self {
         match self {
             StoreError::Unavailable { what, source } => {
@@ -104,7 +104,7 @@ impl StoreError {
         }
     }
 
-    /// The error of a deletion, where a violated foreign key means that the row is in use.
+    /// Converts an error of a deletion. A violated foreign key then means that the row is still in use.
     pub(crate) fn of_deletion(self) -> Self {
         match self {
             StoreError::UnknownReference => StoreError::InUse,
@@ -112,7 +112,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the database aborted the transaction in favour of another one, so that a retry can succeed.
+    /// Whether the database aborted the transaction because of a conflict with another one, so that a retry can
+    /// succeed.
     pub(crate) fn is_contention(&self) -> bool {
         const SERIALIZATION_FAILURE: &str = "40001";
         const DEADLOCK: &str = "40P01";
@@ -142,20 +143,21 @@ pub(crate) fn of_driver(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Whether the connection on which this error occurred is unusable.
+/// Whether this error makes its connection unusable.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(error) = error else {
         return matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_));
     };
     error.try_downcast_ref::<PgDatabaseError>().is_some_and(|error| {
-        // Prepared statements that a changed schema invalidated (0A000, 26000) would keep failing on this connection.
+        // SQLSTATE 0A000 and 26000: prepared statements that a schema change invalidated would keep failing on the
+        // connection.
         matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic)
             || matches!(error.code(), "0A000" | "26000")
             || error.code().starts_with("08")
     })
 }
 
-/// Classifies an error by its SQLSTATE, whose first two characters are the class.
+/// Classifies an error by its SQLSTATE code. The first two characters of the code are its class.
 fn of_postgres(error: Box<dyn DatabaseError>) -> StoreError {
     let code = error.code().unwrap_or_default().into_owned();
     let what = match code.as_str() {
@@ -185,7 +187,8 @@ fn of_postgres(error: Box<dyn DatabaseError>) -> StoreError {
     unavailable(what, sqlx::Error::Database(error))
 }
 
-/// Classifies an error by SQLite's result code: the low byte is the kind, the extended code distinguishes constraints.
+/// Classifies an error by SQLite's result code. The low byte is the kind of error; the extended code distinguishes
+/// constraints.
 fn of_sqlite(error: Box<dyn DatabaseError>) -> StoreError {
     const UNIQUE: i32 = 2067;
     const PRIMARY_KEY: i32 = 1555;
@@ -207,8 +210,8 @@ fn of_sqlite(error: Box<dyn DatabaseError>) -> StoreError {
     }
 }
 
-/// The name that PostgreSQL gives a constraint: `UNIQUE constraint failed: bots.workspace_id, bots.name` becomes
-/// `bots_workspace_id_name_key`.
+/// Derives the constraint name that PostgreSQL would use. For example, `UNIQUE constraint failed: bots.workspace_id,
+/// bots.name` becomes `bots_workspace_id_name_key`.
 fn unique_name(message: &str) -> String {
     let (table, columns) = failed_columns(message);
     format!("{table}_{}_key", columns.join("_"))

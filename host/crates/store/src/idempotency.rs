@@ -1,4 +1,4 @@
-//! Stored answers to requests with an `Idempotency-Key`, so that a repeated request has no second effect.
+//! Stored responses to requests with an `Idempotency-Key` header, so that a repeated request has no second effect.
 
 use monstrum_types::{KeyId, UtcMillis, WorkspaceId};
 
@@ -6,41 +6,42 @@ use crate::db::{FromRow, Row, args};
 use crate::error::unavailable;
 use crate::{Store, StoreError};
 
-/// An earlier claim can be released between the insert and the select. More than a few times in a row is an attack.
+/// The maximum number of attempts to claim a key. An earlier claim may be released between the insert and the select,
+/// but if this happens several times in a row, it is an attack.
 const CLAIM_ATTEMPTS_MAX: u32 = 5;
 
-/// The identity of a request.
+/// The scope and value of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
     pub workspace_id: WorkspaceId,
     /// The API key of the caller.
     pub caller: KeyId,
-    /// Method and path.
+    /// The HTTP method and path.
     pub route: String,
-    /// The value of the header.
+    /// The value of the `Idempotency-Key` header.
     pub key: String,
 }
 
 /// The result of claiming an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The key is new: handle the request, then call [`Store::answer_request`] or [`Store::release_request`].
+    /// The key is new. Handle the request, then call [`Store::answer_request`] or [`Store::release_request`].
     First,
-    /// An earlier request has used the key.
+    /// An earlier request has already used the key.
     Earlier {
-        /// The hash of the body of the earlier request.
+        /// The hash of the earlier request's body.
         body_hash: String,
-        /// The answer to the earlier request; `None` while it is being handled.
+        /// The response to the earlier request; `None` if the request is still being handled.
         answer: Option<StoredAnswer>,
     },
 }
 
-/// A stored answer.
+/// A stored response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// The HTTP status.
+    /// The HTTP status code.
     pub status: i64,
-    /// The text of a sealed record.
+    /// A sealed record in its text form.
     pub sealed: String,
 }
 
@@ -55,7 +56,7 @@ impl FromRow for Claim {
 }
 
 impl Store {
-    /// Claims a key for a request. Of several concurrent requests exactly one is the first.
+    /// Claims an idempotency key for a request. Exactly one of several concurrent requests gets `Claim::First`.
     pub async fn claim_request(
         &self,
         key: &IdempotencyKey,
@@ -79,7 +80,7 @@ impl Store {
         Err(unavailable("the idempotency key is claimed and released repeatedly", "other requests use the same key"))
     }
 
-    /// Stores the answer to a claimed request. Returns whether the claim still existed.
+    /// Stores the response to a claimed request. Returns whether the claim still existed.
     pub async fn answer_request(&self, key: &IdempotencyKey, answer: &StoredAnswer) -> Result<bool, StoreError> {
         let sql = "update idempotency_keys set status = $5, answer = $6 \
                    where workspace_id = $1 and caller = $2 and route = $3 and key = $4 and status is null";
@@ -87,7 +88,7 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Releases the claim of a request that had no effect, so that it can be repeated.
+    /// Releases the claim of a request that had no effect, so that the client can repeat the request.
     pub async fn release_request(&self, key: &IdempotencyKey) -> Result<(), StoreError> {
         let sql = "delete from idempotency_keys \
                    where workspace_id = $1 and caller = $2 and route = $3 and key = $4 and status is null";
@@ -96,7 +97,7 @@ impl Store {
     }
 
     /// Deletes claims older than `answered_before`, and unanswered claims older than `running_before`, whose host has
-    /// stopped. Returns how many.
+    /// stopped. Returns the number of deleted claims.
     pub async fn purge_requests(
         &self,
         answered_before: UtcMillis,

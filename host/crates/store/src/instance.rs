@@ -1,4 +1,4 @@
-//! Keys of the instance, sealed with the master key.
+//! The keys of the instance, which are sealed with the master key.
 
 use monstrum_types::UtcMillis;
 
@@ -8,10 +8,10 @@ use crate::{Store, StoreError};
 /// A row of `instance_keys`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceKeyRow {
-    /// Its purpose, such as `audit`.
+    /// The purpose of the key, such as `audit`.
     pub name: String,
     pub version: i64,
-    /// The text of a sealed record.
+    /// A sealed record in its text form.
     pub sealed: String,
     pub created_at: UtcMillis,
 }
@@ -19,15 +19,15 @@ pub struct InstanceKeyRow {
 from_row! { InstanceKeyRow { name, version, sealed, created_at } }
 
 impl Store {
-    /// Inserts a key, unless one with its name and version exists. Returns false if it does: another host was faster,
-    /// and its key must be used.
+    /// Inserts a key. Returns `false` if a key with this name and version already exists, because another host
+    /// inserted it first. That existing key must then be used.
     pub async fn insert_instance_key(&self, row: &InstanceKeyRow) -> Result<bool, StoreError> {
         let sql = "insert into instance_keys (name, version, sealed, created_at) values ($1, $2, $3, $4) \
                    on conflict (name, version) do nothing";
         Ok(self.db.run(sql, args![&row.name, row.version, &row.sealed, row.created_at]).await? > 0)
     }
 
-    /// All versions of a key, oldest first.
+    /// Returns all versions of a key, oldest first.
     pub async fn instance_keys(&self, name: &str) -> Result<Vec<InstanceKeyRow>, StoreError> {
         let sql = "select name, version, sealed, created_at from instance_keys where name = $1 order by version";
         self.db.all(sql, args![name]).await

@@ -1,4 +1,4 @@
-//! API keys, of which only hashes are stored.
+//! API keys. Only their hashes are stored.
 
 use monstrum_types::{BotId, KeyId, UtcMillis, WorkspaceId};
 
@@ -6,21 +6,22 @@ use crate::db::{Arg, ColumnValue, Row, args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
 
-/// The permissions of a key.
+/// The kind of an API key, which determines its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyKind {
-    /// The whole instance.
+    /// Access to the whole instance.
     Root,
-    /// Everything in its workspace.
+    /// Access to everything in its workspace.
     Admin,
-    /// Like `Admin`, except for keys, credentials, permissions, and the configuration and network of resources.
+    /// Like `Admin`, but without access to keys, credentials, permissions, and the configuration and network of
+    /// resources.
     Operator,
-    /// The tools of one bot.
+    /// Access to the tools of one bot.
     Bot,
 }
 
 impl KeyKind {
-    /// The word in the API and the database.
+    /// Returns the name of the kind in the API and the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -31,7 +32,7 @@ impl KeyKind {
         }
     }
 
-    /// The kind with this word.
+    /// Returns the kind with this name.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Bot].into_iter().find(|kind| kind.as_str() == word)
@@ -42,26 +43,26 @@ impl KeyKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRow {
     pub id: KeyId,
-    /// `None` for a root key.
+    /// The workspace of the key; `None` for a root key.
     pub workspace_id: Option<WorkspaceId>,
-    /// Unique in the workspace; for a root key, unique among root keys.
+    /// The name, which is unique in the workspace, or among all root keys for a root key.
     pub name: String,
     pub kind: KeyKind,
-    /// The bot of a bot key.
+    /// The bot of a bot key; `None` for other kinds.
     pub bot_id: Option<BotId>,
     /// The first characters of the key, for lookup and display.
     pub prefix: String,
     /// The hash of the key.
     pub hash: String,
     pub created_at: UtcMillis,
-    /// Rounded to the minute; `None` if the key was never used.
+    /// The time of the last use, rounded to the minute; `None` if the key was never used.
     pub last_used_at: Option<UtcMillis>,
 }
 
-/// A use of a key.
+/// A single use of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyUse {
-    /// `None` for a root key.
+    /// The workspace of the key; `None` for a root key.
     pub workspace_id: Option<WorkspaceId>,
     pub id: KeyId,
     pub at: UtcMillis,
@@ -85,7 +86,7 @@ impl From<&KeyKind> for Arg<'_> {
     }
 }
 
-// $1 is null for root keys; any other key is found only with its workspace.
+// `$1` is NULL for root keys. Any other key is found only with its workspace.
 macro_rules! of_owner {
     () => {
         "((workspace_id is null and $1 is null) or workspace_id = $1)"
@@ -98,7 +99,7 @@ pub(crate) const OF_BOT: &str =
 const BY_ID: &str = concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id > $2 order by id limit $3");
-// Several hosts write the uses that they have seen: the latest one is kept.
+// Several hosts may write uses of the same key. Only the latest use is kept.
 const USE: &str = concat!(
     "update api_keys set last_used_at = $3 where ",
     of_owner!(),
@@ -111,18 +112,18 @@ impl Store {
         self.insert_row(row, args![row.last_used_at]).await
     }
 
-    /// The key with this id in the workspace; without a workspace, a root key.
+    /// Returns the key with this id in the workspace. Without a workspace, returns the root key with this id.
     pub async fn key(&self, workspace: Option<WorkspaceId>, id: KeyId) -> Result<Option<KeyRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// Whether an authentic root key exists. Fails if the instance is unverified.
+    /// Whether a root key with a valid MAC exists. Fails if the instance is unverified.
     pub async fn has_root_key(&self) -> Result<bool, StoreError> {
         let keys: Vec<KeyRow> = self.verified_instance().await?.take();
         Ok(keys.iter().any(|key| key.kind == KeyKind::Root))
     }
 
-    /// A page of the keys of the workspace; without a workspace, of the root keys.
+    /// Returns a page of the keys in a workspace. Without a workspace, returns a page of the root keys.
     pub async fn keys(
         &self,
         workspace: Option<WorkspaceId>,
@@ -131,8 +132,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Sets a new prefix and hash, unless the key is missing or its hash differs from that of `row`: of two concurrent
-    /// rotations only one succeeds. Returns whether the key was rotated. Its permissions do not change.
+    /// Sets a new prefix and hash. Does nothing if the key is missing or its hash is no longer that of `row`, so only
+    /// one of two concurrent rotations succeeds. Returns whether the key was rotated. The permissions of the key stay
+    /// unchanged.
     pub async fn rotate_key(&self, row: &KeyRow, prefix: &str, hash: &str) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &KeyRow| {
@@ -143,8 +145,8 @@ impl Store {
         })
     }
 
-    /// Records uses of keys in one transaction. Deleted keys are skipped, and a later use is kept. The generation does
-    /// not change, because uses have no effect on permissions.
+    /// Records uses of keys in one transaction. Skips deleted keys, and does not overwrite later uses. The generation
+    /// stays unchanged, because uses do not affect permissions.
     pub async fn save_key_uses(&self, uses: &[KeyUse]) -> Result<(), StoreError> {
         let mut session = self.db.write().await?;
         for KeyUse { workspace_id, id, at } in uses {
@@ -153,7 +155,7 @@ impl Store {
         session.commit().await
     }
 
-    /// Deletes a key. Returns whether it existed.
+    /// Deletes a key. Returns whether the key existed.
     pub async fn delete_key(&self, workspace: Option<WorkspaceId>, id: KeyId) -> Result<bool, StoreError> {
         let is_own = |key: &KeyRow| key.workspace_id == workspace;
         change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)

@@ -1,5 +1,5 @@
-//! OAuth authorizations. Each step is one compare-and-swap on the status, so that of several browsers, hosts or
-//! attempts only one takes it.
+//! OAuth authorizations. Each step is one compare-and-swap on the status, so only one of several concurrent browsers,
+//! hosts or attempts can perform the step.
 
 use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
@@ -11,9 +11,9 @@ use crate::{Store, StoreError};
 /// The progress of an authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowStatus {
-    /// Its begin page has not been opened.
+    /// The user has not opened the page that begins the authorization.
     Started,
-    /// A browser was redirected to the provider.
+    /// The browser was redirected to the provider.
     Begun,
     /// The host polls the provider until the user has entered the device code.
     Pending,
@@ -21,12 +21,12 @@ pub enum FlowStatus {
     Taken,
     /// The credential is stored.
     Done,
-    /// It ended without a credential; `message` says why.
+    /// The authorization ended without a credential. `message` contains the reason.
     Failed,
 }
 
 impl FlowStatus {
-    /// The word in the API and the database.
+    /// Returns the name of the status in the API and the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,19 +58,19 @@ pub struct OauthFlowRow {
     pub workspace_id: WorkspaceId,
     pub resource_id: ResourceId,
     pub provider_id: OauthProviderId,
-    /// The API key that started it.
+    /// The API key that started the authorization.
     pub key_id: KeyId,
     pub auth_method: String,
-    /// The `given_for` of the future credential.
+    /// The `given_for` value of the credential to be created.
     pub given_for: Value,
     pub status: FlowStatus,
-    /// The SHA-256, in hex, of the ticket in the URL of the begin page.
+    /// The hex-encoded SHA-256 of the ticket, which is in the URL of the begin page.
     pub ticket_hash: Option<String>,
-    /// The SHA-256, in hex, of the OAuth state.
+    /// The hex-encoded SHA-256 of the OAuth `state` parameter.
     pub state_hash: Option<String>,
-    /// The SHA-256, in hex, of the cookie of the browser.
+    /// The hex-encoded SHA-256 of the browser's cookie.
     pub browser_hash: Option<String>,
-    /// The text of a sealed record: the PKCE verifier, or the device code.
+    /// A sealed record in its text form, which contains the PKCE verifier or the device code.
     pub sealed: Option<String>,
     pub message: Option<String>,
     pub poll_interval_s: Option<i64>,
@@ -112,7 +112,7 @@ impl Store {
         self.insert_uncounted(row, left_out).await
     }
 
-    /// The authorization with this id of a resource.
+    /// Returns the authorization with this id, if it belongs to the resource.
     pub async fn oauth_flow(
         &self,
         workspace: WorkspaceId,
@@ -122,23 +122,23 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, resource, id]).await
     }
 
-    /// The authorization with this hash of a ticket, unless it has expired.
+    /// Returns the authorization with this ticket hash, unless it has expired.
     pub async fn oauth_flow_of_ticket(&self, hash: &str, now: UtcMillis) -> Result<Option<OauthFlowRow>, StoreError> {
         self.authentic_one(BY_TICKET, args![hash, now]).await
     }
 
-    /// The authorization with this hash of a state, unless it has expired.
+    /// Returns the authorization with this state hash, unless it has expired.
     pub async fn oauth_flow_of_state(&self, hash: &str, now: UtcMillis) -> Result<Option<OauthFlowRow>, StoreError> {
         self.authentic_one(BY_STATE, args![hash, now]).await
     }
 
-    /// Authorizations whose provider is due to be polled at `now`, the longest overdue first.
+    /// Returns the authorizations whose next poll of the provider is due at `now`. The longest overdue are first.
     pub async fn due_oauth_flows(&self, now: UtcMillis, limit: u32) -> Result<Vec<OauthFlowRow>, StoreError> {
         self.authentic_up_to(DUE, values![now], limit).await
     }
 
-    /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns false if its status is
-    /// no longer that of `before`, or if it is bound to another browser.
+    /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns `false` if its status
+    /// is no longer that of `before`, or if it is bound to another browser.
     pub async fn begin_oauth_flow(&self, before: &OauthFlowRow, row: &OauthFlowRow) -> Result<bool, StoreError> {
         let sql = "update oauth_flows set status = 'begun', state_hash = $2, browser_hash = $3, sealed = $4 \
                    where id = $1 and status = $5 and (browser_hash is null or browser_hash = $3)";
@@ -146,8 +146,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Moves an authorization from one status to another, and deletes its sealed record if it ends. Returns whether its
-    /// status was `from`.
+    /// Changes the status of an authorization from `from` to `to`. A final status also deletes the sealed record.
+    /// Returns whether the status was `from`.
     pub async fn move_oauth_flow(
         &self,
         id: OauthFlowId,
@@ -161,7 +161,7 @@ impl Store {
         Ok(self.db.run(sql, args![id, from.as_str(), to.as_str(), message, is_end]).await? > 0)
     }
 
-    /// Fails the pending device authorizations of a resource, and deletes their sealed records.
+    /// Marks the pending device authorizations of a resource as failed, and deletes their sealed records.
     pub async fn end_pending_oauth_flows(
         &self,
         workspace: WorkspaceId,
@@ -174,8 +174,8 @@ impl Store {
         Ok(())
     }
 
-    /// Leases the next poll of the provider for one host, and schedules the one after it at `next`. Returns false if
-    /// another host has taken this poll.
+    /// Claims the due poll of the provider for one host, and schedules the next poll at `next`. Returns `false` if
+    /// another host has claimed the due poll.
     pub async fn claim_oauth_poll(
         &self,
         row: &OauthFlowRow,
@@ -187,7 +187,7 @@ impl Store {
         Ok(self.db.run(sql, args![row.id, row.next_poll_at, interval_s, next]).await? > 0)
     }
 
-    /// Deletes authorizations that expired before `before`, and returns how many.
+    /// Deletes authorizations that expired before `before`. Returns the number of deleted authorizations.
     pub async fn purge_oauth_flows(&self, before: UtcMillis) -> Result<u64, StoreError> {
         self.db.run("delete from oauth_flows where expires_at < $1", args![before]).await
     }

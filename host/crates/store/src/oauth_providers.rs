@@ -1,4 +1,4 @@
-//! OAuth providers, which issue the tokens of a resource type in a workspace.
+//! OAuth providers, which issue tokens for a resource type in a workspace.
 
 use monstrum_types::{OauthProviderId, ResourceTypeId, UtcMillis, WorkspaceId};
 use serde_json::Value;
@@ -12,15 +12,15 @@ use crate::{Listed, Page, Store, StoreError};
 pub struct OauthProviderRow {
     pub id: OauthProviderId,
     pub workspace_id: WorkspaceId,
-    /// Unique in the workspace.
+    /// The resource type, which is unique in the workspace.
     pub resource_type: ResourceTypeId,
     pub client_id: String,
-    /// The text of a sealed record; `None` for a public client.
+    /// A sealed record in its text form; `None` for a public client.
     pub client_secret: Option<String>,
     pub authorization_url: Option<String>,
     pub token_url: String,
     pub device_authorization_url: Option<String>,
-    /// A list of texts.
+    /// A JSON list of strings.
     pub scopes: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
@@ -42,12 +42,12 @@ const PAGE: &str =
     concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl Store {
-    /// Inserts a provider. Fails with a conflict if the workspace has one for the same type already.
+    /// Inserts a provider. Fails with a conflict if the workspace already has a provider for the same resource type.
     pub async fn insert_oauth_provider(&self, row: &OauthProviderRow) -> Result<(), StoreError> {
         self.insert_row(row, args![&row.client_secret]).await
     }
 
-    /// The provider with this id in the workspace.
+    /// Returns the provider with this id in the workspace.
     pub async fn oauth_provider(
         &self,
         workspace: WorkspaceId,
@@ -61,7 +61,7 @@ impl Store {
         self.is_as_verified(row)
     }
 
-    /// The provider of a type in the workspace.
+    /// Returns the provider for a resource type in the workspace.
     pub async fn oauth_provider_of_type(
         &self,
         workspace: WorkspaceId,
@@ -70,7 +70,7 @@ impl Store {
         self.authentic_one(BY_TYPE, args![workspace, resource_type]).await
     }
 
-    /// A page of the providers of the workspace.
+    /// Returns a page of the providers in a workspace.
     pub async fn oauth_providers(
         &self,
         workspace: WorkspaceId,
@@ -79,8 +79,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Updates the provider with this id and workspace, unless it is missing or was changed after `before`, its
-    /// `updated_at` when the caller read it. Its type does not change. Returns whether it was updated.
+    /// Updates a provider, matched by id and workspace. Does nothing if the provider is missing or if its
+    /// `updated_at` is no longer `before`, the value that the caller read. The resource type stays unchanged. Returns
+    /// whether the provider was updated.
     pub async fn update_oauth_provider(&self, row: &OauthProviderRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update oauth_providers set client_secret = $3 where workspace_id = $1 and id = $2";
         change!(self, &[Scope::from(row.workspace_id)], |change| {
@@ -96,7 +97,7 @@ impl Store {
         })
     }
 
-    /// Deletes a provider with its unfinished authorizations. Returns whether it existed.
+    /// Deletes a provider with its unfinished authorizations. Returns whether the provider existed.
     pub async fn delete_oauth_provider(&self, workspace: WorkspaceId, id: OauthProviderId) -> Result<bool, StoreError> {
         let is_own = |provider: &OauthProviderRow| provider.workspace_id == workspace;
         change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)

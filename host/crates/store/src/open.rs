@@ -1,4 +1,4 @@
-//! Opens the database: its file, connections and schema.
+//! Opening of the database: its file, its connections and its schema.
 
 mod postgres;
 
@@ -21,14 +21,15 @@ use crate::rows::Rows;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite");
 
-/// Reads are short and few per call; with four, a slow page of the audit does not delay the others.
+/// The number of read connections. Reads are short and few per call. With four connections, a slow audit query does
+/// not delay other reads.
 const READERS: u32 = 4;
 
-/// The write-ahead log is truncated to this size after a checkpoint, so that one large transaction does not occupy the
-/// disk for good.
+/// The size in bytes (64 MiB) to which a checkpoint truncates the write-ahead log, so that one large transaction does
+/// not occupy disk space permanently.
 const LOG_BYTES_KEPT: &str = "67108864";
 
-/// The location of the database, and its limits.
+/// The address of the database and the limits for its use.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     location: Location,
@@ -45,7 +46,7 @@ enum Location {
 }
 
 impl StoreOptions {
-    /// An SQLite file, which is created if it does not exist.
+    /// Uses an SQLite file, which is created if it does not exist.
     #[must_use]
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
         StoreOptions::new(Location::Sqlite(path.into()))
@@ -54,17 +55,17 @@ impl StoreOptions {
     fn new(location: Location) -> Self {
         StoreOptions {
             location,
-            // Longer than every transaction of a host; only another program holds a lock longer.
+            // Longer than any transaction of a host. Only another program holds a lock for longer.
             lock_wait: Duration::from_secs(5),
-            // A server that does not answer within this time counts as unreachable.
+            // A server that does not respond within this time is considered unreachable.
             connect_wait: Duration::from_secs(5),
-            // The slowest statements read pages of a thousand rows of the audit.
+            // The slowest statements read pages of 1000 audit rows.
             statement_wait: Duration::from_secs(10),
             pages_max: None,
         }
     }
 
-    /// A database by its address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `sqlite:PATH` or a path.
+    /// Parses the address of a database: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `sqlite:PATH` or a path.
     pub fn from_url(url: &str) -> Result<Self, StoreError> {
         match url.split_once(':') {
             Some(("sqlite", path)) => Ok(StoreOptions::sqlite(path.strip_prefix("//").unwrap_or(path))),
@@ -76,28 +77,29 @@ impl StoreOptions {
         }
     }
 
-    /// The time limit for a write that waits for a lock of another program.
+    /// Sets the time limit for a write that waits for a lock of another program.
     #[must_use]
     pub fn lock_wait(mut self, wait: Duration) -> Self {
         self.lock_wait = wait;
         self
     }
 
-    /// The time limit for a connection to a server, new or free.
+    /// Sets the time limit for acquiring a connection to a server, whether new or pooled.
     #[must_use]
     pub fn connect_wait(mut self, wait: Duration) -> Self {
         self.connect_wait = wait;
         self
     }
 
-    /// The time limit for a statement on a server.
+    /// Sets the time limit for a statement on a server.
     #[must_use]
     pub fn statement_wait(mut self, wait: Duration) -> Self {
         self.statement_wait = wait;
         self
     }
 
-    /// The largest size of an SQLite file, in pages of 4 KiB; beyond it the disk counts as full.
+    /// Sets the maximum size of an SQLite file, in pages of 4 KiB. A write beyond this size fails as if the disk were
+    /// full.
     #[must_use]
     pub fn pages_max(mut self, pages: u32) -> Self {
         self.pages_max = Some(pages);
@@ -109,7 +111,7 @@ impl StoreOptions {
     }
 }
 
-/// The database. A clone shares its connections.
+/// The database. Clones share its connections.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) db: Db,
@@ -130,14 +132,15 @@ impl Store {
                 Location::Postgres(address) => postgres::open(address, options.limits()).await?,
             };
             let store = Store { db, rows: None };
-            // Reads may work while writes do not: this finds a lock of another program now and not at the first call.
+            // Detect a lock of another program now rather than at the first call. Reads may succeed while writes
+            // fail.
             store.db.write().await?.commit().await?;
             Ok(store)
         };
         opened.await.map_err(|error: StoreError| error.at(&location))
     }
 
-    /// Opens an existing database for inspection: nothing is created, migrated or written.
+    /// Opens an existing database for inspection. Creates, migrates and writes nothing.
     pub async fn inspect(options: StoreOptions) -> Result<Self, StoreError> {
         const VERSION: &str = "select max(version) as value from _sqlx_migrations";
         let (location, known) = match &options.location {
@@ -160,8 +163,8 @@ impl Store {
         opened.await.map_err(|error: StoreError| error.at(&location))
     }
 
-    /// How many connections hosts have to the database; 0 for a file, which only one host uses. Call it before the
-    /// database is opened, because this process's own connections count as well.
+    /// Returns the number of connections that hosts have to the database. Always returns 0 for an SQLite file, which
+    /// only one host uses. Call this before opening the database, because connections of this process count as well.
     pub async fn connections_of_servers(options: &StoreOptions) -> Result<u64, StoreError> {
         match &options.location {
             Location::Sqlite(_) => Ok(0),
@@ -178,13 +181,13 @@ impl Store {
         matches!(self.db, Db::Postgres(_))
     }
 
-    /// Closes all connections; SQLite checkpoints its write-ahead log. Later use fails as unavailable.
+    /// Closes all connections. SQLite also checkpoints its write-ahead log. Later operations fail as unavailable.
     pub async fn close(&self) {
         self.db.close().await;
     }
 }
 
-/// How many rows SQLite's thread may read ahead: a page of the audit's verification.
+/// The number of rows that SQLite's thread may read ahead, which equals a page of the audit verification.
 const ROWS_AHEAD: usize = 1000;
 
 async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
@@ -204,36 +207,37 @@ async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreErr
     Ok(Db::Sqlite { writer, readers })
 }
 
-/// The options of every connection to the file.
+/// Returns the options that apply to every connection to the file.
 fn sqlite(path: &Path, options: &StoreOptions) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(options.lock_wait)
         .foreign_keys(true)
-        // Results are read as a whole; with a smaller buffer the two threads would wake each other for each row.
+        // Callers read entire results. With a smaller buffer, the two threads would wake each other for each row.
         .row_buffer_size(ROWS_AHEAD)
         // A schema that another program altered must not call functions with side effects.
         .pragma("trusted_schema", "off")
         .disable_statement_logging()
 }
 
-/// Opens a file for reading only.
+/// Opens a database file for reading only.
 async fn inspect_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
     let reading = sqlite(path, options).create_if_missing(false).pragma("query_only", "on");
     let readers = pool(READERS).connect_with(reading).await.map_err(of_driver)?;
     Ok(Db::Sqlite { writer: readers.clone(), readers })
 }
 
-/// The schema version after these migrations.
+/// Returns the schema version after these migrations.
 fn newest(migrations: &Migrator) -> i64 {
     migrations.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// A pool that keeps its connections open: they cost nothing while idle, and their prepared statements stay usable.
+/// Configures a pool that keeps its connections open. Idle connections cost nothing, and their prepared statements
+/// stay usable.
 ///
-/// When the disk is full, SQLite rolls back by itself. The driver's own rollback then fails, and the driver keeps
-/// believing that a transaction is open. Such a connection is closed when it is returned; otherwise one full disk would
-/// block all writes until a restart.
+/// When the disk is full, SQLite itself rolls back the transaction. The driver's own rollback then fails, and the
+/// driver still assumes an open transaction. The pool closes such a connection when it is returned. Otherwise one
+/// full disk would block all writes until a restart.
 fn pool(connections: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(connections)
@@ -244,7 +248,7 @@ fn pool(connections: u32) -> SqlitePoolOptions {
         .after_release(|connection, _| {
             Box::pin(async move {
                 if connection.is_in_transaction() {
-                    // A rollback may still be queued; it runs before the ping.
+                    // A rollback may still be queued. It runs before the ping.
                     connection.ping().await?;
                 }
                 Ok(!connection.is_in_transaction())
@@ -256,8 +260,8 @@ async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
     SQLITE_MIGRATIONS.run(writer).await.map_err(|error| of_migration(error, newest(&SQLITE_MIGRATIONS)))
 }
 
-/// Creates the file with access for its owner only, because SQLite would let all users read it. SQLite gives its log
-/// the same permissions.
+/// Creates the file with access for its owner only, because SQLite would make it readable by all users. SQLite
+/// creates its log file with the same permissions.
 fn create_owner_only(path: &Path) -> Result<PathBuf, StoreError> {
     let unavailable = |source: std::io::Error| {
         let what = match source.kind() {
@@ -267,7 +271,7 @@ fn create_owner_only(path: &Path) -> Result<PathBuf, StoreError> {
         };
         StoreError::Unavailable { what: what.to_owned(), source: source.into() }
     };
-    // An absolute path, because SQLite parses a name that begins with `file:` as a URI.
+    // Use an absolute path, because SQLite parses a name that starts with `file:` as a URI.
     let path = std::path::absolute(path).map_err(unavailable)?;
     OpenOptions::new()
         .read(true)

@@ -1,7 +1,7 @@
-//! Owners: the plugin of each resource type and of each tool name.
+//! Owners of names. The owner of a resource type or tool name is the plugin that provides it.
 //!
-//! A plugin becomes the owner of its names in the transaction that activates one of its versions. Of two plugins that
-//! want the same name at the same time, on one host or on several, exactly one gets it.
+//! A plugin becomes the owner of its names in the transaction that activates one of its versions. If two plugins
+//! claim the same name concurrently, even on different hosts, exactly one of them succeeds.
 
 use monstrum_types::{PluginName, UtcMillis};
 
@@ -19,7 +19,7 @@ pub enum OwnedKind {
 }
 
 impl OwnedKind {
-    /// The word of the database, also used in messages.
+    /// Returns the name of the kind in the database and in messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -41,9 +41,9 @@ pub struct OwnedName {
 pub struct OwnerRow {
     pub name: OwnedName,
     pub plugin: PluginName,
-    /// The plugin of those credentials of this type that do not name a plugin.
+    /// The plugin for credentials of this resource type that do not specify a plugin.
     pub legacy_plugin: Option<PluginName>,
-    /// When the plugin became the owner.
+    /// The time when the plugin became the owner.
     pub created_at: UtcMillis,
 }
 
@@ -90,16 +90,16 @@ impl Authentic for OwnerRow {
 }
 
 impl Store {
-    /// All owned names.
+    /// Returns all owned names.
     pub async fn owners(&self) -> Result<Vec<OwnerRow>, StoreError> {
         Ok(self.verified_instance().await?.take())
     }
 
-    /// Activates a stored version and makes its plugin the owner of `names`. `takes` are names of other plugins that an
-    /// approval transfers, with their owners when the approval was requested. Tools of the plugin that are not in
-    /// `names` become free; its types do not.
+    /// Activates a stored version and makes its plugin the owner of `names`. `takes` lists names that an approval
+    /// transfers from other plugins, with the owners at the time of the approval request. Tool names of the plugin
+    /// that are not in `names` become free, but its resource types remain owned.
     ///
-    /// Returns the names that belong to other plugins. If there are any, nothing is written.
+    /// Returns the names that belong to other plugins. If this list is not empty, nothing is written.
     pub async fn serve_plugin(
         &self,
         row: &PluginRow,
@@ -126,14 +126,14 @@ impl Store {
         })
     }
 
-    /// Whether `owners` must still be filled with the names of versions that were active before the table existed.
+    /// Whether `owners` still lacks the names of versions that were active before the table existed.
     pub async fn owners_are_due(&self) -> Result<bool, StoreError> {
         let due: Option<i64> = self.db.one(DUE, args![]).await?;
         Ok(due.unwrap_or(0) > 0)
     }
 
-    /// Fills `owners` in a database that is older than the table. Returns false, and writes nothing, if that was
-    /// already done.
+    /// Fills `owners` in a database that is older than this table. If this was already done, writes nothing and
+    /// returns `false`.
     pub async fn fill_owners(&self, rows: &[OwnerRow]) -> Result<bool, StoreError> {
         change!(self, &[Scope::Instance], |change| {
             if change.session.run(FILLED, args![]).await? == 0 {
@@ -152,8 +152,8 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Makes the plugin of `row` the owner of a name if it is free or belongs to `taken_from`. Otherwise returns its
-    /// owner.
+    /// Makes the plugin of `row` the owner of a name that is free or belongs to `taken_from`. If another plugin owns
+    /// the name, returns that owner instead.
     async fn claim(
         &mut self,
         name: &OwnedName,

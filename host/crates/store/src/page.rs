@@ -1,10 +1,10 @@
-//! Pages of lists.
+//! Pagination of lists.
 
 use crate::db::Arg;
 use crate::rows::Authentic;
 use crate::{Store, StoreError};
 
-/// The largest page.
+/// The maximum number of rows on a page.
 pub const PAGE_ITEMS_MAX: u32 = 1000;
 
 /// A request for a page of a list.
@@ -17,18 +17,18 @@ pub struct Page<Id> {
 }
 
 impl<Id> Page<Id> {
-    /// The first page.
+    /// Requests the first page.
     #[must_use]
     pub fn first(limit: u32) -> Self {
         Page { limit, cursor: None }
     }
 
-    /// The number of rows to query: one more than the limit, to find out whether there are more.
+    /// Returns the number of rows to query: one more than the limit, to detect whether another page follows.
     pub(crate) fn rows(&self) -> i64 {
         i64::from(self.limit.clamp(1, PAGE_ITEMS_MAX)) + 1
     }
 
-    /// Makes a page of `items`, which may be one more than the limit.
+    /// Creates a page from `items`, which may contain one more row than the limit.
     pub(crate) fn of<T>(&self, mut items: Vec<T>, id: impl Fn(&T) -> Id) -> Listed<T, Id> {
         let limit = self.limit.clamp(1, PAGE_ITEMS_MAX) as usize;
         let more = items.len() > limit;
@@ -39,24 +39,25 @@ impl<Id> Page<Id> {
 }
 
 impl<Id: ToString> Page<Id> {
-    /// The cursor as text. Every id is greater than the empty text.
+    /// Returns the cursor as text. The first page uses the empty string, which sorts before every id.
     pub(crate) fn after(&self) -> String {
         self.cursor.as_ref().map(Id::to_string).unwrap_or_default()
     }
 }
 
-/// A page of a list.
+/// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed<T, Id> {
-    /// The rows, in the order of their ids.
+    /// The rows, ordered by id.
     pub items: Vec<T>,
     /// The cursor of the next page; `None` on the last page.
     pub next_cursor: Option<Id>,
 }
 
 impl Store {
-    /// Up to `limit` rows of a query that have a valid MAC. The parameters of the query are `values` and the limit. The
-    /// result is empty only if the query finds no valid row at all: rows of another program do not hide the valid ones.
+    /// Runs a query and returns up to `limit` rows with a valid MAC. The parameters of the query are `values`,
+    /// followed by the limit. Rows that another program wrote cannot hide the valid rows: the query is repeated with
+    /// a larger limit until it finds a valid row or there are no more rows.
     pub(crate) async fn authentic_up_to<T: Authentic>(
         &self,
         sql: &'static str,

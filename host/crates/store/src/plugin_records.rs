@@ -1,12 +1,12 @@
-//! The plugins and the owners of names at one generation of the instance.
+//! The plugins, and the owners of names, at one generation of the instance.
 
 use crate::db::args;
 use crate::{OwnerRow, PluginRow, Scope, Store, StoreError};
 
-/// The verified active versions of all plugins and owners of all names.
+/// The active versions of all plugins and the owners of all names, both verified.
 #[derive(Clone, Debug)]
 pub struct PluginRecords {
-    /// The generation of the seal of the instance.
+    /// The generation of the instance's seal.
     pub generation: i64,
     pub plugins: Vec<PluginRow>,
     pub owners: Vec<OwnerRow>,
@@ -20,8 +20,8 @@ impl Store {
         Ok(PluginRecords { generation, plugins: verified.take(), owners: verified.take() })
     }
 
-    /// The stored generation of the seal of the instance, without verification. As long as it does not change, records
-    /// that were read before are current.
+    /// Returns the stored generation of the instance's seal, without verification. While this generation is
+    /// unchanged, records that were read earlier are still current.
     pub async fn instance_generation(&self) -> Result<i64, StoreError> {
         const GENERATION: &str = "select generation as value from policy_seals where scope = $1";
         let generation: Option<i64> = self.db.one(GENERATION, args![&Scope::Instance.to_string()]).await?;

@@ -25,33 +25,33 @@ pub struct PluginVersionRow {
     pub version: String,
     pub manifest_digest: Digest,
     pub component_digest: Digest,
-    /// The text of `monstrum.yaml`.
+    /// The content of `monstrum.yaml`.
     pub manifest: String,
-    /// The bytes of the component.
+    /// The WebAssembly component.
     pub component: Vec<u8>,
-    /// The translations: an object with a member per language.
+    /// The translations: a JSON object with one member per language.
     pub locales: Value,
     pub created_at: UtcMillis,
 }
 
-/// A stored version without its content.
+/// A stored plugin version without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginVersionSummary {
     pub plugin: PluginName,
     pub version: String,
     pub manifest_digest: Digest,
     pub component_digest: Digest,
-    /// The SHA-256 of the text of the translations.
+    /// The SHA-256 digest of the translations as JSON text.
     pub locales_digest: Digest,
     pub created_at: UtcMillis,
 }
 
-/// The manifest of a stored version.
+/// The manifest of a stored plugin version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredManifest {
-    /// The text of `monstrum.yaml`.
+    /// The content of `monstrum.yaml`.
     pub text: String,
-    /// When the version was stored.
+    /// The time when the version was stored.
     pub created_at: UtcMillis,
 }
 
@@ -102,7 +102,7 @@ impl PluginVersionRow {
 }
 
 impl PluginVersionSummary {
-    /// Whether a content matches the digests.
+    /// Whether a version's content matches its digests.
     fn is_of(&self, content: &PluginVersionRow) -> bool {
         digest_of(content.manifest.as_bytes()) == self.manifest_digest
             && digest_of(&content.component) == self.component_digest
@@ -110,14 +110,14 @@ impl PluginVersionSummary {
     }
 }
 
-/// The SHA-256, as `sha256:` and 64 hex digits.
+/// Computes the SHA-256 digest, formatted as `sha256:` and 64 hex digits.
 pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
     let text = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
     text.parse().expect("a SHA-256 in hex is a digest")
 }
 
 impl Store {
-    /// Stores a version, unless it is stored already, without activating it. Returns whether it is new.
+    /// Stores a version without activating it, unless it is already stored. Returns whether the version is new.
     pub async fn insert_plugin_version(&self, row: &PluginVersionRow) -> Result<bool, StoreError> {
         let overwrite = "update plugin_versions set manifest = $4, component = $5, locales = $6, version = $7, \
                          locales_digest = $8, created_at = $9 \
@@ -139,7 +139,7 @@ impl Store {
                 &summary.locales_digest,
                 row.created_at,
             ];
-            // A row with the same key and a wrong MAC cannot be deleted, because `plugins` may refer to it.
+            // A row with the same key and a wrong MAC cannot be deleted, because `plugins` may reference it.
             if change.session.run(overwrite, args).await? > 0 {
                 change.authenticate(&summary).await?;
                 return Ok(true);
@@ -150,7 +150,8 @@ impl Store {
         })
     }
 
-    /// A stored version with its content; `None` if it is missing or its content does not match its digests.
+    /// Returns a stored version with its content, or `None` if the version is missing or its content does not match
+    /// its digests.
     pub async fn plugin_version(
         &self,
         plugin: &PluginName,
@@ -176,7 +177,7 @@ impl Store {
         Ok(content)
     }
 
-    /// The stored versions of a plugin, oldest first.
+    /// Returns the stored versions of a plugin, oldest first.
     pub async fn plugin_versions(&self, plugin: &PluginName) -> Result<Vec<PluginVersionSummary>, StoreError> {
         let mut versions: Vec<PluginVersionSummary> = self.verified_instance().await?.take();
         versions.retain(|version| version.plugin == *plugin);
@@ -190,7 +191,7 @@ impl Store {
         Ok(versions)
     }
 
-    /// The manifests of the stored versions of a plugin, oldest first.
+    /// Returns the manifests of the stored versions of a plugin, oldest first.
     pub async fn plugin_manifests(&self, plugin: &PluginName) -> Result<Vec<StoredManifest>, StoreError> {
         let mut manifests = Vec::new();
         for PluginVersionSummary { plugin, manifest_digest, component_digest, .. } in
@@ -206,17 +207,17 @@ impl Store {
         Ok(manifests)
     }
 
-    /// The plugin with this name.
+    /// Returns the plugin with this name.
     pub async fn plugin(&self, name: &PluginName) -> Result<Option<PluginRow>, StoreError> {
         Ok(self.plugins().await?.into_iter().find(|row| row.name == *name))
     }
 
-    /// All plugins, by name.
+    /// Returns all plugins, ordered by name.
     pub async fn plugins(&self) -> Result<Vec<PluginRow>, StoreError> {
         Ok(self.verified_instance().await?.take())
     }
 
-    /// Deletes a plugin with all its versions. Returns whether it existed.
+    /// Deletes a plugin with all its versions. Returns whether the plugin existed.
     pub async fn delete_plugin(&self, name: &PluginName) -> Result<bool, StoreError> {
         change!(self, &[Scope::Instance], |change| {
             let active = change.delete_found::<PluginRow>(BY_NAME, args![name]).await?;

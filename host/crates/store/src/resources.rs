@@ -13,11 +13,11 @@ pub struct ResourceRow {
     pub id: ResourceId,
     pub workspace_id: WorkspaceId,
     pub resource_type: ResourceTypeId,
-    /// Unique in the workspace.
+    /// The name, which is unique in the workspace.
     pub name: String,
-    /// An object that matches the `config_schema` of the type.
+    /// A JSON object that matches the `config_schema` of the resource type.
     pub config: Value,
-    /// Allowed network targets beyond public https.
+    /// The allowed network targets, in addition to public HTTPS.
     pub network: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
@@ -39,12 +39,12 @@ impl Store {
         self.insert_row(row, &[]).await
     }
 
-    /// The resource with this id in the workspace.
+    /// Returns the resource with this id in the workspace.
     pub async fn resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<Option<ResourceRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// A page of the resources of the workspace.
+    /// Returns a page of the resources in a workspace.
     pub async fn resources(
         &self,
         workspace: WorkspaceId,
@@ -53,8 +53,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Updates the resource with this id and workspace, unless it is missing or was changed after `before`, its
-    /// `updated_at` when the caller read it. Its type does not change. Returns whether it was updated.
+    /// Updates a resource, matched by id and workspace. Does nothing if the resource is missing or if its
+    /// `updated_at` is no longer `before`, the value that the caller read. The resource type stays unchanged. Returns
+    /// whether the resource was updated.
     pub async fn update_resource(&self, row: &ResourceRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &ResourceRow| {
@@ -68,7 +69,8 @@ impl Store {
         })
     }
 
-    /// Deletes a resource with its credentials. Returns whether it existed. Fails if a binding uses it.
+    /// Deletes a resource with its credentials. Returns whether the resource existed. Fails if a binding uses the
+    /// resource.
     pub async fn delete_resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<CredentialRow>(credentials::OF_RESOURCE, args![workspace, id]).await?;

@@ -12,13 +12,13 @@ use crate::{Listed, Page, Store, StoreError};
 pub struct RoleRow {
     pub id: RoleId,
     pub workspace_id: WorkspaceId,
-    /// Unique in the workspace.
+    /// The name, which is unique in the workspace.
     pub name: String,
-    /// A list of globs over operations.
+    /// A JSON list of globs that match operations.
     pub allowed_operations: Option<Value>,
-    /// A list of globs over tools.
+    /// A JSON list of globs that match tools.
     pub allowed_tools: Option<Value>,
-    /// An object of lists of patterns.
+    /// A JSON object whose values are lists of patterns.
     pub scope_constraints: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
@@ -40,12 +40,12 @@ impl Store {
         self.insert_row(row, &[]).await
     }
 
-    /// The role with this id in the workspace.
+    /// Returns the role with this id in the workspace.
     pub async fn role(&self, workspace: WorkspaceId, id: RoleId) -> Result<Option<RoleRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// A page of the roles of the workspace.
+    /// Returns a page of the roles in a workspace.
     pub async fn roles(
         &self,
         workspace: WorkspaceId,
@@ -54,8 +54,8 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Updates the role with this id and workspace, unless it is missing or was changed after `before`, its
-    /// `updated_at` when the caller read it. Returns whether it was updated.
+    /// Updates a role, matched by id and workspace. Does nothing if the role is missing or if its `updated_at` is no
+    /// longer `before`, the value that the caller read. Returns whether the role was updated.
     pub async fn update_role(&self, row: &RoleRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &RoleRow| {
@@ -65,7 +65,7 @@ impl Store {
         })
     }
 
-    /// Deletes a role. Returns whether it existed. Fails if a binding uses it.
+    /// Deletes a role. Returns whether the role existed. Fails if a binding uses the role.
     pub async fn delete_role(&self, workspace: WorkspaceId, id: RoleId) -> Result<bool, StoreError> {
         let is_own = |role: &RoleRow| role.workspace_id == workspace;
         let deleted = change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await);

@@ -1,8 +1,8 @@
-//! Sandboxes: their conversations, their states and the leases on them.
+//! Sandboxes: their conversations, states and leases.
 //!
-//! An operation leases a sandbox by compare-and-swap on its status, its operation and its last activity, so that of
-//! several hosts one proceeds and the others read the row again. A row is kept until the provider has deleted the
-//! sandbox, even if its bot and its workspace are deleted before.
+//! An operation leases a sandbox with a compare-and-swap on its status, its current operation and its last activity.
+//! If several hosts try concurrently, one succeeds and the others must read the row again. A row is kept until the
+//! provider has deleted the sandbox, even if the bot or workspace of the sandbox is deleted earlier.
 
 mod deletion;
 mod upkeep;
@@ -19,22 +19,22 @@ pub use upkeep::RunningSandboxes;
 /// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxStatus {
-    /// It is being started, for the first time or again.
+    /// The sandbox is starting, either for the first time or again.
     Creating,
     Running,
     Stopping,
     Stopped,
-    /// It is marked for deletion, which is retried until it succeeds.
+    /// The sandbox is marked for deletion. The deletion is retried until it succeeds.
     Deleting,
-    /// The provider failed to start it, and its state there is unknown.
+    /// The provider failed to start the sandbox, and the actual state of the sandbox is unknown.
     Error,
-    /// It ran before, and the provider has lost its files. It is not created again, because callers would mistake the
-    /// empty sandbox for the old one.
+    /// The sandbox ran before, but the provider has lost its files. It is not created again, because callers would
+    /// mistake the empty sandbox for the old one.
     Lost,
 }
 
 impl SandboxStatus {
-    /// The word in the API.
+    /// Returns the name of the status in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl SandboxStatus {
         }
     }
 
-    /// The word in the column `status`. `lost` has a column of its own.
+    /// Returns the value of the `status` column. The status `lost` is stored in a separate column.
     fn stored(self) -> &'static str {
         match self {
             SandboxStatus::Lost => SandboxStatus::Error.as_str(),
@@ -56,7 +56,7 @@ impl SandboxStatus {
         }
     }
 
-    /// The status with this word.
+    /// Returns the status with this name.
     #[must_use]
     pub fn of_word(word: &str) -> Option<SandboxStatus> {
         use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
@@ -71,7 +71,7 @@ impl ColumnValue for SandboxStatus {
     }
 }
 
-/// Which sandboxes to list; `None` for any.
+/// A filter for a list of sandboxes. A field that is `None` matches every sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxFilter {
     pub bot: Option<BotId>,
@@ -88,34 +88,34 @@ pub struct SandboxRow {
     pub bot_id: BotId,
     /// The name of the provider.
     pub provider: String,
-    /// 16 hex digits, unique in the workspace and for the provider.
+    /// The provider's id of the sandbox: 16 hex digits, unique per workspace and provider.
     pub sandbox_id: String,
     pub app_id: Option<String>,
     pub user_id: Option<String>,
     pub chat_id: Option<String>,
-    /// The data folder of the host that has the sandbox; `None` if all hosts can reach the sandbox.
+    /// The data folder of the host that runs the sandbox; `None` if all hosts can reach the sandbox.
     pub node: Option<String>,
     pub status: SandboxStatus,
-    /// The operation that holds the lease.
+    /// The operation that holds the lease on the sandbox.
     pub operation: Option<String>,
-    /// When the lease expires.
+    /// The time when the lease expires.
     pub operation_until: Option<UtcMillis>,
     pub last_active_at: UtcMillis,
     pub created_at: UtcMillis,
-    /// The limits of its last start.
+    /// The resource limits of the sandbox's last start.
     pub limit: Option<Value>,
-    /// The network of its last start.
+    /// The network configuration of the sandbox's last start.
     pub network: Option<String>,
-    /// Why it is in error, or why its stop or deletion failed.
+    /// The reason for the `error` status, or for a failed stop or deletion.
     pub error: Option<String>,
-    /// The number of failed deletions.
+    /// The number of failed deletion attempts.
     pub attempts: i64,
-    /// When its deletion is retried.
+    /// The time of the next deletion attempt.
     pub next_attempt_at: Option<UtcMillis>,
 }
 
 impl SandboxRow {
-    /// Whether an operation holds an unexpired lease on it.
+    /// Whether an operation holds an unexpired lease on the sandbox.
     #[must_use]
     pub fn is_claimed(&self, now: UtcMillis) -> bool {
         self.operation.is_some() && self.operation_until.is_some_and(|until| now < until)
@@ -126,10 +126,10 @@ impl SandboxRow {
 #[derive(Clone, Debug)]
 pub struct SandboxSettled {
     pub status: SandboxStatus,
-    /// `None` to keep the value of the row.
+    /// The new time of the last activity; `None` keeps the stored value.
     pub last_active_at: Option<UtcMillis>,
     pub error: Option<String>,
-    /// The limits of the start; `None` to keep the value of the row.
+    /// The resource limits of the start; `None` keeps the stored value.
     pub limit: Option<Value>,
     pub network: Option<String>,
 }
@@ -210,8 +210,8 @@ impl Authentic for SandboxRow {
 }
 
 impl Store {
-    /// Inserts a sandbox. Returns false if its bot was deleted. The transaction locks the row of the bot, so that a
-    /// concurrent deletion of the bot either marks this sandbox as well or prevents its insertion.
+    /// Inserts a sandbox. Returns `false` if its bot was deleted. The transaction locks the row of the bot. A
+    /// concurrent deletion of the bot therefore either marks this sandbox for deletion or prevents its insertion.
     pub async fn insert_sandbox(&self, row: &SandboxRow) -> Result<bool, StoreError> {
         retry!(self.insert_sandbox_once(row))
     }
@@ -227,7 +227,7 @@ impl Store {
         Ok(true)
     }
 
-    /// The sandbox with this id.
+    /// Returns the sandbox with this id in the workspace.
     pub async fn sandbox(
         &self,
         workspace: WorkspaceId,
@@ -236,7 +236,7 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// The sandbox that a provider knows by `sandbox_id`.
+    /// Returns the sandbox that a provider identifies by `sandbox_id`.
     pub async fn sandbox_of_provider(
         &self,
         workspace: WorkspaceId,
@@ -246,7 +246,7 @@ impl Store {
         self.authentic_one(BY_NAME, args![workspace, provider, sandbox_id]).await
     }
 
-    /// The sandbox of a conversation, of any bot.
+    /// Returns the sandbox of a conversation, regardless of its bot.
     pub async fn sandbox_of_conversation(
         &self,
         workspace: WorkspaceId,
@@ -256,7 +256,7 @@ impl Store {
         self.authentic_one(BY_CONVERSATION, args![workspace, app_id, chat_id]).await
     }
 
-    /// A page of the sandboxes of the workspace, of one bot or of all.
+    /// Returns a page of the sandboxes in a workspace. If `bot` is `None`, sandboxes of all bots are included.
     pub async fn sandboxes(
         &self,
         workspace: WorkspaceId,
@@ -266,7 +266,7 @@ impl Store {
         self.sandboxes_by(workspace, &SandboxFilter { bot, ..SandboxFilter::default() }, page).await
     }
 
-    /// A page of the sandboxes that match a filter.
+    /// Returns a page of the sandboxes in a workspace that match a filter.
     pub async fn sandboxes_by(
         &self,
         workspace: WorkspaceId,
@@ -279,8 +279,8 @@ impl Store {
         self.authentic_page(PAGE, values![workspace, *bot, status, app_id, chat_id], page).await
     }
 
-    /// Leases a sandbox for `operation` until `until`, and sets its status. Returns false if its status, operation or
-    /// last activity has changed since `row` was read: of several concurrent requests only one succeeds.
+    /// Leases a sandbox to `operation` until `until`, and sets its status. Returns `false` if its status, operation
+    /// or last activity has changed since `row` was read, so only one of several concurrent requests succeeds.
     pub async fn claim_sandbox(
         &self,
         row: &SandboxRow,
@@ -295,8 +295,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Ends an operation and its lease. Returns false, and writes nothing, if the status has changed from `from`,
-    /// because the sandbox was marked for deletion, or if another operation has the lease.
+    /// Records the result of an operation and releases its lease. Writes nothing and returns `false` if another
+    /// operation holds the lease, or if the status is no longer `from` because the sandbox was marked for deletion.
     pub async fn settle_sandbox(
         &self,
         id: SandboxInstanceId,
@@ -324,7 +324,7 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Ends the lease of an operation without any other change.
+    /// Releases the lease of an operation without any other change.
     pub async fn release_sandbox(&self, id: SandboxInstanceId, operation: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set operation = null, operation_until = null \
                    where id = $1 and operation = $2";
@@ -332,12 +332,12 @@ impl Store {
         Ok(())
     }
 
-    /// Records that a sandbox is in use at `now`. Returns whether it is running.
+    /// Records that a sandbox is in use at `now`. Returns whether the sandbox is running.
     pub async fn touch_sandbox(&self, id: SandboxInstanceId, now: UtcMillis) -> Result<bool, StoreError> {
         Ok(self.db.run(TOUCH, args![id, now]).await? > 0)
     }
 
-    /// Records when sandboxes were last in use, in one transaction. Those that are not running are skipped.
+    /// Records in one transaction when sandboxes were last in use. Skips sandboxes that are not running.
     pub async fn touch_sandboxes(&self, uses: &[(SandboxInstanceId, UtcMillis)]) -> Result<(), StoreError> {
         let mut session = self.db.write().await?;
         for (id, at) in uses {
@@ -347,11 +347,11 @@ impl Store {
     }
 }
 
-/// Never moves the time back, because the clocks of hosts differ.
+/// Sets the time of the last activity, but never to an earlier time, because the clocks of hosts may differ.
 const TOUCH: &str = "update sandbox_instances set last_active_at = case when last_active_at < $2 then $2 \
                      else last_active_at end where id = $1 and status = 'running'";
 
-/// The values of the columns that are not under the MAC, in the order of the table.
+/// Returns the values of the columns that the MAC does not cover, in the order of the table.
 fn left_out(row: &SandboxRow) -> Vec<Arg<'_>> {
     values![
         row.status.stored(),

@@ -1,7 +1,7 @@
-//! The columns with sealed records, which a rotation of the master key reseals.
+//! The columns that contain sealed records. A rotation of the master key reseals these records.
 //!
-//! To add a column, add a variant to [`SealedColumn`] with its statements. The compiler then requires its associated
-//! data in `host/src/rotation.rs`. No other code lists the columns.
+//! To add a column, add a variant to [`SealedColumn`] with its statements. The compiler then requires the associated
+//! data of the column in `host/src/rotation.rs`. No other code lists these columns.
 
 use crate::db::{Arg, Row, args};
 use crate::{Store, StoreError};
@@ -11,34 +11,34 @@ use crate::{Store, StoreError};
 pub enum SealedColumn {
     /// The fields of credentials.
     Credentials,
-    /// Stored answers to requests with an `Idempotency-Key`.
+    /// Stored responses to requests with an `Idempotency-Key` header.
     IdempotencyAnswers,
-    /// Secrets of OAuth clients.
+    /// The secrets of OAuth clients.
     OauthClientSecrets,
-    /// PKCE verifiers and device codes of unfinished authorizations.
+    /// The PKCE verifiers and device codes of unfinished authorizations.
     OauthFlows,
-    /// Keys of the instance, such as those of the audit.
+    /// The keys of the instance, such as the audit keys.
     InstanceKeys,
 }
 
-/// A sealed record, and the values to which it is bound.
+/// A sealed record and the values that it is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedRow {
     /// The values of the table's primary key.
     pub key: Vec<String>,
-    /// The other columns of the row to which the record is bound.
+    /// The values of other columns that the record is bound to.
     pub bound: Vec<String>,
-    /// The text of the sealed record.
+    /// The sealed record in its text form.
     pub sealed: String,
 }
 
 /// A page of the records of a column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SealedPage {
-    /// Empty only after the last record.
+    /// The records of the page. Empty only after the last record.
     pub records: Vec<SealedRow>,
-    /// The keys, as far as they can be displayed, of rows whose key cannot be read. Those after the last record are on
-    /// the next page.
+    /// The keys of rows whose key cannot be decoded, in displayable form. Such rows after the last record of this
+    /// page appear on the next page.
     pub unnamed: Vec<Vec<String>>,
 }
 
@@ -47,20 +47,20 @@ struct Statements {
     column: &'static str,
     key: &'static [&'static str],
     bound: &'static [&'static str],
-    /// The rows after a key. The last parameter is the limit.
+    /// Selects the rows after a key. The last parameter is the limit.
     page: &'static str,
-    /// Parameters: the new record, the old record, the key, and the version of the master key if the row has a column
-    /// for it.
+    /// Replaces a record. The parameters are the new record, the old record, the key, and the version of the master
+    /// key if the row has a column for that version.
     replace: &'static str,
     has_key_version: bool,
     count: &'static str,
-    /// Counts the rows that no page contains, because their key is empty or NULL.
+    /// Counts the rows that no page contains because their key is empty or NULL.
     out_of_reach: &'static str,
 }
 
 impl SealedColumn {
-    /// All columns, in the order of a rotation. The keys of the instance are last: a host uses them to check its master
-    /// key when it starts, so once they are resealed, everything else is, too.
+    /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
+    /// its master key at startup: once they are resealed, all other columns are resealed as well.
     pub const ALL: [SealedColumn; 5] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
@@ -69,7 +69,7 @@ impl SealedColumn {
         SealedColumn::InstanceKeys,
     ];
 
-    /// The table of the column.
+    /// Returns the name of the table that contains the column.
     #[must_use]
     pub fn table(self) -> &'static str {
         self.statements().table
@@ -158,8 +158,9 @@ const INSTANCE_KEYS: Statements = Statements {
 };
 
 impl Store {
-    /// The records of a column after a key, in the order of the keys, or from the first. Rows of another program do not
-    /// hide the others: a page without a record is the last.
+    /// Returns a page of the records of a column, ordered by key. The page starts after the key `behind`, or at the
+    /// first record if `behind` is `None`. Rows that another program wrote do not hide other records. A page without
+    /// records is the last page.
     pub async fn sealed_records(
         &self,
         column: SealedColumn,
@@ -169,7 +170,7 @@ impl Store {
         let statements = column.statements();
         let mut requested = i64::from(limit);
         loop {
-            // The empty key precedes all others, because no part of a key is empty.
+            // The empty key sorts before all other keys, because key parts are never empty.
             let mut args: Vec<Arg<'_>> = match behind {
                 Some(key) => key.iter().map(Arg::from).collect(),
                 None => statements.key.iter().map(|_| Arg::from("")).collect(),
@@ -185,14 +186,14 @@ impl Store {
         }
     }
 
-    /// The number of rows that no page contains, because their key is empty or NULL. A host never writes such rows.
+    /// Counts the rows that no page contains because their key is empty or NULL. A host never writes such rows.
     pub async fn count_sealed_out_of_reach(&self, column: SealedColumn) -> Result<u64, StoreError> {
         let count: Option<i64> = self.db.one(column.statements().out_of_reach, args![]).await?;
         Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// Replaces records in one transaction, each only if it has not changed since it was read. Returns how many were
-    /// replaced. They are on disk when this returns.
+    /// Replaces records in one transaction. Skips records that have changed since they were read. Returns the number
+    /// of replaced records. The changes are on disk when this returns.
     pub async fn replace_sealed(
         &self,
         column: SealedColumn,
@@ -211,27 +212,27 @@ impl Store {
             replaced += session.run(statements.replace, &args).await?;
         }
         if column == SealedColumn::Credentials && replaced > 0 {
-            // The policy contains the rows of credentials.
+            // Credentials are part of the policy.
             session.bump_generation().await?;
         }
         session.commit().await?;
         Ok(replaced)
     }
 
-    /// The number of records of a column.
+    /// Returns the number of records in a column.
     pub async fn count_sealed(&self, column: SealedColumn) -> Result<u64, StoreError> {
         let count: Option<i64> = self.db.one(column.statements().count, args![]).await?;
         Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// The versions of the master key that seal credentials, according to their rows.
+    /// Returns the versions of the master key that sealed the credentials, according to the credential rows.
     pub async fn credential_key_versions(&self) -> Result<Vec<i64>, StoreError> {
         self.db.all("select distinct key_version as value from credentials order by key_version", args![]).await
     }
 }
 
 impl Statements {
-    /// Makes a page of up to `limit` records.
+    /// Builds a page of up to `limit` records.
     fn page_of(&self, rows: &[Row], limit: u32) -> SealedPage {
         let (mut page, mut unnamed) = (SealedPage::default(), Vec::new());
         for row in rows {
@@ -252,10 +253,10 @@ impl Statements {
         page
     }
 
-    /// Reads a record; `None` if its key cannot be read. A record or a bound value that is not text is read as an empty
-    /// text, so that the record does not open.
+    /// Decodes a record. Returns `None` if its key cannot be decoded. If the record or a bound value is not text,
+    /// uses an empty string instead, so that unsealing the record fails.
     fn read(&self, row: &Row) -> Option<SealedRow> {
-        // A key with U+0000 cannot be a parameter.
+        // A key that contains U+0000 cannot be a query parameter.
         let part = |column: &&'static str| row.get(column).ok().filter(|text: &String| !text.contains('\0'));
         let key = self.key.iter().map(part).collect::<Option<_>>()?;
         let text = |column: &'static str| row.get::<String>(column).unwrap_or_default();
@@ -271,10 +272,12 @@ impl Statements {
 mod tests {
     use super::*;
 
-    /// Its records are encrypted with the row key, which is one of the keys of the instance.
+    /// A table that is not listed, because its records are encrypted with the row key, which is itself an instance
+    /// key.
     const UNDER_THE_ROW_KEY: &str = "policy_seals";
 
-    /// Sealed columns have telling names, so that this test can find one that is missing here.
+    /// All sealed columns have recognizable names, so this test can detect a column that is missing from
+    /// `SealedColumn`.
     #[test]
     fn every_column_with_the_name_of_a_secret_is_listed() {
         let known: Vec<(&str, &str)> =

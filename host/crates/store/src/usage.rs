@@ -1,29 +1,29 @@
-//! The usage of bots, and their budgets.
+//! The usage and budgets of bots.
 
 use monstrum_types::{BotId, WorkspaceId};
 
 use crate::db::{args, from_row, retry};
 use crate::{Store, StoreError};
 
-/// Ten years.
+/// The maximum number of months in a usage report: ten years.
 const MONTHS_MAX: i64 = 120;
 
-/// The cost of one call, with the bot and the task that it is charged to.
+/// The cost of one call, and the bot and task to charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
     pub workspace_id: WorkspaceId,
     pub bot_id: BotId,
-    /// The task that the caller named.
+    /// The task id that the caller specified.
     pub task_id: Option<&'a str>,
-    /// In UTC, such as `2026-11`.
+    /// The month in UTC, such as `2026-11`.
     pub month: &'a str,
-    /// Not negative.
+    /// The number of tokens, which must not be negative.
     pub tokens: i64,
-    /// Not negative.
+    /// The number of millionths of a credit, which must not be negative.
     pub credits_millionths: i64,
 }
 
-/// The usage of a month.
+/// The usage in one month.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRow {
     pub month: String,
@@ -33,10 +33,10 @@ pub struct UsageRow {
     pub calls: i64,
 }
 
-/// The budget of a bot, and its usage.
+/// The token budget of a bot and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// `None` for no limit.
+    /// The monthly token budget; `None` means unlimited.
     pub budget: Option<i64>,
     pub tokens: i64,
 }
@@ -45,9 +45,9 @@ from_row! { UsageRow { month, tokens, credits_millionths, calls } }
 
 from_row! { Spent { budget, tokens } }
 
-/// Adds a call to the month of its bot, if the bot exists and the call is within its budget. A call without tokens
-/// always is. The upsert locks the row of the month, so concurrent charges see each other. Credits saturate at the
-/// largest number.
+/// Adds a call to its bot's usage in a month, if the bot exists and the call is within its budget. A call with zero
+/// tokens is always within the budget. The upsert locks the row of that month, so that concurrent charges see each
+/// other. Credits saturate at the maximum value of a 64-bit integer.
 const CHARGE: &str = "\
     insert into bot_usage (workspace_id, bot_id, month, tokens, credits_millionths, calls) \
     select workspace_id, id, $3, cast($4 as bigint), cast($5 as bigint), 1 from bots \
@@ -61,7 +61,7 @@ const CHARGE: &str = "\
     where excluded.tokens = 0 or bot_usage.tokens <= \
     coalesce((select monthly_token_budget from bots where id = $2), 9223372036854775807) - excluded.tokens";
 
-/// Adds a call to its task. The tokens of a task never exceed those of its bot.
+/// Adds a call to its task's usage. The tokens of a task never exceed those of its bot, so they cannot overflow.
 const CHARGE_TASK: &str = "\
     insert into task_usage (workspace_id, bot_id, month, task_id, tokens, credits_millionths, calls) \
     values ($1, $2, $3, $4, $5, $6, 1) on conflict (bot_id, month, task_id) do update set \
@@ -81,8 +81,8 @@ const OF_TASK: &str = "select month, tokens, credits_millionths, calls from task
     where workspace_id = $1 and bot_id = $2 and task_id = $3 order by month desc limit $4";
 
 impl Store {
-    /// Charges a call to its bot and task, exactly once; the charge is on disk when this returns. Returns false, and
-    /// charges nothing, if the call exceeds the monthly token budget of the bot.
+    /// Charges a call to its bot and task exactly once. The charge is on disk when this returns. Returns `false` and
+    /// charges nothing if the bot does not exist or the call exceeds its monthly token budget.
     pub async fn charge(&self, charge: &Charge<'_>) -> Result<bool, StoreError> {
         retry!(self.charge_once(charge))
     }
@@ -100,12 +100,13 @@ impl Store {
         Ok(true)
     }
 
-    /// The budget of a bot and its usage in a month; `None` if the bot does not exist.
+    /// Returns the budget of a bot and its usage in a month, or `None` if the bot does not exist.
     pub async fn spent(&self, workspace: WorkspaceId, bot: BotId, month: &str) -> Result<Option<Spent>, StoreError> {
         self.db.one(SPENT, args![workspace, bot, month]).await
     }
 
-    /// The usage of a bot, in one task or in all, per month, newest first, up to 120 months.
+    /// Returns the usage per month of a bot, or of one of its tasks. The newest month is first, and at most 120
+    /// months are returned.
     pub async fn usage(
         &self,
         workspace: WorkspaceId,

@@ -7,16 +7,16 @@ use crate::db::args;
 use crate::rows::{Scope, authentic, change};
 use crate::{KeyRow, Listed, Page, Store, StoreError, keys};
 
-/// The workspace that every new database has. A root key uses it unless it names another one.
+/// The name of the workspace that every new database contains. A root key uses this workspace by default.
 pub const DEFAULT_WORKSPACE: &str = "default";
 
 /// A row of `workspaces`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkspaceRow {
     pub id: WorkspaceId,
-    /// Unique in the instance.
+    /// The name, which is unique in the instance.
     pub name: String,
-    /// The limits of its sandboxes; `None` for the limits of the server.
+    /// The limits for sandboxes in this workspace; `None` uses the limits of the server.
     pub sandbox: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
@@ -41,13 +41,13 @@ impl Store {
         })
     }
 
-    /// The workspace with this id.
+    /// Returns the workspace with this id.
     pub async fn workspace(&self, id: WorkspaceId) -> Result<Option<WorkspaceRow>, StoreError> {
         self.authentic_one(BY_ID, args![id]).await
     }
 
-    /// The workspace with this id, as it was sealed. If its row is missing or has changed since the last verification,
-    /// this verifies all rows of the instance.
+    /// Returns the workspace with this id, in its sealed state. If its row is missing or has changed since the last
+    /// verification, verifies all rows of the instance.
     pub async fn verified_workspace(&self, id: WorkspaceId) -> Result<Option<WorkspaceRow>, StoreError> {
         if let Some(row) = self.workspace(id).await?
             && self.is_as_verified(&row)?
@@ -58,18 +58,18 @@ impl Store {
         Ok(workspaces.into_iter().find(|row| row.id == id))
     }
 
-    /// The workspace with this name.
+    /// Returns the workspace with this name.
     pub async fn workspace_named(&self, name: &str) -> Result<Option<WorkspaceRow>, StoreError> {
         self.authentic_one(BY_NAME, args![name]).await
     }
 
-    /// A page of all workspaces.
+    /// Returns a page of all workspaces.
     pub async fn workspaces(&self, page: &Page<WorkspaceId>) -> Result<Listed<WorkspaceRow, WorkspaceId>, StoreError> {
         self.authentic_page(PAGE, Vec::new(), page).await
     }
 
-    /// Updates the workspace with this id, unless it is missing or was changed after `before`, its `updated_at`
-    /// when the caller read it. Returns whether it was updated.
+    /// Updates a workspace, matched by id. Does nothing if the workspace is missing or if its `updated_at` is no
+    /// longer `before`, the value that the caller read. Returns whether the workspace was updated.
     pub async fn update_workspace(&self, row: &WorkspaceRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::Instance], |change| {
             let next = |old: &WorkspaceRow| {
@@ -80,7 +80,8 @@ impl Store {
         })
     }
 
-    /// Deletes a workspace with its keys. Returns whether it existed. Fails if it has resources, roles or bots.
+    /// Deletes a workspace with its keys. Returns whether the workspace existed. Fails if it still contains
+    /// resources, roles or bots.
     pub async fn delete_workspace(&self, id: WorkspaceId) -> Result<bool, StoreError> {
         let scopes = [Scope::Instance, Scope::Workspace(id)];
         let deleted = change!(self, &scopes, |change| {

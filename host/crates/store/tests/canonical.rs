@@ -1,5 +1,5 @@
-//! The hashed form of an audit row. Every row can be parsed from its form, so different rows have different forms, and
-//! the form is the one that RFC 8785 defines.
+//! Tests of the canonical form of an audit row for hashing. Every row can be parsed back from its form, so different
+//! rows have different forms. The form conforms to RFC 8785.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::Value;
 
-/// Texts that resemble parts of the form, written by hand or found by earlier runs.
+/// Strings that resemble parts of the canonical form, written by hand or found by earlier test runs.
 const TEXTS: &str = include_str!("corpus/texts.jsonl");
 
 fn known_texts() -> Vec<String> {
@@ -30,7 +30,7 @@ fn id(number: u128) -> RequestId {
 
 const NO_TEXTS: [Option<String>; 12] = [const { None }; 12];
 
-/// A row with these texts, numbers and ids.
+/// Creates a row from these strings, numbers and ids.
 fn row(
     writer: String,
     texts: [Option<String>; 12],
@@ -88,7 +88,7 @@ fn rows() -> impl Strategy<Value = AuditRow> {
         })
 }
 
-/// Parses the row, without its hashes, from its form. No part of the form may be left over.
+/// Parses a row, except its hashes, from its canonical form. Fails if any part of the form remains unused.
 fn parse(form: &[u8]) -> AuditRow {
     let mut columns: BTreeMap<String, Value> = serde_json::from_slice(form).unwrap();
     assert_eq!(columns.remove("v"), Some(Value::from(1)));
@@ -139,7 +139,7 @@ fn check(row: &AuditRow) {
     let form = row.canonical();
     assert_eq!(parse(&form), *row, "{}", String::from_utf8_lossy(&form));
     assert_eq!(row.clone().canonical(), form);
-    // Sorted keys, no spaces and the shortest escapes: the bytes that serde_json writes.
+    // serde_json also writes sorted keys, no spaces and the shortest escapes.
     let sorted: BTreeMap<String, Value> = serde_json::from_slice(&form).unwrap();
     assert_eq!(serde_json::to_vec(&sorted).unwrap(), form);
 }
@@ -164,7 +164,7 @@ proptest! {
 
     #[test]
     fn equal_forms_mean_equal_rows(one in rows(), other in rows(), share in any::<u16>()) {
-        // Mostly equal, so that the difference is small.
+        // Make the rows mostly equal, so that they differ in only a few columns.
         let mut mixed = one.clone();
         let swaps: [(&mut Option<String>, &Option<String>); 6] = [
             (&mut mixed.tool, &other.tool),
@@ -180,7 +180,7 @@ proptest! {
             }
         }
         prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
-        // Two rows with swapped texts are different.
+        // Rows with two different strings swapped must have different forms.
         std::mem::swap(&mut mixed.tool, &mut mixed.operation);
         prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
     }

@@ -9,7 +9,8 @@ use serde_json::Value;
 pub struct AssociatedData(Vec<u8>);
 
 impl AssociatedData {
-    /// Starts with the kind of the record, such as `credential`. A record of one kind never opens as another.
+    /// Creates associated data for a kind of record, such as `credential`. A record of one kind never opens as
+    /// another kind.
     #[must_use]
     pub fn new(kind: &str) -> Self {
         let mut data = AssociatedData(Vec::with_capacity(256));
@@ -17,7 +18,8 @@ impl AssociatedData {
         data
     }
 
-    /// The data of a field of a credential: its row, and its `given_for` (audience, inject rules, type, method).
+    /// Returns the associated data of a field of a credential. It contains the identifiers of the row and its
+    /// `given_for` JSON (audience, inject rules, type, method).
     #[must_use]
     pub fn credential(
         workspace: WorkspaceId,
@@ -34,7 +36,7 @@ impl AssociatedData {
             .with_json("given_for", given_for)
     }
 
-    /// Adds a field.
+    /// Appends a field.
     #[must_use]
     pub fn with(mut self, name: &str, value: &(impl ToString + ?Sized)) -> Self {
         self.push(name.as_bytes());
@@ -42,7 +44,8 @@ impl AssociatedData {
         self
     }
 
-    /// Adds a field with JSON. The order of its keys is ignored, because a database may change it.
+    /// Appends a field whose value is JSON. The order of object keys does not affect the result, because a database
+    /// may reorder them.
     #[must_use]
     pub fn with_json(mut self, name: &str, value: &Value) -> Self {
         self.push(name.as_bytes());
@@ -52,7 +55,7 @@ impl AssociatedData {
         self
     }
 
-    /// Adds other associated data.
+    /// Appends the bytes of other associated data.
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.push(bytes);
         self

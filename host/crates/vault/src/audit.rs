@@ -1,4 +1,4 @@
-//! The keys of the audit: one chains rows, the other signs heads.
+//! The keys of the audit log: an HMAC key that chains its rows, and an Ed25519 key that signs chain heads.
 
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use hmac::{Hmac, KeyInit, Mac};
@@ -8,15 +8,15 @@ use zeroize::Zeroizing;
 
 use crate::{AssociatedData, Sealed, Vault, VaultError, random};
 
-/// The prefix of a signed head, so that its signature is not valid for any other message.
+/// A prefix for the message of a head signature, so that the signature is not valid for any other kind of message.
 const HEAD_TAG: &[u8] = b"monstrum audit head 1\n";
 
-/// The keys of the audit. They are random and not derived, so that a rotation of the master key only reseals them and
-/// old rows stay valid. Each row contains their version.
+/// The keys of the audit log. They are random rather than derived from the master key, so a rotation of the master
+/// key only reseals them and existing rows stay valid. Each row contains the version of its keys.
 pub struct AuditKeys {
     version: u32,
     chain: Zeroizing<[u8; 32]>,
-    // Keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
+    // An HMAC state that is keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
     chain_mac: Hmac<Sha256>,
     head: SigningKey,
 }
@@ -35,7 +35,7 @@ impl AuditKeys {
         vault.seal(&plaintext, AuditKeys::place(self.version))
     }
 
-    /// Opens the record of [`AuditKeys::to_sealed`] for the same version.
+    /// Unseals keys that [`AuditKeys::to_sealed`] sealed with the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, AuditKeys::place(version))?;
         let wrong = VaultError::NotSealed { what: "audit keys are 64 bytes" };
@@ -50,19 +50,19 @@ impl AuditKeys {
         AuditKeys { version, chain, chain_mac, head: SigningKey::from_bytes(head) }
     }
 
-    /// The associated data of the sealed record of this version.
+    /// Returns the associated data of the sealed record of this version.
     #[must_use]
     pub fn place(version: u32) -> AssociatedData {
         AssociatedData::new("audit keys").with("version", &version)
     }
 
-    /// The version of the keys.
+    /// Returns the version of the keys.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The hash of a row: HMAC-SHA256(audit key, previous hash ‖ canonical row).
+    /// Computes the hash of a row: HMAC-SHA256(audit key, previous hash ‖ canonical row).
     #[must_use]
     pub fn mac(&self, previous: &[u8; 32], canonical_row: &[u8]) -> [u8; 32] {
         let mut mac = self.chain_mac.clone();
@@ -83,7 +83,7 @@ impl AuditKeys {
         self.head.sign(&tagged(head)).to_bytes()
     }
 
-    /// Whether `signature` is a signature of `head` with this key.
+    /// Whether `signature` is this key's signature of `head`.
     #[must_use]
     pub fn verify_head(&self, head: &[u8], signature: &[u8; 64]) -> bool {
         let key: VerifyingKey = self.head.verifying_key();

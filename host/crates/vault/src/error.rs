@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A key file is unusable, or a record does not open.
+/// An error from a key file, a sealed record or the random source.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
     /// The key file could not be read.
@@ -23,13 +23,13 @@ pub enum VaultError {
         #[source]
         source: std::io::Error,
     },
-    /// The key file is a symlink. The owner of the link could choose the keys.
+    /// The key file is a symlink, whose owner could choose the keys.
     #[error("key file `{}` is a symlink: replace it by the file itself", path.display())]
     Symlink {
         /// The file.
         path: PathBuf,
     },
-    /// The key file is a folder, a pipe or a device.
+    /// The key file is not a regular file but, for example, a folder, a pipe or a device.
     #[error("key file `{}` is not a regular file", path.display())]
     NotAFile {
         /// The file.
@@ -40,7 +40,7 @@ pub enum VaultError {
     Permissions {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// The permission bits of the file.
         mode: u32,
     },
     /// The key file is malformed.
@@ -48,12 +48,12 @@ pub enum VaultError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The line, from 1; 0 for the whole file.
+        /// The line number, starting at 1; 0 for the whole file.
         line: usize,
-        /// What was expected. The text that was found is left out, because it may be a key.
+        /// What was expected. The text found in the file is omitted, because it may be a key.
         what: &'static str,
     },
-    /// The key file could not be replaced. It is unchanged.
+    /// The key file could not be replaced. The existing file is unchanged.
     #[error("failed to write key file `{}`; it is unchanged", path.display())]
     Write {
         /// The file.
@@ -62,18 +62,18 @@ pub enum VaultError {
         #[source]
         source: std::io::Error,
     },
-    /// The key file has reached its size limit, or its largest version.
+    /// The key file has reached its size limit, or its newest key has the largest possible version.
     #[error("key file `{}` is full: remove old keys first", path.display())]
     Full {
         /// The file.
         path: PathBuf,
     },
-    /// Keys in a text are malformed.
+    /// The text of the master keys is malformed.
     #[error("the master keys are malformed{}: {what}", at(*line))]
     MalformedText {
-        /// The line, from 1; 0 for the whole text.
+        /// The line number, starting at 1; 0 for the whole text.
         line: usize,
-        /// What was expected. The text that was found is left out, because it may be a key.
+        /// What was expected. The text found is omitted, because it may be a key.
         what: &'static str,
     },
     /// The operating system failed to provide random bytes.

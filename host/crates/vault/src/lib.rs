@@ -1,7 +1,7 @@
-//! Sealing of secrets, and the keys for it.
+//! Encryption of secrets and management of the keys for it.
 //!
-//! A secret is stored only as a [`Sealed`] record: encrypted with a key of its own and bound to its row, so that
-//! neither a leaked database nor a swapped row reveals it. The master keys are in a file outside of the database. This
+//! A secret is stored only as a [`Sealed`] record, which is encrypted with its own key and bound to its row. Neither
+//! a leaked database nor a swapped row reveals the secret. The master keys are in a file outside the database. This
 //! crate does not depend on tables, a clock or an async runtime.
 
 #![forbid(unsafe_code)]
@@ -23,7 +23,7 @@ pub use row_key::RowKey;
 pub use sealed::Sealed;
 pub use vault::Vault;
 
-/// Random bytes from the operating system.
+/// Returns random bytes from the operating system.
 fn random<const N: usize>() -> Result<[u8; N], VaultError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(VaultError::Random)?;

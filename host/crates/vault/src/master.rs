@@ -12,16 +12,16 @@ use zeroize::Zeroizing;
 
 use crate::{VaultError, random};
 
-/// Enough for hundreds of keys; a larger file is not a key file.
+/// The largest size of a key file. It holds hundreds of keys, so a larger file is not a key file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// A version of ten digits, a space, a key and a newline.
+/// The longest line: a version of ten digits, a space, a key of 64 hex digits and a newline.
 const LINE_BYTES_MAX: usize = 10 + 1 + 64 + 1;
 
-/// The keys that seal records, by version. The newest key seals, and all of them unseal.
+/// The keys that seal records, by version. The newest key seals, and every key unseals.
 ///
-/// The file has one key per line: its version and 64 hex digits. All secrets are lost with the file. Writes are
-/// therefore atomic, and only a rotation overwrites an existing file, keeping its keys. Only the owner may have access
-/// to the file.
+/// Each line of the file contains one key: its version and 64 hex digits. If the file is lost, so are all secrets.
+/// Writes are therefore atomic, and only a rotation overwrites an existing file. Only the owner may have access to
+/// the file.
 #[derive(Clone)]
 pub struct MasterKeys {
     keys: BTreeMap<u32, Zeroizing<[u8; 32]>>,
@@ -35,7 +35,7 @@ impl MasterKeys {
             return Ok(keys);
         }
         match MasterKeys::create(path) {
-            // Another process was faster: use its file.
+            // Another process created the file first, so use that file.
             Err(VaultError::Create { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
                 MasterKeys::open(path)?
                     .ok_or(VaultError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() })
@@ -44,10 +44,10 @@ impl MasterKeys {
         }
     }
 
-    /// Reads the key file; `None` if it does not exist.
+    /// Reads the key file. Returns `None` if the file does not exist.
     pub fn open(path: &Path) -> Result<Option<Self>, VaultError> {
         let failed = |source| VaultError::Read { path: path.to_owned(), source };
-        // Do not follow a link, and do not block on a pipe.
+        // Do not follow a symlink, and do not block on a named pipe.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(file) => file,
@@ -68,14 +68,14 @@ impl MasterKeys {
         parse(&text).map(Some).map_err(|(line, what)| VaultError::Malformed { path: path.to_owned(), line, what })
     }
 
-    /// Creates the key file with a new key. Fails if the file exists.
+    /// Creates the key file with a new key. Fails if the file already exists.
     pub fn create(path: &Path) -> Result<Self, VaultError> {
         let keys = MasterKeys { keys: BTreeMap::from([(1, Zeroizing::new(random::<32>()?))]), newest: 1 };
         write_new(path, &keys.to_text()).map_err(|source| VaultError::Create { path: path.to_owned(), source })?;
         Ok(keys)
     }
 
-    /// Parses keys from a text: the lines of a key file, separated by newlines or commas.
+    /// Parses keys from text in the format of a key file, with newlines or commas between the lines.
     pub fn from_text(text: &str) -> Result<Self, VaultError> {
         let mut lines = Zeroizing::new(Vec::with_capacity(text.len() + 1));
         for line in text.trim().split([',', '\n']) {
@@ -87,8 +87,8 @@ impl MasterKeys {
         parse(&lines).map_err(|(line, what)| VaultError::MalformedText { line, what })
     }
 
-    /// Adds a new key to the file, which becomes the newest, and returns all its keys. Concurrent calls could lose
-    /// keys; the caller must prevent them.
+    /// Adds a new key to the file as its newest key, and returns all keys. Concurrent calls could lose keys, so the
+    /// caller must prevent them.
     pub fn add_fresh(path: &Path) -> Result<Self, VaultError> {
         let mut keys = MasterKeys::open_existing(path)?;
         let full = || VaultError::Full { path: path.to_owned() };
@@ -98,8 +98,8 @@ impl MasterKeys {
         Ok(keys)
     }
 
-    /// Removes the keys that are older than the newest of `verified` from the file, and returns their versions. The
-    /// file must contain that newest key, because with another key of its version no record would open.
+    /// Removes all keys older than the newest key of `verified` from the file, and returns their versions. The file
+    /// must contain that newest key. Otherwise records that this key sealed could not be opened.
     pub fn prune(path: &Path, verified: &MasterKeys) -> Result<Vec<u32>, VaultError> {
         let mut keys = MasterKeys::open_existing(path)?;
         let (version, key) = verified.newest();
@@ -114,12 +114,12 @@ impl MasterKeys {
         Ok(removed)
     }
 
-    /// Keys without a file.
+    /// Creates a key set that is not stored in a file.
     pub(crate) fn of(keys: BTreeMap<u32, Zeroizing<[u8; 32]>>, newest: u32) -> Self {
         MasterKeys { keys, newest }
     }
 
-    /// The versions of the keys, oldest first.
+    /// Returns the versions of the keys, oldest first.
     pub fn versions(&self) -> impl Iterator<Item = u32> {
         self.keys.keys().copied()
     }
@@ -129,7 +129,7 @@ impl MasterKeys {
         MasterKeys::open(path)?.ok_or_else(missing)
     }
 
-    /// Replaces the file atomically, and keeps its owner, even if another user runs the rotation.
+    /// Replaces the file atomically. Preserves its owner, even if another user runs the rotation.
     fn replace(&self, path: &Path) -> Result<(), VaultError> {
         let text = self.to_text();
         if text.len() as u64 > FILE_BYTES_MAX {
@@ -151,19 +151,19 @@ impl MasterKeys {
         text
     }
 
-    /// The key that seals, with its version.
+    /// Returns the newest key, which seals, with its version.
     pub(crate) fn newest(&self) -> (u32, &[u8; 32]) {
         (self.newest, self.keys.get(&self.newest).expect("the newest key is one of the keys"))
     }
 
-    /// The key of a version.
+    /// Returns the key of a version.
     pub(crate) fn key(&self, version: u32) -> Option<&[u8; 32]> {
         self.keys.get(&version).map(|key| &**key)
     }
 }
 
-/// Writes a draft and links it into place, so that a crash leaves no incomplete key file and an existing file is never
-/// replaced.
+/// Writes a draft file and hard-links it to `path`. A crash leaves no incomplete key file, and an existing file is
+/// never replaced.
 fn write_new(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let draft = draft_of(path, &hex::encode(random::<8>().map_err(std::io::Error::other)?))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -174,8 +174,8 @@ fn write_new(path: &Path, text: &[u8]) -> std::io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
-/// Writes a draft and renames it into place, so that after a crash the file is either the old or the new one. The draft
-/// has a fixed name, so that the next attempt removes the keys that a crash may leave in it.
+/// Writes a draft file and renames it to `path`, so that after a crash `path` contains either the old or the new
+/// text. The draft has a fixed name, so that the next attempt deletes a draft with keys that a crash left behind.
 fn write_over(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let draft = draft_of(path, "new")?;
     match std::fs::remove_file(&draft) {
@@ -208,7 +208,8 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// The keys in `text`, or the line that is wrong and what was expected there.
+/// Parses the keys in `text`. An error contains the number of the malformed line (0 for the whole text) and a
+/// message.
 fn parse(text: &[u8]) -> Result<MasterKeys, (usize, &'static str)> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err((0, "it is larger than 64 KiB"));

@@ -1,4 +1,4 @@
-//! The row key, which authenticates rows of the database and encrypts the seals of their scopes.
+//! The row key, which authenticates database rows and encrypts the seals of their scopes.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use zeroize::Zeroizing;
 
 use crate::{AssociatedData, MasterKeys, Sealed, Vault, VaultError, random};
 
-/// The label for the derivation of the key that encrypts seals.
+/// The HKDF label of the key that encrypts seals.
 const SEALS_LABEL: &[u8] = b"monstrum row key 1: seals";
 
-/// A row key. It is random and not derived, so that a rotation of the master key only reseals this one record and
-/// changes no row. Each MAC and each seal contains its version.
+/// A row key. It is random rather than derived from the master key, so a rotation of the master key reseals only this
+/// one record and changes no rows. Each MAC and each seal contains the version of its row key.
 pub struct RowKey {
     version: u32,
     secret: Zeroizing<[u8; 32]>,
-    // Keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
+    // An HMAC state that is keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
     mac: Hmac<Sha256>,
     seals: Vault,
 }
@@ -33,7 +33,7 @@ impl RowKey {
         vault.seal(self.secret.as_slice(), RowKey::place(self.version))
     }
 
-    /// Opens the record of [`RowKey::to_sealed`] for the same version.
+    /// Unseals a key that [`RowKey::to_sealed`] sealed with the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, RowKey::place(version))?;
         let wrong = VaultError::NotSealed { what: "a row key is 32 bytes" };
@@ -50,19 +50,19 @@ impl RowKey {
         RowKey { version, secret, mac, seals: Vault::new(MasterKeys::of(BTreeMap::from([(version, seals)]), version)) }
     }
 
-    /// The associated data of the sealed record of this version.
+    /// Returns the associated data of the sealed record of this version.
     #[must_use]
     pub fn place(version: u32) -> AssociatedData {
         AssociatedData::new("row key").with("version", &version)
     }
 
-    /// The version of the key.
+    /// Returns the version of the key.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// HMAC-SHA-256 over the length of the label, the label and `bytes`.
+    /// Computes the HMAC-SHA-256 of the length of the label, the label and `bytes`.
     #[must_use]
     pub fn mac(&self, label: &str, bytes: &[u8]) -> [u8; 32] {
         let mut mac = self.mac.clone();
@@ -72,12 +72,12 @@ impl RowKey {
         mac.finalize().into_bytes().into()
     }
 
-    /// Encrypts the seal of a scope, bound to the scope and its generation.
+    /// Encrypts the seal of a scope and binds it to the scope and its generation.
     pub fn seal(&self, plaintext: &[u8], scope: &str, generation: i64) -> Result<Sealed, VaultError> {
         self.seals.seal(plaintext, RowKey::place_of_seal(scope, generation))
     }
 
-    /// Decrypts a seal of [`RowKey::seal`] for the same scope and generation.
+    /// Decrypts a seal that [`RowKey::seal`] encrypted for the same scope and generation.
     pub fn unseal(&self, sealed: &Sealed, scope: &str, generation: i64) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         self.seals.unseal(sealed, RowKey::place_of_seal(scope, generation))
     }

@@ -26,13 +26,13 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// The version of the master key that sealed it.
+    /// Returns the version of the master key that sealed the record.
     #[must_use]
     pub fn key_version(&self) -> u32 {
         self.key_version
     }
 
-    /// The record as bytes.
+    /// Encodes the record as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.ciphertext.len());
@@ -44,7 +44,7 @@ impl Sealed {
         bytes
     }
 
-    /// Parses a record.
+    /// Decodes a record from bytes. Does not decrypt it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, VaultError> {
         let not = |what| VaultError::NotSealed { what };
         let (format, rest) = bytes.split_first().ok_or(not("it is empty"))?;

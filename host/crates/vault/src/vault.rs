@@ -1,4 +1,4 @@
-//! Sealing and unsealing.
+//! Encryption and decryption of records with the master keys.
 
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
@@ -9,25 +9,26 @@ use zeroize::Zeroizing;
 use crate::sealed::FORMAT;
 use crate::{AssociatedData, MasterKeys, Sealed, VaultError, random};
 
-/// More than the largest record: a stored answer of the API, whose body may be 10 MiB.
+/// The largest plaintext to seal. It exceeds the largest record, which is a stored API response with a body of up to
+/// 10 MiB.
 const PLAINTEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Seals and unseals records with the master keys.
 ///
-/// Each record has its own key: HKDF-SHA256 of the master key and a random salt of 32 bytes. Even for many records, no
-/// two share a key and a nonce. The cipher is AES-256-GCM.
+/// Each record is encrypted with AES-256-GCM under its own key, which HKDF-SHA256 derives from the master key and a
+/// random 32-byte salt. Two records therefore never share both key and nonce, even if there are many records.
 pub struct Vault {
     keys: MasterKeys,
 }
 
 impl Vault {
-    /// A vault with these keys.
+    /// Creates a vault with these keys.
     #[must_use]
     pub fn new(keys: MasterKeys) -> Self {
         Vault { keys }
     }
 
-    /// The version of the master key that seals.
+    /// Returns the version of the newest master key, which seals new records.
     #[must_use]
     pub fn key_version(&self) -> u32 {
         self.keys.newest().0
@@ -39,18 +40,18 @@ impl Vault {
         sealed.key_version != self.key_version()
     }
 
-    /// The keys of this vault.
+    /// Returns the master keys of this vault.
     #[must_use]
     pub fn keys(&self) -> &MasterKeys {
         &self.keys
     }
 
-    /// Opens a record and seals its plaintext again, with the newest master key and the same associated data.
+    /// Unseals a record and seals its plaintext again with the newest master key and the same associated data.
     pub fn reseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Sealed, VaultError> {
         self.seal(&self.unseal(sealed, aad.as_ref())?, aad)
     }
 
-    /// Seals `plaintext`. The record opens only with the same associated data.
+    /// Encrypts `plaintext`. The record can be unsealed only with the same associated data.
     pub fn seal(&self, plaintext: &[u8], aad: impl AsRef<[u8]>) -> Result<Sealed, VaultError> {
         let too_large = VaultError::TooLarge { max: PLAINTEXT_BYTES_MAX };
         if plaintext.len() > PLAINTEXT_BYTES_MAX {
@@ -66,7 +67,8 @@ impl Vault {
         Ok(Sealed { key_version, salt, nonce, ciphertext })
     }
 
-    /// Opens a record. Fails if the record, the associated data or the key differs from those at sealing.
+    /// Decrypts a record. Fails if the record, the associated data or the master key is not the same as when the
+    /// record was sealed.
     pub fn unseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let version = sealed.key_version;
         let master = self.keys.key(version).ok_or(VaultError::UnknownKey { version })?;
@@ -77,8 +79,8 @@ impl Vault {
             .map_err(|_| VaultError::Refused { version })
     }
 
-    /// Derives a key for a purpose, such as the component cache, from the newest master key. The key changes with a
-    /// rotation of the master key, so use it only for data that can be recreated.
+    /// Derives a key for a purpose, such as the component cache, from the newest master key. A rotation of the master
+    /// key changes the derived key, so use it only for data that can be recreated.
     #[must_use]
     pub fn derive(&self, label: &str) -> Zeroizing<[u8; 32]> {
         let (_, master) = self.keys.newest();
@@ -86,7 +88,7 @@ impl Vault {
     }
 }
 
-/// Binds the unencrypted header of the record, its format and key version, together with the data of the caller.
+/// Combines the caller's associated data with the record's unencrypted header: its format and key version.
 fn bound(key_version: u32, aad: &[u8]) -> AssociatedData {
     AssociatedData::new("monstrum sealed record").with("format", &FORMAT).with("key", &key_version).with_bytes(aad)
 }

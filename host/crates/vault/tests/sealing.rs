@@ -1,4 +1,4 @@
-//! Which records and key files open, and which do not.
+//! Tests of which records and key files open, and which are rejected.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -232,7 +232,7 @@ fn a_new_key_becomes_the_newest_and_older_keys_are_kept() {
     let path = key_file(folder.path(), &line(3, "a1"));
     let old = Vault::new(MasterKeys::open(&path).unwrap().unwrap());
     let sealed = old.seal(PLAINTEXT, "place").unwrap();
-    // The draft of an attempt that was killed.
+    // A draft file that a killed attempt left behind.
     fs::write(folder.path().join(".master.key.new"), "half").unwrap();
     let vault = Vault::new(MasterKeys::add_fresh(&path).unwrap());
     assert_eq!(vault.keys().versions().collect::<Vec<_>>(), [3, 4]);

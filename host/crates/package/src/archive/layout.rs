@@ -1,8 +1,8 @@
-//! A strict reader of the records of a ZIP archive. It accepts a gapless sequence of files, a central directory that
-//! agrees with their local headers, and the end record, with no bytes before, between or after.
+//! A strict parser for the structure of a ZIP archive. It accepts only contiguous files, a central directory that
+//! matches their local headers, and the end record. No other bytes may come before, between or after them.
 //!
-//! ZIP readers differ in which of the redundant records they believe. An archive whose records disagree could show a
-//! reviewer other files than it installs, so it is rejected.
+//! ZIP readers differ in which of the redundant records they trust. If the records of an archive disagree, a reviewer
+//! could see other files than the host installs, so the parser rejects the archive.
 
 use super::{ArchiveError, EntryError};
 use crate::limits::{ENTRIES_MAX, FILE_BYTES_MAX};
@@ -20,14 +20,14 @@ const ZIP64_LOCATOR_BYTES: usize = 20;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
-/// Bits 0, 6 and 13: kinds of encryption.
+/// Bits 0, 6 and 13: encryption, strong encryption, and masked header values.
 const FLAGS_ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
-/// Bit 3: sizes follow the data.
+/// Bit 3: the CRC and sizes are stored after the data, in a data descriptor.
 const FLAG_DESCRIPTOR: u16 = 1 << 3;
-/// Bits 1 and 2: the compression level; bit 11: the name is UTF-8.
+/// Bits 1 and 2: the compression level. Bit 11: the name is UTF-8.
 const FLAGS_KNOWN: u16 = 1 << 1 | 1 << 2 | 1 << 11;
 
-/// Extra fields that make some readers see another size, name or content.
+/// Extra fields that make some readers use another size, name or content.
 const EXTRA_ZIP64: u16 = 0x0001;
 const EXTRA_OTHERS: [u16; 5] = [0x7075, 0x6375, 0x9901, 0x0014, 0x0017];
 
@@ -36,17 +36,17 @@ const MODE_KIND: u32 = 0o170_000;
 const MODE_FILE: u32 = 0o100_000;
 const MODE_FOLDER: u32 = 0o040_000;
 
-/// One entry, whose two records agree.
+/// An entry whose local header matches its record in the central directory.
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
     pub(super) is_folder: bool,
-    /// The unpacked size according to the records; unpacking measures it again.
+    /// The unpacked size according to the records. Unpacking verifies it.
     pub(super) bytes: usize,
     start: usize,
     end: usize,
 }
 
-/// The entries in the order of the directory.
+/// Returns the entries in the order of the central directory.
 pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let (count, directory) = end(archive)?;
     let mut entries = Vec::with_capacity(count);
@@ -64,7 +64,7 @@ pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     Ok(entries)
 }
 
-/// The number of entries, and the offset of the central directory.
+/// Returns the number of entries and the offset of the central directory.
 fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
     let cut =
         || ArchiveError::NotZip("its end record is missing; it is cut off, or has a comment or other bytes at its end");
@@ -95,8 +95,8 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
         .ok_or(ArchiveError::Layout("its central directory is not where its end record says"))
 }
 
-/// Reads a record of the central directory and the local header of its file; also returns the offset of the next
-/// record.
+/// Parses a record of the central directory and checks the local header of its file. Also returns the offset of the
+/// next record.
 fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) -> Result<(Entry, usize), ArchiveError> {
     let cut = || ArchiveError::Layout("its central directory is cut off");
     let record = archive.get(at..directory_end).ok_or_else(cut)?;
@@ -152,13 +152,13 @@ fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) ->
     Ok((Entry { name: name.to_vec(), is_folder, bytes, start, end }, next))
 }
 
-/// Checks a local header against its record in the central directory; returns the end of the file's data.
+/// Checks that a local header matches its record in the central directory. Returns the end offset of the file's data.
 fn local(archive: &[u8], at: usize, directory: usize, name: &[u8], central: &[u8]) -> Result<usize, EntryError> {
     let record = archive.get(at..directory).ok_or(EntryError::Outside)?;
     if u32_at(record, 0) != Some(LOCAL) || record.len() < LOCAL_BYTES {
         return Err(EntryError::Outside);
     }
-    // Flags, method, CRC and both sizes; in both records only the modification time lies between them.
+    // Compare the flags, method, CRC and both sizes. The gap skips the modification time, which may differ.
     let same = record[6..10] == central[8..12] && record[14..26] == central[16..28];
     let name_end = LOCAL_BYTES + usize::from(u16_at(record, 26).ok_or(EntryError::Outside)?);
     let extra_end = name_end + usize::from(u16_at(record, 28).ok_or(EntryError::Outside)?);
@@ -185,8 +185,8 @@ fn check_extra(mut extra: &[u8]) -> Result<(), EntryError> {
     Ok(())
 }
 
-/// Checks that the entry is a regular file or folder, as its name says. The field for the creating system is ignored,
-/// because readers differ in whether they look at it.
+/// Checks that the entry is a regular file or a folder, as its name indicates. Ignores the field for the creating
+/// system, because not all readers use that field.
 fn check_kind(attributes: u32, is_folder: bool) -> Result<(), EntryError> {
     let says_folder = attributes & DOS_FOLDER != 0;
     match attributes >> 16 & MODE_KIND {
@@ -216,7 +216,7 @@ fn check_row(entries: &[Entry], directory: usize) -> Result<(), ArchiveError> {
     }
 }
 
-/// A name as an error message may show it: escaped and cut.
+/// Escapes and truncates a name for an error message.
 pub(super) fn shown(name: &[u8]) -> String {
     const CHARS_MAX: usize = 80;
     let text = String::from_utf8_lossy(name);

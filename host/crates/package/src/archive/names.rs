@@ -1,24 +1,24 @@
-//! The names that files of a package may have: relative paths that mean the same on all systems.
+//! Validation of file names in packages: relative paths that mean the same on all systems.
 
 use std::collections::BTreeMap;
 
 use super::NameError;
 use crate::limits::{DEPTH_MAX, PATH_BYTES_MAX};
 
-/// An entry that already has a path.
+/// A path that is already in use, as an entry or as a parent folder of an entry.
 struct Taken {
     spelling: String,
     is_folder: bool,
-    /// The archive has an entry for the path itself, not only for files in it.
+    /// Whether the archive has an entry for the path itself, and not only for files below it.
     is_listed: bool,
 }
 
-/// The names so far, by folded case, because some file systems ignore case.
+/// The paths in use, keyed by their lower-case form because some file systems ignore case.
 #[derive(Default)]
 pub(super) struct Names(BTreeMap<String, Taken>);
 
 impl Names {
-    /// Adds the name of an entry and returns its path. The path of a folder has no `/` at its end.
+    /// Adds the name of an entry and returns its path. The path of a folder has no trailing `/`.
     pub(super) fn take(&mut self, name: &[u8], is_folder: bool) -> Result<String, NameError> {
         let path = check(name, is_folder)?;
         for (at, _) in path.match_indices('/') {
@@ -29,7 +29,7 @@ impl Names {
     }
 
     fn claim(&mut self, path: &str, is_folder: bool, is_listed: bool) -> Result<(), NameError> {
-        // Names are ASCII, so this is complete case folding.
+        // Names are ASCII, so ASCII lower case is complete case folding.
         let folded = path.to_ascii_lowercase();
         let Some(taken) = self.0.get_mut(&folded) else {
             self.0.insert(folded, Taken { spelling: path.to_owned(), is_folder, is_listed });
@@ -71,7 +71,7 @@ fn check(name: &[u8], is_folder: bool) -> Result<String, NameError> {
         if matches!(part, "" | "." | "..") {
             return Err(NameError::Part);
         }
-        // Some systems drop these characters, so that two names become one.
+        // Some systems drop these characters, so two different names would refer to the same file.
         if part.ends_with(['.', ' ']) || part.starts_with(' ') {
             return Err(NameError::Edge);
         }

@@ -1,4 +1,4 @@
-//! Writes of events. Every call waits for this statement.
+//! Insertion of audit events. Every call waits for this insertion.
 
 use std::sync::LazyLock;
 
@@ -15,8 +15,8 @@ static INSERT: LazyLock<BulkInsert> = LazyLock::new(|| {
 });
 
 impl Store {
-    /// Appends events in one transaction. They are on disk when this returns; if the connection is lost meanwhile, they
-    /// may or may not have been written.
+    /// Appends events in one transaction. If this returns successfully, the events are on disk. If the connection is
+    /// lost during the operation, the events may or may not have been written.
     pub async fn append(&self, rows: &[AuditRow]) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());

@@ -1,18 +1,19 @@
-//! The hashed form of a row: RFC 8785 JSON of all columns except for the hashes, and `"v":1`.
+//! The canonical form of a row for hashing: RFC 8785 JSON of all columns except the hashes, plus `"v":1`.
 
 use std::fmt::{Display, Write as _};
 
 use super::AuditRow;
 
-/// Larger integers are written as text, because RFC 8785 reads numbers as doubles, which cannot represent them exactly.
+/// The largest integer that a double can represent exactly. Larger ones are written as strings, because RFC 8785
+/// treats numbers as doubles.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
 impl AuditRow {
-    /// The canonical form of the row. NULL columns are left out, which no value can imitate.
+    /// Returns the canonical form of the row. NULL columns are omitted, so no other value can look like NULL.
     #[must_use]
     pub fn canonical(&self) -> Vec<u8> {
         let mut json = Object::with_capacity(640 + self.params.as_ref().map_or(0, String::len));
-        // RFC 8785 sorts the keys.
+        // RFC 8785 requires sorted keys.
         json.int("at", Some(self.at.0));
         json.unescaped("bot_id", self.bot_id.as_ref());
         json.text("code", self.code.as_deref());
@@ -42,7 +43,7 @@ impl AuditRow {
     }
 }
 
-/// A JSON object that is being written.
+/// A builder for a JSON object.
 struct Object(String);
 
 impl Object {
@@ -68,7 +69,7 @@ impl Object {
         self.display(format_args!("{quote}{value}{quote}"));
     }
 
-    /// A value whose text needs no escapes.
+    /// Writes a value whose text needs no escaping.
     fn unescaped(&mut self, key: &str, value: Option<&impl Display>) {
         let Some(value) = value else { return };
         self.key(key);

@@ -1,4 +1,4 @@
-//! Reads of events: calls for the API, chains for verification.
+//! Queries of audit events: calls for the API, and chains for verification.
 
 use monstrum_types::{BotId, RequestId, UtcMillis, WorkspaceId};
 
@@ -6,34 +6,34 @@ use super::{AuditRow, columns};
 use crate::db::{FromRow as _, args};
 use crate::{Listed, Page, Store, StoreError};
 
-/// Which calls to list; `None` for any.
+/// A filter for a list of calls. A field that is `None` matches every call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallFilter {
     pub bot_id: Option<BotId>,
     pub tool: Option<String>,
     pub operation: Option<String>,
-    /// The status in the API, including `running` and `interrupted`.
+    /// The status as the API reports it, which includes `running` and `interrupted`.
     pub status: Option<String>,
-    /// Calls that started at this time or later.
+    /// Matches calls that started at or after this time.
     pub since: Option<UtcMillis>,
-    /// Calls that started before this time.
+    /// Matches calls that started before this time.
     pub until: Option<UtcMillis>,
 }
 
-/// A row of a chain that cannot be read.
+/// A row of an audit chain that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRow {
-    /// Its position, if that can be read.
+    /// The position of the row in its chain, if it can be decoded.
     pub sequence: Option<i64>,
-    /// The invalid column, and what is wrong with it.
+    /// The name of the invalid column and a description of the error.
     pub what: String,
 }
 
-/// A part of a chain, in order.
+/// Consecutive rows of an audit chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanPage {
     pub rows: Vec<Result<AuditRow, UnreadableRow>>,
-    /// The sequence at which the next page starts; `None` at the end.
+    /// The sequence number of the first row of the next page; `None` on the last page.
     pub next: Option<i64>,
 }
 
@@ -43,8 +43,8 @@ macro_rules! select {
     };
 }
 
-// The last event of each call: its end, or else its interruption, or else its start. The cursor `g` precedes all ids,
-// which are hexadecimal.
+// Selects one event per call: its end if that exists, otherwise its interruption, otherwise its start. The initial
+// cursor `g` sorts after all ids, which are hexadecimal, because the list is in descending order.
 const CALLS: &str = select!(
     "as event where workspace_id = $1 and request_id < $2 and (flags is null or flags <> 'change') \
      and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
@@ -75,7 +75,7 @@ const OPEN_STARTS: &str = select!(
 const SCAN: &str = select!("where writer = $1 and sequence >= $2 order by sequence limit $3");
 
 impl Store {
-    /// A page of the calls of the workspace, newest first, one row per call.
+    /// Returns a page of the calls in a workspace, newest first. Each call has one row.
     pub async fn calls(
         &self,
         workspace: WorkspaceId,
@@ -98,7 +98,7 @@ impl Store {
         Ok(page.of(rows, |row: &AuditRow| row.request_id))
     }
 
-    /// A page of the changes of permissions in the workspace, newest first, one row per change.
+    /// Returns a page of the permission changes in a workspace, newest first. Each change has one row.
     pub async fn changes(
         &self,
         workspace: WorkspaceId,
@@ -109,26 +109,28 @@ impl Store {
         Ok(page.of(rows, |row: &AuditRow| row.request_id))
     }
 
-    /// The events of one call of the workspace, in order.
+    /// Returns the events of a call in a workspace, in order.
     pub async fn events(&self, workspace: WorkspaceId, request: RequestId) -> Result<Vec<AuditRow>, StoreError> {
         self.db.all(EVENTS, args![workspace, request]).await
     }
 
-    /// The last row of a chain.
+    /// Returns the last row of a chain.
     pub async fn last(&self, writer: &str) -> Result<Option<AuditRow>, StoreError> {
         self.db.one(LAST, args![writer]).await
     }
 
-    /// The start events of calls of a writer that have not ended.
+    /// Returns the start events of a writer's calls that have not ended.
     pub async fn open_starts(&self, writer: &str) -> Result<Vec<AuditRow>, StoreError> {
         self.db.all(OPEN_STARTS, args![writer]).await
     }
 
-    /// Up to `limit` rows of a chain from a sequence on. An unreadable row is reported in its place.
+    /// Returns up to `limit` rows of a chain, starting at `from_sequence`. A row that cannot be decoded is returned
+    /// as an `UnreadableRow` in its place.
     pub async fn scan(&self, writer: &str, from_sequence: i64, limit: u32) -> Result<ScanPage, StoreError> {
         let rows = self.db.read().await?.fetch(SCAN, args![writer, from_sequence, i64::from(limit.max(1))]).await?;
         let full = rows.len() >= limit.max(1) as usize;
-        // SQLite sorts a sequence that is not a number after all numbers, so a page that ends with one is the last.
+        // SQLite sorts a sequence that is not a number after all numbers. A page that ends with such a sequence is
+        // therefore the last page.
         let next = match rows.last() {
             Some(last) if full => last.get("sequence").ok().and_then(|sequence: i64| sequence.checked_add(1)),
             _ => None,
@@ -140,13 +142,13 @@ impl Store {
         Ok(ScanPage { rows: rows.collect(), next })
     }
 
-    /// All writers that have a chain.
+    /// Returns all writers that have a chain.
     pub async fn writers(&self) -> Result<Vec<String>, StoreError> {
         let sql = "select distinct writer as value from audit_events order by writer";
         self.db.read_at_length().await?.all(sql, args![]).await
     }
 
-    /// The number of events.
+    /// Returns the total number of events.
     pub async fn count_events(&self) -> Result<i64, StoreError> {
         let sql = "select count(*) as value from audit_events";
         Ok(self.db.read_at_length().await?.one(sql, args![]).await?.unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Parameters of statements.
+//! Parameters of SQL statements.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteArguments;
 use super::{ColumnValue, Row};
 use crate::StoreError;
 
-/// A parameter of a statement. NULL has a type, too, because PostgreSQL requires one.
+/// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
     Text(Option<Cow<'a, str>>),
     Int(Option<i64>),
@@ -19,7 +19,7 @@ pub(crate) enum Arg<'a> {
 }
 
 impl Arg<'_> {
-    /// A copy that borrows from this one.
+    /// Returns a parameter that borrows the value of this one.
     pub(crate) fn borrowed(&self) -> Arg<'_> {
         match self {
             Arg::Text(text) => Arg::Text(text.as_deref().map(Cow::Borrowed)),
@@ -30,7 +30,8 @@ impl Arg<'_> {
     }
 }
 
-/// Rejects U+0000, which PostgreSQL cannot store. SQLite could; the data of one must fit into the other.
+/// Rejects U+0000, which PostgreSQL cannot store. SQLite could store it, but data must be portable between the two
+/// databases.
 fn checked<'a>(text: &'a Option<Cow<'_, str>>) -> Result<Option<&'a str>, StoreError> {
     match text.as_deref() {
         Some(text) if text.contains('\0') => Err(StoreError::Nul),
@@ -59,7 +60,7 @@ macro_rules! arguments {
 arguments!(of_sqlite, SqliteArguments);
 arguments!(of_postgres, PgArguments);
 
-/// One array per column, from the values of several rows in sequence.
+/// Builds one array per column from the values of several rows, which follow each other in `args`.
 pub(super) fn columns_of_postgres(args: &[Arg<'_>], columns: usize) -> Result<PgArguments, StoreError> {
     let mut arguments = PgArguments::default();
     arguments.reserve(columns, 0);
@@ -91,13 +92,13 @@ fn mixed(column: usize) -> StoreError {
     StoreError::Statement(format!("column {column} of a bulk insert mixes texts and numbers").into())
 }
 
-/// The parameters of a statement, in order.
+/// Builds a slice of statement parameters, in order.
 macro_rules! args {
     ($($value:expr),* $(,)?) => { &[$($crate::db::Arg::from($value)),*] };
 }
 pub(crate) use args;
 
-/// Parameters as a `Vec`.
+/// Builds a `Vec` of statement parameters, in order.
 macro_rules! values {
     ($($value:expr),* $(,)?) => { vec![$($crate::db::Arg::from($value)),*] };
 }
@@ -186,7 +187,7 @@ macro_rules! by_reference {
 }
 by_reference!(i64, Option<i64>, bool, UtcMillis, Option<UtcMillis>);
 
-/// Ids and names are stored as their text.
+/// Implements `ColumnValue` for ids and names, which are stored as text.
 macro_rules! stored_as_text {
     ($($value:ident),+ $(,)?) => { $(
         impl ColumnValue for monstrum_types::$value {

@@ -1,8 +1,8 @@
-//! PostgreSQL: connections, transactions and time limits.
+//! PostgreSQL connections, transactions and time limits.
 //!
-//! Every wait has a limit: the server enforces its own, and each statement also has a time-out here in case the server
-//! or the network does not answer. A connection that failed is never used again, and one lost connection invalidates
-//! all idle ones, because the server may have restarted.
+//! Every wait has a limit. The server enforces its own limits, and the client also applies a timeout to each
+//! statement in case the server or the network does not respond. A failed connection is never reused. A lost
+//! connection also invalidates all idle connections, because the server may have restarted.
 
 mod pool;
 
@@ -18,28 +18,31 @@ use super::{Arg, BulkInsert, Row};
 use crate::StoreError;
 use crate::error::{is_lost, of_driver, unavailable};
 
-/// Reads are short and few per call; with six, a slow page of the audit does not delay the others.
+/// The number of read connections. Reads are short and few per call. With six, a slow audit query does not delay
+/// others.
 const READERS: usize = 6;
-/// Changes queue for the row of `settings` anyway.
+/// The number of write connections. A few are enough, because changes queue for the row lock on `settings` anyway.
 const WRITERS: usize = 4;
-/// The audit has one writer, with a connection of its own.
+/// The number of connections for audit events, which have a single writer.
 const EVENT_WRITERS: usize = 1;
 
-/// Time limits.
+/// Time limits for operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// To open a connection, or to wait for a free one.
+    /// For opening a connection, or waiting for a free one.
     pub(crate) connect: Duration,
-    /// To wait for a lock of another session.
+    /// For waiting for a lock that another session holds.
     pub(crate) lock: Duration,
-    /// To run a statement.
+    /// For running a statement.
     pub(crate) statement: Duration,
 }
 
-/// How much longer than the server's own limit a statement may take, so that the server can report its time-out.
+/// The time that a statement may take in addition to the server's own limit, so that the server can report its
+/// timeout.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
-/// For scans: verification counts the rows of the audit, and ten minutes are enough for a few hundred million.
+/// The time limit for table scans. Audit verification counts the audit rows; ten minutes are enough for a few hundred
+/// million rows.
 const AT_LENGTH: Duration = Duration::from_secs(600);
 const BEGIN_AT_LENGTH: &str = "begin read only; set local statement_timeout = '600s'";
 
@@ -48,10 +51,11 @@ impl Limits {
         self.statement + ANSWER_GRACE
     }
 
-    /// The settings of a session.
+    /// Returns the SQL statements that configure a session.
     ///
-    /// `synchronous_commit = off` is overridden, because a confirmed commit must be on disk. JIT compilation never pays
-    /// for statements this short. Keepalives let the server drop the sessions of a dead host, and their locks.
+    /// They override `synchronous_commit = off`, because a confirmed commit must be on disk. They disable JIT
+    /// compilation, which does not pay off for such short statements. TCP keepalives let the server close the
+    /// sessions of a dead host and release their locks.
     fn setup(self) -> String {
         let (lock, statement) = (self.lock.as_millis(), self.statement.as_millis());
         format!(
@@ -66,7 +70,7 @@ impl Limits {
     }
 }
 
-/// A database of a PostgreSQL server. A clone shares its connections.
+/// A PostgreSQL database. Clones share its connections.
 #[derive(Clone)]
 pub(crate) struct Postgres {
     readers: Arc<Pool>,
@@ -74,16 +78,16 @@ pub(crate) struct Postgres {
     events: Arc<Pool>,
 }
 
-/// A leased connection, and its transaction if one is open.
+/// A leased connection, with its transaction if one is open.
 pub(crate) struct PostgresSession {
     lease: Lease,
     limit: Duration,
-    /// A statement failed. The server would roll back at `commit` and still report success.
+    /// Whether a statement has failed. At `commit`, the server would then roll back but still report success.
     failed: bool,
 }
 
 impl Postgres {
-    /// Opens no connection yet; the pools open them on demand.
+    /// Creates the pools. They open connections on demand.
     pub(crate) fn new(options: &PgConnectOptions, limits: Limits) -> Self {
         let generation = Arc::default();
         let pool = |size| Arc::new(Pool::new(options.clone(), limits, size, &generation));
@@ -99,7 +103,7 @@ impl Postgres {
         self.readers.transaction("begin isolation level repeatable read read only").await
     }
 
-    /// For a scan of a whole table.
+    /// Begins a transaction for a scan of a whole table.
     pub(crate) async fn read_at_length(&self) -> Result<PostgresSession, StoreError> {
         let mut session = self.readers.transaction(BEGIN_AT_LENGTH).await?;
         session.limit = AT_LENGTH + ANSWER_GRACE;
@@ -110,7 +114,8 @@ impl Postgres {
         self.writers.transaction("begin").await
     }
 
-    /// Inserts rows, given as one sequence of values, with one statement, which is its own transaction.
+    /// Inserts rows with a single statement, which needs no separate transaction. `values` contains the values of all
+    /// rows, one row after another.
     pub(crate) async fn insert_rows(&self, insert: &'static BulkInsert, values: &[Arg<'_>]) -> Result<(), StoreError> {
         debug_assert_eq!(values.len() % insert.columns(), 0, "every row has all columns");
         let arguments = columns_of_postgres(values, insert.columns())?;
@@ -130,8 +135,8 @@ impl Pool {
         Ok(PostgresSession { lease: self.lease().await?, limit: self.limits().answer(), failed: false })
     }
 
-    /// A session in a transaction. If an idle connection fails at `begin`, nothing has happened yet, so the next one is
-    /// tried.
+    /// Begins a transaction. If an idle connection fails at `begin`, tries the next connection, which is safe because
+    /// no statement has run yet.
     async fn transaction(self: &Arc<Self>, begin: &'static str) -> Result<PostgresSession, StoreError> {
         loop {
             let mut session = self.session().await?;
@@ -162,7 +167,8 @@ impl PostgresSession {
         Ok(rows.into_iter().map(Row::Postgres).collect())
     }
 
-    /// If the connection is lost during the commit, the changes may or may not have been made.
+    /// Commits the transaction. If the connection is lost during the commit, the changes may or may not have been
+    /// made.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
         if self.failed {
             return Err(StoreError::Statement("an earlier statement of the transaction failed".into()));
@@ -179,8 +185,8 @@ impl PostgresSession {
         Ok(())
     }
 
-    /// Uses the connection, with a time-out. The connection is out of the lease meanwhile, so that a future that is
-    /// dropped before its end also drops the connection, whose state would be unknown.
+    /// Uses the connection, with a timeout. Meanwhile, the connection is removed from the lease. If the future is
+    /// dropped before it completes, the connection is therefore dropped as well, because its state would be unknown.
     async fn with_connection<T>(
         &mut self,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
@@ -208,7 +214,7 @@ impl PostgresSession {
     }
 }
 
-/// Opens a connection.
+/// Opens and configures a connection.
 pub(crate) async fn connect(options: &PgConnectOptions, limits: Limits) -> Result<PgConnection, StoreError> {
     let connected = async {
         let mut connection = options.connect().await?;

@@ -1,8 +1,8 @@
-//! Rows of query results, and how their columns are read.
+//! Rows of query results, and the decoding of their columns.
 //!
-//! This crate has its own `FromRow`, because the decoders of sqlx read NULL in SQLite as an empty text, as zero or as
-//! false. Here NULL is an error unless the field is an `Option`, so that a row reads the same in every database and an
-//! edited column never passes for another value.
+//! This crate has its own `FromRow`, because sqlx decodes NULL from SQLite as an empty string, zero or false. In this
+//! crate, decoding NULL is an error unless the field is an `Option`. A row therefore decodes to the same values in
+//! every database, and an edited column is never mistaken for another value.
 
 use monstrum_types::UtcMillis;
 use sqlx::postgres::PgRow;
@@ -12,18 +12,18 @@ use sqlx::{Row as _, TypeInfo as _, ValueRef as _};
 use crate::StoreError;
 use crate::error::of_driver;
 
-/// A row of a query result. Columns are read by name; a value of the wrong type is an error.
+/// A row of a query result. Columns are accessed by name. A value of the wrong type is an error.
 pub(crate) enum Row {
     Sqlite(SqliteRow),
     Postgres(PgRow),
 }
 
-/// A type that is read from a whole row.
+/// A type that is decoded from a whole row.
 pub(crate) trait FromRow: Sized {
     fn from_row(row: &Row) -> Result<Self, StoreError>;
 }
 
-/// Implements [`FromRow`] for a struct whose fields have the names of their columns.
+/// Implements [`FromRow`] for a struct whose fields have the same names as their columns.
 macro_rules! from_row {
     ($row:ident { $($column:ident),+ $(,)? }) => {
         impl $crate::db::FromRow for $row {
@@ -35,13 +35,13 @@ macro_rules! from_row {
 }
 pub(crate) use from_row;
 
-/// A type that is read from the value of a column.
+/// A type that is decoded from the value of a column.
 pub(crate) trait ColumnValue: Sized {
-    /// The value; `None` for NULL.
+    /// Decodes the value of a column. Returns `None` for NULL.
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError>;
 }
 
-/// The type of a column: a [`ColumnValue`], or an `Option` of one for a column that may be NULL.
+/// The type of a field: a [`ColumnValue`], or an `Option` of one if the column may be NULL.
 pub(crate) trait Column: Sized {
     fn read_column(row: &Row, column: &'static str) -> Result<Self, StoreError>;
 }
@@ -79,7 +79,7 @@ impl ColumnValue for UtcMillis {
     }
 }
 
-/// A count, which is never negative.
+/// A count. Negative values are rejected.
 impl ColumnValue for u64 {
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
         let number = i64::read(row, column)?;
@@ -87,21 +87,21 @@ impl ColumnValue for u64 {
     }
 }
 
-/// JSON is stored as its text.
+/// JSON, which is stored as text.
 impl ColumnValue for serde_json::Value {
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
         row.parse(column, |text| serde_json::from_str(text).ok())
     }
 }
 
-/// A single number, in the column `value`.
+/// Decodes a single number from the column `value`.
 impl FromRow for i64 {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
         row.get("value")
     }
 }
 
-/// A single text, in the column `value`.
+/// Decodes a single string from the column `value`.
 impl FromRow for String {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
         row.get("value")
@@ -113,7 +113,7 @@ impl Row {
         T::read_column(self, column)
     }
 
-    /// A value that is stored as text; `None` for NULL.
+    /// Parses a value that is stored as text. Returns `None` for NULL.
     pub(crate) fn parse<T>(
         &self,
         column: &'static str,
@@ -123,7 +123,7 @@ impl Row {
         text.map(|text| parse(&text).ok_or_else(|| invalid_column(column, "malformed"))).transpose()
     }
 
-    /// A value of any type as text, for people.
+    /// Formats a value of any type for display to people.
     pub(crate) fn display(&self, column: &'static str) -> String {
         if let Ok(text) = String::read(self, column) {
             return text.unwrap_or_default();
@@ -132,13 +132,13 @@ impl Row {
         number.or_else(|_| self.get::<bool>(column).map(|flag| flag.to_string())).unwrap_or_else(|_| "?".to_owned())
     }
 
-    /// The stored value without conversion: SQLite's name of its type, and its bytes. SQLite stores values of any type
-    /// in any column; PostgreSQL does not, so there this is an error.
+    /// Returns the stored value without conversion, as SQLite's name of its type and its bytes. SQLite can store
+    /// values of any type in any column. PostgreSQL cannot, so this fails for PostgreSQL.
     pub(crate) fn raw(&self, column: &'static str) -> Result<(String, Option<Vec<u8>>), StoreError> {
         let Row::Sqlite(row) = self else { return Err(invalid_column(column, "of the wrong type")) };
         let kind = row.try_get_raw(column).map_err(of_driver)?.type_info().name().to_ascii_lowercase();
         let bytes: Option<Vec<u8>> = row.try_get_unchecked(column).map_err(of_driver)?;
-        // For NULL the driver gives the declared type of the column.
+        // For NULL, the driver returns the declared type of the column, so `kind` cannot be used.
         Ok((if bytes.is_some() { kind } else { "null".to_owned() }, bytes))
     }
 }

@@ -1,4 +1,4 @@
-//! Opens a PostgreSQL database: checks its encoding and migrates its schema.
+//! Opening of a PostgreSQL database: checks its encoding and migrates its schema.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::error::{of_driver, of_migration, unavailable};
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/postgres");
 
-/// A migration may rewrite tables, and other hosts that start meanwhile wait for it.
+/// The time limit for migrations, which may rewrite tables. Other hosts that start at the same time wait for them.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Migrates the schema, on a connection of its own, and opens the database.
+/// Migrates the schema on a separate connection, and then opens the database.
 pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db, StoreError> {
     let patient = Limits { lock: MIGRATION_TIMEOUT, statement: MIGRATION_TIMEOUT, ..limits };
     let mut connection = connect(&address.options, patient).await?;
@@ -33,7 +33,7 @@ pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db
     Ok(Db::Postgres(Postgres::new(&address.options, limits)))
 }
 
-/// Counts the sessions with the application name that hosts use.
+/// Counts the connections with the application name that hosts use.
 pub(super) async fn connections_of_servers(address: &PostgresAddress, limits: Limits) -> Result<u64, StoreError> {
     const COUNT: &str = "select count(*) as value from pg_stat_activity \
                          where datname = current_database() and application_name = $1";
@@ -49,7 +49,7 @@ pub(super) async fn connections_of_servers(address: &PostgresAddress, limits: Li
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// Rejects a database that cannot store every Unicode text.
+/// Rejects a database that cannot store arbitrary Unicode text.
 async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
     let row = sqlx::query("select current_setting('server_encoding') as encoding").fetch_one(connection).await;
     let encoding: String = row.and_then(|row| row.try_get("encoding")).map_err(of_driver)?;

@@ -1,4 +1,4 @@
-//! The cost of a change does not depend on how many rows its workspace has.
+//! A test that the cost of a change does not depend on the number of rows in its workspace.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{BindingRow, BotRow, InstanceKeyRow, ResourceRow, RoleRow, Store, Sto
 
 const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
 
-/// A key whose seals are not encrypted.
+/// A row key that stores seals unencrypted.
 struct PlainKey;
 
 impl SealsRows for PlainKey {
@@ -57,7 +57,7 @@ fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId) -> BindingR
     }
 }
 
-/// Adds a bot that is bound to `count` resources.
+/// Inserts a bot that is bound to `count` resources.
 async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<BindingRow> {
     let bot = BotRow {
         id: BotId::new(),
@@ -91,7 +91,7 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
     bindings
 }
 
-/// The cost of an update, a deletion and two inserts: statements run, and rows read.
+/// Returns the cost of an update, a deletion and two inserts, each as the number of statements and of rows read.
 async fn costs(store: &Store, workspace: WorkspaceId, bindings: &[BindingRow]) -> Vec<(usize, usize)> {
     let mut costs = Vec::new();
     let mut note = || costs.push(statement_counts::take());

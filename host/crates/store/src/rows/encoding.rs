@@ -1,5 +1,6 @@
-//! The encoding of a row for its MAC: the name of the table, then the covered columns in order, each as a type tag, a
-//! length and its bytes. Different rows have different encodings, and a row has the same encoding in every database.
+//! The encoding of a row for its MAC. The encoding consists of the table name, followed by the covered columns in
+//! order. Each of these parts is encoded as a type tag, a length and its bytes. Different rows have different
+//! encodings, and a row has the same encoding in every database system.
 
 use super::tables::{Kind, Table};
 use crate::StoreError;
@@ -11,12 +12,12 @@ const FLAG: u8 = 2;
 const TEXT: u8 = 3;
 const BLOB: u8 = 4;
 
-/// The label of a row's MAC. It names the version of the encoding.
+/// The label of a row's MAC, which identifies the version of the encoding.
 pub(crate) const MAC_LABEL: &str = "v1";
 /// The label of a row's addend to the sum of its scope.
 pub(crate) const SUM_LABEL: &str = "v1 sum";
 
-/// Encodes a row that is written. `values` are those of the covered columns.
+/// Encodes a row for writing. `values` contains the values of the covered columns.
 pub(crate) fn of_values(table: Table, values: &[Arg<'_>]) -> Result<Vec<u8>, StoreError> {
     let spec = table.spec();
     debug_assert_eq!(spec.covered.len(), values.len(), "each covered column of {} needs a value", spec.name);
@@ -33,7 +34,7 @@ pub(crate) fn of_values(table: Table, values: &[Arg<'_>]) -> Result<Vec<u8>, Sto
     Ok(bytes)
 }
 
-/// Encodes a row that was read.
+/// Encodes a row that was read from the database.
 pub(crate) fn of_row(table: Table, row: &Row) -> Result<Vec<u8>, StoreError> {
     let spec = table.spec();
     let mut bytes = with_table(spec.name);

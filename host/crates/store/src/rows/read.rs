@@ -1,4 +1,4 @@
-//! Reads of authenticated rows. Rows with a missing or wrong MAC are left out.
+//! Reads of authenticated rows. Rows with a missing or wrong MAC are omitted.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use super::{Authentic, RowName, Scope, SeenGenerations, StoredRows, Table, Trust
 use crate::db::{Arg, ColumnValue, Row, args};
 use crate::{Listed, Page, Store, StoreError};
 
-/// The result of a verification of all authenticated rows.
+/// The result of verifying all authenticated rows.
 #[derive(Clone, Debug)]
 pub struct VerifiedRows {
     /// Rows with a missing or wrong MAC.
     pub refused: Vec<RowName>,
-    /// Scopes whose rows differ from those that were sealed.
+    /// The scopes whose rows are not the rows that were sealed.
     pub unverified: Vec<UnverifiedScope>,
 }
 
 impl VerifiedRows {
-    /// The problems, one line each.
+    /// Returns a description of each problem, one per line.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let rows = self.refused.iter().map(RowName::refusal);
@@ -28,7 +28,7 @@ impl VerifiedRows {
 }
 
 impl Store {
-    /// The first row of a query that has a valid MAC.
+    /// Returns the first row of a query that has a valid MAC.
     pub(crate) async fn authentic_one<T: Authentic>(
         &self,
         sql: &'static str,
@@ -37,7 +37,7 @@ impl Store {
         Ok(self.authentic(sql, args).await?.into_iter().next())
     }
 
-    /// The rows of a query that have a valid MAC.
+    /// Returns all rows of a query that have a valid MAC.
     pub(crate) async fn authentic<T: Authentic>(
         &self,
         sql: &'static str,
@@ -48,8 +48,9 @@ impl Store {
         Ok(found.iter().filter_map(|row| rows.authentic(row)).collect())
     }
 
-    /// A page of a list. The parameters of the query are `values`, the cursor and the limit. Rows with a wrong MAC are
-    /// left out, so a page that is not the last may be shorter than its limit. Pages without a valid row are skipped.
+    /// Queries a page of a list. The parameters of the query are `values`, followed by the cursor and the limit. Rows
+    /// with a wrong MAC are omitted, so any page may be shorter than its limit. Pages without a valid row are
+    /// skipped.
     pub(crate) async fn authentic_page<T: Authentic, Id: ToString + ColumnValue>(
         &self,
         sql: &'static str,
@@ -76,21 +77,21 @@ impl Store {
             let has_more = found.len() > seen;
             found.truncate(seen);
             if !has_more || !items.is_empty() {
-                // A row of another program may have a malformed id, or one that is not text.
+                // A row that another program wrote may have an id that is malformed or not text.
                 let last = found.iter().rev().find_map(|row| row.get::<Id>("id").ok()).filter(|_| has_more);
                 return Ok(Listed { items, next_cursor: last });
             }
-            // An id with U+0000 cannot be a parameter.
+            // An id that contains U+0000 cannot be a query parameter.
             let id = |row: &Row| row.get("id").ok().filter(|id: &String| !id.contains('\0'));
             match found.iter().rev().find_map(id) {
                 Some(next) => after = next,
-                // Without an id to continue from, fetch the next rows together with these.
+                // No row has an id to continue from, so query these rows again together with the following rows.
                 None => requested = requested.saturating_mul(2),
             }
         }
     }
 
-    /// Verifies all authenticated rows, including those that are not counted.
+    /// Verifies all rows of authenticated tables, including tables that are not counted.
     pub async fn verify_rows(&self) -> Result<VerifiedRows, StoreError> {
         let seen = SeenGenerations::of(self)?;
         let rows = Arc::clone(self.rows()?);
@@ -112,8 +113,8 @@ impl Store {
         Ok(verified.await)
     }
 
-    /// Fails if the last verification found that the rows of the workspace or of the instance differ from those that
-    /// were sealed.
+    /// Fails if, according to the last verification, the rows of the workspace or of the instance are not the rows
+    /// that were sealed.
     pub fn require_verified(&self, workspace: WorkspaceId) -> Result<(), StoreError> {
         let known = self.rows()?.known.lock();
         for scope in [Scope::Instance, Scope::Workspace(workspace)] {
@@ -124,8 +125,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a row is unchanged since this process last verified its scope. A valid MAC alone does not show this: an
-    /// older version of the row has one, too.
+    /// Whether a row is unchanged since this process last verified its scope. A valid MAC does not prove this,
+    /// because an older version of the row also has a valid MAC.
     pub(crate) fn is_as_verified<T: Authentic>(&self, row: &T) -> Result<bool, StoreError> {
         let rows = self.rows()?;
         let values = row.covered();
@@ -136,8 +137,8 @@ impl Store {
         Ok(addends.get(&name_of_values(T::TABLE, &values)) == Some(&addend))
     }
 
-    /// All rows of the scope of the instance. They decide which code runs, so this fails unless they are those that
-    /// were sealed.
+    /// Returns all rows that belong to the scope of the instance. Fails unless they are the rows that were sealed,
+    /// because these rows determine which code runs.
     pub(crate) async fn verified_instance(&self) -> Result<TrustedRows, StoreError> {
         let stored = StoredRows::of_instance(self).await?;
         let trusted = stored.verify(|trusted| trusted).await;

@@ -1,5 +1,5 @@
-//! Rotation of the row key. Each scope is verified under both keys and rewritten under the newest, in a transaction of
-//! its own, so that a rotation can be interrupted and continued. The older key is retired last.
+//! Rotation of the row key. A separate transaction for each scope verifies its rows under both keys and rewrites them
+//! under the newest key, so an interrupted rotation can be continued. The older key is retired last.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -13,27 +13,28 @@ use super::{Macs, Rows, Scope, SealRow, SealsRows, Table, encoding};
 use crate::db::{Row, Session, args};
 use crate::{Store, StoreError};
 
-/// Progress: called with the number of further rows that were processed.
+/// A progress callback, which receives the number of rows processed since the previous call.
 pub type RowsDone<'a> = &'a (dyn Fn(u64) + Sync);
 
 impl Store {
-    /// The oldest version of the row key that is still valid; `None` without a row key.
+    /// Returns the oldest version of the row key that is still valid, or `None` without a row key.
     pub fn row_key_version(&self) -> Option<u32> {
         let rows = self.rows.as_ref()?;
         rows.keys().map(SealsRows::version).min()
     }
 
-    /// The newest version of the row key, under which rows are written; `None` without a row key.
+    /// Returns the newest version of the row key, which authenticates written rows, or `None` without a row key.
     pub fn newest_row_key_version(&self) -> Option<u32> {
         self.rows.as_ref().map(|rows| rows.key.version())
     }
 
-    /// Whether a rotation of the row key is unfinished, so that rows under the older key are valid as well.
+    /// Whether a rotation of the row key is unfinished. Until the rotation ends, rows under the older key are also
+    /// valid.
     pub fn is_rotating_row_key(&self) -> bool {
         self.rows.as_ref().is_some_and(|rows| rows.older().is_some())
     }
 
-    /// The instance and all workspaces with a valid row, in the order in which seals are locked.
+    /// Returns the instance and all workspaces that have a valid row, in the order in which seals are locked.
     pub async fn scopes(&self) -> Result<BTreeSet<Scope>, StoreError> {
         let rows = self.rows()?;
         let found = self.db.read().await?.fetch(&Table::Workspaces.statements().all, args![]).await?;
@@ -42,7 +43,7 @@ impl Store {
         Ok(ids.map(Scope::Workspace).chain([Scope::Instance]).collect())
     }
 
-    /// The number of rows in authenticated tables.
+    /// Returns the number of rows in authenticated tables.
     pub async fn count_authentic_rows(&self) -> Result<u64, StoreError> {
         let mut session = self.db.read_at_length().await?;
         let mut count = 0;
@@ -53,12 +54,12 @@ impl Store {
         Ok(count)
     }
 
-    /// Rewrites the MACs and the seal of a scope under the newest row key, in one transaction, and returns the number
-    /// of rewritten rows. Fails, and writes nothing, if the rows of the scope are not those that were sealed. Rows with
-    /// a missing or wrong MAC are left as they are.
+    /// Rewrites the MACs and the seal of a scope under the newest row key in one transaction. Returns the number of
+    /// rewritten rows. Fails without writing anything if the rows of the scope are not the rows that were sealed.
+    /// Rows with a missing or wrong MAC stay unchanged.
     ///
-    /// The generation does not change. If it grew, the sum of the generations would be ahead of the signed heads of the
-    /// audit until the next head, and an attacker could restore an older state meanwhile.
+    /// The generation does not change. If it increased, the sum of the generations would exceed the sum in the signed
+    /// audit heads until the next head, and an attacker could restore an older state in the meantime.
     pub async fn rotate_scope(&self, scope: Scope, done: RowsDone<'_>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let seen = rows.seen_generations().get(&scope).copied().unwrap_or(0);
@@ -90,13 +91,13 @@ impl Store {
         session.run(SEAL, args![&scope.to_string(), generation, &sealed]).await?;
         session.bump_generation().await?;
         session.commit().await?;
-        // The recorded addends are under the older key.
+        // The recorded addends were computed with the older key.
         rows.known.lock().scopes.entry(scope).or_default().verified = None;
         Ok(written)
     }
 
-    /// Rewrites the MACs of the rows that are not counted under the newest row key, in one transaction per table, and
-    /// returns the number of rewritten rows. Rows with a missing or wrong MAC are left as they are.
+    /// Rewrites the MACs of all rows that are not counted under the newest row key, in one transaction per table.
+    /// Returns the number of rewritten rows. Rows with a missing or wrong MAC stay unchanged.
     pub async fn rotate_uncounted_rows(&self, done: RowsDone<'_>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut written = 0;
@@ -112,7 +113,7 @@ impl Store {
         Ok(written)
     }
 
-    /// Deletes all versions of the row key except for the newest, and stops accepting them.
+    /// Deletes all versions of the row key except the newest, and stops accepting the deleted versions.
     pub async fn retire_row_keys(&self, name: &str) -> Result<(), StoreError> {
         let rows = self.rows()?;
         let sql = "delete from instance_keys where name = $1 and version < $2";
@@ -123,7 +124,7 @@ impl Store {
 }
 
 impl Session {
-    /// Writes the MAC of a row under the newest key. Returns it, and whether it differs from the old one.
+    /// Rewrites the MAC of a row under the newest key. Returns the new MAC and whether it differs from the old one.
     async fn rewrite_mac(&mut self, rows: &Rows, table: Table, row: &Row) -> Result<(Macs, bool), StoreError> {
         let macs = rows.macs_of(&encoding::of_row(table, row)?);
         let is_written = row.get::<Vec<u8>>("mac")? != macs.mac;

@@ -1,5 +1,5 @@
-//! Creation of seals: for a new database, for a database of a version that did not authenticate rows, and for a scope
-//! whose current rows an operator accepts.
+//! Creation of seals: for a new database, for a database from a version that did not authenticate rows, and for a
+//! scope whose current rows an operator accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,39 +12,40 @@ use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
 use crate::db::{Arg, FromRow, Row, Session, args};
 use crate::{DEFAULT_WORKSPACE, InstanceKeyRow, KeyRow, PluginRow, Store, StoreError, TrustRow, WorkspaceRow};
 
-/// Serializes hosts that create seals.
+/// Serializes hosts that create seals concurrently.
 const LOCK: &str = "update settings set generation = generation where id = 1";
 const INSERT_KEY: &str = "insert into instance_keys (name, version, sealed, created_at) values ($1, $2, $3, $4)";
 const INSERT_SEAL: &str = "insert into policy_seals (scope, generation, sealed) values ($1, $2, $3)";
 const ANY_SEAL: &str = "select scope from policy_seals limit 1";
-/// Rows other than authenticated ones that show that a host has used the database.
+/// Queries for data outside the authenticated tables that shows that a host has used the database.
 const SIGNS_OF_USE: [&str; 3] =
     [ANY_SEAL, "select name from instance_keys limit 1", "select writer from audit_events limit 1"];
 
-/// What `monstrum vault seal` shows of a database of a version that did not authenticate rows.
+/// The data that `monstrum vault seal` shows for a database from a version that did not authenticate rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsealed {
     pub keys: Vec<KeyRow>,
     pub trust: Vec<TrustRow>,
     pub plugins: Vec<PluginRow>,
-    /// The number of rows of each table, including those of the lists.
+    /// The number of rows in each table, including the tables of the lists above.
     pub rows: Vec<(&'static str, u64)>,
 }
 
-/// A row of a scope, as shown to an operator.
+/// A row of a scope for display to an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeRow {
     pub name: RowName,
-    /// Whether its MAC is valid.
+    /// Whether the row's MAC is valid.
     pub is_valid: bool,
-    /// Whether sealing the scope accepts it. The others are listed because they are not counted and have a wrong MAC,
-    /// belong to a missing workspace, or cannot be read: they stay rejected until they are deleted.
+    /// Whether sealing the scope accepts the row. Other rows are listed if their MAC is wrong and their table is not
+    /// counted, if they belong to a missing workspace, or if they cannot be decoded. They stay rejected until they
+    /// are deleted.
     pub is_counted: bool,
-    /// The columns under the MAC, as text.
+    /// The columns that the MAC covers, as text.
     pub columns: Vec<(&'static str, String)>,
 }
 
-/// A row that [`Store::scope_rows`] lists.
+/// A row in the list of [`Store::scope_rows`].
 struct Listed {
     table: Table,
     row: Row,
@@ -52,8 +53,8 @@ struct Listed {
 }
 
 impl Store {
-    /// Initializes an empty database with the row key, the workspace `default` and their seals. Returns false, and does
-    /// nothing, if the database is not empty.
+    /// Initializes an empty database with the row key, the workspace `default` and the seals. If the database is not
+    /// empty, does nothing and returns `false`.
     pub async fn initialize(&self, key: &InstanceKeyRow, now: UtcMillis) -> Result<bool, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -84,14 +85,14 @@ impl Store {
         Ok(self.db.one::<Exists>(ANY_SEAL, args![]).await?.is_some())
     }
 
-    /// The content of a database without seals, unverified.
+    /// Reads the content of a database without seals. The rows are not verified.
     pub async fn unsealed(&self) -> Result<Unsealed, StoreError> {
         self.db.read_consistently().await?.unsealed().await
     }
 
-    /// Seals all rows of a database without seals, and stores the row key if it is given. Returns the number of sealed
-    /// rows. Fails if the keys, trusted keys, plugins or numbers of rows have changed since they were `shown` to an
-    /// operator. Rows that cannot be read, such as a blob instead of text, get no MAC.
+    /// Seals all rows of a database without seals, and stores the row key if `key` is given. Returns the number of
+    /// sealed rows. Fails if the keys, trusted keys, plugins or row counts no longer equal `shown`, which an operator
+    /// has reviewed. Rows that cannot be decoded, such as a row with a blob instead of text, get no MAC.
     pub async fn seal_everything(&self, shown: &Unsealed, key: Option<&InstanceKeyRow>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -131,8 +132,8 @@ impl Store {
         Ok(count)
     }
 
-    /// Raises the generation of the instance until the sum of all generations exceeds `total`. Returns false, and does
-    /// nothing, if the instance is unverified.
+    /// Raises the generation of the instance until the sum of all generations exceeds `total`. If the instance is
+    /// unverified, does nothing and returns `false`.
     pub async fn raise_generations(&self, total: i64) -> Result<bool, StoreError> {
         let missing = total.saturating_sub(self.sealed_generations().await?);
         let raised: Result<(), StoreError> = change!(self, &[Scope::Instance], |change| {
@@ -145,15 +146,15 @@ impl Store {
         }
     }
 
-    /// The counted rows of a scope, with a valid MAC or not, and the other rows with a wrong MAC, in the order of the
-    /// tables. Rows of missing workspaces are listed with the instance.
+    /// Returns the rows of a scope in the order of the tables. The list contains all rows of counted tables, and the
+    /// rows of other tables whose MAC is wrong. Rows of missing workspaces are listed with the instance.
     pub async fn scope_rows(&self, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
         self.db.read_consistently().await?.scope_rows(self.rows()?, scope).await
     }
 
-    /// Deletes the rows in `deleted`, then seals the scope with all counted rows that were `shown` to an operator,
-    /// with a valid MAC or not. Returns the number of rows of the scope. Fails, and changes nothing, if the rows have
-    /// changed since they were shown.
+    /// Deletes the rows in `deleted`, then seals the scope with all remaining counted rows, even those with an
+    /// invalid MAC. Returns the number of sealed rows. Fails without changes if the rows no longer equal `shown`,
+    /// which an operator has reviewed.
     pub async fn seal_scope(&self, scope: Scope, shown: &[ScopeRow], deleted: &[RowName]) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -162,7 +163,7 @@ impl Store {
             return Err(changed_meanwhile(&scope.to_string()));
         }
         let mut total = Total::default();
-        // In reverse order, because rows must be deleted before those that they refer to.
+        // Iterate in reverse order, because a row must be deleted before the rows that it references.
         for listed in session.listed_rows(rows, scope).await?.into_iter().rev() {
             if deleted.contains(&name_of(listed.table, &listed.row)) {
                 session.delete_listed(&listed).await.map_err(StoreError::of_deletion)?;
@@ -176,8 +177,8 @@ impl Store {
                 total.add(&macs.addend);
             }
         }
-        // The generation of a seal that does not open may be forged. The sum of all other generations is greater than
-        // every earlier generation of this scope.
+        // If the existing seal does not open, its generation may be forged. In that case, use the sum of all other
+        // generations, which exceeds every earlier generation of this scope.
         let seals = SealRow::all(&session.fetch(SEALS, args![]).await?);
         let opens = |seal: &&SealRow| rows.unseal(seal).is_some();
         let own = seals.iter().filter(opens).find(|seal| seal.scope == scope.to_string()).map(|seal| seal.generation);
@@ -225,7 +226,7 @@ impl Session {
         Ok(shown.collect())
     }
 
-    /// The rows that [`Store::scope_rows`] lists.
+    /// Returns the rows for the list of [`Store::scope_rows`].
     async fn listed_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<Listed>, StoreError> {
         let mut workspaces = BTreeSet::new();
         if scope == Scope::Instance {
@@ -249,7 +250,8 @@ impl Session {
             if scope == Scope::Instance && !table.is_of_instance() {
                 let all = self.fetch(&table.statements().all, args![]).await?;
                 let strays = all.into_iter().filter(|row| is_stray(table, row));
-                // A valid row of a sandbox outlives its workspace until the provider has deleted the sandbox.
+                // The valid row of a sandbox remains after its workspace is deleted, until the provider has deleted
+                // the sandbox.
                 let strays = strays.filter(|row| is_counted || rows.verify(table, row).is_none());
                 listed.extend(strays.map(|row| Listed { table, row, is_counted: false }));
             }
@@ -304,7 +306,7 @@ impl Session {
         Ok(())
     }
 
-    /// The rows of a table in a scope.
+    /// Returns the rows of a table that belong to a scope.
     pub(super) async fn rows_of(&mut self, table: Table, scope: Scope) -> Result<Vec<Row>, StoreError> {
         let statements = table.statements();
         match scope {
@@ -315,7 +317,7 @@ impl Session {
         }
     }
 
-    /// Fills `locales_digest` for plugin versions that are older than this column.
+    /// Sets `locales_digest` for plugin versions that were stored before this column existed.
     async fn digest_locales(&mut self) -> Result<(), StoreError> {
         let sql = "select plugin, manifest_digest, component_digest, locales from plugin_versions \
                    where locales_digest is null";
@@ -333,13 +335,13 @@ impl Session {
     }
 }
 
-/// The encoding of a row for its MAC; `None` if its key or a covered value is invalid.
+/// Encodes a row for its MAC. Returns `None` if the key or a covered value is invalid.
 fn sealable(table: Table, row: &Row) -> Option<Vec<u8>> {
     key_of(table, row)?;
     encoding::of_row(table, row).ok()
 }
 
-/// The key of a row; `None` if it is not text or cannot be a parameter.
+/// Returns the key of a row, or `None` if the key is not text or cannot be a query parameter.
 fn key_of(table: Table, row: &Row) -> Option<Vec<Arg<'static>>> {
     let key = texts_of(table.spec().key, row).ok()?;
     let is_fit = |value: &Arg<'_>| matches!(value, Arg::Text(Some(text)) if !text.contains('\0'));

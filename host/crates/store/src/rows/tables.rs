@@ -1,5 +1,5 @@
-//! The tables whose rows carry a MAC, and which of their columns are under it. A test compares the lists with the
-//! schema of the database, so that every new table and column is put into one of them.
+//! The tables whose rows have a MAC, and the columns that the MAC covers. A test compares these lists with the
+//! database schema, so that every new table and column must be added to one of them.
 
 mod columns;
 mod statements;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 pub(crate) use statements::Statements;
 
-/// A table whose rows carry a MAC.
+/// A table whose rows have a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     Workspaces,
@@ -40,13 +40,14 @@ pub(crate) enum Kind {
 pub(crate) struct Spec {
     pub(crate) name: &'static str,
     pub(crate) key: &'static [&'static str],
-    /// The columns under the MAC. The MAC depends on their order.
+    /// The columns that the MAC covers. The MAC depends on their order.
     pub(crate) covered: &'static [(&'static str, Kind)],
-    /// The columns that are not under the MAC.
+    /// The columns that the MAC does not cover.
     pub(crate) left_out: &'static [&'static str],
-    /// Columns that are too large to be read with every row, and not under the MAC either.
+    /// Columns that are too large to read with every row. The MAC does not cover them.
     pub(crate) content: &'static [&'static str],
-    /// Whether the seal of their scope counts the rows. Rows that come and go with use are not counted.
+    /// Whether the seal of a scope counts the rows of this table. Rows that are created and deleted during normal use
+    /// are not counted.
     pub(crate) is_counted: bool,
 }
 
@@ -54,7 +55,7 @@ static STATEMENTS: LazyLock<Vec<Statements>> =
     LazyLock::new(|| Table::ALL.iter().map(|table| Statements::of(table.spec())).collect());
 
 impl Table {
-    /// Every table whose rows carry a MAC. A table precedes those that refer to it.
+    /// All tables whose rows have a MAC. A table precedes the tables that reference it.
     pub const ALL: [Table; 14] = [
         Table::Workspaces,
         Table::ApiKeys,
@@ -78,7 +79,7 @@ impl Table {
         self.spec().name
     }
 
-    /// Every column of these tables, as `table.column`.
+    /// Returns every column of these tables, as `table.column`.
     pub fn columns() -> impl Iterator<Item = String> {
         Table::ALL.into_iter().flat_map(|table| {
             let Spec { name, covered, left_out, content, .. } = table.spec();
@@ -88,19 +89,21 @@ impl Table {
         })
     }
 
-    /// Whether all its rows belong to the scope of the instance. API keys without a workspace also belong to it.
+    /// Whether all rows of this table belong to the scope of the instance. API keys without a workspace also belong
+    /// to it.
     #[must_use]
     pub fn is_of_instance(self) -> bool {
         matches!(self, Table::Workspaces | Table::Plugins | Table::PluginVersions | Table::Trust | Table::Owners)
     }
 
-    /// Whether the seal of their scope counts its rows. Rows that come and go with use are not counted.
+    /// Whether the seal of a scope counts the rows of this table. Rows that are created and deleted during normal use
+    /// are not counted.
     #[must_use]
     pub fn is_counted(self) -> bool {
         self.spec().is_counted
     }
 
-    /// The tables whose rows the seal of their scope counts.
+    /// Returns the tables whose rows are counted by the seals of their scopes.
     pub(crate) fn counted() -> impl Iterator<Item = Table> {
         Table::ALL.into_iter().filter(|table| table.is_counted())
     }
@@ -152,7 +155,7 @@ mod tests {
         }
     }
 
-    /// The MACs of existing databases are over these columns, in this order.
+    /// The MACs in existing databases are computed over these columns, in this order.
     #[test]
     fn the_columns_under_the_macs_never_change() {
         let mut tables = String::new();

@@ -1,16 +1,16 @@
-//! The number of valid rows of a scope, and their sum.
+//! The number and sum of the valid rows in a scope.
 
-/// Eight bytes of the number of rows, and 32 of the sum.
+/// The size of an encoded total: 8 bytes for the number of rows, and 32 bytes for the sum.
 const BYTES: usize = 40;
 
-/// The number of valid rows of a scope, and the sum of their addends modulo 2^256.
+/// The number of valid rows in a scope, and the sum of their addends modulo 2^256.
 ///
-/// The addend of a row is an HMAC that is not stored, so rows cannot be chosen for their sum without the key. It is a
-/// sum because two equal rows cancel out in an exclusive or.
+/// The addend of a row is an HMAC that is not stored, so rows with a chosen sum cannot be created without the key.
+/// Addends are added rather than combined by XOR, because two equal rows would cancel out in an XOR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     rows: u64,
-    /// Least significant part first.
+    /// The 64-bit parts of the sum, least significant first.
     sum: [u64; 4],
 }
 
@@ -48,7 +48,7 @@ impl Total {
         bytes
     }
 
-    /// `None` if the bytes do not encode a total.
+    /// Decodes a total. Returns `None` if the bytes are not an encoded total.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Total> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let mut numbers = bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_be_bytes(*chunk));
@@ -59,7 +59,7 @@ impl Total {
     }
 }
 
-/// Splits a big-endian number of 32 bytes into parts, least significant first.
+/// Splits a 32-byte big-endian number into 64-bit parts, least significant first.
 fn parts(bytes: &[u8; 32]) -> impl Iterator<Item = u64> {
     bytes.as_chunks::<8>().0.iter().rev().map(|chunk| u64::from_be_bytes(*chunk))
 }

@@ -1,5 +1,5 @@
-//! Deletion of sandboxes: a row with the status `deleting` is a job that is retried until the provider has deleted the
-//! sandbox.
+//! Deletion of sandboxes. A row with the status `deleting` is a job that the host retries until the provider has
+//! deleted the sandbox.
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
@@ -7,7 +7,8 @@ use super::{SandboxRow, columns};
 use crate::db::{Session, args, values};
 use crate::{Store, StoreError};
 
-/// Marks sandboxes for deletion. A current operation keeps its lease; its result is discarded.
+/// Builds the SQL to mark sandboxes for deletion. An operation in progress keeps its lease, but its result is
+/// discarded.
 macro_rules! mark {
     ($of:literal) => {
         concat!(
@@ -31,12 +32,13 @@ const DUE: &str = concat!(
 );
 
 impl Store {
-    /// Marks a sandbox for deletion. Returns false if it was marked already or does not exist.
+    /// Marks a sandbox for deletion. Returns `false` if the sandbox does not exist or is already marked.
     pub async fn delete_sandbox(&self, workspace: WorkspaceId, id: SandboxInstanceId) -> Result<bool, StoreError> {
         Ok(self.db.run(MARK_ONE, args![workspace, id]).await? > 0)
     }
 
-    /// Marks the sandbox of a conversation, of one bot or of any, and returns how many were marked.
+    /// Marks the sandboxes of a conversation for deletion and returns their number. If `bot` is `None`, sandboxes of
+    /// any bot match.
     pub async fn delete_sandbox_of_conversation(
         &self,
         workspace: WorkspaceId,
@@ -47,7 +49,8 @@ impl Store {
         self.db.run(MARK_OF_CONVERSATION, args![workspace, bot, app_id, chat_id]).await
     }
 
-    /// Marks all sandboxes of an app, and returns how many were marked.
+    /// Marks all sandboxes of an app for deletion and returns their number. If `bot` is `None`, sandboxes of any bot
+    /// match.
     pub async fn delete_sandboxes_of_app(
         &self,
         workspace: WorkspaceId,
@@ -57,7 +60,8 @@ impl Store {
         self.db.run(MARK_OF_APP, args![workspace, bot, app_id]).await
     }
 
-    /// Sandboxes of this node, or of all, whose deletion is due at `now`, the longest overdue first.
+    /// Returns the sandboxes of this node, or of no particular node, whose deletion is due at `now`. The longest
+    /// overdue sandboxes are first.
     pub async fn due_sandbox_deletions(
         &self,
         node: &str,
@@ -67,7 +71,7 @@ impl Store {
         self.authentic_up_to(DUE, values![node, now], limit).await
     }
 
-    /// Ends a failed attempt, and schedules the next one.
+    /// Records a failed deletion attempt, releases its lease, and schedules the next attempt.
     pub async fn postpone_sandbox_deletion(
         &self,
         id: SandboxInstanceId,
@@ -81,7 +85,8 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes the row of a sandbox that the provider has deleted. Returns false if `operation` has lost its lease.
+    /// Deletes the row of a sandbox that the provider has deleted. Returns `false` if `operation` no longer holds the
+    /// lease.
     pub async fn remove_sandbox(&self, id: SandboxInstanceId, operation: &str) -> Result<bool, StoreError> {
         let sql = "delete from sandbox_instances where id = $1 and operation = $2 and status = 'deleting'";
         Ok(self.db.run(sql, args![id, operation]).await? > 0)

@@ -1,4 +1,4 @@
-//! Queries for the maintenance of sandboxes by their host.
+//! Queries that a host uses to maintain its sandboxes.
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
@@ -16,7 +16,7 @@ pub struct RunningSandboxes {
 
 from_row! { RunningSandboxes { workspace, bot, count } }
 
-// Sandboxes that may be running, and those whose start or stop an operation with an expired lease has left unfinished.
+// Matches sandboxes that may be running. Includes those whose start or stop did not finish before the lease expired.
 const IDLE: &str = concat!(
     "select ",
     columns!(),
@@ -51,14 +51,15 @@ struct KeptSandboxes {
 
 from_row! { KeptSandboxes { workspace, count } }
 
-/// The cursor of a list: every id is greater than the empty text.
+/// Returns the SQL cursor for the rows after `id`. Without an id, it is the empty string, which sorts before every
+/// id.
 fn after(id: Option<SandboxInstanceId>) -> String {
     id.map(String::from).unwrap_or_default()
 }
 
 impl Store {
-    /// Sandboxes of this node, or of all, that were last active at `active` or earlier and may still be running, in the
-    /// order of their ids.
+    /// Returns the sandboxes of this node, or of no particular node, that may still be running and were last active
+    /// at or before `active`. The order is by id.
     pub async fn idle_sandboxes(
         &self,
         node: &str,
@@ -70,7 +71,7 @@ impl Store {
         self.authentic_up_to(IDLE, values![node, active, now, &after(from)], limit).await
     }
 
-    /// Sandboxes of this node, or of all, in the order of their ids.
+    /// Returns the sandboxes of this node, or of no particular node, ordered by id.
     pub async fn sandboxes_of_node(
         &self,
         node: &str,
@@ -80,7 +81,8 @@ impl Store {
         self.authentic_up_to(OF_NODE, values![node, &after(from)], limit).await
     }
 
-    /// Running sandboxes of this node, or of all, with this network, in the order of their ids.
+    /// Returns the running sandboxes of this node, or of no particular node, that use this network. The order is by
+    /// id.
     pub async fn sandboxes_with_network(
         &self,
         node: &str,
@@ -91,7 +93,8 @@ impl Store {
         self.authentic_up_to(RUNNING_WITH, values![node, network, &after(from)], limit).await
     }
 
-    /// Running sandboxes of this node, or of all, whose bot may no longer use sandboxes, in the order of their ids.
+    /// Returns the running sandboxes of this node, or of no particular node, whose bot may no longer use sandboxes.
+    /// The order is by id.
     pub async fn sandboxes_switched_off(
         &self,
         node: &str,
@@ -101,7 +104,8 @@ impl Store {
         self.authentic_up_to(SWITCHED_OFF, values![node, &after(from), true], limit).await
     }
 
-    /// The number of starting, running and stopping sandboxes of this node, or of all, per bot, except for `but`.
+    /// Counts the starting, running and stopping sandboxes of this node, or of no particular node, per bot. Does not
+    /// count the sandbox `but`.
     pub async fn running_sandboxes_by_bot(
         &self,
         node: &str,
@@ -113,14 +117,15 @@ impl Store {
         self.db.all(sql, args![node, but]).await
     }
 
-    /// The number of sandboxes of a workspace on all hosts, except for those that are being deleted.
+    /// Counts the sandboxes of a workspace on all hosts, except those that are being deleted.
     pub async fn count_kept_sandboxes(&self, workspace: WorkspaceId) -> Result<u64, StoreError> {
         let sql = "select count(*) as value from sandbox_instances where workspace_id = $1 and status <> 'deleting'";
         let count: Option<i64> = self.db.one(sql, args![workspace]).await?;
         Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))
     }
 
-    /// The workspaces with at least `least` sandboxes, and how many they have, without those that are being deleted.
+    /// Returns the workspaces with at least `least` sandboxes, and the number of sandboxes of each. Sandboxes that
+    /// are being deleted do not count.
     pub async fn workspaces_with_sandboxes(&self, least: u32) -> Result<Vec<(WorkspaceId, u64)>, StoreError> {
         let sql = "select workspace_id as workspace, count(*) as count from sandbox_instances where status <> 'deleting' \
                    group by workspace_id having count(*) >= $1 order by workspace_id";
@@ -128,7 +133,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.workspace, row.count)).collect())
     }
 
-    /// Whether a bot of another workspace may use sandboxes.
+    /// Whether any bot outside this workspace may use sandboxes.
     pub async fn other_workspaces_may_use_sandboxes(&self, workspace: WorkspaceId) -> Result<bool, StoreError> {
         let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
                    and workspace_id <> $2 limit 1) as others";
@@ -136,7 +141,7 @@ impl Store {
         Ok(found.unwrap_or(0) > 0)
     }
 
-    /// Whether another bot of any workspace may use sandboxes.
+    /// Whether any bot other than `bot` may use sandboxes, in any workspace.
     pub async fn other_bots_may_use_sandboxes(&self, bot: BotId) -> Result<bool, StoreError> {
         let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
                    and id <> $2 limit 1) as others";
@@ -144,7 +149,8 @@ impl Store {
         Ok(found.unwrap_or(0) > 0)
     }
 
-    /// Sets all sandboxes of this node to stopped, when its host starts.
+    /// Marks all running, starting and stopping sandboxes of this node as stopped. Called when the node's host
+    /// starts.
     pub async fn stop_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set status = 'stopped', operation = null, operation_until = null \
                    where node = $1 and status in ('creating', 'running', 'stopping')";
@@ -152,7 +158,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends all leases on the sandboxes of this node, when its host starts: a node has one host at a time.
+    /// Releases all leases on the sandboxes of this node. Called when the node's host starts, which is safe because a
+    /// node has only one host at a time.
     pub async fn release_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set operation = null, operation_until = null \
                    where node = $1 and operation is not null";

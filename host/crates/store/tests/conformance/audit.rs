@@ -1,4 +1,4 @@
-//! Events of the audit.
+//! Tests of audit events.
 
 use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store, StoreError};
 use monstrum_types::{BotId, RequestId, WorkspaceId};

@@ -1,4 +1,4 @@
-//! Isolation of workspaces.
+//! Tests of the isolation between workspaces.
 
 use monstrum_store::{BindingRow, KeyKind, KeyRow, KeyUse, Page, Store, StoreError};
 
@@ -102,7 +102,7 @@ pub(crate) async fn root_keys_belong_to_no_workspace(store: &Store) {
     store.save_key_uses(&[KeyUse { workspace_id: Some(workspace), id: root.id, at: rows::NOW }]).await.unwrap();
     assert_eq!(store.keys(None, &Page::first(50)).await.unwrap().items, [root]);
 
-    // The table rejects a key that is both, or neither.
+    // The database rejects keys whose kind does not match their workspace and bot.
     assert!(store.insert_key(&rows::key(Some(workspace), KeyKind::Root, None, "a")).await.is_err());
     assert!(store.insert_key(&rows::key(None, KeyKind::Admin, None, "b")).await.is_err());
     assert!(store.insert_key(&rows::key(Some(workspace), KeyKind::Bot, None, "c")).await.is_err());

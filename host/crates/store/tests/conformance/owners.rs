@@ -1,4 +1,4 @@
-//! Owners of resource types and tool names.
+//! Tests of the owners of resource types and tool names.
 
 use monstrum_store::{OwnedKind, OwnedName, OwnerRow, PluginRow, PluginVersionRow, Store};
 use monstrum_types::{Digest, PluginName};
@@ -61,10 +61,10 @@ pub(crate) async fn a_plugin_owns_the_names_of_its_active_version(store: &Store)
     assert_eq!(owned(store).await, ["tool github_list: github", "tool github_read: github", "type github: github"]);
     assert_eq!(store.generation().await.unwrap(), generation + 1);
     assert_eq!(store.snapshot().await.unwrap().owners, store.owners().await.unwrap());
-    // Activating it again conflicts with nothing.
+    // Activating the same version again causes no conflict.
     assert_eq!(store.serve_plugin(&first, &wanted, &[]).await.unwrap(), []);
 
-    // A tool that the next version lacks becomes free; a type does not.
+    // A tool name that the next version does not list becomes free, but a type does not.
     let second = version(store, "github", "2.0.0").await;
     let wanted = names(&["type git", "tool github_list", "tool github_new"]);
     assert_eq!(store.serve_plugin(&second, &wanted, &[]).await.unwrap(), []);
@@ -83,7 +83,7 @@ pub(crate) async fn a_name_of_another_plugin_is_rejected_and_nothing_is_written(
     let wanted = names(&["type github", "tool other_list", "tool github_list"]);
     let refused = store.serve_plugin(&other, &wanted, &[]).await.unwrap();
     assert_eq!(refused, [owner("type github", "github"), owner("tool github_list", "github")]);
-    // A tool and a type with the same text are different names.
+    // The failed activation changes nothing. A tool and a type with the same text are different names.
     assert_eq!(owned(store).await, before);
     assert_eq!(store.plugin(&other.name).await.unwrap(), None);
     assert_eq!(store.generation().await.unwrap(), generation);
@@ -95,19 +95,19 @@ pub(crate) async fn an_approval_transfers_exactly_the_names_it_lists(store: &Sto
     store.serve_plugin(&github, &names(&["type github", "tool github_list"]), &[]).await.unwrap();
     let other = version(store, "other", "1.0.0").await;
     let wanted = names(&["type github", "tool github_list"]);
-    // An approval of only some names, or of names that belong to a third plugin now, transfers nothing.
+    // An approval that lists only some of the names, or names that now belong to a third plugin, transfers nothing.
     for takes in [vec![owner("type github", "github")], vec![owner("type github", "third")]] {
         let refused = store.serve_plugin(&other, &wanted, &takes).await.unwrap();
         assert_eq!(refused.last().unwrap(), &owner("tool github_list", "github"), "{takes:?}");
         assert_eq!(owned(store).await, ["tool github_list: github", "type github: github"]);
     }
-    // Names that are approved but not wanted are not transferred.
+    // Approved names that the plugin does not request are not transferred.
     let takes = [owner("type github", "github"), owner("tool github_list", "github")];
     assert_eq!(store.serve_plugin(&other, &names(&["type github"]), &takes).await.unwrap(), []);
     assert_eq!(owned(store).await, ["tool github_list: github", "type github: other"]);
     assert_eq!(store.serve_plugin(&other, &wanted, &takes).await.unwrap(), []);
     assert_eq!(owned(store).await, ["tool github_list: other", "type github: other"]);
-    // The previous owner gets them back only by another approval.
+    // The previous owner can regain the names only through another approval.
     assert_eq!(store.serve_plugin(&github, &wanted, &[]).await.unwrap().len(), 2);
 }
 
@@ -118,7 +118,7 @@ pub(crate) async fn of_concurrent_plugins_one_owns_a_name(store: &Store) {
     }
     for round in 0..8 {
         let (type_name, tool) = (format!("type t{round}"), format!("tool x{round}"));
-        // Each plugin lists the names in a different order.
+        // The plugins list their names in different orders.
         let orders = [names(&[&type_name, &tool]), names(&[&tool, &type_name]), names(&[&type_name, &tool])];
         let [a, b, c] = &orders;
         let [one, two, three] = plugins.as_slice() else { unreachable!("three were made") };
@@ -139,7 +139,7 @@ pub(crate) async fn a_new_database_has_no_owners_to_fill(store: &Store) {
     assert_eq!(owned(store).await, [""; 0]);
 }
 
-/// Rows of a schema before the table of owners, in SQL for both databases.
+/// Rows for a schema before the `owners` table was added, in SQL that both databases accept.
 pub(crate) const OLDER_ROWS: &str = "
     insert into plugin_versions (plugin, version, manifest_digest, component_digest, manifest, component, locales, created_at)
     values ('github', '1.0.0',
@@ -150,7 +150,7 @@ pub(crate) const OLDER_ROWS: &str = "
     insert into trust (id, public_key, name_glob, created_at)
     values ('01936a5e-0000-7000-8000-000000000001', 'ed25519:a', 'acme-*', 7);";
 
-/// Checks these rows after the migration.
+/// Checks the rows of `OLDER_ROWS` after the migration.
 pub(crate) async fn owners_are_filled_once(store: &Store) {
     let trust = store.trust_of_key("ed25519:a").await.unwrap();
     assert_eq!(trust.iter().map(|row| row.type_glob.as_str()).collect::<Vec<_>>(), ["*"]);
@@ -163,7 +163,8 @@ pub(crate) async fn owners_are_filled_once(store: &Store) {
     assert!(!store.fill_owners(&[owner("type jira", "jira")]).await.unwrap());
     assert_eq!(store.owners().await.unwrap(), [row]);
 
-    // Credentials that do not name a plugin belong to this one, even after another plugin has taken over the type.
+    // Credentials that do not specify a plugin belong to the legacy plugin, even after another plugin has taken over
+    // the type.
     let other = version(store, "other", "1.0.0").await;
     let (wanted, takes) = (names(&["type github"]), [owner("type github", "github")]);
     assert_eq!(store.serve_plugin(&other, &wanted, &takes).await.unwrap(), []);

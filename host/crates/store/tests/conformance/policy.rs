@@ -1,4 +1,4 @@
-//! Rows from which the policy is compiled.
+//! Tests of the rows that the policy is compiled from.
 
 use monstrum_store::{DEFAULT_WORKSPACE, KeyKind, KeyRow, KeyUse, Page, Store, StoreError, WorkspaceRow};
 use monstrum_types::{BotId, WorkspaceId};
@@ -354,7 +354,7 @@ pub(crate) async fn a_snapshot_holds_all_rows(store: &Store) {
     assert_eq!(snapshot.bindings, [here.binding, there.binding]);
 }
 
-/// Inserts roles and bots while taking snapshots, each of which must match its generation.
+/// Inserts roles and bots while taking snapshots. Each snapshot must match its generation.
 pub(crate) async fn a_snapshot_is_consistent(store: &Store) {
     let workspace = default_workspace(store).await;
     let start = store.generation().await.unwrap();
@@ -373,7 +373,8 @@ pub(crate) async fn a_snapshot_is_consistent(store: &Store) {
     writing.await.unwrap();
 }
 
-/// Drops the futures of changes at every await point. Each change must be complete with its generation, or absent.
+/// Drops the futures of changes at every await point. Each change must be either complete, with its generation, or
+/// absent.
 pub(crate) async fn a_cancelled_change_is_atomic(store: &Store) {
     let workspace = default_workspace(store).await;
     let start = store.generation().await.unwrap();
@@ -406,7 +407,7 @@ pub(crate) async fn of_two_updates_of_the_same_version_one_fails(store: &Store) 
         assert_eq!(store.update_bot(&bot, NOW).await.unwrap(), wins);
         assert_eq!(store.update_resource(&resource, NOW).await.unwrap(), wins);
         assert_eq!(store.update_binding(&binding, NOW).await.unwrap(), wins);
-        // A stale update does not undo it.
+        // The stale update in the second round must not overwrite the first update.
         role.allowed_operations = Some(json!(["*"]));
     }
     let stands = store.role(workspace, role.id).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! PostgreSQL: its address, its schema, and attacks on the audit with write access.
+//! PostgreSQL tests: addresses, the schema, and attacks on the audit log with write access to the database.
 
 mod faults;
 mod load;
@@ -15,13 +15,13 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use crate::rows::{default_workspace, event, reads_differently};
 use crate::support::postgres::Postgres;
 
-/// One server for all cases that do not restart it. Their data need not be durable.
+/// Returns the server that all tests share unless they restart it. Its data does not need to be durable.
 fn server() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "full_page_writes=off", "max_connections=500"]).unwrap())
 }
 
-/// A separate database on the common server.
+/// A separate database on the shared server.
 pub(crate) struct Database {
     url: String,
 }
@@ -39,7 +39,7 @@ impl Database {
         StoreOptions::from_url(&self.url).unwrap()
     }
 
-    /// A connection of another program.
+    /// Opens a connection that acts as another program.
     pub(crate) async fn intruder(&self) -> PgConnection {
         PgConnection::connect(&self.url).await.unwrap()
     }
@@ -69,7 +69,7 @@ fn what(result: Result<impl Sized, StoreError>) -> String {
     }
 }
 
-/// A database with an active plugin, at the schema before the table of owners.
+/// Starts with an active plugin and the schema before the `owners` table was added.
 #[tokio::test]
 async fn owners_are_filled_once_in_an_older_database() {
     let database = Database::create();
@@ -93,7 +93,7 @@ async fn rows_are_still_there_after_reopening() {
     assert_eq!((after.generation, after.workspaces), (before.generation, before.workspaces));
 }
 
-/// The tables of both databases are written by hand and must be equal.
+/// The schemas of the two databases are written separately and must have the same tables.
 #[tokio::test]
 async fn the_schema_equals_that_of_sqlite() {
     let sqlite = crate::sqlite::Database::create();
@@ -172,7 +172,7 @@ async fn an_unusable_database_is_reported_without_its_password() {
     assert!(latin.to_string().ends_with("its encoding is LATIN1, and must be UTF8"), "{latin}");
 }
 
-/// A server can be configured to confirm commits before they are on disk. Sessions of the store override this.
+/// A server can be configured to confirm commits before they are on disk. The store's sessions override this setting.
 #[tokio::test]
 async fn commits_are_synchronous_even_if_the_server_disables_it() {
     let database = Database::create();
@@ -207,8 +207,8 @@ async fn the_audit_rejects_updates_and_deletions() {
     }
 }
 
-/// Edits every column of the table in every way that PostgreSQL allows. Each time the row must read as a different one,
-/// or be unreadable.
+/// Edits every column of the table in every way that PostgreSQL allows. After each edit, the row must be unreadable
+/// or read as a different row.
 #[tokio::test]
 async fn an_edit_of_any_column_is_detected() {
     let database = Database::create();
@@ -232,7 +232,7 @@ async fn an_edit_of_any_column_is_detected() {
             let sql = format!("update audit_events set {column} = {edit} where {column} is distinct from {edit}");
             match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut intruder).await {
                 Ok(done) if done.rows_affected() == 1 => {}
-                _ => continue, // an equal value, or rejected by the table
+                _ => continue, // The new value is equal, or the table rejects it.
             }
             tried += 1;
             assert!(reads_differently(&store, &row).await, "{column} = {edit}");
@@ -241,5 +241,5 @@ async fn an_edit_of_any_column_is_detected() {
     assert!(tried > 80, "{tried} edits");
 }
 
-/// Far longer than any wait of a test takes.
+/// The maximum wait in a test, which is far longer than any wait should take.
 const WAIT_MAX: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Rotation of the row key: at every point, exactly the rows that were valid before are valid.
+//! Tests of row key rotation: at every point, only the rows that were valid before the rotation are valid.
 
 use std::sync::Arc;
 
@@ -8,13 +8,14 @@ use crate::authentic::{Intruder, problems, refused, unverified};
 use crate::row_key::{TestKey, record};
 use crate::rows::{self, bound, default_workspace, other_workspace};
 
-/// The database as opened by a new process with these versions of the row key.
+/// Returns the store as a new process would open it with these versions of the row key.
 fn under(store: &Store, newest: u32, older: Option<u32>) -> Store {
     let key = |version| Arc::new(TestKey(version)) as Arc<dyn SealsRows>;
     store.clone().with_row_keys(key(newest), older.map(key))
 }
 
-/// After any number of scopes all rows are valid under both keys, and another process can continue.
+/// However many scopes are rotated, all rows are valid under both keys, and another process can continue the
+/// rotation.
 pub(crate) async fn a_rotation_of_the_row_key_can_stop_after_every_scope(store: &Store, _: &mut impl Intruder) {
     let here = bound(store, default_workspace(store).await).await;
     bound(store, other_workspace(store).await).await;
@@ -30,7 +31,7 @@ pub(crate) async fn a_rotation_of_the_row_key_can_stop_after_every_scope(store: 
         assert_eq!(problems(&rotating).await, Vec::<String>::new(), "after {scope}");
         let now = rotating.sealed_generations().await.unwrap();
         assert_eq!(now, total, "{scope}: otherwise an older state could be restored until the next signed head");
-        // An operator may insert a row during the rotation, as `key recover` does.
+        // An operator may insert a row during the rotation, for example with `key recover`.
         rotating.insert_key(&rows::key(None, KeyKind::Root, None, &format!("at {scope}"))).await.unwrap();
         assert_eq!(problems(&rotating).await, Vec::<String>::new(), "after a change");
         total = rotating.sealed_generations().await.unwrap();
@@ -51,7 +52,7 @@ pub(crate) async fn a_rotation_of_the_row_key_can_stop_after_every_scope(store: 
     assert_eq!(rotating.sandbox(sandbox.workspace_id, sandbox.id).await.unwrap(), Some(sandbox));
 }
 
-/// A row that is valid only under the older key was written by an attacker with that key.
+/// After a rotation, a row that is valid only under the retired key comes from an attacker who has that key.
 pub(crate) async fn rows_under_a_retired_row_key_are_rejected(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let key = rows::key(Some(workspace), KeyKind::Admin, None, "theirs");
@@ -84,7 +85,7 @@ pub(crate) async fn rows_under_a_retired_row_key_are_rejected(store: &Store, int
     assert!(snapshot.roles.is_empty());
 }
 
-/// A rotation would make its invalid rows authentic.
+/// A rotation would give invalid rows in the scope a valid seal, so it must fail.
 pub(crate) async fn an_unverified_scope_is_not_rotated(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let (here, there) = (bound(store, workspace).await, bound(store, other_workspace(store).await).await);

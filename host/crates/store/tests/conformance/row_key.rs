@@ -1,4 +1,5 @@
-//! A row key for the conformance tests. The key of the host is in the vault crate, on which this crate does not depend.
+//! A row key for the conformance tests. The host's own key is in the vault crate, which this crate does not depend
+//! on.
 
 use std::sync::Arc;
 
@@ -42,13 +43,13 @@ impl SealsRows for TestKey {
     }
 }
 
-/// The sealed record of the key.
+/// Returns the sealed record of the key.
 pub(crate) fn record(version: u32) -> InstanceKeyRow {
     let (name, sealed) = ("rows".to_owned(), "sealed".to_owned());
     InstanceKeyRow { name, version: i64::from(version), sealed, created_at: UtcMillis(0) }
 }
 
-/// Adds the row key to a store, and seals an empty or an older database.
+/// Sets the row key of a store. Initializes an empty database and seals the rows of an older one.
 pub(crate) async fn keyed(store: Store) -> Result<Store, StoreError> {
     let store = store.with_row_key(Arc::new(TestKey(1)));
     if !store.initialize(&record(1), UtcMillis(0)).await? && !store.is_sealed().await? {
@@ -57,7 +58,7 @@ pub(crate) async fn keyed(store: Store) -> Result<Store, StoreError> {
     Ok(store)
 }
 
-/// Opens a database with its row key.
+/// Opens a database and sets its row key.
 pub(crate) async fn open(options: StoreOptions) -> Result<Store, StoreError> {
     keyed(Store::open(options).await?).await
 }

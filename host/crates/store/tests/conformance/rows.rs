@@ -1,4 +1,4 @@
-//! Rows for tests.
+//! Sample rows for tests.
 
 use monstrum_store::{
     AuditKind, AuditRow, BindingRow, BotRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow, ResourceRow, RoleRow,
@@ -120,7 +120,7 @@ pub(crate) fn key(workspace: Option<WorkspaceId>, kind: KeyKind, bot: Option<Bot
     }
 }
 
-/// The role, bot, resource, credential and binding of a workspace.
+/// A role, bot, resource, credential and binding in the same workspace.
 pub(crate) struct Bound {
     pub(crate) role: RoleRow,
     pub(crate) bot: BotRow,
@@ -141,7 +141,7 @@ pub(crate) async fn bound(store: &Store, workspace: WorkspaceId) -> Bound {
     Bound { role, bot, resource, credential, binding }
 }
 
-/// An event with a different value in every column.
+/// Creates an audit event with a different value in every column.
 pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, request_id: RequestId) -> AuditRow {
     AuditRow {
         writer: "node-1".to_owned(),
@@ -173,7 +173,7 @@ pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, requ
     }
 }
 
-/// Whether the only event of its writer differs from `row`, or cannot be read.
+/// Whether the only event of the row's writer differs from `row` or cannot be decoded.
 pub(crate) async fn reads_differently(store: &Store, row: &AuditRow) -> bool {
     match store.scan(&row.writer, i64::MIN, 10).await.unwrap().rows.pop() {
         Some(Ok(read)) => {

@@ -1,4 +1,4 @@
-//! Sandboxes: their leases, their states and their deletion.
+//! Tests of sandboxes: leases, states and deletion.
 
 use monstrum_store::{
     BotRow, Page, RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError,
@@ -10,7 +10,7 @@ use crate::rows::{self, NOW, default_workspace, other_workspace};
 
 const LATER: UtcMillis = UtcMillis(NOW.0 + 1000);
 
-/// A row with a different value in every column.
+/// Creates a row with a different value in every column.
 pub(crate) fn sandbox(bot: &BotRow, chat: &str) -> SandboxRow {
     SandboxRow {
         id: SandboxInstanceId::new(),
@@ -101,10 +101,10 @@ pub(crate) async fn a_conversation_has_one_sandbox(store: &Store) {
     };
     let by_name = "sandbox_instances_workspace_id_provider_sandbox_id_key";
     let by_chat = "sandbox_instances_workspace_id_app_id_chat_id_key";
-    // "x","u-1","c" and "x","u","1-c", and a second bot.
+    // The same sandbox id with another chat, and with another bot.
     assert_eq!(refused(SandboxRow { chat_id: Some("1-a".to_owned()), ..sandbox(&one, "a") }).await, by_name);
     assert_eq!(refused(SandboxRow { chat_id: None, ..sandbox(&two, "a") }).await, by_name);
-    // Another user, another provider.
+    // The same chat with another sandbox id.
     assert_eq!(refused(SandboxRow { chat_id: Some("a".to_owned()), ..sandbox(&one, "b") }).await, by_chat);
     inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "c") }).await;
     inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "d") }).await;
@@ -148,7 +148,7 @@ pub(crate) async fn a_sandbox_has_one_lease_at_a_time(store: &Store) {
     let held = reread(store, &row).await;
     assert_eq!((held.status, held.operation_until), (SandboxStatus::Stopping, Some(LATER)));
     assert!(held.is_claimed(NOW) && !held.is_claimed(LATER), "until the lease expires");
-    // An expired lease is taken over only once.
+    // Only one operation can take over an expired lease.
     assert!(store.claim_sandbox(&held, SandboxStatus::Creating, "next", LATER).await.unwrap());
     assert!(!store.claim_sandbox(&held, SandboxStatus::Creating, "other", LATER).await.unwrap());
 
@@ -186,7 +186,7 @@ pub(crate) async fn an_operation_settles_only_its_own_lease(store: &Store) {
         "its lease has ended"
     );
 
-    // `None` keeps the value, and a mark for deletion takes precedence.
+    // `None` keeps the stored value, and a mark for deletion takes precedence over the result of an operation.
     assert!(store.claim_sandbox(&expected, SandboxStatus::Stopping, "mine", LATER).await.unwrap());
     assert!(store.delete_sandbox(workspace, row.id).await.unwrap());
     let stopped = settled(SandboxStatus::Stopped);
@@ -268,7 +268,7 @@ pub(crate) async fn deleting_a_bot_marks_its_sandboxes_for_deletion(store: &Stor
     assert_eq!(due.len(), 2, "their rows outlive the workspace");
 }
 
-/// Inserts sandboxes concurrently with the deletion of their bot.
+/// Inserts sandboxes while their bot is being deleted.
 pub(crate) async fn a_sandbox_never_outlives_its_bot_unmarked(store: &Store) {
     let workspace = default_workspace(store).await;
     for round in 0..20 {

@@ -1,4 +1,4 @@
-//! Sealed records in all columns.
+//! Tests of the sealed records in all columns.
 
 use monstrum_store::{
     CredentialRow, IdempotencyKey, InstanceKeyRow, SealedColumn, SealedRow, Store, StoreError, StoredAnswer,
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::rows::{self, NOW, default_workspace};
 
-/// Inserts credentials of `count` resources.
+/// Inserts `count` resources with one credential each, and returns the credentials.
 async fn credentials(store: &Store, count: usize) -> Vec<CredentialRow> {
     let workspace = default_workspace(store).await;
     let mut rows = Vec::new();
@@ -46,7 +46,7 @@ async fn walk(store: &Store, column: SealedColumn, limit: u32) -> Vec<SealedRow>
 
 pub(crate) async fn sealed_records_have_pages(store: &Store) {
     for column in SealedColumn::ALL {
-        // A new database contains the row key.
+        // A new database already contains the row key.
         let expected = usize::from(column == SealedColumn::InstanceKeys);
         assert_eq!(walk(store, column, 1).await.len(), expected, "{column:?}");
     }
@@ -104,7 +104,7 @@ pub(crate) async fn a_sealed_record_is_replaced_only_if_it_is_unchanged(store: &
         .await
         .unwrap();
     let read = walk(store, SealedColumn::Credentials, 9).await;
-    // Another request saves the second one in between.
+    // Another request updates the second credential between the read and the replacement.
     let workspace = default_workspace(store).await;
     let saved = store.credential(workspace, read[1].bound[1].parse().unwrap()).await.unwrap().unwrap();
     store

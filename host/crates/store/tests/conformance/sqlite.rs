@@ -1,4 +1,4 @@
-//! SQLite: its file, its failures, and attacks on the audit with write access to the file.
+//! SQLite tests: the database file, its failures, and attacks on the audit log with write access to the file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use crate::rows::{bot, default_workspace, event, reads_differently};
 
-/// A database in a folder of its own.
+/// A database in a separate temporary folder.
 pub(crate) struct Database {
     folder: tempfile::TempDir,
 }
@@ -34,7 +34,7 @@ impl Database {
         self.folder.path().join("monstrum.db")
     }
 
-    /// A connection of another program.
+    /// Opens a connection that acts as another program.
     pub(crate) async fn intruder(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path()).foreign_keys(false);
         SqliteConnection::connect_with(&options).await.unwrap()
@@ -82,7 +82,7 @@ async fn only_the_owner_can_access_the_file_and_its_log() {
     assert_eq!(what(store.generation().await), "the database is closed");
 }
 
-/// A database with an active plugin, at the schema before the table of owners.
+/// Starts with an active plugin and the schema before the `owners` table was added.
 #[tokio::test]
 async fn owners_are_filled_once_in_an_older_database() {
     let database = Database::create();
@@ -139,7 +139,7 @@ async fn a_database_that_is_locked_at_the_start_is_reported() {
 #[tokio::test]
 async fn a_full_disk_is_reported_and_writes_stay_atomic() {
     let database = Database::create();
-    // The empty schema takes some 60 pages of 4 KiB.
+    // The empty schema occupies about 60 pages of 4 KiB.
     let store = crate::row_key::open(database.options().pages_max(100)).await.unwrap();
     let workspace = default_workspace(&store).await;
     let generation = store.generation().await.unwrap();
@@ -162,7 +162,7 @@ async fn a_full_disk_is_reported_and_writes_stay_atomic() {
 async fn a_read_only_folder_is_reported() {
     let database = Database::create();
     fs::set_permissions(database.folder.path(), fs::Permissions::from_mode(0o500)).unwrap();
-    // Root ignores the permissions of folders, except for those of the kernel's own file system.
+    // Root bypasses folder permissions, except on kernel file systems such as `/sys`.
     let is_enforced = fs::write(database.folder.path().join("probe"), "").is_err();
     let path = if is_enforced { database.path() } else { PathBuf::from("/sys/kernel/monstrum.db") };
     assert_eq!(
@@ -243,8 +243,8 @@ async fn the_audit_rejects_updates_and_deletions() {
     }
 }
 
-/// Edits every column of the table in every way that SQLite allows. Each time the row must read as a different one, or
-/// be unreadable.
+/// Edits every column of the table in every way that SQLite allows. After each edit, the row must be unreadable or
+/// read as a different row.
 #[tokio::test]
 async fn an_edit_of_any_column_is_detected() {
     let database = Database::create();
@@ -268,7 +268,7 @@ async fn an_edit_of_any_column_is_detected() {
             let sql = format!("update audit_events set {column} = {edit} where {column} is not {edit}");
             match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut intruder).await {
                 Ok(done) if done.rows_affected() == 1 => {}
-                _ => continue, // an equal value, or rejected by the table
+                _ => continue, // The new value is equal, or the table rejects it.
             }
             tried += 1;
             assert!(reads_differently(&store, &row).await, "{column} = {edit}");
@@ -298,7 +298,7 @@ async fn an_unreadable_row_is_reported_in_its_place() {
     assert_eq!(page.next, None, "a row without a position ends the chain");
 }
 
-/// SQLite stores a blob in a text column. Such a value affects neither other rows nor a rotation.
+/// SQLite can store a blob in a text column. Such a value must not affect other rows or a rotation.
 #[tokio::test]
 async fn a_blob_instead_of_text_does_not_hide_other_rows() {
     let database = Database::create();
@@ -326,7 +326,7 @@ async fn a_blob_instead_of_text_does_not_hide_other_rows() {
     assert_eq!(sealed, expected);
 }
 
-/// The rows of another program are before, between and after the records, more than fit on a page.
+/// Another program inserts rows before, between and after the records. They do not all fit on one page.
 #[tokio::test]
 async fn rows_with_an_unreadable_key_do_not_hide_sealed_records() {
     const COLUMN: monstrum_store::SealedColumn = monstrum_store::SealedColumn::InstanceKeys;
@@ -369,7 +369,7 @@ async fn rows_with_an_unreadable_key_do_not_hide_sealed_records() {
     assert_eq!(store.count_sealed_out_of_reach(monstrum_store::SealedColumn::Credentials).await.unwrap(), 1);
 }
 
-/// The valid rows can be sealed although an attacker has added others, which can be deleted.
+/// The valid rows can still be sealed after an attacker adds invalid ones, which can be deleted.
 #[tokio::test]
 async fn unreadable_rows_do_not_prevent_sealing() {
     let database = Database::create();
@@ -385,7 +385,7 @@ async fn unreadable_rows_do_not_prevent_sealing() {
         )
     };
     let hex: String = there.role.id.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
-    // The last id is a blob with the bytes of the id of the valid role.
+    // The id in the last forged row is a blob with the same bytes as the id of the valid role.
     for (id, name) in [("x'00'", "'a'"), ("cast(x'01ff' as text)", "'b'"), ("'c' || char(0)", "'c'"), ("null", "'d'")] {
         run(&mut intruder, forge(id, name)).await;
     }
@@ -407,7 +407,7 @@ async fn unreadable_rows_do_not_prevent_sealing() {
     assert_eq!(roles.iter().map(|role| role.id).collect::<Vec<_>>(), [there.role.id]);
 }
 
-/// Text that is not UTF-8 sorts before every id, so that a page may have no id to continue from.
+/// Text that is not valid UTF-8 sorts before every id, so a page may have no valid id to continue from.
 #[tokio::test]
 async fn rows_with_an_unreadable_id_do_not_end_a_list() {
     let database = Database::create();

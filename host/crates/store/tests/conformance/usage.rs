@@ -1,4 +1,4 @@
-//! Usage of calls, and budgets under concurrent charges.
+//! Tests of usage accounting, and of budgets under concurrent charges.
 
 use monstrum_store::{BotRow, Charge, Spent, Store, UsageRow};
 
@@ -34,7 +34,7 @@ pub(crate) async fn calls_are_charged_up_to_the_budget(store: &Store) {
     let spent = |budget| Some(Spent { budget, tokens: 100 });
     assert_eq!(store.spent(bot.workspace_id, bot.id, MONTH).await.unwrap(), spent(Some(100)));
 
-    // A changed budget applies immediately, also to earlier usage.
+    // A changed budget applies immediately and takes earlier usage into account.
     for (budget, fits) in [(Some(99), false), (Some(101), true), (Some(0), false), (None, true)] {
         store.update_bot(&BotRow { monthly_token_budget: budget, ..bot.clone() }, crate::rows::NOW).await.unwrap();
         assert_eq!(store.charge(&call(&bot, 1, 0)).await.unwrap(), fits, "{budget:?}");

@@ -1,6 +1,6 @@
-//! A small pool of connections.
+//! A small connection pool.
 //!
-//! This is not the pool of sqlx, which pings the server each time a connection is returned, and without a time limit.
+//! sqlx has its own pool, but that one pings the server whenever a connection is returned, and without a timeout.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use super::{Limits, connect};
 use crate::StoreError;
 use crate::error::unavailable;
 
-/// A connection that was idle for longer is pinged before it is used.
+/// The idle time after which a connection is pinged before it is used again.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,13 +26,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Pool {
     options: PgConnectOptions,
     limits: Limits,
-    /// One permit per connection that may be open.
+    /// A semaphore with one permit for each connection that may be open.
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
-    /// Grows with every lost connection, in all pools of a database. An idle connection of an older generation is
-    /// dropped: the server may have restarted since.
+    /// A counter that is incremented for every lost connection, across all pools of a database. Idle connections of
+    /// an older generation are dropped, because the server may have restarted since.
     generation: Arc<AtomicU64>,
-    /// Transactions that are being rolled back.
+    /// The tasks that roll back abandoned transactions.
     rollbacks: TaskTracker,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Lease {
     connection: Option<PgConnection>,
     generation: u64,
     is_new: bool,
-    /// A transaction is open. It is rolled back when the lease is dropped.
+    /// Whether a transaction is open. Dropping the lease rolls the transaction back.
     pub(super) in_transaction: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -69,7 +69,8 @@ impl Pool {
         self.limits
     }
 
-    /// An idle connection, or else a new one. Waits up to the connection time limit while all are in use.
+    /// Leases an idle connection or opens a new one. If all connections are in use, waits for up to the time limit
+    /// for connections.
     pub(super) async fn lease(self: &Arc<Self>) -> Result<Lease, StoreError> {
         let permit = match timeout(self.limits.connect, Arc::clone(&self.permits).acquire_owned()).await {
             Ok(Ok(permit)) => permit,
@@ -113,21 +114,21 @@ impl Pool {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Leases no more connections, and closes the idle ones.
+    /// Stops leasing connections and closes the idle ones.
     pub(super) async fn close(&self) {
         self.permits.close();
         self.rollbacks.close();
         self.rollbacks.wait().await;
         let idle = std::mem::take(&mut *self.idle.lock());
         for idle in idle {
-            // If the message does not arrive, the server notices the closed socket.
+            // If the termination message does not reach the server, the server still notices the closed socket.
             drop(timeout(CLOSE_TIMEOUT, idle.connection.close()).await);
         }
     }
 }
 
 impl Lease {
-    /// Whether the connection was opened for this lease.
+    /// Whether the connection was newly opened for this lease.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
@@ -158,7 +159,7 @@ impl Drop for Lease {
             pool.put(connection, generation);
             return;
         }
-        // Without a runtime the connection is dropped, and the server rolls the transaction back.
+        // Without a runtime, the connection is dropped and the server rolls the transaction back.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let tracker = pool.rollbacks.clone();
         tracker.spawn_on(

@@ -1,11 +1,11 @@
-//! The columns of each table. The order of the covered columns is part of every stored MAC.
+//! The columns of each table. Every stored MAC depends on the order of the covered columns.
 
 use super::Kind::{Flag, Int, Text};
 use super::Spec;
 
 const ID: &[&str] = &["id"];
 
-/// The rest of a table with an id, all of whose columns are covered and whose rows are counted.
+/// Default values for a table with the key `id`, whose columns are all covered and whose rows are counted.
 const COUNTED: Spec = Spec { name: "", key: ID, covered: &[], left_out: &[], content: &[], is_counted: true };
 
 pub(super) const WORKSPACES: Spec = Spec {
@@ -26,7 +26,7 @@ pub(super) const API_KEYS: Spec = Spec {
         ("hash", Text),
         ("created_at", Int),
     ],
-    // For display only.
+    // Used only for display.
     left_out: &["last_used_at"],
     ..COUNTED
 };
@@ -90,7 +90,8 @@ pub(super) const CREDENTIALS: Spec = Spec {
         ("given_for", Text),
         ("created_at", Int),
     ],
-    // The sealed record authenticates itself. A token refresh writes all of these, and does not change the policy.
+    // The sealed record authenticates itself. A token refresh writes all of these columns without changing the
+    // policy.
     left_out: &["sealed", "key_version", "status", "expires_at", "refreshing_until", "updated_at"],
     ..COUNTED
 };
@@ -132,7 +133,7 @@ pub(super) const OAUTH_PROVIDERS: Spec = Spec {
         ("created_at", Int),
         ("updated_at", Int),
     ],
-    // Sealed, and bound to the client and its endpoints.
+    // The secret is sealed and bound to the client and its endpoints.
     left_out: &["client_secret"],
     ..COUNTED
 };
@@ -161,7 +162,7 @@ pub(super) const PLUGIN_VERSIONS: Spec = Spec {
         ("locales_digest", Text),
         ("created_at", Int),
     ],
-    // Compared with the digests when they are read.
+    // Compared with the digests when the content is read.
     content: &["manifest", "component", "locales"],
     ..COUNTED
 };
@@ -193,7 +194,7 @@ pub(super) const OAUTH_FLOWS: Spec = Spec {
         ("created_at", Int),
         ("expires_at", Int),
     ],
-    // The progress of the authorization.
+    // The progress of the authorization changes without a new MAC.
     left_out: &["status", "state_hash", "browser_hash", "sealed", "message", "poll_interval_s", "next_poll_at"],
     is_counted: false,
     ..COUNTED
@@ -212,7 +213,7 @@ pub(super) const SANDBOX_INSTANCES: Spec = Spec {
         ("chat_id", Text),
         ("node", Text),
     ],
-    // The state of the sandbox.
+    // The state of the sandbox changes without a new MAC.
     left_out: &[
         "status",
         "operation",

@@ -1,23 +1,24 @@
-//! The statements of a table, made from its columns.
+//! SQL statements for a table, generated from its columns.
 
 use super::Spec;
 
-/// The statements of a table. Its columns are in this order: covered, left out, the MAC, content.
+/// The SQL statements of a table. They list columns in this order: covered, left out, the MAC, content.
 pub(crate) struct Statements {
     pub(crate) insert: String,
-    /// Overwrites the covered columns and the MAC of the row with the key.
+    /// Overwrites the covered columns and the MAC of the row with this key.
     pub(crate) update: String,
     pub(crate) delete: String,
-    /// Deletes a row whose key is not text, in SQLite. Parameters: the bytes and the type name of each key column.
+    /// Deletes an SQLite row whose key is not text. The parameters are the bytes and the type name of each key
+    /// column.
     pub(crate) delete_raw: String,
     pub(crate) by_key: String,
     pub(crate) all: String,
-    /// The rows of one workspace, for tables with a workspace.
+    /// Selects the rows of one workspace. Valid only for tables with a workspace column.
     pub(crate) of_workspace: String,
-    /// The rows without a workspace, for tables with a workspace.
+    /// Selects the rows without a workspace. Valid only for tables with a workspace column.
     pub(crate) of_no_workspace: String,
     pub(crate) count: String,
-    /// The key of one row, if there is any.
+    /// Selects the key of one row, if the table has any rows.
     pub(crate) any: String,
     pub(crate) set_mac: String,
 }
@@ -25,7 +26,7 @@ pub(crate) struct Statements {
 impl Statements {
     pub(super) fn of(spec: &Spec) -> Statements {
         let Spec { name, key, covered, left_out, content, .. } = spec;
-        // Quoted, because `limit` is a keyword.
+        // Column names are quoted, because `limit` is a keyword.
         let quoted = |column: &&str| format!("\"{column}\"");
         let covered: Vec<String> = covered.iter().map(|(column, _)| quoted(column)).collect();
         let left_out: Vec<String> = left_out.iter().map(quoted).collect();
@@ -37,7 +38,7 @@ impl Statements {
         let key: Vec<String> = key.iter().map(quoted).collect();
         let set: Vec<String> = covered.iter().map(|column| format!("{column} = ${}", number(column))).collect();
         let set = set.join(", ");
-        // The key columns are set to their own values, so that the statement uses every parameter.
+        // The update sets the key columns to their own values, so that it uses every parameter.
         let of_row: Vec<String> = key.iter().map(|column| format!("{column} = ${}", number(column))).collect();
         let by_key: Vec<String> =
             key.iter().enumerate().map(|(at, column)| format!("{column} = ${}", at + 1)).collect();

@@ -1,4 +1,4 @@
-//! Failures of the server and the network: callers get an error, and later calls succeed without a restart.
+//! Failures of the server and the network: callers receive an error, and later calls succeed without a restart.
 
 use std::time::{Duration, Instant};
 
@@ -38,13 +38,13 @@ async fn a_slow_statement_times_out() {
     let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
     assert_eq!(what(store.append(std::slice::from_ref(&row)).await), "the statement took too long");
     assert_eq!(what(store.last("node-1").await), "the statement took too long");
-    // A scan of the whole audit may take longer, but not because of a lock.
+    // A scan of the whole audit log may take longer than other statements, but waiting for a lock may not.
     assert_eq!(what(store.count_events().await), "it is locked by another process or connection");
     run(&mut intruder, "rollback").await;
     store.append(&[row]).await.unwrap();
 }
 
-/// Reads and changes wait for a free connection up to a limit. The audit has a connection of its own.
+/// Reads and changes wait for a free connection up to a time limit. The audit log uses a separate connection.
 #[tokio::test]
 async fn waits_for_busy_connections_time_out() {
     let database = Database::create();
@@ -71,8 +71,8 @@ async fn waits_for_busy_connections_time_out() {
     let mut errors: Vec<_> = reads.into_iter().map(what).chain(changes.into_iter().map(what)).collect();
     errors.sort();
     errors.dedup();
-    // Changes of one workspace also wait for its seal, several times in one statement, so that the limit of the
-    // statement may be reached before the limit of a lock.
+    // Changes in one workspace also wait for its seal. Several waits in one statement can reach the time limit for
+    // statements before the limit for locks.
     let known = [
         "it is locked by another process or connection",
         "all connections to the database are in use",
@@ -92,7 +92,8 @@ async fn a_deadlocked_transaction_is_retried() {
     let mut row = bot(workspace, "b");
     store.insert_bot(&row).await.unwrap();
     let (mut intruder, mut onlooker) = (database.intruder().await, database.intruder().await);
-    // The other program locks the row of `settings` and then the bot; the store locks the bot and then that row.
+    // The other program locks the `settings` row and then the bot. The store locks them in the opposite order, which
+    // causes a deadlock.
     run(&mut intruder, "set deadlock_timeout = '10s'; begin; update settings set generation = generation where id = 1")
         .await;
     row.description = "changed".to_owned();
@@ -102,8 +103,8 @@ async fn a_deadlocked_transaction_is_retried() {
     });
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
                    and wait_event_type = 'Lock'";
-    // On an open connection, because the store detects the deadlock after a second, and the other must be waiting by
-    // then.
+    // Poll on an existing connection. The store detects the deadlock after one second, and the other program must be
+    // waiting before then.
     while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut onlooker).await.unwrap() == 0 {
         tokio::task::yield_now().await;
     }
@@ -123,7 +124,7 @@ async fn a_full_disk_is_reported_and_writes_stay_atomic() {
 
     let generation = store.generation().await.unwrap();
     let mut large = bot(workspace, "large");
-    // Random text, which the server cannot compress.
+    // Use random text, which the server cannot compress.
     large.description = (0..20_000).map(|_| RequestId::new().to_string()).collect();
     assert_eq!(what(store.insert_bot(&large).await), "the disk is full");
     assert_eq!(store.generation().await.unwrap(), generation);
@@ -140,7 +141,7 @@ async fn a_full_disk_is_reported_and_writes_stay_atomic() {
     store.close().await;
 }
 
-/// A proxy in front of a database, and a store behind it with short time limits.
+/// Creates a proxy in front of a database, and a store that connects through it with short time limits.
 async fn behind_a_proxy() -> (Proxy, Store) {
     let proxy = Proxy::to(server().socket()).await.unwrap();
     let database = server().database().unwrap();
@@ -187,7 +188,7 @@ async fn a_cut_network_is_reported_and_used_again() {
     }
 }
 
-/// If the answer to a commit is lost, only the database knows its outcome.
+/// If the response to a commit is lost, only the database knows whether the commit succeeded.
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_can_be_looked_up() {
     let (proxy, store) = behind_a_proxy().await;
@@ -221,7 +222,7 @@ async fn connections_that_the_server_closed_fail_only_their_current_statement() 
              where datname = current_database() and pid <> pg_backend_pid()",
         )
         .await;
-        // A change fails at `begin` on a dead connection, and is retried on another one.
+        // A change that fails at `begin` on a dead connection is retried on another connection.
         store.insert_bot(&bot(workspace, &round.to_string())).await.unwrap();
         store.append(&[event(workspace, round, AuditKind::Finished, RequestId::new())]).await.unwrap();
         assert_eq!(store.generation().await.unwrap(), store.snapshot().await.unwrap().generation);

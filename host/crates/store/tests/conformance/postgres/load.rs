@@ -1,4 +1,4 @@
-//! Restarts of the server under load: confirmed writes are kept, all writes are atomic, and the store recovers.
+//! Server restarts under load: confirmed writes are preserved, all writes are atomic, and the store recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use crate::support::postgres::Postgres;
 
 const WORKERS: usize = 8;
 
-/// Concurrent writers, which ignore failures of the database, and a record of their confirmed writes.
+/// Concurrent writers that tolerate database failures, and a record of their confirmed writes.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicI64>,
@@ -26,7 +26,7 @@ struct Work {
     worker: usize,
     /// The names of the inserted bots.
     bots: Vec<String>,
-    /// The number of confirmed rows of the chain of the worker.
+    /// The number of confirmed rows in this worker's chain.
     events: i64,
     refused: usize,
 }
@@ -53,7 +53,7 @@ impl Load {
         Load { stop, answered, workers }
     }
 
-    /// Waits for `count` more steps, successful or not.
+    /// Waits until `count` more steps have completed, successfully or not.
     async fn steps(&self, count: i64) {
         let (until, goal) = (Instant::now() + WAIT_MAX, self.answered.load(Ordering::Acquire) + count);
         while self.answered.load(Ordering::Acquire) < goal {
@@ -69,7 +69,7 @@ impl Load {
 }
 
 impl Work {
-    /// Inserts a bot, and appends to the chain of this worker after its last row, as the writer of the audit does.
+    /// Inserts a bot, and appends rows after the last row of this worker's audit chain, as the audit writer does.
     async fn step(&mut self, store: &Store, workspace: WorkspaceId, number: usize) {
         let name = format!("{}-{number}", self.worker);
         match store.insert_bot(&bot(workspace, &name)).await {
@@ -87,7 +87,7 @@ impl Work {
         };
         match appended.await {
             Ok(last) => self.events = last,
-            // A commit whose answer was lost may succeed later, and then conflicts with the next append.
+            // A commit whose response was lost may still succeed later. The next append then conflicts with it.
             Err(StoreError::Unavailable { .. } | StoreError::Conflict { .. }) => self.refused += 1,
             Err(other) => panic!("events: {other:?}"),
         }
@@ -112,7 +112,7 @@ async fn check(store: &Store, workspace: WorkspaceId, generation: i64, done: &[W
     store.insert_bot(&bot(workspace, "afterwards")).await.unwrap();
 }
 
-/// Stops and starts the server several times under load.
+/// Stops and restarts the server several times under load.
 async fn survives(stop: impl Fn(&mut Postgres)) {
     let server = Postgres::start(&[]).unwrap();
     let options = StoreOptions::from_url(&server.database().unwrap()).unwrap();

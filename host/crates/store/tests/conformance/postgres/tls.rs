@@ -1,4 +1,4 @@
-//! TLS connections to a server: encryption, and verification of the server if the address requires it.
+//! TLS connections to a server: encryption, and verification of the server certificate if the address requires it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use monstrum_store::{Store, StoreOptions};
 use super::what;
 use crate::support::postgres::{Postgres, hand_over};
 
-/// Creates a certificate for `localhost` and the authority that signed it.
+/// Creates a certificate for `localhost` and the certificate authority that signs it.
 fn certificates(folder: &Path) {
     let run = |arguments: &str| {
         let done = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output().unwrap();
