@@ -1,134 +1,105 @@
-//! A change of a workspace with 100 000 bindings: what brings its seal forward does not grow with it.
+//! A change of the policy on a host with 500 000 bindings, until it is in force: its cost must not grow with what it does
+//! not change.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use monstrum_core::policy::row_seals;
-use monstrum_store::{BindingRow, BotRow, DEFAULT_WORKSPACE, ResourceRow, Store, StoreOptions};
-use monstrum_types::{BindingId, BotId, Clock, ResourceId, SystemClock, UtcMillis, WorkspaceId};
+use anyhow::{Result, ensure};
+use monstrum_store::BindingRow;
 use serde_json::json;
+use support::{Api, InProcess};
 
+use crate::machine::Machine;
+use crate::process::{cpu_time, memory_bytes};
 use crate::report::{Measure, Row};
 use crate::sample::{Rounds, Sample};
+use crate::scene::{PLUGIN, TOOL};
 
-/// Bots and resources, each bound to each.
-const SIDE: usize = 320;
-const SMALL_SIDE: usize = 10;
-/// Bindings of one transaction while the workspace is filled.
-const AT_ONCE: usize = 10_000;
-const CHANGES: usize = 200;
-/// What a change may take, on the store's side.
-const GOAL_US: f64 = 20_000.0;
+const BOTS: usize = 10_000;
+const FEW_BOTS: usize = 10;
+/// Resources, to each of which every bot is bound.
+const RESOURCES: usize = 50;
+const CHANGES: usize = 100;
+const FORCE_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+const GOAL_P99_US: f64 = 50_000.0;
+const GOAL_CPU: f64 = 2.0;
+const GOAL_BYTES: f64 = 1_000.0;
 
-/// The row of a change.
-pub async fn measure(rounds: usize) -> Result<Row> {
-    let folder = tempfile::tempdir()?;
-    let (large, many) = Filled::make(&folder.path().join("large.db"), SIDE).await?;
-    let (small, few) = Filled::make(&folder.path().join("small.db"), SMALL_SIDE).await?;
-    let mut all = Rounds::default();
+/// The rows of a change: until it is in force, its CPU time, and the memory of the bindings.
+pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
+    let few = Filled::make(FEW_BOTS).await?;
+    let many = Filled::make(BOTS).await?;
+    let (mut times, mut cpu) = (Rounds::default(), Rounds::default());
     for _ in 0..rounds {
-        all.add(large.change().await?, small.change().await?);
+        let ((many, many_cpu), (few, few_cpu)) = (many.change().await?, few.change().await?);
+        times.add(many, few);
+        cpu.add(Sample::of_time_us(many_cpu), Sample::of_time_us(few_cpu));
     }
-    let began = Instant::now();
-    let snapshot = large.store.snapshot().await?;
-    println!("    reading and verifying all {} rows of it: {:?}", snapshot.bindings.len(), began.elapsed());
-    ensure!(snapshot.unverified.is_empty() && snapshot.bindings.len() == many, "the workspace is not verified");
-    let name = format!("a change of a workspace with {many} bindings");
-    let names = (name.as_str(), format!("of one with {few}"));
-    let goal = "p99 <= 20 ms";
-    Ok(Row::new((names.0, &names.1), Measure::Time, &all, goal, |_, subject| subject.p99_us <= GOAL_US))
+    let bindings = BOTS * RESOURCES;
+    let name = format!("a change in force, {bindings} bindings");
+    let floor = format!("with {}", FEW_BOTS * RESOURCES);
+    let goal = machine.time_us(GOAL_P99_US);
+    let words = format!("p99 <= {:.0} ms", goal / 1e3);
+    let change = Row::new((&name, &floor), Measure::Time, &times, &words, |_, side| side.p99_us <= goal);
+    let name = "CPU of such a change, client included";
+    let cpu = Row::new((name, &floor), Measure::Time, &cpu, "<= 2 x", |ratio, _| ratio <= GOAL_CPU);
+    let each = many.memory.saturating_sub(few.memory) as f64 / bindings as f64;
+    let goal = format!("<= 1 KB a binding (now {each:.0} B)");
+    let memory = Row::of_memory(("memory of these bindings (Pss)", &floor), many.memory, few.memory);
+    few.host.stop().await;
+    many.host.stop().await;
+    Ok(vec![change, cpu, memory.with_goal(&goal, each <= GOAL_BYTES)])
 }
 
-/// A database with one workspace.
+/// A host in this process, with one workspace of bots that are bound to all resources.
 struct Filled {
-    store: Store,
+    host: InProcess,
+    api: Api,
     binding: BindingRow,
+    /// What this process holds more than before.
+    memory: u64,
 }
 
 impl Filled {
-    /// With so many bots and resources, each bound to each; and how many bindings that makes.
-    async fn make(path: &std::path::Path, side: usize) -> Result<(Filled, usize)> {
-        let store = row_seals::open_for_tests(StoreOptions::sqlite(path.to_owned())).await?;
-        let workspace = store.workspace_named(DEFAULT_WORKSPACE).await?.context("there is a workspace")?.id;
-        let now = SystemClock.now();
-        let (mut bots, mut resources) = (Vec::new(), Vec::new());
-        for number in 0..side {
-            let (bot, resource) = (bot(workspace, number, now), resource(workspace, number, now)?);
-            store.insert_bot(&bot).await?;
-            store.insert_resource(&resource).await?;
-            bots.push(bot.id);
-            resources.push(resource.id);
+    async fn make(bots: usize) -> Result<Filled> {
+        let host = InProcess::start(&[PLUGIN]).await?;
+        let before = memory_bytes(std::process::id())?;
+        let (api, policy) = (host.api()?, &host.running.app.policy);
+        let began = Instant::now();
+        let binding = host.fill(PLUGIN, bots, RESOURCES).await?;
+        let filled = began.elapsed();
+        let (workspace, bot) = (binding.workspace_id, binding.bot_id);
+        while policy.load().bot(workspace, bot).is_none_or(|bot| bot.bindings.len() < RESOURCES) {
+            ensure!(began.elapsed() < filled + FORCE_MAX, "the bindings are not in force after {FORCE_MAX:?}");
+            tokio::time::sleep(POLL).await;
         }
-        let pairs = bots.iter().flat_map(|bot| resources.iter().map(|resource| (*bot, *resource)));
-        let bindings: Vec<_> = pairs.map(|(bot, resource)| binding(workspace, bot, resource, now)).collect();
-        for group in bindings.chunks(AT_ONCE) {
-            store.insert_bindings(workspace, group).await?;
-        }
-        let binding = bindings.first().context("there are bindings")?.clone();
-        Ok((Filled { store, binding }, bindings.len()))
+        println!(
+            "    {} bindings: filled in {filled:?}, in force {:?} later",
+            bots * RESOURCES,
+            began.elapsed() - filled
+        );
+        let memory = memory_bytes(std::process::id())?.saturating_sub(before);
+        Ok(Filled { host, api, binding, memory })
     }
 
-    /// Changes one binding again and again.
-    async fn change(&self) -> Result<Sample> {
-        let BindingRow { workspace_id, bot_id, id, .. } = self.binding;
-        let mut row = self.store.binding(workspace_id, bot_id, id).await?.context("the binding is there")?;
+    /// Switches one binding on and off, each followed by a call that the change decides; and the CPU time of a change.
+    async fn change(&self) -> Result<(Sample, f64)> {
+        let BindingRow { bot_id, id, resource_id, .. } = self.binding;
+        let path = format!("/api/bots/{bot_id}/resources/{id}");
+        let question = json!({ "params": { "repo": "acme/site" }, "resource_id": resource_id });
+        let check = format!("/api/bots/{bot_id}/tools/{TOOL}/check");
         let (began, mut times) = (Instant::now(), Vec::with_capacity(CHANGES));
-        for _ in 0..CHANGES {
-            let before = row.updated_at;
-            row = BindingRow { enabled: !row.enabled, updated_at: before.plus_ms(1), ..row };
+        let cpu = cpu_time(std::process::id())?;
+        for number in 0..CHANGES {
+            let is_enabled = number % 2 == 1;
             let begun = Instant::now();
-            ensure!(self.store.update_binding(&row, before).await?, "the binding was changed by another");
+            let (status, body) = self.api.patch(&path, &json!({ "enabled": is_enabled })).await?;
+            let (checked, decision) = self.api.post(&check, &question).await?;
             times.push(begun.elapsed());
+            ensure!(status == 200 && checked == 200, "a change: {status} {body}; a check: {checked} {decision}");
+            ensure!((decision["decision"] == "allow") == is_enabled, "the change is not in force: {decision}");
         }
-        Ok(Sample::new(times, began.elapsed()))
-    }
-}
-
-fn bot(workspace: WorkspaceId, number: usize, now: UtcMillis) -> BotRow {
-    BotRow {
-        id: BotId::new(),
-        workspace_id: workspace,
-        name: format!("bot {number}"),
-        description: String::new(),
-        system_prompt: String::new(),
-        model: None,
-        use_agent_sandbox: false,
-        monthly_token_budget: None,
-        created_at: now,
-        updated_at: now,
-    }
-}
-
-fn resource(workspace: WorkspaceId, number: usize, now: UtcMillis) -> Result<ResourceRow> {
-    Ok(ResourceRow {
-        id: ResourceId::new(),
-        workspace_id: workspace,
-        resource_type: "github".parse()?,
-        name: format!("resource {number}"),
-        config: json!({ "api_base": "https://api.github.com" }),
-        network: json!({}),
-        created_at: now,
-        updated_at: now,
-    })
-}
-
-fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId, now: UtcMillis) -> BindingRow {
-    BindingRow {
-        id: BindingId::new(),
-        workspace_id: workspace,
-        bot_id: bot,
-        resource_id: resource,
-        role_id: None,
-        permissions: Some(json!({ "allowed_operations": ["issue.*"] })),
-        scope_constraints: json!({ "repos": ["acme/*"] }),
-        delegate: None,
-        allow_calls: json!([]),
-        allow_subscribe: false,
-        limits: None,
-        calls_per_minute: None,
-        enabled: true,
-        expires_at: None,
-        created_at: now,
-        updated_at: now,
+        let cpu = cpu_time(std::process::id())? - cpu;
+        Ok((Sample::new(times, began.elapsed()), cpu.as_secs_f64() * 1e6 / CHANGES as f64))
     }
 }

@@ -1,6 +1,5 @@
 //! A governed call in this process, beside a call with nothing but wasmtime, and the same call step by step.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,11 +14,9 @@ use monstrum_core::call_types::call_secrets::CallSecrets;
 use monstrum_core::call_types::incoming::IncomingCall;
 use monstrum_core::call_types::refusal::NotPermitted;
 use monstrum_core::checks::in_place;
-use monstrum_host::boot::{self, Running};
-use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
 use serde_json::Value;
-use support::{Api, Server};
+use support::InProcess;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,7 +25,7 @@ use crate::cpu;
 use crate::machine::Machine;
 use crate::report::{Measure, Row, Stage};
 use crate::sample::{Rounds, Sample};
-use crate::scene::{self, Grant, PLUGIN, TOOL};
+use crate::scene::{self, Bot, Grant, PLUGIN, TOOL};
 
 /// What governing may add to the bare call, on the reference machine.
 const ADDED_MAX_US: f64 = 14.0;
@@ -40,47 +37,39 @@ const CALLS_IN_FLIGHT: usize = 32;
 
 /// The host in this process, with its folders.
 pub struct Host {
-    running: Running,
-    folders: Server,
+    host: InProcess,
     workspace: WorkspaceId,
     bot: BotId,
+    /// A bot that may use everything.
+    free_bot: BotId,
 }
 
 impl Host {
     /// Starts the host on fresh folders and makes a bot whose resources are at `upstream`.
     pub async fn start(upstream: &str) -> Result<Host> {
-        let folders = Server::prepare(&[PLUGIN, cpu::PLUGIN])?;
-        let flags = ServeFlags {
-            listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
-            data_dir: Some(folders.data_dir()),
-            plugins_dir: Some(folders.plugins_dir()),
-            ..ServeFlags::default()
-        };
-        let settings = Settings::resolve(flags, folders.home())?;
-        let running = boot::start(settings).await.context("the host does not start")?;
-        let key = running.admin_key.as_ref().context("a fresh folder gives a root key")?;
-        let api = Api::new(&running.base_url, key.expose())?;
-        let patterns = Grant { operations: &["echo.*", "fetch.*"], ..Grant::with_patterns() };
-        let grants = [patterns, Grant::all(cpu::PLUGIN)];
+        let host = InProcess::start(&[PLUGIN, cpu::PLUGIN]).await?;
+        let api = host.api()?;
+        let grants = [Grant::with_patterns(), Grant::all(cpu::PLUGIN)];
         let bot = scene::bot(&api, "bench", upstream, &grants).await?;
-        let bot = bot.id.parse().map_err(|_| anyhow!("a bot's id is not one"))?;
-        let workspace = running.app.policy.load().default_workspace();
-        Ok(Host { running, folders, workspace, bot })
+        let free = scene::bot(&api, "free", upstream, &[Grant::all(PLUGIN)]).await?;
+        let id = |bot: Bot| bot.id.parse().map_err(|_| anyhow!("a bot's id is not one"));
+        let (bot, free_bot) = (id(bot)?, id(free)?);
+        let workspace = host.running.app.policy.load().default_workspace();
+        Ok(Host { host, workspace, bot, free_bot })
     }
 
     pub fn app(&self) -> &Arc<App> {
-        &self.running.app
+        &self.host.running.app
     }
 
     /// The plugin's component.
     pub fn bare(&self) -> Result<Bare> {
-        Bare::load(&self.folders.plugins_dir().join(PLUGIN).join("plugin.wasm"))
+        Bare::load(&self.host.folders.plugins_dir().join(PLUGIN).join("plugin.wasm"))
     }
 
     /// Ends it, so that nothing of it runs beside what is measured next.
     pub async fn stop(self) {
-        self.running.stop_handle().cancel();
-        self.running.stopped().await;
+        self.host.stop().await;
     }
 
     fn call(&self, params: &Value) -> IncomingCall {
@@ -90,6 +79,11 @@ impl Host {
     /// A call of any tool that the bot has.
     pub fn call_of(&self, tool: &str, params: &Value) -> IncomingCall {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.bot, tool.to_owned(), params.clone())
+    }
+
+    /// A call by the bot without patterns.
+    pub fn free_call(&self, tool: &str, params: &Value) -> IncomingCall {
+        IncomingCall::bot_tool(RequestId::new(), self.workspace, self.free_bot, tool.to_owned(), params.clone())
     }
 }
 

@@ -7,6 +7,7 @@
 #![expect(unreachable_pub, reason = "the modules of a program are private")]
 
 mod bare;
+mod changes;
 mod charged;
 mod cpu;
 mod durable;
@@ -23,7 +24,6 @@ mod process;
 mod pure;
 mod reload;
 mod report;
-mod rows;
 mod sample;
 mod sandboxes;
 mod scene;
@@ -61,6 +61,9 @@ struct Arguments {
     /// Only the parts that take few seconds, or minutes at most
     #[arg(long)]
     quick: bool,
+    /// Write the table into docs/performance.md too
+    #[arg(long)]
+    write: bool,
     /// The commit that is measured
     #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
     revision: String,
@@ -109,8 +112,8 @@ enum Part {
     Neighbours,
     /// Commands in sandboxes, and the steps of their life
     Sandbox,
-    /// A change of a workspace with 100 000 bindings
-    Rows,
+    /// A change of the policy among 500 000 bindings
+    Changes,
 }
 
 impl Part {
@@ -140,7 +143,7 @@ async fn run(arguments: Arguments) -> Result<()> {
 }
 
 async fn bench(arguments: Arguments) -> Result<()> {
-    let Arguments { json, only, quick, revision, rounds, seconds, instead: _ } = arguments;
+    let Arguments { json, only, quick, write, revision, rounds, seconds, instead: _ } = arguments;
     let is_wanted = |part: Part| if quick { part.is_quick() } else { only.is_empty() || only.contains(&part) };
     let wasm = Server::plugin_source(PLUGIN)?.join("plugin.wasm");
     let machine = Machine::measure(&wasm, &scene::bare_request()).await?;
@@ -161,6 +164,9 @@ async fn bench(arguments: Arguments) -> Result<()> {
         None => default_path()?,
     };
     report.write(&path)?;
+    if write {
+        report.write_page(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md"))?;
+    }
     println!("written to {}", path.display());
     Ok(())
 }
@@ -178,7 +184,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Reload => "hot reload under load",
         Part::Suspended => "calls that wait",
         Part::Neighbours => "hostile neighbours",
-        Part::Rows => "a change among 100 000 bindings",
+        Part::Changes => "a change among 500 000 bindings",
         Part::Sandbox => "sandboxes",
     };
     println!("  {title} …");
@@ -193,7 +199,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Reload => reload::measure(rounds, seconds).await,
         Part::Suspended => Ok(vec![suspended::measure().await?]),
         Part::Neighbours => Ok(vec![neighbours::measure(rounds, seconds).await?]),
-        Part::Rows => Ok(vec![rows::measure(rounds).await?]),
+        Part::Changes => changes::measure(rounds, machine).await,
         Part::Sandbox => sandboxes::measure(rounds).await,
     }
 }

@@ -174,6 +174,42 @@ impl Report {
         table
     }
 
+    /// Writes the rows as a table into the page at `path`, in place of the table that is there.
+    pub fn write_page(&self, path: &Path) -> Result<()> {
+        const BEGIN: &str = "<!-- written by `cargo xtask bench --write` -->\n";
+        const END: &str = "<!-- end -->";
+        let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let around = page.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
+        let (head, tail) = around.with_context(|| format!("{} has no place for the table", path.display()))?;
+        let page = format!("{head}{BEGIN}{}{END}{tail}", self.markdown());
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn markdown(&self) -> String {
+        let Machine { processor, cores, kernel, bare_us } = &self.machine;
+        let mut text = format!(
+            "Commit {}, {processor}, {cores} processors, Linux {kernel}; a bare call takes {}.\n\n\
+             | row | p50 | p99 | floor | p50 | p99 | ratio | goal | met |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+            self.revision,
+            time(*bare_us)
+        );
+        for row in &self.rows {
+            let cells = [
+                row.name.clone(),
+                row.median(&row.subject),
+                tail(&row.subject),
+                row.floor_name.clone(),
+                row.median(&row.floor),
+                tail(&row.floor),
+                format!("{:.2}", row.ratio),
+                row.goal.clone().unwrap_or_default(),
+                row.is_met.map_or("", |is_met| if is_met { "yes" } else { "no" }).to_owned(),
+            ];
+            text.push_str(&format!("| {} |\n", cells.join(" | ")));
+        }
+        text
+    }
+
     /// The stages as a table.
     pub fn stages_table(&self) -> Table {
         let mut table = table(["a governed call, step by step", "median"]);

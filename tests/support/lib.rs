@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod github;
+mod in_process;
 mod machines;
 mod oauth;
 mod postgres;
@@ -16,6 +17,7 @@ mod server;
 pub use api::{Api, Bound};
 pub use disk::Disk;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
+pub use in_process::InProcess;
 pub use machines::Machines;
 pub use oauth::OauthServer;
 pub use postgres::Postgres;

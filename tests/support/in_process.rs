@@ -1,0 +1,125 @@
+//! The host in this process, where its store can be filled faster than through the API.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use monstrum_host::boot::{self, Running};
+use monstrum_host::config::{ServeFlags, Settings};
+use monstrum_store::{BindingRow, BotRow, ResourceRow, Store};
+use monstrum_types::{BindingId, BotId, Clock, ResourceId, SystemClock, UtcMillis, WorkspaceId};
+use serde_json::json;
+
+use crate::{Api, Server};
+
+/// Bindings of one transaction while a workspace is filled.
+const BINDINGS_AT_ONCE: usize = 10_000;
+
+/// The host in this process, with its folders.
+pub struct InProcess {
+    pub running: Running,
+    pub folders: Server,
+}
+
+impl InProcess {
+    /// Starts the host with these plugins on fresh folders.
+    pub async fn start(plugins: &[&str]) -> Result<InProcess> {
+        let folders = Server::prepare(plugins)?;
+        let flags = ServeFlags {
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            data_dir: Some(folders.data_dir()),
+            plugins_dir: Some(folders.plugins_dir()),
+            ..ServeFlags::default()
+        };
+        let settings = Settings::resolve(flags, folders.home())?;
+        let running = boot::start(settings).await.context("the host does not start")?;
+        Ok(InProcess { running, folders })
+    }
+
+    /// A client with the root key.
+    pub fn api(&self) -> Result<Api> {
+        let key = self.running.admin_key.as_ref().context("a fresh folder gives a root key")?;
+        Api::new(&self.running.base_url, key.expose())
+    }
+
+    /// Stops the host and waits.
+    pub async fn stop(self) {
+        self.running.stop_handle().cancel();
+        self.running.stopped().await;
+    }
+
+    /// Adds bots and resources of a type to the default workspace, and binds each to each. Returns one of the bindings.
+    pub async fn fill(&self, resource_type: &str, bots: usize, resources: usize) -> Result<BindingRow> {
+        let (store, now) = (&self.running.app.store, SystemClock.now());
+        let workspace = self.running.app.policy.load().default_workspace();
+        let mut ids = Vec::new();
+        for number in 0..resources {
+            let row = resource(workspace, resource_type, number, now)?;
+            store.insert_resource(&row).await?;
+            ids.push(row.id);
+        }
+        let mut bindings = Vec::new();
+        for number in 0..bots {
+            let bot = bot(workspace, number, now);
+            store.insert_bot(&bot).await?;
+            bindings.extend(ids.iter().map(|resource| binding(workspace, bot.id, *resource, now)));
+        }
+        insert(store, workspace, &bindings).await?;
+        bindings.pop().context("there are bindings")
+    }
+}
+
+async fn insert(store: &Store, workspace: WorkspaceId, bindings: &[BindingRow]) -> Result<()> {
+    for group in bindings.chunks(BINDINGS_AT_ONCE) {
+        store.insert_bindings(workspace, group).await?;
+    }
+    Ok(())
+}
+
+fn bot(workspace: WorkspaceId, number: usize, now: UtcMillis) -> BotRow {
+    BotRow {
+        id: BotId::new(),
+        workspace_id: workspace,
+        name: format!("bot {number}"),
+        description: String::new(),
+        system_prompt: String::new(),
+        model: None,
+        use_agent_sandbox: false,
+        monthly_token_budget: None,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+fn resource(workspace: WorkspaceId, resource_type: &str, number: usize, now: UtcMillis) -> Result<ResourceRow> {
+    Ok(ResourceRow {
+        id: ResourceId::new(),
+        workspace_id: workspace,
+        resource_type: resource_type.parse()?,
+        name: format!("resource {number}"),
+        config: json!({ "api_base": "http://127.0.0.1:9" }),
+        network: json!({}),
+        created_at: now,
+        updated_at: now,
+    })
+}
+
+fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId, now: UtcMillis) -> BindingRow {
+    BindingRow {
+        id: BindingId::new(),
+        workspace_id: workspace,
+        bot_id: bot,
+        resource_id: resource,
+        role_id: None,
+        permissions: Some(json!({ "allowed_operations": ["echo.*"] })),
+        scope_constraints: json!({ "repos": ["acme/*"] }),
+        delegate: None,
+        allow_calls: json!([]),
+        allow_subscribe: false,
+        limits: None,
+        calls_per_minute: None,
+        enabled: true,
+        expires_at: None,
+        created_at: now,
+        updated_at: now,
+    }
+}
