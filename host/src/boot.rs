@@ -352,5 +352,8 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         if let Err(error) = app.oauth.purge().await {
             tracing::warn!(%error, "authorizations that have ended were not dropped");
         }
+        if let Err(error) = app.policy.forget_changes().await {
+            tracing::warn!(%error, "the names of rows that changed long ago were not deleted");
+        }
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod api_key;
 mod assemble;
+mod bound;
 pub mod key_uses;
 pub mod pattern_limits;
 pub mod row_seals;
@@ -19,26 +20,31 @@ pub mod verification;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use monstrum_egress::Scope;
 use monstrum_guardian::{BindingRules, DelegationRules, PatternList, RoleRules};
 use monstrum_manifest::{ConfiguredTool, MatchMode, configured_tools, is_own_tool};
-use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError};
+use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError, VerifiedPolicy};
 use monstrum_types::{
-    BindingId, BotId, Effort, KeyId, Overrun, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis,
-    WorkspaceId,
+    BindingId, BotId, CredentialId, Effort, KeyId, Overrun, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName,
+    UtcMillis, WorkspaceId,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use crate::beside::FreedBeside;
 use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential, ServedResource};
 use crate::fair_queue::Share;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
+use crate::policy::bound::Bound;
 use crate::policy::key_uses::LastUse;
+use crate::policy::pattern_limits::{PatternBytes, compiled_bytes, lists_of_binding};
 use crate::policy::sharing::Sharing;
 use crate::policy::verification::{Reported, Verification};
 
@@ -46,6 +52,9 @@ use crate::policy::verification::{Reported, Verification};
 const TOOLS_STEPS: u64 = 1 << 16;
 /// Steps for each byte of the configuration, which defines the tools.
 const TOOLS_STEPS_PER_BYTE: u64 = 512;
+
+/// How long the names of changed rows are kept at least: much longer than a host takes from one look to the next.
+const CHANGES_KEPT: Duration = Duration::from_secs(3_600);
 
 /// An API key.
 #[derive(Clone, Debug)]
@@ -82,6 +91,20 @@ impl Bot {
     /// A binding of the bot that is active at `now`.
     pub fn binding(&self, id: BindingId, now: UtcMillis) -> Option<&Arc<Binding>> {
         self.bindings.iter().find(|binding| binding.row.id == id && binding.is_active(now))
+    }
+
+    /// The rows of its bindings. The binding of the switch has none.
+    fn stored_bindings(&self) -> impl Iterator<Item = &BindingRow> {
+        let bound = self.bindings.iter().filter(|binding| binding.resource.is_stored).map(|binding| &binding.row);
+        bound.chain(&self.dormant)
+    }
+
+    /// The most memory of the compiled patterns of its bindings. Those of dormant bindings are compiled as soon as their
+    /// plugin serves.
+    fn pattern_bytes(&self) -> u64 {
+        let bound = self.bindings.iter().map(|binding| binding.pattern_bytes);
+        let dormant = self.dormant.iter().map(|row| compiled_bytes(lists_of_binding(row)));
+        bound.chain(dormant).fold(0, u64::saturating_add)
     }
 }
 
@@ -227,34 +250,41 @@ pub struct NetworkRules {
     pub allow_http: bool,
 }
 
-/// The policy in force at one moment.
-#[derive(Default)]
+/// A tool that a manifest declares, and the plugin that serves it.
+type ServedTool = (Arc<Plugin>, Arc<Tool>);
+
+/// The policy in force at one moment. Successive snapshots share what has not changed.
+#[derive(Clone, Default)]
 pub struct Snapshot {
     pub generation: i64,
     /// Whether the rows match their seals.
     pub verification: Verification,
-    keys: HashMap<[u8; 32], Key>,
-    key_hashes: HashMap<KeyId, [u8; 32]>,
-    workspaces: HashMap<String, WorkspaceId>,
+    keys: imbl::HashMap<[u8; 32], Key>,
+    key_hashes: imbl::HashMap<KeyId, [u8; 32]>,
+    workspaces: Arc<HashMap<String, WorkspaceId>>,
     default_workspace: Option<WorkspaceId>,
-    bots: HashMap<BotId, Arc<Bot>>,
-    bots_by_name: HashMap<(WorkspaceId, String), BotId>,
-    roles: HashMap<RoleId, Arc<Role>>,
-    resources: HashMap<ResourceId, Arc<Resource>>,
+    bots: imbl::HashMap<BotId, Arc<Bot>>,
+    bots_by_name: imbl::HashMap<(WorkspaceId, String), BotId>,
+    roles: imbl::HashMap<RoleId, Arc<Role>>,
+    resources: imbl::HashMap<ResourceId, Arc<Resource>>,
+    /// The resources of the credentials.
+    credential_owners: imbl::HashMap<CredentialId, ResourceId>,
+    bound: Bound,
     /// The issuer of the tokens of a type in a workspace.
-    issuers: HashMap<(WorkspaceId, ResourceTypeId), Issuer>,
-    types: HashMap<ResourceTypeId, Arc<Plugin>>,
-    tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
+    issuers: Arc<HashMap<(WorkspaceId, ResourceTypeId), Issuer>>,
+    types: Arc<HashMap<ResourceTypeId, Arc<Plugin>>>,
+    tools: Arc<HashMap<ToolName, ServedTool>>,
+    /// The plugin of the sandbox, if it serves.
+    sandbox: Option<Arc<Plugin>>,
     sharing: Sharing,
-    owners: Owners,
-    /// The most memory of the compiled patterns of each workspace.
-    pattern_bytes: HashMap<WorkspaceId, u64>,
+    owners: Arc<Owners>,
+    patterns: PatternBytes,
 }
 
 impl Snapshot {
     /// The most memory of the compiled patterns of a workspace.
     pub fn pattern_bytes(&self, workspace: WorkspaceId) -> u64 {
-        self.pattern_bytes.get(&workspace).copied().unwrap_or_default()
+        self.patterns.of(workspace)
     }
 
     /// The key with this SHA-256.
@@ -300,7 +330,7 @@ impl Snapshot {
 
     /// The bindings of this workspace that have a role.
     pub fn bindings_of_role(&self, workspace: WorkspaceId, role: RoleId) -> impl Iterator<Item = &Arc<Binding>> {
-        let bots = self.bots.values().filter(move |bot| bot.row.workspace_id == workspace);
+        let bots = self.bound.of_role(role).filter_map(move |bot| self.bot(workspace, *bot));
         bots.flat_map(|bot| &bot.bindings).filter(move |binding| binding.row.role_id == Some(role))
     }
 
@@ -363,7 +393,7 @@ impl Snapshot {
     }
 
     /// A tool that a manifest declares, and the plugin that serves it.
-    pub fn tool(&self, name: &ToolName) -> Option<&(Arc<Plugin>, Arc<Tool>)> {
+    pub fn tool(&self, name: &ToolName) -> Option<&ServedTool> {
         self.tools.get(name)
     }
 
@@ -390,9 +420,31 @@ pub struct Policy {
     renewals: tokio::sync::watch::Sender<()>,
     /// The number of requested renewals.
     requested: AtomicU64,
-    /// Held during a renewal, so that an older read never replaces a newer one. The value is the number of requested
-    /// renewals that are done.
-    renewing: tokio::sync::Mutex<u64>,
+    /// Held during a renewal, so that an older read never replaces a newer one.
+    renewing: tokio::sync::Mutex<Renewed>,
+    /// A generation, and when it was current. See [`Policy::forget_changes`].
+    noted_generation: Mutex<Option<(Instant, i64)>>,
+}
+
+/// What the last renewal did.
+#[derive(Default)]
+struct Renewed {
+    /// The number of requested renewals that are done.
+    requests: u64,
+    /// What the next renewal continues from; `None` if it must read everything.
+    base: Option<Base>,
+}
+
+/// The verified rows and the plugins of the current snapshot.
+struct Base {
+    verified: VerifiedPolicy,
+    serving: Vec<Arc<Plugin>>,
+}
+
+impl Base {
+    fn serves(&self, serving: &[Arc<Plugin>]) -> bool {
+        self.serving.len() == serving.len() && self.serving.iter().zip(serving).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
 }
 
 impl Policy {
@@ -408,6 +460,7 @@ impl Policy {
             renewals: tokio::sync::watch::Sender::new(()),
             requested: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
+            noted_generation: Mutex::default(),
         };
         policy.renew().await?;
         Ok(policy)
@@ -432,13 +485,13 @@ impl Policy {
     /// until the new one is assembled; if that fails, calls stop.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let turn = self.requested.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut done = self.renewing.lock().await;
-        if *done >= turn {
+        let mut renewed = self.renewing.lock().await;
+        if renewed.requests >= turn {
             // A renewal that began after this change has brought it into force.
             return Ok(());
         }
         let requested = self.requested.load(Ordering::Acquire);
-        match self.assemble().await {
+        match self.assemble(&mut renewed.base).await {
             Ok(snapshot) => {
                 self.reported.report(&self.store, &snapshot.verification);
                 let before = self.snapshot.swap(Arc::new(snapshot));
@@ -446,7 +499,7 @@ impl Policy {
                 drop(FreedBeside::new(before, true));
                 self.renewals.send_replace(());
                 self.stale.store(false, Ordering::Release);
-                *done = requested;
+                renewed.requests = requested;
                 Ok(())
             }
             Err(error) => {
@@ -456,16 +509,47 @@ impl Policy {
         }
     }
 
-    /// Reads all rows and assembles the snapshot on a blocking thread.
-    async fn assemble(&self) -> Result<Snapshot, StoreError> {
-        let rows = self.store.snapshot().await?;
+    /// Assembles the snapshot on a blocking thread: from the rows that changed since the current one or, if they do not
+    /// suffice, from all rows.
+    async fn assemble(&self, base: &mut Option<Base>) -> Result<Snapshot, StoreError> {
         let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
-        let assembled =
-            tokio::task::spawn_blocking(move || assemble::snapshot(rows, &serving, &refresher, &before)).await;
-        assembled.map_err(|error| StoreError::Unavailable {
-            what: "the policy could not be assembled".to_owned(),
-            source: Box::new(error),
-        })
+        // If this fails, the next renewal reads everything.
+        if let Some(base_before) = base.take().filter(|base| base.serves(&serving) && before.verification.is_whole())
+            && let Some((changes, verified)) = self.store.changes_since(&base_before.verified).await?
+        {
+            let snapshot = beside(move || assemble::changed(changes, &refresher, &before)).await?;
+            *base = Some(Base { verified, serving });
+            return Ok(snapshot);
+        }
+        let mut rows = self.store.snapshot().await?;
+        let verified = std::mem::take(&mut rows.verified);
+        let plugins = serving.clone();
+        let snapshot = beside(move || assemble::snapshot(rows, &plugins, &refresher, &before)).await?;
+        *base = Some(Base { verified, serving });
+        Ok(snapshot)
+    }
+
+    /// Deletes the names of changed rows after an hour; a host that has not read them by then reads everything. Call this
+    /// now and then.
+    pub async fn forget_changes(&self) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let current = self.load().generation;
+        let due = {
+            let mut noted = self.noted_generation.lock();
+            match *noted {
+                Some((at, _)) if now.duration_since(at) < CHANGES_KEPT => return Ok(()),
+                _ => noted.replace((now, current)),
+            }
+        };
+        if let Some((_, number)) = due {
+            self.store.forget_changes(number).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the next renewal read everything.
+    async fn distrust(&self) {
+        self.renewing.lock().await.base = None;
     }
 
     /// Renews the snapshot if it lacks a change: the handler of the change was cancelled, or another process made it.
@@ -484,10 +568,19 @@ impl Policy {
     /// so a host does not rely on it alone.
     pub async fn renew_if_seals_differ(&self) -> Result<(), StoreError> {
         if !self.load().verification.is_of(&self.store.seal_generations().await?) {
+            self.distrust().await;
             self.renew().await?;
         }
         Ok(())
     }
+}
+
+/// Runs `assemble` on a blocking thread.
+async fn beside(assemble: impl FnOnce() -> Snapshot + Send + 'static) -> Result<Snapshot, StoreError> {
+    tokio::task::spawn_blocking(assemble).await.map_err(|error| StoreError::Unavailable {
+        what: "the policy could not be assembled".to_owned(),
+        source: Box::new(error),
+    })
 }
 
 fn key_hash(row: &KeyRow) -> Option<[u8; 32]> {

@@ -1,10 +1,10 @@
-//! Sealed credentials of resources. They have their own table, so that resources can be read and changed without them.
+//! Sealed credentials of resources. They have a separate table, so resources can be read and changed without them.
 
 use monstrum_types::{CredentialId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{args, values};
-use crate::rows::{Scope, authentic, change};
+use crate::db::{args, retry, values};
+use crate::rows::{ChangedRow, RowName, Scope, Table, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `credentials`.
@@ -13,17 +13,17 @@ pub struct CredentialRow {
     pub id: CredentialId,
     pub workspace_id: WorkspaceId,
     pub resource_id: ResourceId,
-    /// Always `shared`: there are no credentials per user yet.
+    /// Always `shared`, because credentials per user do not exist yet.
     pub subject_kind: String,
-    /// Empty for a shared credential.
+    /// Always empty for a shared credential.
     pub subject_id: String,
     pub auth_method: String,
-    /// The text of a sealed record.
+    /// A sealed record in its text form.
     pub sealed: String,
-    /// The version of the master key that sealed it.
+    /// The version of the master key that sealed the record.
     pub key_version: i64,
-    /// The resource type, auth method, audience and inject rules at the time it was saved. The sealed record is bound
-    /// to them.
+    /// The resource type, auth method, audience and inject rules when the credential was saved. The sealed record is
+    /// bound to these values.
     pub given_for: Value,
     pub status: String,
     pub expires_at: Option<UtcMillis>,
@@ -39,6 +39,8 @@ authentic! {
 
 pub(crate) const OF_RESOURCE: &str =
     concat!("select ", columns!(), " from credentials where workspace_id = $1 and resource_id = $2");
+pub(crate) const OF_RESOURCE_ID: &str =
+    concat!("select ", columns!(), " from credentials where resource_id = $1 order by id");
 const OF_SUBJECT: &str = concat!(
     "select ",
     columns!(),
@@ -54,14 +56,14 @@ const PAGE: &str =
     concat!("select ", columns!(), " from credentials where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl Store {
-    /// Saves a credential, and replaces the one that the resource has for the same subject.
+    /// Saves a credential. Replaces the existing credential of the resource for the same subject.
     pub async fn put_credential(&self, row: &CredentialRow) -> Result<(), StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
-            // Each save has a new id, and the sealed record is bound to it.
+            // Replace the row instead of updating it: each save has a new id, and the sealed record is bound to its id.
             let subject = args![row.resource_id, &row.subject_kind, &row.subject_id];
             let held: Vec<CredentialRow> = change.all(OF_SUBJECT, subject).await?;
             if held.iter().any(|held| held.workspace_id != row.workspace_id) {
-                // The resource belongs to another workspace.
+                // The resource belongs to another workspace than the new credential.
                 return Err(StoreError::UnknownReference);
             }
             change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
@@ -72,7 +74,7 @@ impl Store {
         })
     }
 
-    /// The shared credential of a resource.
+    /// Returns the shared credential of a resource.
     pub async fn credential(
         &self,
         workspace: WorkspaceId,
@@ -81,7 +83,7 @@ impl Store {
         self.authentic_one(SHARED, args![workspace, resource]).await
     }
 
-    /// A page of the credentials of the workspace.
+    /// Returns a page of the credentials in a workspace.
     pub async fn credentials(
         &self,
         workspace: WorkspaceId,
@@ -90,8 +92,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Updates a credential whose permissions an operator has confirmed. Returns false, and writes nothing, if its
-    /// sealed record differs from `sealed`, or if a host is refreshing it: the refreshed tokens would be lost.
+    /// Updates a credential after an operator has confirmed its permissions. Writes nothing and returns `false` if
+    /// the stored record is no longer `sealed`. Does the same while a host is refreshing the credential, because the
+    /// refreshed tokens would be lost.
     pub async fn update_credential(
         &self,
         row: &CredentialRow,
@@ -128,8 +131,8 @@ impl Store {
         })
     }
 
-    /// Leases the refresh of a credential until `until`. Returns false if another host has an unexpired lease, or if
-    /// the sealed record has changed since `row` was read.
+    /// Acquires a lease until `until` for refreshing a credential. Returns `false` if another host holds an unexpired
+    /// lease, or if the sealed record has changed since `row` was read.
     pub async fn claim_refresh(
         &self,
         row: &CredentialRow,
@@ -141,7 +144,7 @@ impl Store {
         Ok(self.db.run(sql, args![row.id, &row.sealed, now, until]).await? > 0)
     }
 
-    /// Releases the lease of a failed refresh, so that another host can try immediately.
+    /// Releases the lease after a failed refresh, so that another host can retry immediately.
     pub async fn release_refresh(&self, row: &CredentialRow, until: UtcMillis) -> Result<(), StoreError> {
         let sql =
             "update credentials set refreshing_until = null where id = $1 and sealed = $2 and refreshing_until = $3";
@@ -149,9 +152,27 @@ impl Store {
         Ok(())
     }
 
-    /// Stores refreshed tokens and ends the lease. Returns false, and writes nothing, if the sealed record differs from
-    /// `sealed`.
+    /// Stores refreshed tokens and releases the lease. Writes nothing and returns `false` if the stored record is no
+    /// longer `sealed`. The policy does not change: other hosts read the row again when their token has expired or is
+    /// rejected.
     pub async fn put_refreshed(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
+        retry!(self.replace_tokens(row, sealed, &[]))
+    }
+
+    /// Like [`Store::put_refreshed`], but for a credential that the provider rejected. Also makes other hosts read
+    /// the row again.
+    pub async fn put_refused(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
+        let name = RowName { table: Table::Credentials, key: row.id.to_string() };
+        let changed = [ChangedRow { name, scope: Scope::from(row.workspace_id) }];
+        retry!(self.replace_tokens(row, sealed, &changed))
+    }
+
+    async fn replace_tokens(
+        &self,
+        row: &CredentialRow,
+        sealed: &str,
+        changed: &[ChangedRow],
+    ) -> Result<bool, StoreError> {
         let sql = "update credentials set sealed = $4, key_version = $5, status = $6, expires_at = $7, updated_at = $8, \
                    refreshing_until = null where workspace_id = $1 and id = $2 and sealed = $3";
         let args = args![
@@ -164,11 +185,16 @@ impl Store {
             row.expires_at,
             row.updated_at,
         ];
-        // No column under the MAC changes. Hosts must still reload the row, which they hold in memory.
-        Ok(self.run_and_notify(sql, args).await? > 0)
+        let mut session = self.db.write().await?;
+        let is_written = session.run(sql, args).await? > 0;
+        if is_written && !changed.is_empty() {
+            session.record_changes(changed, &[]).await?;
+        }
+        session.commit().await?;
+        Ok(is_written)
     }
 
-    /// Deletes the shared credential of a resource. Returns whether it existed.
+    /// Deletes the shared credential of a resource. Returns whether the credential existed.
     pub async fn delete_credential(&self, workspace: WorkspaceId, resource: ResourceId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<CredentialRow>(SHARED, args![workspace, resource]).await

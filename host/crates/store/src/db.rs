@@ -1,8 +1,8 @@
-//! Connections, transactions, parameters and rows.
+//! Database connections, transactions, parameters and rows.
 //!
-//! Every statement of this crate goes through [`Session::run`] or [`Session::fetch`], with one text for all databases:
-//! `$1` parameters, and only SQL that both SQLite and PostgreSQL support. To add a database, add a variant to the enums
-//! in this file and an arm to each match.
+//! Except for bulk inserts, all statements of this crate run through [`Session::run`] or [`Session::fetch`]. The same
+//! SQL text is used for all databases: it has `$1` parameters and uses only SQL that both SQLite and PostgreSQL
+//! support. To add a database, add a variant to the enums in this file and an arm to each match.
 
 mod args;
 mod bulk;
@@ -21,12 +21,12 @@ pub(crate) use bulk::BulkInsert;
 pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
 pub(crate) use row::{ColumnValue, FromRow, Row, from_row, invalid_column};
 
-/// How often a transaction is attempted that the database aborts because of a deadlock or a serialization failure. Of
-/// two transactions in conflict one succeeds each time.
+/// The maximum number of attempts for a transaction that the database aborts because of a deadlock or a serialization
+/// failure. At each attempt, one of two conflicting transactions succeeds.
 pub(crate) const ATTEMPTS_MAX: u32 = 5;
 
-/// Runs a transaction, again if the database aborts it in favour of another one. (This is a macro because the compiler
-/// cannot prove that the future of a closure over references is `Send`.)
+/// Runs a transaction, and retries it if the database aborts it because of a conflict with another transaction. (This
+/// is a macro because the compiler cannot prove that the future of a closure over references is `Send`.)
 macro_rules! retry {
     ($transaction:expr) => {{
         let mut attempt = 1;
@@ -44,7 +44,8 @@ pub(crate) use retry;
 /// An open database.
 #[derive(Clone)]
 pub(crate) enum Db {
-    /// One connection writes, so that writers queue in the pool and not at the lock of the file; a few others read.
+    /// A single connection for writes, so that writers queue in the pool and not at the file lock, and a few for
+    /// reads.
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,
@@ -52,7 +53,8 @@ pub(crate) enum Db {
     Postgres(Postgres),
 }
 
-/// A connection or transaction that runs statements. If it is dropped without [`Session::commit`], it is rolled back.
+/// A connection or transaction that runs statements. Dropping it without [`Session::commit`] rolls the transaction
+/// back.
 pub(crate) enum Session {
     SqliteRead(PoolConnection<Sqlite>),
     SqliteTransaction(Transaction<'static, Sqlite>),
@@ -60,7 +62,7 @@ pub(crate) enum Session {
 }
 
 impl Db {
-    /// For single reads.
+    /// Acquires a session for independent reads.
     pub(crate) async fn read(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { readers, .. } => readers.acquire().await.map(Session::SqliteRead).map_err(of_driver),
@@ -68,7 +70,7 @@ impl Db {
         }
     }
 
-    /// For several reads of one consistent snapshot.
+    /// Begins a transaction for several reads of one consistent snapshot.
     pub(crate) async fn read_consistently(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { readers, .. } => readers.begin().await.map(Session::SqliteTransaction).map_err(of_driver),
@@ -76,7 +78,7 @@ impl Db {
         }
     }
 
-    /// For a scan of a whole table, which may take minutes.
+    /// Acquires a session for a scan of a whole table, which may take minutes.
     pub(crate) async fn read_at_length(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { .. } => self.read().await,
@@ -84,7 +86,8 @@ impl Db {
         }
     }
 
-    /// For writes. SQLite takes its lock at once: a transaction that begins with a read could fail at its first write.
+    /// Begins a transaction for writes. SQLite acquires its write lock immediately, because a transaction that begins
+    /// with a read could fail at its first write.
     pub(crate) async fn write(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { writer, .. } => {
@@ -94,7 +97,8 @@ impl Db {
         }
     }
 
-    /// Inserts rows, given as one sequence of values, in one transaction. They are on disk when this returns.
+    /// Inserts rows in one transaction. `values` contains the values of all rows, one row after another. The rows are
+    /// on disk when this returns.
     pub(crate) async fn insert_rows(&self, insert: &'static BulkInsert, values: &[Arg<'_>]) -> Result<(), StoreError> {
         match self {
             Db::Sqlite { .. } => {
@@ -110,7 +114,7 @@ impl Db {
     pub(crate) async fn close(&self) {
         match self {
             Db::Sqlite { writer, readers } => {
-                // Readers first: the last connection to close checkpoints the write-ahead log.
+                // Close the readers first, because the last connection to close checkpoints the write-ahead log.
                 readers.close().await;
                 writer.close().await;
             }
@@ -118,50 +122,30 @@ impl Db {
         }
     }
 
-    /// All rows of a query.
+    /// Returns all rows of a query.
     pub(crate) async fn all<T: FromRow>(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<Vec<T>, StoreError> {
         self.read().await?.all(sql, args).await
     }
 
-    /// The first row of a query.
+    /// Returns the first row of a query.
     pub(crate) async fn one<T: FromRow>(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<Option<T>, StoreError> {
         self.read().await?.one(sql, args).await
     }
 
-    /// Runs one statement that writes. Returns how many rows it changed.
+    /// Runs a single statement that writes, and returns the number of changed rows. If the database aborts the
+    /// transaction because of a conflict with another one, retries it.
     pub(crate) async fn run(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
-        self.run_then(sql, args, None).await
-    }
-
-    /// Runs one statement that writes and, if it changed any row, a second one in the same transaction. Returns how
-    /// many rows the first one changed. Retries the transaction if the database aborted it in favour of another.
-    pub(crate) async fn run_then(
-        &self,
-        sql: &'static str,
-        args: &[Arg<'_>],
-        then: Option<&'static str>,
-    ) -> Result<u64, StoreError> {
-        retry!(self.run_once(sql, args, then))
-    }
-
-    async fn run_once(
-        &self,
-        sql: &'static str,
-        args: &[Arg<'_>],
-        then: Option<&'static str>,
-    ) -> Result<u64, StoreError> {
-        let mut session = self.write().await?;
-        let changed = session.run(sql, args).await?;
-        if let Some(then) = then.filter(|_| changed > 0) {
-            session.run(then, &[]).await?;
-        }
-        session.commit().await?;
-        Ok(changed)
+        retry!(async {
+            let mut session = self.write().await?;
+            let changed = session.run(sql, args).await?;
+            session.commit().await?;
+            Ok(changed)
+        })
     }
 }
 
 impl Session {
-    /// Runs a statement without a result. Returns how many rows it changed.
+    /// Runs a statement that returns no rows. Returns the number of changed rows.
     pub(crate) async fn run(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         debug_assert_eq!(parameters(sql), args.len(), "SQLite would bind NULL for a missing value: {sql}");
         self.execute(sql, args).await
@@ -179,7 +163,7 @@ impl Session {
         Ok(done.rows_affected())
     }
 
-    /// Runs a query and fetches all rows of its result.
+    /// Runs a query and returns all rows of its result.
     pub(crate) async fn fetch(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<Vec<Row>, StoreError> {
         debug_assert_eq!(parameters(sql), args.len(), "SQLite would bind NULL for a missing value: {sql}");
         let connection = match self {
@@ -193,12 +177,12 @@ impl Session {
         Ok(rows.into_iter().map(Row::Sqlite).collect())
     }
 
-    /// All rows of a query.
+    /// Returns all rows of a query.
     pub(crate) async fn all<T: FromRow>(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<Vec<T>, StoreError> {
         self.fetch(sql, args).await?.iter().map(T::from_row).collect()
     }
 
-    /// The first row of a query.
+    /// Returns the first row of a query.
     pub(crate) async fn one<T: FromRow>(
         &mut self,
         sql: &'static str,
@@ -207,7 +191,7 @@ impl Session {
         self.fetch(sql, args).await?.first().map(T::from_row).transpose()
     }
 
-    /// Commits the changes. They are on disk when this returns.
+    /// Commits the transaction. Its changes are on disk when this returns.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         match self {
             Session::SqliteRead(_) => Ok(()),
@@ -217,7 +201,7 @@ impl Session {
     }
 }
 
-/// The number of parameters of a statement: the highest `$n`.
+/// Returns the number of parameters of a statement, which is the highest `n` of all `$n`.
 fn parameters(sql: &str) -> usize {
     let numbers = sql.split('$').skip(1).filter_map(|rest| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -226,7 +210,7 @@ fn parameters(sql: &str) -> usize {
     numbers.max().unwrap_or(0)
 }
 
-/// How many statements this thread has run, and how many rows it has read.
+/// Counters for the statements that the current thread has run and the rows that it has read.
 #[cfg(test)]
 pub(crate) mod statement_counts {
     use std::cell::Cell;
@@ -239,7 +223,7 @@ pub(crate) mod statement_counts {
         COUNTS.set((COUNTS.get().0 + 1, COUNTS.get().1 + rows));
     }
 
-    /// Statements and rows since the last call.
+    /// Returns the numbers of statements and rows since the previous call.
     pub(crate) fn take() -> (usize, usize) {
         COUNTS.take()
     }

@@ -1,8 +1,9 @@
-//! All SQL statements of Monstrum: one file per kind of row, each statement written once for SQLite and PostgreSQL.
+//! The database layer of Monstrum, with all its SQL statements. There is one file per kind of row, and each statement
+//! is written once for both SQLite and PostgreSQL.
 //!
-//! Statements on rows of a workspace take its id, so that rows of other workspaces are never found. A change of a row
-//! from which the policy is compiled raises the generation of the policy in the same transaction. This crate handles
-//! neither keys nor the content of sealed records, and it is the only one that uses sqlx.
+//! Statements on rows of a workspace require the workspace id, so they never find rows of other workspaces. A change
+//! of a row that is part of the policy raises the generation of the policy in the same transaction. This crate
+//! handles neither key material nor the content of sealed records. It is the only crate that uses sqlx.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +52,10 @@ pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary, StoredManif
 pub use policy::PolicyRows;
 pub use resources::ResourceRow;
 pub use roles::RoleRow;
-pub use rows::{RowName, RowsDone, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope, VerifiedRows};
+pub use rows::{
+    Changed, PolicyChanges, RowName, RowsDone, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope,
+    VerifiedPolicy, VerifiedRows,
+};
 pub use sandboxes::{RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use trust::TrustRow;

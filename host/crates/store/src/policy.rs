@@ -1,18 +1,18 @@
-//! The rows from which the policy is compiled, and their generation.
+//! The rows that the policy is compiled from, and their generation.
 
 use std::collections::HashMap;
 
-use crate::db::{Arg, Session, args};
-use crate::rows::{SeenGenerations, StoredRows};
+use crate::db::{Session, args};
+use crate::rows::{SeenGenerations, StoredRows, VerifiedPolicy};
 use crate::{
     BindingRow, BotRow, CredentialRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, RoleRow, RowName, Scope, Store,
     StoreError, UnverifiedScope, WorkspaceRow,
 };
 
-/// A consistent snapshot of all rows that decide about calls.
+/// A consistent snapshot of all rows that affect decisions about calls.
 #[derive(Clone, Debug)]
 pub struct PolicyRows {
-    /// Grows with every change.
+    /// The generation of the policy, which increases with every change.
     pub generation: i64,
     /// All workspaces.
     pub workspaces: Vec<WorkspaceRow>,
@@ -30,30 +30,32 @@ pub struct PolicyRows {
     pub bots: Vec<BotRow>,
     /// All bindings.
     pub bindings: Vec<BindingRow>,
-    /// The plugin of each resource type and tool name.
+    /// The owner of each resource type and tool name.
     pub owners: Vec<OwnerRow>,
     /// The generation of each verified scope.
     pub scope_generations: HashMap<Scope, i64>,
-    /// The sum of the generations for a signed head of the audit; zero while the instance is unverified.
+    /// The sum of the generations, for a signed head of the audit log; zero while the instance is unverified.
     pub generations_total: i64,
-    /// Rows with a missing or wrong MAC, which the lists leave out.
+    /// The rows with a missing or wrong MAC, which the lists omit.
     pub refused: Vec<RowName>,
-    /// Scopes whose rows differ from those that were sealed. The lists contain only the workspaces and keys of such a
-    /// scope; if it is the instance, this applies to all workspaces.
+    /// The scopes whose rows are not the rows that were sealed. For such a scope, the lists contain only workspaces
+    /// and keys. If the instance is unverified, this applies to all workspaces.
     pub unverified: Vec<UnverifiedScope>,
+    /// The verified state of these rows, for verifying later changes.
+    pub verified: VerifiedPolicy,
 }
 
 const GENERATION: &str = "select generation as value from settings where id = 1";
-const BUMP: &str = "update settings set generation = generation + 1 where id = 1";
+const BUMP: &str = "update settings set generation = generation + 1 where id = 1 returning generation as value";
 
 impl Store {
-    /// The current generation of the policy.
+    /// Returns the current generation of the policy.
     pub async fn generation(&self) -> Result<i64, StoreError> {
         let mut session = self.db.read().await?;
         generation(&mut session).await
     }
 
-    /// Reads all rows from which the policy is compiled, in one transaction.
+    /// Reads all rows that the policy is compiled from, in one transaction.
     pub async fn snapshot(&self) -> Result<PolicyRows, StoreError> {
         let seen = SeenGenerations::of(self)?;
         let mut session = self.db.read_consistently().await?;
@@ -75,26 +77,25 @@ impl Store {
             generations_total: trusted.generations_total,
             refused: trusted.refused,
             unverified: trusted.unverified,
+            verified: VerifiedPolicy::new(generation, trusted.generations_total, trusted.verified),
         });
         Ok(rows.await)
-    }
-
-    /// Runs one statement on columns that are not under a MAC, and makes hosts reload the policy if it changed any row.
-    /// Returns how many rows it changed.
-    pub(crate) async fn run_and_notify(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
-        self.db.run_then(sql, args, Some(BUMP)).await
     }
 }
 
 impl Session {
-    /// Raises the generation of the policy, in the transaction that changes it. Hosts reload the policy then.
-    pub(crate) async fn bump_generation(&mut self) -> Result<(), StoreError> {
-        self.run(BUMP, args![]).await?;
-        Ok(())
+    /// Raises the generation of the policy. The row of the generation stays locked until the end of the transaction,
+    /// so that generations are in the order of the commits.
+    pub(crate) async fn next_generation(&mut self) -> Result<i64, StoreError> {
+        self.one(BUMP, args![]).await?.ok_or_else(no_settings)
     }
 }
 
-async fn generation(session: &mut Session) -> Result<i64, StoreError> {
+fn no_settings() -> StoreError {
+    StoreError::Corrupt { what: "`settings` has no row".to_owned() }
+}
+
+pub(crate) async fn generation(session: &mut Session) -> Result<i64, StoreError> {
     let generation = session.one(GENERATION, args![]).await?;
-    generation.ok_or_else(|| StoreError::Corrupt { what: "`settings` has no row".to_owned() })
+    generation.ok_or_else(no_settings)
 }

@@ -1,15 +1,16 @@
-//! Authenticated rows. Each row that grants a permission carries a MAC under a key that is not in the database. A row
-//! that another program wrote or edited fails this check and is ignored. Each scope (a workspace, or the instance) also
-//! has a seal: the encrypted number of its valid rows and a sum over them. The seal reveals rows that were deleted, or
-//! restored together with their old MAC.
+//! Authenticated rows. Each row that grants a permission has a MAC under a key that is not in the database. A row
+//! that another program has written or edited fails the MAC check and is ignored. Each scope (a workspace or the
+//! instance) also has a seal, which contains the encrypted number and sum of its valid rows. The seal reveals rows
+//! that were deleted, or that were restored together with an older MAC.
 //!
-//! This module owns the list of columns under the MACs, and every write and every read of such rows. It does not handle
-//! key material: the host passes in a [`SealsRows`].
+//! This module owns the list of columns that the MACs cover, and all reads and writes of authenticated rows. It does
+//! not handle key material: the host provides an implementation of [`SealsRows`].
 
 mod change;
 #[cfg(test)]
 mod cost;
 mod encoding;
+mod feed;
 mod read;
 mod rotation;
 mod sealing;
@@ -31,24 +32,26 @@ use crate::db::{Arg, FromRow, Row, args, from_row};
 use crate::{Store, StoreError};
 
 pub(crate) use change::{Change, change, insert};
+pub(crate) use feed::ChangedRow;
+pub use feed::{Changed, PolicyChanges, VerifiedPolicy};
 pub use read::VerifiedRows;
 pub use rotation::RowsDone;
 pub use sealing::{ScopeRow, Unsealed};
 pub use tables::Table;
 pub(crate) use verify::{SeenGenerations, StoredRows, TrustedRows};
 
-/// The size of a stored MAC: the version of the row key, and the HMAC.
+/// The size of a stored MAC in bytes: 4 for the version of the row key, and 32 for the HMAC.
 const MAC_BYTES: usize = 4 + 32;
 
 /// A row key, which authenticates rows and seals scopes.
 pub trait SealsRows: Send + Sync {
-    /// The version of the key.
+    /// Returns the version of the key.
     fn version(&self) -> u32;
 
-    /// HMAC-SHA-256 over the label and `bytes`. Different labels give unrelated values.
+    /// Computes the HMAC-SHA-256 of the label and `bytes`. Different labels result in unrelated values.
     fn mac(&self, label: &str, bytes: &[u8]) -> [u8; 32];
 
-    /// Encrypts the seal of a scope, bound to the scope and its generation.
+    /// Encrypts the seal of a scope and binds it to the scope and its generation.
     fn seal(
         &self,
         plaintext: &[u8],
@@ -56,16 +59,16 @@ pub trait SealsRows: Send + Sync {
         generation: i64,
     ) -> Result<String, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Decrypts a seal. `None` if it was altered, or made for another scope, generation or key.
+    /// Decrypts a seal. Returns `None` if the seal was altered or belongs to another scope, generation or key.
     fn unseal(&self, sealed: &str, scope: &str, generation: i64) -> Option<Vec<u8>>;
 }
 
-/// A set of rows with one seal. Seals are locked in the order of this type.
+/// A set of rows that share one seal. Locks on several seals are acquired in the order of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Root keys, plugins and their versions, trust, owners, and the workspaces themselves.
+    /// The workspaces themselves, root keys, plugins and their versions, trusted keys, and owners of names.
     Instance,
-    /// The rows of a workspace.
+    /// The rows that belong to a workspace.
     Workspace(WorkspaceId),
 }
 
@@ -84,7 +87,7 @@ impl From<Option<WorkspaceId>> for Scope {
     }
 }
 
-/// The table and the primary key of a row.
+/// The table and primary key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowName {
     pub table: Table,
@@ -99,19 +102,19 @@ impl fmt::Display for RowName {
 }
 
 impl RowName {
-    /// The message about a rejected row.
+    /// Returns the message about the rejection of this row.
     #[must_use]
     pub fn refusal(&self) -> String {
         format!("row {self} is not authentic: its MAC is missing or wrong, so it grants nothing")
     }
 }
 
-/// A scope whose rows differ from those that were sealed.
+/// A scope whose rows are not the rows that were sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnverifiedScope {
     pub scope: Scope,
     pub why: String,
-    /// The rows that changed since this process last verified the scope; empty if it never did.
+    /// The rows that have changed since this process last verified the scope; empty if it never verified the scope.
     pub differing: Vec<RowName>,
 }
 
@@ -130,17 +133,17 @@ impl fmt::Display for UnverifiedScope {
 pub(crate) trait Authentic: FromRow + Send + 'static {
     const TABLE: Table;
 
-    /// The scope whose seal counts it.
+    /// Returns the scope of the row, whose seal counts the row if its table is counted.
     fn scope(&self) -> Scope;
 
-    /// The values of the columns under the MAC, in the order of [`tables`].
+    /// Returns the values of the columns that the MAC covers, in the order of [`tables`].
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
-/// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `columns` names
-/// the macro that it defines: the list of these columns and the MAC, for a `select`.
+/// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `columns` is the
+/// name of a macro to define, which expands to the list of all these columns and the MAC for a `select`.
 ///
-/// `covered` are the columns under the MAC, in the order of [`tables`]; `others` are the remaining fields.
+/// `covered` lists the columns that the MAC covers, in the order of [`tables`]. `others` lists the remaining fields.
 macro_rules! authentic {
     (
         $row:ident in $table:ident, columns: $columns:ident, scope: $scope:expr,
@@ -170,11 +173,11 @@ macro_rules! authentic {
 }
 pub(crate) use authentic;
 
-/// The row keys, and what this process has seen of the scopes.
+/// The row keys, and the state of the scopes that this process has observed.
 pub(crate) struct Rows {
-    /// The newest key, which authenticates all rows that are written.
+    /// The newest key, which authenticates all written rows.
     key: Arc<dyn SealsRows>,
-    /// The previous key, whose rows and seals are also valid until the rotation is finished.
+    /// The previous key. Its rows and seals are also valid until the rotation is finished.
     older: Option<Arc<dyn SealsRows>>,
     is_older_retired: AtomicBool,
     known: Mutex<Known>,
@@ -183,24 +186,24 @@ pub(crate) struct Rows {
 #[derive(Default)]
 struct Known {
     scopes: HashMap<Scope, KnownScope>,
-    /// Rows with a missing or wrong MAC.
+    /// The rows that were rejected because their MAC is missing or wrong, or because they cannot be decoded.
     refused: BTreeSet<RowName>,
 }
 
-/// The addend of each row of a scope.
-pub(crate) type Addends = HashMap<RowName, [u8; 32]>;
+/// The addends of the rows of a scope, by row.
+pub(crate) type Addends = imbl::HashMap<RowName, [u8; 32]>;
 
-/// What this process has seen of a scope.
+/// The state of a scope that this process has observed.
 #[derive(Default)]
 struct KnownScope {
-    /// The highest generation.
+    /// The highest generation that this process has observed.
     generation: i64,
     is_unverified: bool,
-    /// The generation at which the scope was last verified, and the addends of its rows then.
-    verified: Option<(i64, Arc<Addends>)>,
+    /// The generation at which the scope was last verified, and the addends of its rows at that time.
+    verified: Option<(i64, Addends)>,
 }
 
-/// The stored MAC of a row, and its addend to the sum of its scope.
+/// The stored MAC of a row, and the row's addend to the sum of its scope.
 pub(crate) struct Macs {
     pub(crate) mac: [u8; MAC_BYTES],
     pub(crate) addend: [u8; 32],
@@ -221,7 +224,7 @@ impl Rows {
         Rows { key, older, is_older_retired: AtomicBool::new(false), known: Mutex::default() }
     }
 
-    /// The previous key, during a rotation.
+    /// Returns the previous key during a rotation.
     fn older(&self) -> Option<&dyn SealsRows> {
         self.older.as_deref().filter(|_| !self.is_older_retired.load(Ordering::Acquire))
     }
@@ -230,7 +233,7 @@ impl Rows {
         std::iter::once(self.key.as_ref()).chain(self.older())
     }
 
-    /// The MAC and the addend of a row that is written.
+    /// Computes the MAC and the addend of a row to be written.
     pub(crate) fn macs(&self, table: Table, values: &[Arg<'_>]) -> Result<Macs, StoreError> {
         Ok(self.macs_of(&encoding::of_values(table, values)?))
     }
@@ -239,7 +242,7 @@ impl Rows {
         Macs::of(self.key.as_ref(), bytes)
     }
 
-    /// Checks the MAC of a row that was read, and returns its addend; `None` if the MAC is missing or wrong.
+    /// Checks the MAC of a row from the database. Returns its addend, or `None` if the MAC is missing or wrong.
     pub(crate) fn verify(&self, table: Table, row: &Row) -> Option<[u8; 32]> {
         let stored: Vec<u8> = row.get("mac").ok()?;
         let version = u32::from_be_bytes(*stored.first_chunk()?);
@@ -252,8 +255,8 @@ impl Rows {
         self.keys().find_map(|key| key.unseal(&seal.sealed, &seal.scope, seal.generation))
     }
 
-    /// The row, if its MAC is valid and all its columns can be read. Otherwise `None`, and the row is recorded for the
-    /// log: a row that another program wrote must not prevent the others from being read.
+    /// Decodes a row if its MAC is valid. Otherwise, or if a column cannot be decoded, records the row as rejected
+    /// and returns `None`. A row that another program wrote must not prevent reading the other rows.
     pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Option<T> {
         let read = self.verify(T::TABLE, row).and_then(|_| T::from_row(row).ok());
         if read.is_none() {
@@ -262,13 +265,13 @@ impl Rows {
         read
     }
 
-    /// The highest generation of each scope that this process has seen. Call this before a transaction begins, which
-    /// must then see at least these generations.
+    /// Returns the highest generation of each scope that this process has seen. Call this before a transaction
+    /// begins. The transaction must then read at least these generations.
     fn seen_generations(&self) -> HashMap<Scope, i64> {
         self.known.lock().scopes.iter().map(|(scope, known)| (*scope, known.generation)).collect()
     }
 
-    /// Records a committed generation.
+    /// Records the generation of a committed change.
     fn record_generation(&self, scope: Scope, generation: i64) {
         let mut known = self.known.lock();
         let known = known.scopes.entry(scope).or_default();
@@ -289,7 +292,7 @@ impl Rows {
     }
 }
 
-/// A row of `policy_seals`.
+/// A row of the table `policy_seals`.
 #[derive(Clone, Debug)]
 pub(crate) struct SealRow {
     scope: String,
@@ -300,13 +303,14 @@ pub(crate) struct SealRow {
 from_row! { SealRow { scope, generation, sealed } }
 
 impl SealRow {
-    /// The seals in a query result. Rows that cannot be read, such as a blob instead of text, are skipped.
+    /// Returns the seals in a query result. Skips rows that cannot be decoded, such as a row with a blob instead of
+    /// text.
     fn all(rows: &[Row]) -> Vec<SealRow> {
         rows.iter().filter_map(|row| SealRow::from_row(row).ok()).collect()
     }
 }
 
-/// Compares in constant time.
+/// Compares two byte strings. The time depends only on their lengths.
 fn is_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -324,8 +328,7 @@ impl Store {
         self.with_row_keys(key, None)
     }
 
-    /// Sets the keys during a rotation: rows under the older key are valid as well, and rows are written under the
-    /// newer.
+    /// Sets the keys during a rotation. Rows are valid under both keys, and are written under the newer key.
     #[must_use]
     pub fn with_row_keys(self, key: Arc<dyn SealsRows>, older: Option<Arc<dyn SealsRows>>) -> Store {
         Store { rows: Some(Arc::new(Rows::new(key, older))), ..self }
@@ -335,9 +338,9 @@ impl Store {
         self.rows.as_ref().ok_or(StoreError::NoRowKey)
     }
 
-    /// The sum of the generations of all scopes. Forged seals and seals of deleted workspaces are skipped. The sum
-    /// grows with each change of an authenticated row and never decreases: the generation of a deleted workspace is
-    /// added to that of the instance.
+    /// Returns the sum of the generations of all scopes. Forged seals and seals of deleted workspaces are skipped.
+    /// The sum grows with each change of an authenticated row and never decreases, because the generation of a
+    /// deleted workspace is added to the generation of the instance.
     pub async fn sealed_generations(&self) -> Result<i64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.read_consistently().await?;
@@ -351,19 +354,19 @@ impl Store {
         Ok(seals.iter().filter(counts).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
     }
 
-    /// The scope and generation of each seal, as stored and without verification.
+    /// Returns the stored scope and generation of each seal, without verification.
     pub async fn seal_generations(&self) -> Result<Vec<(String, i64)>, StoreError> {
         let seals = SealRow::all(&self.db.read().await?.fetch(change::SEALS, args![]).await?);
         Ok(seals.into_iter().map(|seal| (seal.scope, seal.generation)).collect())
     }
 
-    /// Records a row whose content does not match its digests.
+    /// Records that a row was rejected because its content does not match its digests.
     pub(crate) fn refuse(&self, table: Table, key: String) -> Result<(), StoreError> {
         self.rows()?.known.lock().refused.insert(RowName { table, key });
         Ok(())
     }
 
-    /// The rows that were rejected since the store was opened, because their MAC was missing or wrong.
+    /// Returns the rows that were rejected since the store was opened.
     pub fn refused_rows(&self) -> Vec<RowName> {
         self.rows.as_ref().map(|rows| rows.known.lock().refused.iter().cloned().collect()).unwrap_or_default()
     }

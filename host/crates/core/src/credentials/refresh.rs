@@ -313,7 +313,7 @@ impl Refresher {
         if error.is_of_grant() {
             let refused =
                 CredentialRow { status: NEEDS_AUTHORIZATION.to_owned(), updated_at: self.clock.now(), ..row.clone() };
-            let is_marked = self.store.put_refreshed(&refused, &row.sealed).await?;
+            let is_marked = self.store.put_refused(&refused, &row.sealed).await?;
             // If the row has changed, another refresh or save has succeeded.
             return Ok(if is_marked {
                 Attempt::Failed(CredentialState::NeedsAuthorization)

@@ -1,7 +1,7 @@
 //! Assembles a snapshot from the rows. Nothing is compiled here, and unchanged objects are taken over from the previous
 //! snapshot, so the duration of a change does not depend on the rules of other tenants.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use monstrum_egress::{Network, Scope};
@@ -9,13 +9,14 @@ use monstrum_guardian::{
     BindingRules, Delegation, DelegationRules, GrantSource, PatternList, RoleRules, ScopeConstraints, SetSource,
 };
 use monstrum_manifest::{AuthMethod, Manifest, config_values};
-use monstrum_store::{BindingRow, BotRow, CredentialRow, KeyRow, PolicyRows, ResourceRow, RoleRow};
-use monstrum_types::{BindingId, BotId, KeyId, PluginName, ResourceId, WorkspaceId};
+use monstrum_store::{
+    BindingRow, BotRow, Changed, CredentialRow, KeyRow, PolicyChanges, PolicyRows, ResourceRow, RoleRow,
+};
+use monstrum_types::{BindingId, BotId, CredentialId, KeyId, PluginName, ResourceId, RoleId};
 use serde_json::{Map, Value};
 
 use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
-use super::sharing::Sharing;
-use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, key_hash, switch};
+use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, is_same, key_hash, switch};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
@@ -30,54 +31,43 @@ pub(super) fn snapshot(
     before: &Snapshot,
 ) -> Snapshot {
     let verification = Verification::of(&rows);
-    let mut snapshot = Snapshot { generation: rows.generation, verification, ..Snapshot::default() };
+    let mut next = Snapshot { generation: rows.generation, verification, ..Snapshot::default() };
+    let mut workspaces = HashMap::new();
     for workspace in rows.workspaces {
         if workspace.name == monstrum_store::DEFAULT_WORKSPACE {
-            snapshot.default_workspace = Some(workspace.id);
+            next.default_workspace = Some(workspace.id);
         }
-        snapshot.workspaces.insert(workspace.id.to_string(), workspace.id);
-        snapshot.workspaces.insert(workspace.name, workspace.id);
+        workspaces.insert(workspace.id.to_string(), workspace.id);
+        workspaces.insert(workspace.name, workspace.id);
     }
-    let last_uses: HashMap<KeyId, &Arc<LastUse>> = before.keys().map(|key| (key.id, &key.last_use)).collect();
-    snapshot.keys = rows.keys.iter().filter_map(|row| key_entry(row, last_uses.get(&row.id).copied())).collect();
-    snapshot.key_hashes = snapshot.keys.iter().map(|(hash, key)| (key.id, *hash)).collect();
-    snapshot.owners = Owners::new(rows.owners);
-    let sandbox = serve(&mut snapshot, serving);
-    snapshot.issuers = rows
-        .oauth_providers
-        .iter()
-        .map(|row| ((row.workspace_id, row.resource_type.clone()), Issuer::of(row)))
-        .collect();
-    add_resources(&mut snapshot, rows.resources, rows.credentials, refresher, before);
-    snapshot.roles = rows.roles.into_iter().map(|row| (row.id, role(row, before))).collect();
-    add_bots(&mut snapshot, rows.bots, rows.bindings, sandbox.as_ref(), before);
-    snapshot.sharing = Sharing::of(snapshot.bots.values().map(Arc::as_ref));
-    snapshot.pattern_bytes = pattern_bytes(&snapshot);
-    snapshot
-}
-
-/// The most memory of the compiled patterns of each workspace.
-fn pattern_bytes(snapshot: &Snapshot) -> HashMap<WorkspaceId, u64> {
-    let mut sums: HashMap<WorkspaceId, u64> = HashMap::new();
-    let mut add = |workspace: WorkspaceId, bytes: u64| {
-        let sum = sums.entry(workspace).or_default();
-        *sum = sum.saturating_add(bytes);
+    next.workspaces = Arc::new(workspaces);
+    next.owners = Arc::new(Owners::new(rows.owners));
+    serve(&mut next, serving);
+    let issuers = rows.oauth_providers.iter();
+    let issuers = issuers.map(|row| ((row.workspace_id, row.resource_type.clone()), Issuer::of(row)));
+    next.issuers = Arc::new(issuers.collect());
+    let changes = PolicyChanges {
+        keys: rows.keys.into_iter().map(|row| (row.id, Some(row))).collect(),
+        roles: rows.roles.into_iter().map(|row| (row.id, Some(row))).collect(),
+        bots: rows.bots.into_iter().map(|row| (row.id, Some(row))).collect(),
+        resources: rows.resources.into_iter().map(|row| (row.id, Some(row))).collect(),
+        credentials: rows.credentials.into_iter().map(|row| (row.id, Some(row))).collect(),
+        bindings: rows.bindings.into_iter().map(|row| (row.id, Some(row))).collect(),
+        ..PolicyChanges::default()
     };
-    for role in snapshot.roles.values() {
-        add(role.row.workspace_id, role.pattern_bytes);
-    }
-    for bot in snapshot.bots.values() {
-        let active = bot.bindings.iter().map(|binding| binding.pattern_bytes);
-        // Patterns of dormant bindings are compiled as soon as their plugin serves.
-        let dormant = bot.dormant.iter().map(|row| compiled_bytes(lists_of_binding(row)));
-        active.chain(dormant).for_each(|bytes| add(bot.row.workspace_id, bytes));
-    }
-    sums
+    Assembly { next, before, refresher }.with(changes)
 }
 
-/// Adds the serving plugins, and returns the plugin of the sandbox.
-fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) -> Option<Arc<Plugin>> {
-    let mut sandbox = None;
+/// The snapshot after `before` and these changes, with the same serving plugins. Its cost depends on the changes only.
+pub(super) fn changed(changes: PolicyChanges, refresher: &Arc<Refresher>, before: &Snapshot) -> Snapshot {
+    let verification = before.verification.after(&changes);
+    let next = Snapshot { generation: changes.generation, verification, ..before.clone() };
+    Assembly { next, before, refresher }.with(changes)
+}
+
+/// Adds the serving plugins.
+fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) {
+    let (mut types, mut tools) = (HashMap::new(), HashMap::new());
     for plugin in serving {
         // Another host may have approved a takeover. The plugin that this host loaded before must no longer serve.
         if plugin.component.is_some() && !snapshot.owners.permit(plugin) {
@@ -86,67 +76,195 @@ fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) -> Option<Arc<Plugin>
         }
         if plugin.name.as_str() == built_in::SANDBOX {
             // The sandbox is not a resource type: it is granted only by the switch of a bot.
-            sandbox = Some(Arc::clone(plugin));
+            snapshot.sandbox = Some(Arc::clone(plugin));
         } else {
-            snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(plugin));
+            types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(plugin));
         }
         for tool in &plugin.tools {
-            snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(plugin), Arc::clone(tool)));
+            tools.insert(tool.manifest.name.clone(), (Arc::clone(plugin), Arc::clone(tool)));
         }
     }
-    sandbox
+    (snapshot.types, snapshot.tools) = (Arc::new(types), Arc::new(tools));
 }
 
-fn add_resources(
-    snapshot: &mut Snapshot,
-    rows: Vec<ResourceRow>,
-    credentials: Vec<CredentialRow>,
-    refresher: &Arc<Refresher>,
-    before: &Snapshot,
-) {
-    let mut credentials: HashMap<ResourceId, _> =
-        credentials.into_iter().map(|credential| (credential.resource_id, credential)).collect();
-    for row in rows {
-        let Some(plugin) = snapshot.types.get(&row.resource_type).cloned() else { continue };
-        let known = before.resources.get(&row.id);
-        let held = known.and_then(|resource| resource.credential.clone());
-        let credential = credentials.remove(&row.id).map(|credential| match held {
-            Some(held) if held.is_of(&credential) => held,
-            _ => Arc::new(HeldCredential::new(credential, Arc::clone(refresher))),
-        });
-        if let Some(known) = known.filter(|known| known.is_made_of(&row, &plugin, credential.as_ref())) {
-            snapshot.resources.insert(row.id, Arc::clone(known));
-            continue;
-        }
-        let legacy_plugin = snapshot.owners.of_type(&row.resource_type).and_then(|owner| owner.legacy_plugin.clone());
-        if let Some(resource) = resource(row, plugin, legacy_plugin, credential) {
-            snapshot.resources.insert(resource.row.id, Arc::new(resource));
-        }
-    }
+/// A snapshot to which changes are applied.
+struct Assembly<'a> {
+    next: Snapshot,
+    /// The snapshot from which unchanged objects are taken.
+    before: &'a Snapshot,
+    refresher: &'a Arc<Refresher>,
 }
 
-fn add_bots(
-    snapshot: &mut Snapshot,
-    rows: Vec<BotRow>,
-    bindings: Vec<BindingRow>,
-    sandbox: Option<&Arc<Plugin>>,
-    before: &Snapshot,
-) {
-    let known: HashMap<BindingId, &Arc<Binding>> =
-        before.bots.values().flat_map(|bot| &bot.bindings).map(|binding| (binding.row.id, binding)).collect();
-    let mut bound: HashMap<BotId, (Vec<Arc<Binding>>, Vec<BindingRow>)> = HashMap::new();
-    for row in bindings {
-        let (active, dormant) = bound.entry(row.bot_id).or_default();
-        match binding(&row, known.get(&row.id).copied(), snapshot) {
-            Some(binding) => active.push(binding),
-            None => dormant.push(row),
+impl Assembly<'_> {
+    /// The snapshot after these changes.
+    fn with(mut self, changes: PolicyChanges) -> Snapshot {
+        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, .. } = changes;
+        self.change_keys(keys);
+        let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
+        for (id, row) in roles {
+            self.change_role(id, row);
+            affected.extend(self.next.bound.of_role(id));
+        }
+        for id in self.change_resources(resources, credentials) {
+            affected.extend(self.next.bound.of_resource(id));
+        }
+        let mut rows: HashMap<BotId, Changed<BindingId, BindingRow>> = HashMap::new();
+        for (id, row) in bindings {
+            let bot = row.as_ref().map(|row| row.bot_id).or_else(|| self.next.bound.bot_of(id));
+            if let Some(bot) = bot {
+                rows.entry(bot).or_default().insert(id, row);
+            }
+        }
+        affected.extend(rows.keys());
+        self.change_bots(affected, bots, rows);
+        self.next
+    }
+
+    fn change_keys(&mut self, rows: Changed<KeyId, KeyRow>) {
+        for (id, row) in rows {
+            if let Some(hash) = self.next.key_hashes.remove(&id) {
+                self.next.keys.remove(&hash);
+            }
+            let last_use = self.before.key_of_id(id).map(|key| &key.last_use);
+            if let Some((hash, key)) = row.and_then(|row| key_entry(&row, last_use)) {
+                self.next.key_hashes.insert(id, hash);
+                self.next.keys.insert(hash, key);
+            }
         }
     }
-    for row in rows {
-        let (mut bindings, dormant) = bound.remove(&row.id).unwrap_or_default();
+
+    fn change_role(&mut self, id: RoleId, row: Option<RoleRow>) {
+        if let Some(gone) = self.next.roles.remove(&id) {
+            self.next.patterns.remove(gone.row.workspace_id, gone.pattern_bytes);
+        }
+        if let Some(row) = row {
+            let role = role(row, self.before);
+            self.next.patterns.add(role.row.workspace_id, role.pattern_bytes);
+            self.next.roles.insert(id, role);
+        }
+    }
+
+    /// Changes resources and their credentials, and returns the resources that are other objects now.
+    fn change_resources(
+        &mut self,
+        mut rows: Changed<ResourceId, ResourceRow>,
+        credentials: Changed<CredentialId, CredentialRow>,
+    ) -> Vec<ResourceId> {
+        let mut affected: BTreeSet<ResourceId> = rows.keys().copied().collect();
+        let (mut of_resource, mut deleted) = (HashMap::new(), HashSet::new());
+        for (id, credential) in credentials {
+            match credential {
+                Some(credential) => {
+                    affected.insert(credential.resource_id);
+                    of_resource.insert(credential.resource_id, credential);
+                }
+                None => {
+                    deleted.insert(id);
+                    affected.extend(self.next.credential_owners.get(&id));
+                }
+            }
+        }
+        let mut changed = Vec::new();
+        for id in affected {
+            let known = self.next.resources.remove(&id);
+            let held = known.as_ref().and_then(|known| known.credential.clone());
+            if let Some(held) = &held {
+                self.next.credential_owners.remove(&held.row.id);
+            }
+            let row = rows.remove(&id).unwrap_or_else(|| known.as_ref().map(|known| known.row.clone()));
+            let credential = match of_resource.remove(&id) {
+                Some(credential) => Some(self.held(credential, id)),
+                None => held.filter(|held| !deleted.contains(&held.row.id)),
+            };
+            let resource = row.and_then(|row| self.resource(row, credential));
+            if let Some(resource) = &resource {
+                let held = resource.credential.as_ref();
+                self.next.credential_owners.extend(held.map(|held| (held.row.id, id)));
+                self.next.resources.insert(id, Arc::clone(resource));
+            }
+            if !is_same(known.as_ref(), resource.as_ref()) {
+                changed.push(id);
+            }
+        }
+        changed
+    }
+
+    /// The credential of this row, from the previous snapshot if it has not changed.
+    fn held(&self, row: CredentialRow, resource: ResourceId) -> Arc<HeldCredential> {
+        let known = self.before.resources.get(&resource).and_then(|known| known.credential.as_ref());
+        match known.filter(|held| held.is_of(&row)) {
+            Some(held) => Arc::clone(held),
+            None => Arc::new(HeldCredential::new(row, Arc::clone(self.refresher))),
+        }
+    }
+
+    /// The resource of this row, from the previous snapshot if nothing of it has changed. `None` if no plugin serves its
+    /// type, or if the row is unreadable.
+    fn resource(&self, row: ResourceRow, credential: Option<Arc<HeldCredential>>) -> Option<Arc<Resource>> {
+        let plugin = self.next.types.get(&row.resource_type)?;
+        let known = self.before.resources.get(&row.id);
+        if let Some(known) = known.filter(|known| known.is_made_of(&row, plugin, credential.as_ref())) {
+            return Some(Arc::clone(known));
+        }
+        let owner = self.next.owners.of_type(&row.resource_type);
+        let legacy_plugin = owner.and_then(|owner| owner.legacy_plugin.clone());
+        resource(row, Arc::clone(plugin), legacy_plugin, credential).map(Arc::new)
+    }
+
+    /// Assembles these bots, of which the rows or bindings have changed.
+    fn change_bots(
+        &mut self,
+        affected: BTreeSet<BotId>,
+        mut rows: Changed<BotId, BotRow>,
+        mut bindings: HashMap<BotId, Changed<BindingId, BindingRow>>,
+    ) {
+        // All old names go before the new ones come, which may be the same.
+        let mut changed = Vec::with_capacity(affected.len());
+        for id in affected {
+            let known = self.next.bots.remove(&id);
+            if let Some(known) = &known {
+                self.next.bots_by_name.remove(&(known.row.workspace_id, known.row.name.clone()));
+                self.next.bound.remove(known);
+                self.next.sharing.remove(known);
+                self.next.patterns.remove(known.row.workspace_id, known.pattern_bytes());
+            }
+            let row = rows.remove(&id).unwrap_or_else(|| known.as_ref().map(|known| known.row.clone()));
+            if let Some(row) = row {
+                let mut stored: BTreeMap<BindingId, BindingRow> =
+                    known.iter().flat_map(|known| known.stored_bindings()).map(|row| (row.id, row.clone())).collect();
+                for (id, row) in bindings.remove(&id).unwrap_or_default() {
+                    match row {
+                        Some(row) => drop(stored.insert(id, row)),
+                        None => drop(stored.remove(&id)),
+                    }
+                }
+                changed.push((row, stored));
+            }
+        }
+        for (row, stored) in changed {
+            let bot = self.bot(row, stored);
+            self.next.bots_by_name.insert((bot.row.workspace_id, bot.row.name.clone()), bot.row.id);
+            self.next.bound.add(&bot);
+            self.next.sharing.add(&bot);
+            self.next.patterns.add(bot.row.workspace_id, bot.pattern_bytes());
+            self.next.bots.insert(bot.row.id, Arc::new(bot));
+        }
+    }
+
+    fn bot(&self, row: BotRow, stored: BTreeMap<BindingId, BindingRow>) -> Bot {
+        let before = self.before.bots.get(&row.id);
+        let known: HashMap<BindingId, &Arc<Binding>> =
+            before.iter().flat_map(|bot| &bot.bindings).map(|binding| (binding.row.id, binding)).collect();
+        let (mut bindings, mut dormant) = (Vec::new(), Vec::new());
+        for row in stored.into_values() {
+            match binding(&row, known.get(&row.id).copied(), &self.next) {
+                Some(binding) => bindings.push(binding),
+                None => dormant.push(row),
+            }
+        }
+        let sandbox = self.next.sandbox.as_ref();
         bindings.extend(sandbox.and_then(|sandbox| switch::binding(&row, sandbox, &known)));
-        snapshot.bots_by_name.insert((row.workspace_id, row.name.clone()), row.id);
-        snapshot.bots.insert(row.id, Arc::new(Bot { row, bindings, dormant }));
+        Bot { row, bindings, dormant }
     }
 }
 

@@ -26,6 +26,27 @@ pub const PATTERN_BYTES_MAX: usize = 4096;
 /// The most patterns of one list: each value is compared with all of them.
 pub const LIST_PATTERNS_MAX: usize = 200;
 
+/// The most memory of the compiled patterns of each workspace.
+#[derive(Clone, Default)]
+pub(super) struct PatternBytes(imbl::HashMap<WorkspaceId, u128>);
+
+impl PatternBytes {
+    pub(super) fn of(&self, workspace: WorkspaceId) -> u64 {
+        let sum = self.0.get(&workspace).copied().unwrap_or_default();
+        u64::try_from(sum).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn add(&mut self, workspace: WorkspaceId, bytes: u64) {
+        *self.0.entry(workspace).or_default() += u128::from(bytes);
+    }
+
+    /// Subtracts what was added.
+    pub(super) fn remove(&mut self, workspace: WorkspaceId, bytes: u64) {
+        let sum = self.0.entry(workspace).or_default();
+        *sum = sum.saturating_sub(bytes.into());
+    }
+}
+
 /// The lists of a role, each with its JSON pointer.
 pub fn lists_of_role(row: &RoleRow) -> Vec<(String, &Value)> {
     let own = [("allowed_operations", &row.allowed_operations), ("allowed_tools", &row.allowed_tools)];

@@ -1,58 +1,45 @@
 //! Whether one workspace or several use a plugin, and the host.
 
-use std::collections::HashMap;
-
 use monstrum_types::{PluginName, WorkspaceId};
 
 use crate::fair_queue::Share;
 use crate::plugins::built_in;
 use crate::policy::Bot;
 
-/// The workspaces that use a plugin or the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Users {
-    One(WorkspaceId),
-    Several,
-}
-
-impl Users {
-    fn with(self, workspace: WorkspaceId) -> Users {
-        if self == Users::One(workspace) { self } else { Users::Several }
-    }
-}
+/// The workspaces that use a plugin or the host, with the number of their bindings.
+type Users = imbl::HashMap<WorkspaceId, usize>;
 
 /// The users of each plugin and of the host, by their bindings. A disabled binding counts too, since it may be enabled at
 /// any moment.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Sharing {
-    plugins: HashMap<PluginName, Users>,
-    host: Option<Users>,
+    plugins: imbl::HashMap<PluginName, Users>,
+    host: Users,
 }
 
 impl Sharing {
-    /// The users according to the bindings of `bots`.
-    pub(super) fn of<'a>(bots: impl Iterator<Item = &'a Bot>) -> Sharing {
-        let mut sharing = Sharing::default();
-        for bot in bots {
-            for binding in &bot.bindings {
-                sharing.note(&binding.resource.plugin.name, bot.row.workspace_id);
-            }
+    /// Counts the bindings of a bot.
+    pub(super) fn add(&mut self, bot: &Bot) {
+        for binding in &bot.bindings {
+            self.count(&binding.resource.plugin.name, bot.row.workspace_id);
         }
-        sharing
     }
 
-    fn note(&mut self, plugin: &PluginName, workspace: WorkspaceId) {
-        let one = Users::One(workspace);
-        self.host = Some(self.host.map_or(one, |users| users.with(workspace)));
-        // Calls of the sandbox use no slots of a plugin.
-        if plugin.as_str() == built_in::SANDBOX {
-            return;
-        }
-        match self.plugins.get_mut(plugin) {
-            Some(users) => *users = users.with(workspace),
-            None => {
-                self.plugins.insert(plugin.clone(), one);
+    /// No longer counts the bindings of a bot that was counted.
+    pub(super) fn remove(&mut self, bot: &Bot) {
+        for binding in &bot.bindings {
+            uncount(&mut self.host, bot.row.workspace_id);
+            if let Some(users) = self.plugins.get_mut(&binding.resource.plugin.name) {
+                uncount(users, bot.row.workspace_id);
             }
+        }
+    }
+
+    fn count(&mut self, plugin: &PluginName, workspace: WorkspaceId) {
+        *self.host.entry(workspace).or_default() += 1;
+        // Calls of the sandbox use no slots of a plugin.
+        if plugin.as_str() != built_in::SANDBOX {
+            *self.plugins.entry(plugin.clone()).or_default().entry(workspace).or_default() += 1;
         }
     }
 
@@ -63,14 +50,34 @@ impl Sharing {
 
     /// The share of the host's call slots that `workspace` may use.
     pub(super) fn of_host(&self, workspace: WorkspaceId) -> Share {
-        share(self.host.as_ref(), workspace)
+        share(Some(&self.host), workspace)
+    }
+}
+
+#[cfg(test)]
+impl Sharing {
+    /// The users with the number of their bindings.
+    pub(super) fn counts(&self) -> String {
+        let sorted =
+            |users: &Users| users.iter().map(|(id, count)| (*id, *count)).collect::<std::collections::BTreeMap<_, _>>();
+        let users = self.plugins.iter().filter(|(_, users)| !users.is_empty());
+        let plugins: std::collections::BTreeMap<_, _> = users.map(|(name, users)| (name, sorted(users))).collect();
+        format!("{:?} {plugins:?}", sorted(&self.host))
     }
 }
 
 /// Only a sole user may use all slots. A workspace without a binding can still run a plugin, by a credential check or a
 /// platform function, and gets the share of an additional user.
 fn share(users: Option<&Users>, workspace: WorkspaceId) -> Share {
-    if users == Some(&Users::One(workspace)) { Share::Whole } else { Share::Part }
+    let is_sole = users.is_some_and(|users| users.len() == 1 && users.contains_key(&workspace));
+    if is_sole { Share::Whole } else { Share::Part }
+}
+
+fn uncount(users: &mut Users, workspace: WorkspaceId) {
+    match users.get_mut(&workspace) {
+        Some(count) if *count > 1 => *count -= 1,
+        _ => drop(users.remove(&workspace)),
+    }
 }
 
 #[cfg(test)]
@@ -84,11 +91,11 @@ mod tests {
         let [github, jira, sandbox] = &plugins;
         let mut sharing = Sharing::default();
         for (plugin, workspace) in [(github, one), (github, one), (jira, other), (sandbox, one), (sandbox, other)] {
-            sharing.note(plugin, workspace);
+            sharing.count(plugin, workspace);
         }
         assert_eq!((sharing.of_plugin(github, one), sharing.of_plugin(jira, other)), (Share::Whole, Share::Whole));
         assert_eq!((sharing.of_host(one), sharing.of_host(other)), (Share::Part, Share::Part));
-        sharing.note(github, other);
+        sharing.count(github, other);
         assert_eq!((sharing.of_plugin(github, one), sharing.of_plugin(github, other)), (Share::Part, Share::Part));
         assert_eq!(sharing.of_plugin(jira, other), Share::Whole);
     }
@@ -99,7 +106,7 @@ mod tests {
         let [github, jira] = ["github", "jira"].map(|name| name.parse::<PluginName>().unwrap());
         let mut sharing = Sharing::default();
         assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
-        sharing.note(&github, user);
+        sharing.count(&github, user);
         assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
         assert_eq!(sharing.of_plugin(&jira, user), Share::Part, "of another plugin");
         assert_eq!((sharing.of_plugin(&github, user), sharing.of_host(user)), (Share::Whole, Share::Whole));

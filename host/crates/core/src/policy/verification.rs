@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use monstrum_store::{PolicyRows, RowName, Scope, Store, UnverifiedScope};
+use monstrum_store::{PolicyChanges, PolicyRows, RowName, Scope, Store, UnverifiedScope};
 use monstrum_types::WorkspaceId;
 use parking_lot::Mutex;
 
@@ -14,7 +14,7 @@ pub struct Verification {
     /// Scopes whose rows do not match their seal.
     pub unverified: Vec<UnverifiedScope>,
     /// The generation of each verified scope.
-    generations: HashMap<Scope, i64>,
+    generations: imbl::HashMap<Scope, i64>,
     generations_total: i64,
 }
 
@@ -24,9 +24,22 @@ impl Verification {
         Verification {
             refused: rows.refused.clone(),
             unverified: rows.unverified.clone(),
-            generations: rows.scope_generations.clone(),
+            generations: rows.scope_generations.iter().map(|(scope, generation)| (*scope, *generation)).collect(),
             generations_total: rows.generations_total,
         }
+    }
+
+    /// The result after these changes, which match their seals.
+    pub(super) fn after(&self, changes: &PolicyChanges) -> Self {
+        let mut generations = self.generations.clone();
+        generations.extend(changes.scope_generations.iter().map(|(scope, generation)| (*scope, *generation)));
+        let generations_total = changes.generations_total;
+        Verification { refused: Vec::new(), unverified: Vec::new(), generations, generations_total }
+    }
+
+    /// Whether every row was verified and every scope matches its seal.
+    pub(super) fn is_whole(&self) -> bool {
+        self.refused.is_empty() && self.unverified.is_empty()
     }
 
     /// The sum of all generations. The heads of the audit contain it.

@@ -1,22 +1,23 @@
-//! Changes of authenticated rows. A change is one transaction: it locks the seals of its scopes, verifies the old rows,
-//! writes the new ones, and updates the seals. Its cost does not depend on the number of rows of a scope.
+//! Changes of authenticated rows. A change is one transaction that locks the seals of its scopes, verifies the old
+//! rows, writes the new rows, and updates the seals. Its cost does not depend on the number of rows in a scope.
 
 use std::collections::BTreeMap;
 
 use monstrum_types::WorkspaceId;
 
+use super::feed::ChangedRow;
 use super::sealing::texts_of;
 use super::total::Total;
 use super::verify::scope_of;
-use super::{Authentic, Macs, Rows, Scope, SealRow, Table};
+use super::{Authentic, Macs, RowName, Rows, Scope, SealRow, Table, name_of};
 use crate::db::{Arg, FromRow, Row, Session, args};
 use crate::{Store, StoreError};
 
-/// Locks a seal and reads it. SQLite has no `select for update`.
+/// Locks and reads a seal. Uses an `update`, because SQLite has no `select for update`.
 pub(super) const LOCK: &str =
     "update policy_seals set generation = generation where scope = $1 returning scope, generation, sealed";
 
-/// All seals.
+/// Selects all seals.
 pub(super) const SEALS: &str = "select scope, generation, sealed from policy_seals order by scope";
 
 pub(super) const SEAL: &str = "update policy_seals set generation = $2, sealed = $3 where scope = $1";
@@ -26,8 +27,10 @@ pub(crate) struct Change<'s> {
     pub(crate) session: Session,
     rows: &'s Rows,
     seals: BTreeMap<Scope, OpenSeal>,
-    /// Other hosts must reload the policy, although no seal has changed.
+    /// Whether other hosts must reload the policy even if no seal changes.
     notifies: bool,
+    /// The rows that this change has written or deleted.
+    changed: Vec<ChangedRow>,
 }
 
 struct OpenSeal {
@@ -36,7 +39,7 @@ struct OpenSeal {
     is_changed: bool,
 }
 
-/// The result of a query that only asks whether a row exists.
+/// The result of a query that only checks whether a row exists.
 pub(super) struct Exists;
 
 impl FromRow for Exists {
@@ -45,9 +48,10 @@ impl FromRow for Exists {
     }
 }
 
-/// Changes rows of these scopes, sorted with the instance first, in one transaction, and evaluates to the result of the
-/// body. A transaction that the database aborts in favour of another is retried. (This is a macro because the compiler
-/// cannot prove that the future of a closure over references is `Send`.)
+/// Changes rows of the given scopes in one transaction, and evaluates to the result of the body. The scopes must be
+/// sorted, with the instance first. If the database aborts the transaction because of a conflict with another, it is
+/// retried. (This is a macro because the compiler cannot prove that the future of a closure over references is
+/// `Send`.)
 macro_rules! change {
     ($store:expr, $scopes:expr, |$change:ident| $body:expr) => {
         $crate::db::retry!(async {
@@ -62,13 +66,13 @@ macro_rules! change {
 pub(crate) use change;
 
 impl Store {
-    /// Begins a change and locks the seals of its scopes. Use it through [`change!`].
+    /// Begins a change and locks the seals of its scopes. Call this only through [`change!`].
     pub(crate) async fn begin_change(&self, scopes: &[Scope]) -> Result<Change<'_>, StoreError> {
         debug_assert!(scopes.is_sorted(), "seals are locked in one order, which prevents deadlocks");
         let rows = self.rows()?;
         let seen = rows.seen_generations();
         let session = self.db.write().await?;
-        let mut change = Change { session, rows, seals: BTreeMap::new(), notifies: false };
+        let mut change = Change { session, rows, seals: BTreeMap::new(), notifies: false, changed: Vec::new() };
         for scope in scopes {
             change.lock(*scope, seen.get(scope).copied().unwrap_or(0)).await?;
         }
@@ -77,14 +81,14 @@ impl Store {
 }
 
 impl Store {
-    /// Inserts a row in a change of its own.
+    /// Inserts a single row in a separate change.
     pub(crate) async fn insert_row<T: Authentic>(&self, row: &T, left_out: &[Arg<'_>]) -> Result<(), StoreError> {
         change!(self, &[row.scope()], |change| {
             change.insert(row, left_out.iter().map(Arg::borrowed).collect(), Vec::new()).await
         })
     }
 
-    /// Inserts a row that no seal counts.
+    /// Inserts a row of a table that is not counted by seals.
     pub(crate) async fn insert_uncounted<T: Authentic>(
         &self,
         row: &T,
@@ -110,7 +114,7 @@ impl Change<'_> {
     async fn lock(&mut self, scope: Scope, seen: i64) -> Result<(), StoreError> {
         let found = self.session.fetch(LOCK, args![&scope.to_string()]).await?;
         let Some(seal) = found.first() else {
-            // Without a workspace, there is neither a seal nor a row.
+            // A workspace that does not exist has neither a seal nor rows.
             if let Scope::Workspace(id) = scope {
                 let sql = "select id from workspaces where id = $1";
                 let there: Option<Exists> = self.session.one(sql, args![id]).await?;
@@ -129,7 +133,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Inserts a row. `left_out` and `content` are the values of these columns, in the order of the table.
+    /// Inserts a row. `left_out` and `content` are the values of the `Spec` columns with these names, in the order of
+    /// the table.
     pub(crate) async fn insert<T: Authentic>(
         &mut self,
         row: &T,
@@ -137,11 +142,13 @@ impl Change<'_> {
         content: Vec<Arg<'_>>,
     ) -> Result<(), StoreError> {
         let addend = insert(&mut self.session, self.rows, row, left_out, content).await?;
+        self.name(row);
         self.count::<T>(row.scope(), |total| total.add(&addend))
     }
 
-    /// Replaces the row with this key by the result of `next`, unless that is `None`. Returns whether a row with a
-    /// valid MAC was replaced. Its key, its scope and the columns that are not under the MAC do not change.
+    /// Replaces the row that has this key with the result of `next`. Does nothing if `next` returns `None` or if the
+    /// row's MAC is invalid. Returns whether a row was replaced. The key, the scope and the columns that the MAC does
+    /// not cover stay unchanged.
     pub(crate) async fn update<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],
@@ -160,18 +167,19 @@ impl Change<'_> {
         Ok(true)
     }
 
-    /// Overwrites a row without a valid MAC.
+    /// Overwrites a row whose MAC is missing or wrong.
     pub(crate) async fn authenticate<T: Authentic>(&mut self, row: &T) -> Result<(), StoreError> {
         let macs = self.write_over(row).await?;
         self.count::<T>(row.scope(), |total| total.add(&macs.addend))
     }
 
-    /// Replaces the row with the same key, or inserts the row. All columns of the table must be under the MAC.
+    /// Replaces the row that has the same key, or inserts the row if there is none. The MAC must cover all columns of
+    /// the table.
     pub(crate) async fn put<T: Authentic + Clone>(&mut self, row: &T) -> Result<(), StoreError> {
         let values = row.covered();
         let key = key_of(T::TABLE, &values);
         if !self.update(&key, |_: &T| Some(row.clone())).await? {
-            // There may be a row with the same key and a wrong MAC.
+            // A row with the same key and a wrong MAC may still exist.
             self.delete(&key, |_: &T| true).await?;
             self.insert(row, Vec::new(), Vec::new()).await?;
         }
@@ -184,11 +192,12 @@ impl Change<'_> {
         values.push(Arg::Bytes(&macs.mac));
         self.session.run(&T::TABLE.statements().update, &values).await?;
         drop(values);
+        self.name(row);
         Ok(macs)
     }
 
-    /// Deletes the row with this key if `may` accepts it. Returns whether a row was deleted. A row with a wrong MAC can
-    /// be deleted, too.
+    /// Deletes the row with this key, unless `may` rejects it. Returns whether a row was deleted. Rows with a wrong
+    /// MAC can also be deleted.
     pub(crate) async fn delete<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],
@@ -198,8 +207,8 @@ impl Change<'_> {
         Ok(self.remove(found, may).await? > 0)
     }
 
-    /// Deletes the rows that a query finds, and returns how many. Deletes by `on delete cascade` would not update the
-    /// seal. The query must select all columns of the table.
+    /// Deletes the rows that a query finds, and returns their number. Use this instead of `on delete cascade`, which
+    /// would not update the seal. The query must select all columns of the table.
     pub(crate) async fn delete_found<T: Authentic>(
         &mut self,
         sql: &'static str,
@@ -213,7 +222,7 @@ impl Change<'_> {
         let mut removed = 0;
         for row in found {
             let addend = self.rows.verify(T::TABLE, &row);
-            // A row of another program may be malformed. If its key cannot be read, the cascade deletes it.
+            // A row that another program wrote may be malformed. The cascade deletes rows whose key cannot be decoded.
             let (Ok(scope), Ok(key)) = (scope_of(T::TABLE, &row), texts_of(T::TABLE.spec().key, &row)) else {
                 continue;
             };
@@ -222,8 +231,11 @@ impl Change<'_> {
             }
             self.session.run(&T::TABLE.statements().delete, &key).await?;
             match addend {
-                Some(addend) => self.count::<T>(scope, |total| total.subtract(&addend))?,
-                // It granted nothing, but hosts may list it as rejected.
+                Some(addend) => {
+                    self.changed.push(ChangedRow { name: name_of(T::TABLE, &row), scope });
+                    self.count::<T>(scope, |total| total.subtract(&addend))?;
+                }
+                // The row granted no permissions, but hosts may list it as rejected.
                 None => self.notifies = true,
             }
             removed += 1;
@@ -231,7 +243,7 @@ impl Change<'_> {
         Ok(removed)
     }
 
-    /// The first row of a query, if its MAC is valid.
+    /// Returns the first row of a query, if its MAC is valid.
     pub(crate) async fn one<T: Authentic>(
         &mut self,
         sql: &'static str,
@@ -250,7 +262,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Raises the generation of a scope by `generations` in addition to this change.
+    /// Raises the generation of a scope by `generations`, in addition to the increment for this change.
     pub(crate) fn raise(&mut self, scope: Scope, generations: i64) {
         if let Some(seal) = self.seals.get_mut(&scope) {
             seal.generation = seal.generation.saturating_add(generations);
@@ -258,7 +270,7 @@ impl Change<'_> {
         }
     }
 
-    /// Deletes the seal of a deleted workspace. Its generation is added to that of the instance, so that the sum of all
+    /// Deletes the seal of a deleted workspace. Adds its generation to that of the instance, so that the sum of all
     /// generations never decreases.
     pub(crate) async fn close_scope(&mut self, workspace: WorkspaceId) -> Result<(), StoreError> {
         let scope = Scope::Workspace(workspace);
@@ -271,7 +283,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The rows of a query that have a valid MAC.
+    /// Returns the rows of a query that have a valid MAC.
     pub(crate) async fn all<T: Authentic>(
         &mut self,
         sql: &'static str,
@@ -284,6 +296,13 @@ impl Change<'_> {
     /// Makes other hosts reload the policy, although no authenticated row has changed.
     pub(crate) fn notify(&mut self) {
         self.notifies = true;
+    }
+
+    /// Records that a row was written.
+    fn name<T: Authentic>(&mut self, row: &T) {
+        let values = row.covered();
+        let parts: Vec<String> = key_of(T::TABLE, &values).iter().filter_map(text_of).map(str::to_owned).collect();
+        self.changed.push(ChangedRow { name: RowName { table: T::TABLE, key: parts.join("/") }, scope: row.scope() });
     }
 
     fn has(&self, scope: Scope) -> bool {
@@ -309,9 +328,11 @@ impl Change<'_> {
             self.session.run(SEAL, args![&scope.to_string(), generation, &text]).await?;
             sealed.push((*scope, generation));
         }
-        if !sealed.is_empty() || self.notifies {
-            // Last, so that the generations are in the order of the commits.
+        // Do this last, so that the generations are in the order of the commits.
+        if self.notifies {
             self.session.bump_generation().await?;
+        } else if !sealed.is_empty() {
+            self.session.record_changes(&self.changed, &sealed).await?;
         }
         self.session.commit().await?;
         for (scope, generation) in sealed {
@@ -340,7 +361,14 @@ pub(crate) async fn insert<T: Authentic>(
     Ok(macs.addend)
 }
 
-/// The key of a row, from the values of its covered columns.
+fn text_of<'v>(value: &'v Arg<'_>) -> Option<&'v str> {
+    match value {
+        Arg::Text(text) => text.as_deref(),
+        _ => None,
+    }
+}
+
+/// Extracts the key of a row from the values of its covered columns.
 pub(super) fn key_of<'v>(table: Table, values: &'v [Arg<'_>]) -> Vec<Arg<'v>> {
     let spec = table.spec();
     let value = |column: &&str| spec.covered.iter().position(|(own, _)| own == column).map(|at| values[at].borrowed());

@@ -1,4 +1,5 @@
-//! Verification of whole tables: which rows have a valid MAC, and which scopes have the rows that were sealed.
+//! Verification of whole tables: which rows have a valid MAC, and which scopes contain exactly the rows that were
+//! sealed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -7,17 +8,18 @@ use monstrum_types::WorkspaceId;
 use rayon::prelude::*;
 
 use super::change::SEALS;
+use super::feed::VerifiedScope;
 use super::total::Total;
 use super::{Addends, Authentic, RowName, Rows, Scope, SealRow, Table, UnverifiedScope, name_of};
 use crate::db::{Row, Session, args};
 use crate::{Store, StoreError};
 
-/// The most rows of a scope that a message names.
+/// The maximum number of changed rows to name in a message about a scope.
 const NAMED_MAX: usize = 100;
 
 const INSTANCE_SEAL: &str = "select scope, generation, sealed from policy_seals where scope = 'instance'";
 
-/// Rows that were read in one transaction, with the seals of their scopes.
+/// Rows and the seals of their scopes, read in one transaction.
 pub(crate) struct StoredRows {
     rows: Arc<Rows>,
     seen: HashMap<Scope, i64>,
@@ -32,15 +34,17 @@ pub(crate) struct TrustedRows {
     tables: BTreeMap<Table, Vec<ValidRow>>,
     pub(crate) refused: Vec<RowName>,
     pub(crate) unverified: Vec<UnverifiedScope>,
-    /// The generation of each verified scope.
+    /// The generation of the seal of each verified scope.
     pub(crate) generations: HashMap<Scope, i64>,
-    /// The sum of the generations of all scopes, which signed heads of the audit contain. Each generation is the
-    /// highest that this process has seen, so that changes in one scope cannot hide that another was restored to an
-    /// older state. Zero while the instance is unverified.
+    /// The sum of the generations of all scopes, for the signed heads of the audit log. For each scope, the sum uses
+    /// the highest generation that this process has seen. Otherwise a change in one scope could hide that another
+    /// scope was restored to an older state. Zero while the instance is unverified.
     pub(crate) generations_total: i64,
-    /// The rows of each unverified scope when this process last verified it.
-    verified_before: HashMap<Scope, Arc<Addends>>,
+    /// For each unverified scope, its rows when this process last verified it.
+    verified_before: HashMap<Scope, Addends>,
     unverified_scopes: HashSet<Scope>,
+    /// The rows, and their sum, of each verified scope.
+    pub(crate) verified: Vec<(Scope, VerifiedScope)>,
 }
 
 struct ValidRow {
@@ -50,7 +54,7 @@ struct ValidRow {
 }
 
 impl StoredRows {
-    /// Reads all counted rows. The session must be a consistent snapshot.
+    /// Reads all counted rows. The session must use a consistent snapshot.
     pub(crate) async fn of_all(
         store: &Store,
         session: &mut Session,
@@ -64,7 +68,7 @@ impl StoredRows {
         Ok(StoredRows { rows: Arc::clone(store.rows()?), seen: seen.0, seals, tables, is_of_instance: false })
     }
 
-    /// Reads the rows of the scope of the instance.
+    /// Reads all rows that belong to the scope of the instance.
     pub(crate) async fn of_instance(store: &Store) -> Result<StoredRows, StoreError> {
         const ROOT_KEYS: &str = "select id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at, mac \
                                  from api_keys where workspace_id is null order by id";
@@ -79,7 +83,7 @@ impl StoredRows {
         Ok(StoredRows { rows: Arc::clone(store.rows()?), seen: seen.0, seals, tables, is_of_instance: true })
     }
 
-    /// Verifies the rows and passes the valid ones to `then`, on all processors and outside of the async workers.
+    /// Verifies the rows on all processors, outside the async worker threads, and passes the result to `then`.
     pub(crate) async fn verify<T: Send + 'static>(self, then: impl FnOnce(TrustedRows) -> T + Send + 'static) -> T {
         let verified = tokio::task::spawn_blocking(move || then(self.verify_now())).await;
         verified.expect("checking MACs does not panic")
@@ -118,6 +122,13 @@ impl StoredRows {
         }
         rows.known.lock().refused.extend(refused.iter().cloned());
         let differing = remember(&rows, &valid, &generations, &faults);
+        let verified = generations.iter().map(|(scope, generation)| {
+            let total = totals.get(scope).copied().unwrap_or_default();
+            let addends = differing.verified.get(scope).cloned().unwrap_or_default();
+            (*scope, VerifiedScope { generation: *generation, total, addends })
+        });
+        let verified = verified.collect();
+        let differing = differing.of_others;
         let mut trusted = TrustedRows {
             tables: valid,
             refused,
@@ -126,11 +137,12 @@ impl StoredRows {
             generations,
             verified_before: HashMap::new(),
             unverified_scopes: faults.keys().copied().collect(),
+            verified,
         };
         for (scope, why) in faults {
             let differing = differing.get(&scope).cloned();
             if let Some((before, _)) = &differing {
-                trusted.verified_before.insert(scope, Arc::clone(before));
+                trusted.verified_before.insert(scope, before.clone());
             }
             let differing = differing.map(|(_, names)| names).unwrap_or_default();
             trusted.unverified.push(UnverifiedScope { scope, why, differing });
@@ -140,16 +152,20 @@ impl StoredRows {
     }
 }
 
-/// The generations that were seen before a transaction begins.
+/// The highest generation of each scope that this process had seen before a transaction began.
 pub(crate) struct SeenGenerations(HashMap<Scope, i64>);
 
 impl SeenGenerations {
     pub(crate) fn of(store: &Store) -> Result<SeenGenerations, StoreError> {
         Ok(SeenGenerations(store.rows()?.seen_generations()))
     }
+
+    pub(super) fn of_scope(&self, scope: Scope) -> i64 {
+        self.0.get(&scope).copied().unwrap_or_default()
+    }
 }
 
-/// The rows of a table with a valid MAC, and the names of the others.
+/// Splits the rows of a table into rows with a valid MAC, and the names of all other rows.
 fn check_macs(rows: &Rows, table: Table, read: Vec<Row>) -> (Vec<ValidRow>, Vec<RowName>) {
     let checked: Vec<Result<ValidRow, RowName>> = read
         .into_par_iter()
@@ -168,7 +184,7 @@ fn check_macs(rows: &Rows, table: Table, read: Vec<Row>) -> (Vec<ValidRow>, Vec<
     (valid, refused)
 }
 
-/// The scope of a row.
+/// Returns the scope of a row.
 pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
     if table.is_of_instance() {
         return Ok(Scope::Instance);
@@ -176,7 +192,8 @@ pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
     row.get::<Option<WorkspaceId>>("workspace_id").map(Scope::from)
 }
 
-/// The generation of a scope if its rows are those that were sealed, or else the reason why they are not.
+/// Compares the rows of a scope with its seal. Returns the generation if they match, otherwise the reason for the
+/// mismatch.
 pub(super) fn compare(
     rows: &Rows,
     scope: Scope,
@@ -196,26 +213,38 @@ pub(super) fn compare(
     })
 }
 
-type Differing = (Arc<Addends>, Vec<RowName>);
+type Differing = (Addends, Vec<RowName>);
 
-/// Records the rows of verified scopes, and finds the rows of the others that changed since they were verified.
+/// The rows of the scopes in a verification.
+struct Remembered {
+    /// The rows of each verified scope.
+    verified: HashMap<Scope, Addends>,
+    /// For each other scope, its rows when it was last verified, and the names of the rows that have changed since
+    /// then.
+    of_others: HashMap<Scope, Differing>,
+}
+
+/// Records the rows of verified scopes. For other scopes, finds the rows that have changed since the last successful
+/// verification.
 fn remember(
     rows: &Rows,
     valid: &BTreeMap<Table, Vec<ValidRow>>,
     generations: &HashMap<Scope, i64>,
     faults: &HashMap<Scope, String>,
-) -> HashMap<Scope, Differing> {
+) -> Remembered {
     let mut known = rows.known.lock();
     let mut wanted: HashMap<Scope, Addends> = HashMap::new();
+    let mut verified = HashMap::new();
     for (scope, generation) in generations {
         let scope_known = known.scopes.entry(*scope).or_default();
         scope_known.generation = scope_known.generation.max(*generation);
         scope_known.is_unverified = false;
-        if scope_known.verified.as_ref().is_none_or(|(verified, _)| verified != generation) {
-            wanted.insert(*scope, HashMap::new());
+        match &scope_known.verified {
+            Some((known, addends)) if known == generation => drop(verified.insert(*scope, addends.clone())),
+            _ => drop(wanted.insert(*scope, Addends::new())),
         }
     }
-    wanted.extend(faults.keys().map(|scope| (*scope, HashMap::new())));
+    wanted.extend(faults.keys().map(|scope| (*scope, Addends::new())));
     for (table, of_table) in valid {
         for row in of_table {
             if let Some(of_scope) = wanted.get_mut(&row.scope) {
@@ -227,15 +256,16 @@ fn remember(
     for (scope, now) in wanted {
         let scope_known = known.scopes.entry(scope).or_default();
         if let Some(generation) = generations.get(&scope) {
-            scope_known.verified = Some((*generation, Arc::new(now)));
+            scope_known.verified = Some((*generation, now.clone()));
+            verified.insert(scope, now);
             continue;
         }
         scope_known.is_unverified = true;
         if let Some((_, before)) = &scope_known.verified {
-            differing.insert(scope, (Arc::clone(before), differences(before, &now)));
+            differing.insert(scope, (before.clone(), differences(before, &now)));
         }
     }
-    differing
+    Remembered { verified, of_others: differing }
 }
 
 fn differences(before: &Addends, now: &Addends) -> Vec<RowName> {
@@ -248,23 +278,24 @@ fn differences(before: &Addends, now: &Addends) -> Vec<RowName> {
 }
 
 impl TrustedRows {
-    /// The generation of the seal of the instance; 0 while the instance is unverified.
+    /// Returns the generation of the instance's seal, or 0 while the instance is unverified.
     pub(crate) fn generation_of_instance(&self) -> i64 {
         self.generations.get(&Scope::Instance).copied().unwrap_or_default()
     }
 
-    /// The valid rows of a table in verified scopes. While the instance is unverified, rows of workspaces are
-    /// left out.
+    /// Takes the valid rows of a table that belong to verified scopes. While the instance is unverified, the rows of
+    /// workspaces are omitted.
     pub(crate) fn take<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
-        // A workspace without a valid row of its own has no generation here.
+        // A workspace whose own row is missing or invalid has no generation in this map.
         let generations = &self.generations;
         let is_in_force = |scope: Scope| generations.contains_key(&scope) && generations.contains_key(&Scope::Instance);
         self.read(rows.into_iter().filter(|row| is_in_force(row.scope)).collect())
     }
 
-    /// The valid rows of a table, including those of unverified scopes, except for workspaces without a valid row of
-    /// their own. If this process has verified such a scope before, rows that have changed since are left out.
+    /// Takes the valid rows of a table, including rows of unverified scopes. Omits rows of workspaces whose own row
+    /// is missing or invalid. If this process has verified an unverified scope before, omits its rows that have
+    /// changed since then.
     pub(crate) fn take_known<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
         let was_there = |row: &ValidRow| match self.verified_before.get(&row.scope) {
@@ -274,7 +305,8 @@ impl TrustedRows {
         self.read(rows.into_iter().filter(was_there).collect())
     }
 
-    /// Rows with an invalid value in a column that is not under the MAC are rejected like rows with a wrong MAC.
+    /// Decodes rows. A row with an invalid value in a column that the MAC does not cover is rejected, like a row with
+    /// a wrong MAC.
     fn read<T: Authentic>(&mut self, rows: Vec<ValidRow>) -> Vec<T> {
         let read: Vec<Result<T, RowName>> = rows
             .into_par_iter()

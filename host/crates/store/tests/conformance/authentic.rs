@@ -1,4 +1,4 @@
-//! Authenticated rows: rows that another program writes grant nothing and are reported.
+//! Tests of authenticated rows: rows that another program writes grant no permissions and are reported.
 
 use monstrum_store::{BotRow, KeyKind, Page, SandboxRow, Scope, Store, StoreError, Table};
 use monstrum_types::{SandboxInstanceId, WorkspaceId};
@@ -7,18 +7,23 @@ use serde_json::json;
 use crate::rows::{self, NOW, bound, default_workspace, other_workspace};
 use crate::sandboxes;
 
+pub(crate) use crate::feed::{
+    a_forged_row_is_not_read_as_a_change, a_restored_credential_is_not_read_with_its_resource,
+    an_older_generation_is_read_with_everything, an_older_row_is_not_read_as_a_change,
+    changes_that_are_not_listed_are_noticed,
+};
 pub(crate) use crate::rotated::{
     a_rotation_of_the_row_key_can_stop_after_every_scope, an_unverified_scope_is_not_rotated,
     rows_under_a_retired_row_key_are_rejected,
 };
 
-/// Another program with write access to the database, whose statements run on both databases.
+/// Another program with write access to the database. Its statements must be valid on both databases.
 pub(crate) trait Intruder {
     async fn run(&mut self, sql: String);
     async fn columns(&mut self) -> Vec<String>;
 }
 
-/// The unverified scopes of a snapshot, with the reasons.
+/// Returns the unverified scopes of a snapshot, with the reasons.
 pub(crate) fn unverified(rows: &monstrum_store::PolicyRows) -> Vec<String> {
     rows.unverified.iter().map(|found| format!("{}: {}", found.scope, found.why)).collect()
 }
@@ -48,13 +53,13 @@ pub(crate) async fn a_forged_row_is_ignored(store: &Store, intruder: &mut impl I
     assert_eq!(refused(&store.snapshot().await.unwrap()), Vec::<String>::new());
 }
 
-/// A page full of forged rows before the only authentic one is not the end of a list.
+/// A page that contains only forged rows does not end a list if an authentic row follows.
 pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut impl Intruder) {
     const FORGED: usize = 25;
     const PAGE: u32 = 4;
     let bot = BotRow { use_agent_sandbox: false, ..rows::bot(default_workspace(store).await, "b") };
     store.insert_bot(&bot).await.unwrap();
-    // Ids sort by time.
+    // Later ids sort after earlier ids, so the forged rows precede the authentic one.
     let forged: Vec<_> = (0..FORGED).map(|_| SandboxInstanceId::new()).collect();
     let honest = sandboxes::sandbox(&bot, "honest");
     assert!(forged.iter().all(|id| *id < honest.id));
@@ -91,7 +96,7 @@ pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut 
         }
     }
     assert_eq!(listed, [honest.id], "an empty page has a cursor while there are more rows");
-    // Due deletions are listed with the longest overdue first, and the forged rows are overdue for longer.
+    // Due deletions are sorted with the longest overdue first, and the forged rows are overdue for longer.
     assert_eq!(store.delete_sandboxes_of_app(bot.workspace_id, Some(bot.id), "app").await.unwrap(), 1 + FORGED as u64);
     let due = store.due_sandbox_deletions("node-1", NOW.plus_ms(1 << 40), PAGE).await.unwrap();
     assert_eq!(found(due), [honest.id]);
@@ -162,7 +167,7 @@ pub(crate) async fn a_restored_seal_is_rejected_with_all_its_rows(store: &Store,
     assert_eq!(unverified(&snapshot), [format!("{workspace}: {why}")]);
     let refused = store.insert_role(&rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
-    // A seal with a forged generation does not open.
+    // A seal whose generation was forged does not open.
     intruder.run("update policy_seals set generation = 9".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
     assert!(unverified(&snapshot).iter().all(|found| found.ends_with("its seal does not open")));
@@ -188,7 +193,7 @@ pub(crate) async fn restored_trust_is_not_read(store: &Store, intruder: &mut imp
     assert!(matches!(read, Err(StoreError::Unverified { .. })), "{read:?}");
 }
 
-/// Seals stay correct after every kind of change.
+/// Seals remain correct after every kind of change.
 pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl Intruder) {
     let verified = async |what: &str| {
         let snapshot = store.snapshot().await.unwrap();
@@ -225,11 +230,20 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
     assert!(matches!(gone, Err(StoreError::UnknownReference)), "{gone:?}");
 }
 
-/// The lists of the code contain every table and every column of the database.
+/// The lists in the code contain every table and column of the database.
 pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
-    // Counters, sealed answers, sealed keys, the audit with its own chain, and the seals themselves.
-    const NEITHER: [&str; 7] =
-        ["settings", "bot_usage", "task_usage", "idempotency_keys", "instance_keys", "audit_events", "policy_seals"];
+    // Counters, sealed responses, sealed keys, the audit log with its separate chain, the seals themselves, and the
+    // list of changed rows, which is verified against the seals.
+    const NEITHER: [&str; 8] = [
+        "settings",
+        "bot_usage",
+        "task_usage",
+        "idempotency_keys",
+        "instance_keys",
+        "audit_events",
+        "policy_seals",
+        "policy_changes",
+    ];
     let columns = intruder.columns().await;
     let mut listed: Vec<String> = Table::columns().collect();
     listed.sort();
@@ -255,7 +269,7 @@ pub(crate) async fn an_operator_can_seal_a_scope_again(store: &Store, intruder: 
     let key = rows::key(Some(workspace), KeyKind::Admin, None, "k");
     assert!(matches!(store.insert_key(&key).await, Err(StoreError::Unverified { .. })));
     let binding = rows.iter().find(|row| row.name.table == Table::BotResources).unwrap();
-    // Rows that the operator has not seen are not sealed.
+    // Rows that the operator has not seen must not be sealed.
     let fewer = store.seal_scope(scope, &rows[1..], &[]).await;
     assert!(matches!(fewer, Err(StoreError::Unverified { .. })), "{fewer:?}");
     assert_eq!(store.seal_scope(scope, &rows, std::slice::from_ref(&binding.name)).await.unwrap(), 4);
@@ -265,7 +279,7 @@ pub(crate) async fn an_operator_can_seal_a_scope_again(store: &Store, intruder: 
     store.insert_key(&key).await.unwrap();
 }
 
-/// Its row has a wrong MAC and is not counted, so the scope of the instance stays valid.
+/// The row of the restored workspace has a wrong MAC, so it is not counted and the scope of the instance stays valid.
 pub(crate) async fn a_restored_workspace_does_not_restore_its_keys(store: &Store, intruder: &mut impl Intruder) {
     let other = other_workspace(store).await;
     let key = rows::key(Some(other), KeyKind::Admin, None, "theirs");
@@ -297,12 +311,13 @@ pub(crate) async fn a_restored_workspace_does_not_restore_its_keys(store: &Store
     assert_eq!(store.sealed_generations().await.unwrap(), total, "its seal adds nothing");
 }
 
-/// All problems that verification finds.
+/// Returns all problems that a verification finds.
 pub(crate) async fn problems(store: &Store) -> Vec<String> {
     store.verify_rows().await.unwrap().problems()
 }
 
-/// Rows in no sum come and go with use, so an operator does not accept them, but must be able to remove a forged one.
+/// An operator cannot accept rows that are not counted, because they change during normal use, but can delete a
+/// forged one.
 pub(crate) async fn forged_rows_that_are_not_counted_can_be_deleted(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
@@ -328,7 +343,7 @@ pub(crate) async fn forged_rows_that_are_not_counted_can_be_deleted(store: &Stor
     assert_eq!(store.sandbox(workspace, ours.id).await.unwrap(), Some(ours));
 }
 
-/// SQLite accepts a blob instead of text, and both databases accept malformed text.
+/// SQLite accepts a blob in place of text, and both databases accept malformed text.
 pub(crate) async fn a_malformed_row_does_not_hide_others(store: &Store, intruder: &mut impl Intruder) {
     let other = other_workspace(store).await;
     let there = bound(store, other).await;
@@ -362,7 +377,7 @@ pub(crate) async fn a_malformed_row_does_not_hide_others(store: &Store, intruder
     assert!(store.delete_bot(other, there.bot.id).await.unwrap());
 }
 
-/// A deletion includes the child rows, even those of another program.
+/// A deletion also deletes child rows, even those that another program wrote.
 pub(crate) async fn an_unreadable_child_row_does_not_block_a_deletion(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
@@ -381,7 +396,7 @@ pub(crate) async fn an_unreadable_child_row_does_not_block_a_deletion(store: &St
     assert!(store.delete_resource(workspace, spare.id).await.unwrap());
 }
 
-/// A row that a request reads is compared with the last verification, or else the whole scope is verified.
+/// A row that a request reads is compared with the last verified row. If they differ, the whole scope is verified.
 pub(crate) async fn a_single_row_is_compared_with_the_verified_one(store: &Store, intruder: &mut impl Intruder) {
     let id = default_workspace(store).await;
     let settings = |network: &str| Some(json!({ "network": network }));

@@ -1,12 +1,13 @@
-//! Conformance tests: the common behaviour of all databases, and the failures of each.
+//! Conformance tests: the behaviour that all databases share, and the failures of each database.
 //!
-//! A case is a function on an open, empty store. `cases!` runs each case on every backend; to add a backend, add a line
-//! at its end.
+//! Each test case is a function that receives an open, empty store. The `cases!` macro runs every case on every
+//! backend. To add a backend, add a `run_on!` line at the end of the macro.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod audit;
 mod authentic;
+mod feed;
 mod instance;
 mod isolation;
 mod oauth;
@@ -22,7 +23,7 @@ mod sqlite;
 mod support;
 mod usage;
 
-/// Cases with an intruder, who runs any SQL.
+/// Defines test cases with an intruder, which can execute arbitrary SQL on the database.
 macro_rules! intrusions {
     ($($case:ident),+ $(,)?) => {
         macro_rules! intrude_on {
@@ -65,6 +66,11 @@ intrusions! {
     a_malformed_row_does_not_hide_others,
     an_unreadable_child_row_does_not_block_a_deletion,
     a_single_row_is_compared_with_the_verified_one,
+    changes_that_are_not_listed_are_noticed,
+    an_older_row_is_not_read_as_a_change,
+    a_restored_credential_is_not_read_with_its_resource,
+    a_forged_row_is_not_read_as_a_change,
+    an_older_generation_is_read_with_everything,
 }
 
 macro_rules! cases {
@@ -109,6 +115,11 @@ cases! {
         a_snapshot_holds_all_rows,
         a_snapshot_is_consistent,
         a_cancelled_change_is_atomic,
+    }
+    feed {
+        only_changed_rows_are_read,
+        a_changed_resource_comes_with_its_credential,
+        other_changes_are_read_with_everything,
     }
     isolation {
         rows_of_other_workspaces_are_not_found,

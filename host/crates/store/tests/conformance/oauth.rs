@@ -1,4 +1,5 @@
-//! OAuth providers, authorizations and leases of refreshes: each step is taken once, and within its workspace.
+//! Tests of OAuth providers, authorizations and refresh leases: each step succeeds only once, and only within its
+//! workspace.
 
 use monstrum_store::{FlowStatus, OauthFlowRow, OauthProviderRow, Page, ResourceRow, Store, StoreError};
 use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, WorkspaceId};
@@ -80,7 +81,7 @@ pub(crate) async fn providers_are_inserted_updated_and_deleted(store: &Store) {
     let github = "github".parse().unwrap();
     assert_eq!(store.oauth_provider_of_type(theirs, &github).await.unwrap(), Some(there));
     assert_eq!(store.oauth_providers(ours, &Page::first(50)).await.unwrap().items, [row.clone(), other]);
-    // Providers are part of the policy: the issuer of a token decides whether it is refreshed.
+    // Providers are part of the policy, because the issuer of a token affects whether the token is refreshed.
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(snapshot.oauth_providers.len(), 3);
     assert!(snapshot.oauth_providers.contains(&row));
@@ -187,12 +188,12 @@ pub(crate) async fn one_host_refreshes_a_credential(store: &Store) {
     assert!(!store.put_refreshed(&fresh, "another").await.unwrap());
     assert!(store.put_refreshed(&fresh, &row.sealed).await.unwrap());
     assert!(!store.put_refreshed(&fresh, &row.sealed).await.unwrap());
-    assert_eq!(store.generation().await.unwrap(), generation + 1);
+    assert_eq!(store.generation().await.unwrap(), generation, "a refreshed token does not change the policy");
     assert_eq!(store.credential(resource.workspace_id, resource.id).await.unwrap().as_ref(), Some(&fresh));
     assert!(!store.claim_refresh(&row, after, after).await.unwrap(), "the sealed record has changed");
     assert!(store.claim_refresh(&fresh, NOW, until).await.unwrap(), "the lease ended with the refresh");
 
-    // A saved credential has a new id and no lease.
+    // A newly saved credential has a new id and no lease.
     let saved = rows::credential(&resource);
     store.put_credential(&saved).await.unwrap();
     assert!(!store.put_refreshed(&fresh, &fresh.sealed).await.unwrap());

@@ -1,12 +1,14 @@
 use monstrum_egress::{Egress, EgressOptions};
 use monstrum_guardian::{Decision, Question, Subject, decide};
 use monstrum_store::{KeyKind, StoreOptions, WorkspaceRow};
-use monstrum_types::{RoleId, SystemClock, UtcMillis, WorkspaceId};
+use monstrum_types::{SystemClock, UtcMillis, WorkspaceId};
 use monstrum_vault::{MasterKeys, Vault};
 use serde_json::json;
 
 use super::*;
 use crate::policy::row_seals;
+
+mod equivalence;
 
 const NOW: UtcMillis = UtcMillis(1_700_000_000_000);
 
