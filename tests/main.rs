@@ -18,6 +18,7 @@ mod machines;
 mod oauth;
 mod packages;
 mod postgres;
+mod revocation;
 mod rollback;
 mod rows;
 mod sandbox;

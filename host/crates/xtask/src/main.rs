@@ -45,7 +45,11 @@ enum Task {
         keep: bool,
     },
     /// Build and test everything
-    Test,
+    Test {
+        /// Also run the tests that take minutes
+        #[arg(long)]
+        long: bool,
+    },
     /// Check licences, bans, sources and, where their database can be reached, advisories of all dependencies
     Deny,
     /// Build the documentation of the crates; a link that leads nowhere is an error
@@ -83,7 +87,7 @@ fn main() -> ExitCode {
     let Cli { target_dir, task } = Cli::parse();
     let result = Repository::new(target_dir).and_then(|repository| match task {
         Task::Demo { keep } => demo(&repository, keep),
-        Task::Test => test::run_all(&repository),
+        Task::Test { long } => test::run_all(&repository, long),
         Task::Deny => deny(&repository),
         Task::Doc => doc(&repository),
         Task::Plugins { test } => build_plugins(&repository, test),

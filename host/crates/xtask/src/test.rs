@@ -14,8 +14,8 @@ use crate::steps::{Steps, run};
 const BUILT_BOTH_WAYS: &str = "github";
 
 /// Sets up, builds and tests.
-pub(crate) fn run_all(repository: &Repository) -> Result<()> {
-    let mut steps = Steps::new(10);
+pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
+    let mut steps = Steps::new(if with_long { 11 } else { 10 });
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
     // Python's own fnmatch is what ours is compared with.
     steps.step("set-up: Debian packages", || {
@@ -42,7 +42,13 @@ pub(crate) fn run_all(repository: &Repository) -> Result<()> {
     steps.step("tests of the workspace", || {
         run(repository.cargo().env(Snapshots::VARIABLE, &snapshots.seen).args(["test", "--locked", "--workspace"]))
     })?;
-    steps.step("snapshots without a test", || snapshots.all_are_seen(repository))
+    steps.step("snapshots without a test", || snapshots.all_are_seen(repository))?;
+    if with_long {
+        steps.step("long tests", || {
+            run(repository.cargo().args(["test", "--locked", "--package", "monstrum-tests", "--test", "long"]))
+        })?;
+    }
+    Ok(())
 }
 
 /// Authors may build with cargo-component, so what it makes has to load.
