@@ -235,7 +235,7 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
         operation: &resolved.tool().manifest.operation,
         resource: Some(resource.stored_id()),
     });
-    secrets.redact_with(Arc::clone(resource.credential_source().redactor()));
+    secrets.redact_with(resource.credential_source().redactor());
     lap(2);
     let params = checked_params(resolved.tool(), &call, &in_place()).map_err(not_permitted)?;
     lap(3);

@@ -64,6 +64,23 @@ async fn fifty_calls_with_a_token_that_is_refused_refresh_it_once() -> Result<()
     Ok(())
 }
 
+/// A refresh is no change of the policy, and yet later calls know the new token, those that send nothing among them.
+#[tokio::test]
+async fn a_refreshed_token_is_redacted_in_later_calls() -> Result<()> {
+    const FRESH: &str = "fresh-7c1e90b25d3f4a68";
+    let authorizing = Authorizing::with_short_token().await?;
+    let echo = async || authorizing.api().call(&authorizing.world.bot, "test_echo_open", &json!({ "any": FRESH })).await;
+    ensure!(echo().await?.to_string().contains(FRESH), "it is no secret yet");
+    authorizing.oauth.control(&json!({ "over": { "access_token": FRESH } })).await?;
+    authorizing.call().await?;
+    assert_eq!(authorizing.refreshes().await?, 1);
+    let answer = echo().await?;
+    ensure!(answer["status"] == "success" && !answer.to_string().contains(FRESH), "{answer}");
+    let record = authorizing.api().audit(text(&answer["request_id"])).await?;
+    ensure!(!record.to_string().contains(FRESH), "{record}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn two_hosts_of_one_database_refresh_once_between_them() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;

@@ -346,7 +346,7 @@ impl Recording<'_> {
             resource: resource.map(Resource::stored_id),
         });
         if let Some(resource) = resource {
-            self.secrets.redact_with(Arc::clone(resource.credential_source().redactor()));
+            self.secrets.redact_with(resource.credential_source().redactor());
         }
     }
 }

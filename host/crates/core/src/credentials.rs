@@ -13,7 +13,7 @@ pub mod token_endpoint;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use monstrum_egress::{Credential, CredentialSource, CredentialState, Network, Redactor};
@@ -202,7 +202,8 @@ pub struct ResourceCredential {
     clock: Option<Arc<dyn Clock>>,
     /// The newest credential; a refresh replaces it.
     credential: ArcSwapOption<Credential>,
-    redactor: Arc<Redactor>,
+    /// Of the secrets of the stored credential and of the newest one.
+    redactor: ArcSwap<Redactor>,
     requested_audience: Option<Vec<OriginPattern>>,
     refreshed_by: Option<RefreshedBy>,
 }
@@ -277,7 +278,7 @@ impl ResourceCredential {
             state,
             clock: None,
             credential: ArcSwapOption::empty(),
-            redactor,
+            redactor: ArcSwap::new(redactor),
             requested_audience: None,
             refreshed_by: None,
         }
@@ -289,8 +290,8 @@ impl ResourceCredential {
     }
 
     /// Removes every secret of the credential from a text.
-    pub fn redactor(&self) -> &Arc<Redactor> {
-        &self.redactor
+    pub fn redactor(&self) -> Arc<Redactor> {
+        self.redactor.load_full()
     }
 }
 
@@ -321,6 +322,9 @@ impl CredentialSource for ResourceCredential {
                 // The provider decides neither the audience nor the inject rules.
                 ..stale.clone()
             });
+            // First, so that no caller gets a secret that is not redacted. A provider may accept the stale one for a while.
+            let secrets = stale.secret_values().into_iter().chain(fresh.secret_values());
+            self.redactor.store(Arc::new(Redactor::new(secrets)));
             self.credential.store(Some(Arc::clone(&fresh)));
             Ok(fresh)
         }

@@ -43,7 +43,7 @@ pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
             Decision::Deny(denial) => Prediction::denied(call.language().of_denial(denial, &resolved.plugin.locales)),
         },
     };
-    Ok(verdict.redacted(resolved.binding.resource.credential_source().redactor()))
+    Ok(verdict.redacted(&resolved.binding.resource.credential_source().redactor()))
 }
 
 impl Prediction {

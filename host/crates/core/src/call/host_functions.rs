@@ -87,8 +87,7 @@ impl HostFunctions {
             secrets: Arc::clone(secrets),
             child_calls,
             until: until + REQUEST_MARGIN,
-            redactor: RedactorCell::new(Arc::clone(reach.credential().redactor()))
-                .with_budget(SearchBudget::of_fuel(fuel)),
+            redactor: RedactorCell::new(reach.credential().redactor()).with_budget(SearchBudget::of_fuel(fuel)),
             reach,
             failures: Mutex::default(),
         }

@@ -219,20 +219,22 @@ pub async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<CredentialMeta
 /// What is known of the credential of a resource: as it stands now where the resource's plugin serves, else as it was
 /// stored.
 pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<CredentialMetadata>, OperationError> {
+    let stored = app.store.credential(row.workspace_id, row.id).await?;
     let snapshot = app.policy.load();
     if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
         let source = resource.credential_source();
         let Some(held) = &resource.credential else { return Ok(None) };
+        // A refresh changes the stored row and not the policy.
+        let newest = stored.filter(|stored| stored.id == held.row.id);
         let mut state = source.status();
         if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {
             state = CredentialState::NeedsAuthorization;
         }
         return Ok(Some(CredentialMetadata {
             requested_audience: source.requested_audience().map(<[_]>::to_vec),
-            ..metadata(&held.row, state.as_str())
+            ..metadata(newest.as_ref().unwrap_or(&held.row), state.as_str())
         }));
     }
-    let stored = app.store.credential(row.workspace_id, row.id).await?;
     Ok(stored.map(|stored| metadata(&stored, &stored.status)))
 }
 
