@@ -12,9 +12,11 @@ pub struct Tool {
     pub name: ToolName,
     pub description: String,
     /// JSON Schema of the parameters. Where the bot has the tool through several resources, it requires `_resource`.
-    pub input_schema: Map<String, Value>,
+    #[schema(value_type = Map<String, Value>)]
+    pub input_schema: JsonText,
     /// JSON Schema of the answer.
-    pub output_schema: Option<Map<String, Value>>,
+    #[schema(value_type = Option<Map<String, Value>>)]
+    pub output_schema: Option<JsonText>,
     pub operation: String,
     pub resource_type: ResourceTypeId,
     /// The resources through which the bot has the tool.
@@ -51,7 +53,8 @@ pub struct OpenAiTool {
 pub struct OpenAiFunction {
     pub name: ToolName,
     pub description: String,
-    pub parameters: Map<String, Value>,
+    #[schema(value_type = Map<String, Value>)]
+    pub parameters: JsonText,
 }
 
 /// A call of a tool.

@@ -169,6 +169,11 @@ pub fn pay_for_object(members: &Map<String, Value>, effort: &Effort) -> Result<(
     })
 }
 
+/// Pays for copying a text once, which takes far less than writing it.
+pub fn pay_for_text(text: &str, effort: &Effort) -> Result<(), Overrun> {
+    effort.spend(NODE_STEPS + text.len() as u64)
+}
+
 /// Whether parameters are too large to be written or freed on a thread that serves requests.
 pub fn is_large(params: &Value) -> bool {
     pay_for(params, &Effort::of(LARGE_STEPS)).is_err()

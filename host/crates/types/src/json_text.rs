@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 /// JSON text that all parsers accept: well formed, with strings of valid Unicode and numbers in the range of a double.
 #[derive(Clone, Debug)]
@@ -40,6 +40,13 @@ impl From<&Value> for JsonText {
     fn from(value: &Value) -> Self {
         let text = RawValue::from_string(value.to_string());
         JsonText(text.expect("a value is printed as JSON"))
+    }
+}
+
+impl From<&Map<String, Value>> for JsonText {
+    fn from(object: &Map<String, Value>) -> Self {
+        let text = serde_json::to_string(object).and_then(RawValue::from_string);
+        JsonText(text.expect("an object is printed as JSON"))
     }
 }
 

@@ -3,7 +3,7 @@
 use monstrum_api::tools::{CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool};
 use monstrum_manifest::Locales;
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, Code, Overrun, RequestId};
+use monstrum_types::{BotId, Code, Effort, JsonText, Overrun, RequestId};
 use serde_json::{Value, json};
 
 use super::sandbox_files::check_part;
@@ -27,9 +27,7 @@ pub async fn list(app: &App, caller: &Caller, bot: BotId, language: Language) ->
     let listed = app.calls.ask(call.workspace(), bot, move |effort| {
         let visible = resolve::list(&session, effort)?;
         let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
-        items
-            .map(|same| pay_for_object(&same[0].tool().manifest.input_schema, effort).map(|()| tool(same, &language)))
-            .collect()
+        items.map(|same| tool(same, &language, effort)).collect()
     });
     listed.await.map_err(unchecked)
 }
@@ -141,7 +139,7 @@ fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
 }
 
 /// One tool, through all the resources through which the bot has it.
-fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
+fn tool(same: &[ResolvedCall], language: &Language, effort: &Effort) -> Result<Tool, Overrun> {
     let first = same.first().expect("a chunk is never empty");
     let manifest = &first.tool().manifest;
     let resources = same.iter().filter_map(|resolved| {
@@ -152,16 +150,23 @@ fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
     let locales: &Locales = &first.plugin.locales;
     let key = format!("tools.{}.description", manifest.name);
     let names: Vec<&str> = resources.iter().map(|resource| resource.name.as_str()).collect();
-    Tool {
+    let texts = first.tool().schema_texts(effort)?;
+    let input_schema = if names.len() < 2 {
+        texts.input.clone()
+    } else {
+        pay_for_object(&manifest.input_schema, effort)?;
+        JsonText::from(&resolve::with_resource(manifest.input_schema.clone(), &names))
+    };
+    Ok(Tool {
         name: manifest.name.clone(),
         description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
-        input_schema: resolve::with_resource(manifest.input_schema.clone(), &names),
-        output_schema: manifest.output_schema.clone(),
+        input_schema,
+        output_schema: texts.output.clone(),
         operation: manifest.operation.clone(),
         resource_type: first.plugin.manifest.resource_type.id.clone(),
         cost: manifest.cost,
         resources,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! One version of a plugin: manifest, policy rules, schemas, translations and component, checked as a whole.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{PatternSet, ToolRules};
@@ -11,10 +11,11 @@ use monstrum_manifest::{
 };
 use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
-use monstrum_types::{Digest, Effort, PluginName, ToolName, with_causes};
+use monstrum_types::{Digest, Effort, JsonText, Overrun, PluginName, ToolName, with_causes};
 use sha2::Digest as _;
 
 use crate::beside::Beside;
+use crate::checks::{pay_for_object, pay_for_text};
 use crate::plugins::folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::{Ceilings, built_in};
 
@@ -77,9 +78,30 @@ pub struct Tool {
     pub output: Option<Arc<OutputSchema>>,
     /// Whether bots can neither see nor call it: only a host function that plugins import calls it.
     pub is_hidden: bool,
+    /// See [`Tool::schema_texts`].
+    schema_texts: OnceLock<SchemaTexts>,
+}
+
+/// The schemas of a tool as JSON text.
+pub struct SchemaTexts {
+    pub input: JsonText,
+    pub output: Option<JsonText>,
 }
 
 impl Tool {
+    /// The schemas as JSON text. They are written on the first access, because most tools are listed far more often than
+    /// they change.
+    pub fn schema_texts(&self, effort: &Effort) -> Result<&SchemaTexts, Overrun> {
+        match self.schema_texts.get() {
+            Some(texts) => pay_for_text(texts.input.as_str(), effort)?,
+            None => pay_for_object(&self.manifest.input_schema, effort)?,
+        }
+        Ok(self.schema_texts.get_or_init(|| SchemaTexts {
+            input: JsonText::from(&self.manifest.input_schema),
+            output: self.manifest.output_schema.as_ref().map(JsonText::from),
+        }))
+    }
+
     /// Compiles schemas and rules; the error names the field. The parser has checked new schemas by the current limits, a
     /// stored one may exceed them.
     pub fn compile(
@@ -94,7 +116,8 @@ impl Tool {
         let output = output.map_err(|why| ("output_schema", why))?;
         let (name, operation) = (manifest.name.clone(), manifest.operation.clone());
         let rules = ToolRules::new(name, operation, dimensions, |path| input.declares(path));
-        Ok(Tool { manifest, own_name, rules, input, output: output.map(Arc::new), is_hidden: false })
+        let (output, schema_texts) = (output.map(Arc::new), OnceLock::new());
+        Ok(Tool { manifest, own_name, rules, input, output, is_hidden: false, schema_texts })
     }
 }
 
