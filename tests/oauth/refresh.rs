@@ -69,7 +69,8 @@ async fn fifty_calls_with_a_token_that_is_refused_refresh_it_once() -> Result<()
 async fn a_refreshed_token_is_redacted_in_later_calls() -> Result<()> {
     const FRESH: &str = "fresh-7c1e90b25d3f4a68";
     let authorizing = Authorizing::with_short_token().await?;
-    let echo = async || authorizing.api().call(&authorizing.world.bot, "test_echo_open", &json!({ "any": FRESH })).await;
+    let echo =
+        async || authorizing.api().call(&authorizing.world.bot, "test_echo_open", &json!({ "any": FRESH })).await;
     ensure!(echo().await?.to_string().contains(FRESH), "it is no secret yet");
     authorizing.oauth.control(&json!({ "over": { "access_token": FRESH } })).await?;
     authorizing.call().await?;
