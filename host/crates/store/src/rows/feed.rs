@@ -257,6 +257,12 @@ impl VerifiedPolicy {
             changes.scope_generations.insert(scope, seal.generation);
             rows.record_verified(scope, seal.generation, &verified.addends);
         }
+        // Another program may have recorded other names in place of a change that this process has seen, such as one of
+        // its own.
+        let is_behind = |(scope, seen)| self.scopes.get(&scope).is_some_and(|verified| verified.generation < seen);
+        if seen.iter().any(is_behind) {
+            return None;
+        }
         self.number = read.number;
         changes.generations_total = self.generations_total;
         Some((changes, self))

@@ -160,6 +160,10 @@ impl SeenGenerations {
         Ok(SeenGenerations(store.rows()?.seen_generations()))
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Scope, i64)> {
+        self.0.iter().map(|(scope, generation)| (*scope, *generation))
+    }
+
     pub(super) fn of_scope(&self, scope: Scope) -> i64 {
         self.0.get(&scope).copied().unwrap_or_default()
     }

@@ -130,7 +130,20 @@ pub(crate) async fn changes_that_are_not_listed_are_noticed(store: &Store, intru
     assert!(is_refused(store, &before).await);
     intruder.run(format!("update policy_changes set scope = '{workspace}', kind = 'rolls'")).await;
     assert!(is_refused(store, &before).await);
-    assert_eq!(store.snapshot().await.unwrap().roles, [role], "all rows together are as they were sealed");
+    // It names a row of another scope, whose sum matches: this store knows that the scope of its change has another seal.
+    let other = other_workspace(store).await;
+    let there = bound(store, other).await;
+    let before = verified(store).await;
+    assert!(store.update_role(&here.role, role.updated_at).await.unwrap());
+    let (_, _) = changes(store, &before).await;
+    let unchanged = format!(
+        "update policy_changes set kind = 'bots', id = '{}', scope = '{other}' where number = (select generation from settings)",
+        there.bot.id
+    );
+    intruder.run(unchanged).await;
+    assert!(is_refused(store, &before).await);
+    let roles = store.snapshot().await.unwrap().roles;
+    assert!(roles.contains(&here.role), "all rows together are as they were sealed");
 }
 
 /// After a role is restricted, another program restores the older, less restricted row with its valid MAC and adds it
