@@ -567,7 +567,14 @@ impl Policy {
     /// Renews the snapshot if a seal differs from the one that it was verified with. The generation in `settings` has no MAC,
     /// so a host does not rely on it alone.
     pub async fn renew_if_seals_differ(&self) -> Result<(), StoreError> {
-        if !self.load().verification.is_of(&self.store.seal_generations().await?) {
+        let before = self.load();
+        let seals = self.store.seal_generations().await?;
+        if before.verification.is_of(&seals) {
+            return Ok(());
+        }
+        // Most likely, a change was committed that this snapshot does not have yet.
+        self.renew().await?;
+        if !self.load().verification.has_reached(&seals, &before.verification) {
             self.distrust().await;
             self.renew().await?;
         }

@@ -61,12 +61,32 @@ impl Verification {
         self.unverified.iter().find(|found| found.scope == scope)
     }
 
+    /// Whether this result has everything that `seals` stand for, which were read from the database after the result
+    /// `before` and before this one. A seal that is older than that of `before` was put back by another program.
+    pub fn has_reached(&self, seals: &[(String, i64)], before: &Verification) -> bool {
+        let seals = by_scope(seals);
+        let has_reached = |(scope, generation): (&Scope, &i64)| {
+            let seal = seals.get(scope.to_string().as_str());
+            let earlier = before.generations.get(scope);
+            match seal {
+                Some(seal) => seal <= generation && earlier.is_none_or(|earlier| earlier <= seal),
+                // The scope may be newer than the seals.
+                None => earlier.is_none(),
+            }
+        };
+        self.unverified.is_empty() && self.generations.iter().all(has_reached)
+    }
+
     /// Whether `seals`, read from the database, are the seals that this result was verified with.
     pub fn is_of(&self, seals: &[(String, i64)]) -> bool {
-        let seals: HashMap<&str, i64> = seals.iter().map(|(scope, generation)| (scope.as_str(), *generation)).collect();
+        let seals = by_scope(seals);
         let is_same = |(scope, generation): (&Scope, &i64)| seals.get(scope.to_string().as_str()) == Some(generation);
         self.unverified.is_empty() && self.generations.iter().all(is_same)
     }
+}
+
+fn by_scope(seals: &[(String, i64)]) -> HashMap<&str, i64> {
+    seals.iter().map(|(scope, generation)| (scope.as_str(), *generation)).collect()
 }
 
 /// The rows and scopes that were logged, so that each is logged once.
@@ -91,5 +111,31 @@ impl Reported {
             tracing::info!("resolved: {what}");
         }
         *scopes = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verified(generations: &[(Scope, i64)]) -> Verification {
+        Verification { generations: generations.iter().copied().collect(), ..Verification::default() }
+    }
+
+    #[test]
+    fn seals_are_reached_by_the_changes_that_they_stand_for() {
+        let workspace = Scope::Workspace(WorkspaceId::new());
+        let seals = |instance: i64, own: i64| vec![("instance".to_owned(), instance), (workspace.to_string(), own)];
+        let before = verified(&[(Scope::Instance, 3), (workspace, 7)]);
+        let after = verified(&[(Scope::Instance, 3), (workspace, 9)]);
+        assert!(before.is_of(&seals(3, 7)) && !before.is_of(&seals(3, 8)));
+        for reached in [seals(3, 7), seals(3, 8), seals(3, 9)] {
+            assert!(after.has_reached(&reached, &before));
+        }
+        assert!(!after.has_reached(&seals(3, 10), &before), "a change that was not read");
+        assert!(!after.has_reached(&seals(3, 6), &before), "an older seal was put back");
+        assert!(!after.has_reached(&seals(3, 9)[..1], &before), "a seal was removed");
+        let new = verified(&[(Scope::Instance, 3), (workspace, 1)]);
+        assert!(new.has_reached(&seals(3, 1)[..1], &verified(&[(Scope::Instance, 3)])), "a workspace that is newer");
     }
 }
