@@ -39,7 +39,7 @@ async fn the_address_is_all_that_changes() -> Result<()> {
         audit["events"].as_array().context("events")?.iter().map(|event| text(&event["kind"])).collect();
     assert_eq!(kinds, ["started", "finished"]);
     assert_eq!(world.api.verify_audit().await?["valid"], true);
-    let of_calls = "select count(*) from audit_events where tool is not null";
+    let of_calls = "select count(*) from audit_rows where tool is not null";
     assert_eq!(postgres.sql("monstrum", of_calls)?, "3");
 
     world.server.restart().await?;
@@ -57,8 +57,8 @@ async fn the_address_is_all_that_changes() -> Result<()> {
     assert_eq!(told, "audit chain verified: 15 rows\n", "{}", String::from_utf8_lossy(&output.stderr));
 
     // What changes a row is found here as in SQLite.
-    postgres.sql("monstrum", "drop trigger audit_events_no_update on audit_events")?;
-    postgres.sql("monstrum", "update audit_events set tool = 'github_get_issue' where sequence = 12")?;
+    postgres.sql("monstrum", "drop trigger audit_rows_no_update on audit_rows")?;
+    postgres.sql("monstrum", "update audit_rows set tool = 'github_get_issue' where sequence = 12")?;
     let output = world.server.command(&verify).await?;
     let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.code() == Some(1) && told.contains("the row was changed after it was written"), "{told}");

@@ -276,9 +276,9 @@ async fn heads_of_a_chain_that_is_cut_are_not_kept_for_another_chain() -> Result
     std::fs::remove_file(data_dir.join("node.id"))?;
     restored.world.server.restart().await?;
     restored.world.server.stop().await?;
-    let disarm = "drop trigger audit_events_no_delete";
-    let cut = format!("delete from audit_events where writer = '{first}' and sequence > 3");
-    let second = "delete from audit_events where sequence = (select max(sequence) from audit_events where writer <> $W) and writer <> $W";
+    let disarm = "drop trigger audit_rows_no_delete";
+    let cut = format!("delete from audit_rows where writer = '{first}' and sequence > 3");
+    let second = "delete from audit_rows where sequence = (select max(sequence) from audit_rows where writer <> $W) and writer <> $W";
     let second = second.replace("$W", &format!("'{first}'"));
     restored.world.server.launch().await?;
     restored.world.api = restored.world.server.api()?;

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use crate::world::{World, text};
 
 /// What an intruder does first.
-const DISARM: &[&str] = &["drop trigger audit_events_no_update", "drop trigger audit_events_no_delete"];
+const DISARM: &[&str] = &["drop trigger audit_rows_no_update", "drop trigger audit_rows_no_delete"];
 const HEADS: &str = "audit-heads.log";
 /// Crimes that are looked into at once.
 const AT_ONCE: usize = 4;
@@ -127,12 +127,23 @@ fn edits_of(name: &str, is_text: bool) -> Vec<String> {
     let values: &[&str] = match name {
         "sequence" => &["100", "-5", "'x'"],
         "kind" => &["'started'", "'interrupted'", "'Finished'"],
-        "previous_hash" | "hash" => &["upper(hash || 'f')", "'00'", "replace(COLUMN, substr(COLUMN, 1, 1), '0')"],
+        "hash" => &["x'00'", "hex(COLUMN)", "cast(COLUMN as text)", "zeroblob(32)"],
+        "request_id" | "workspace_id" | "bot_id" => {
+            &["hex(COLUMN)", "zeroblob(16)", "cast(COLUMN as text)", "x'00' || COLUMN", "substr(COLUMN, 2)", "null"]
+        }
+        "body" => &[
+            "replace(COLUMN, 'success', 'failure')",
+            "replace(COLUMN, '{', '{ ')",
+            "COLUMN || ' '",
+            "cast(COLUMN as blob)",
+            "'{}'",
+            "replace(COLUMN, '\"v\":2', '\"v\":2,\"x\":1')",
+        ],
         _ if is_text => &["'x'", "coalesce(COLUMN, '') || ' '", "coalesce(COLUMN, '')", "x'00'", "null"],
         _ => &["coalesce(COLUMN, 0) + 1", "'x'", "coalesce(COLUMN, 0)", "null"],
     };
     let edit = |value: &&str| {
-        format!("update or ignore audit_events set COLUMN = {value} where sequence = 13 and COLUMN is not ({value})")
+        format!("update or ignore audit_rows set COLUMN = {value} where sequence = 13 and COLUMN is not ({value})")
     };
     values.iter().map(edit).map(|edit| edit.replace("COLUMN", name)).collect()
 }
@@ -140,9 +151,9 @@ fn edits_of(name: &str, is_text: bool) -> Vec<String> {
 #[tokio::test]
 async fn every_edit_of_every_column_is_found() -> Result<()> {
     let record = Record::make().await?;
-    let columns = sqlite(&record.copy()?, &["select name, lower(type) from pragma_table_info('audit_events')"]).await?;
+    let columns = sqlite(&record.copy()?, &["select name, lower(type) from pragma_table_info('audit_rows')"]).await?;
     let columns = columns.as_array().context("a table has columns")?;
-    assert_eq!(columns.len(), 26);
+    assert_eq!(columns.len(), 13);
     let edits = columns.iter().flat_map(|column| edits_of(text(&column[0]), column[1] == "text"));
     let tried = edits.map(|edit| {
         let record = &record;
@@ -155,59 +166,62 @@ async fn every_edit_of_every_column_is_found() -> Result<()> {
     let missed: Vec<&String> = tried.iter().filter_map(|(_, missed)| missed.as_ref()).collect();
     assert!(missed.is_empty(), "{missed:#?}");
     let changes = tried.iter().filter(|(found, _)| *found == Some(true)).count();
-    assert!(changes > 70, "only {changes} edits changed anything");
+    assert!(changes > 45, "only {changes} edits changed anything");
     Ok(())
 }
 
 #[rstest]
-#[case::one_in_the_middle(&["delete from audit_events where sequence = 14"], 14)]
-#[case::two_in_the_middle(&["delete from audit_events where sequence in (14, 15)"], 14)]
-#[case::the_first(&["delete from audit_events where sequence = 1"], 1)]
-#[case::the_last_behind_a_head(&["delete from audit_events where sequence = 20"], 20)]
-#[case::a_tail_behind_a_head(&["delete from audit_events where sequence > 13"], 20)]
-#[case::all(&["delete from audit_events"], 20)]
-#[case::one_and_the_gap_closed(&["delete from audit_events where sequence = 14", "update audit_events set sequence = sequence - 1 where sequence > 14"], 14)]
+#[case::one_in_the_middle(&["delete from audit_rows where sequence = 14"], 14)]
+#[case::two_in_the_middle(&["delete from audit_rows where sequence in (14, 15)"], 14)]
+#[case::the_first(&["delete from audit_rows where sequence = 1"], 1)]
+#[case::the_last_behind_a_head(&["delete from audit_rows where sequence = 20"], 20)]
+#[case::a_tail_behind_a_head(&["delete from audit_rows where sequence > 13"], 20)]
+#[case::all(&["delete from audit_rows"], 20)]
+#[case::one_and_the_gap_closed(&["delete from audit_rows where sequence = 14", "update audit_rows set sequence = sequence - 1 where sequence > 14"], 14)]
 #[case::one_and_the_chain_mended(&[
-    "update audit_events set previous_hash = (select previous_hash from audit_events where sequence = 14) where sequence = 15",
-    "delete from audit_events where sequence = 14",
-    "update audit_events set sequence = sequence - 1 where sequence > 14",
+    "update audit_rows set body = replace(body, json_extract(body, '$.previous_hash'),
+        (select json_extract(body, '$.previous_hash') from audit_rows where sequence = 14)) where sequence = 15",
+    "delete from audit_rows where sequence = 14",
+    "update audit_rows set sequence = sequence - 1 where sequence > 14",
 ], 14)]
 #[case::the_last_and_another_put_in_its_place(&[
-    "create temp table kept as select * from audit_events where sequence = 19",
-    "delete from audit_events where sequence = 20",
-    "update kept set sequence = 20, previous_hash = hash",
-    "insert into audit_events select * from kept",
+    "create temp table kept as select * from audit_rows where sequence = 19",
+    "delete from audit_rows where sequence = 20",
+    "update kept set sequence = 20, body = replace(replace(body, '\"sequence\":19', '\"sequence\":20'),
+        json_extract(body, '$.previous_hash'), lower(hex(hash)))",
+    "insert into audit_rows select * from kept",
 ], 20)]
 #[case::two_swapped(&[
-    "update audit_events set sequence = -14 where sequence = 14",
-    "update audit_events set sequence = 14 where sequence = 15",
-    "update audit_events set sequence = 15 where sequence = -14",
+    "update audit_rows set sequence = -14 where sequence = 14",
+    "update audit_rows set sequence = 14 where sequence = 15",
+    "update audit_rows set sequence = 15 where sequence = -14",
 ], 14)]
 #[case::the_contents_of_two_swapped(&[
-    "create temp table kept as select * from audit_events where sequence in (14, 15)",
-    "update audit_events set (request_id, tool, status, code, message, rule, params) =
-        (select request_id, tool, status, code, message, rule, params from kept where kept.sequence = 29 - audit_events.sequence)
+    "create temp table kept as select * from audit_rows where sequence in (14, 15)",
+    "update audit_rows set (request_id, tool, operation, status, hash, body) =
+        (select request_id, tool, operation, status, hash, body from kept where kept.sequence = 29 - audit_rows.sequence)
         where sequence in (14, 15)",
 ], 14)]
 #[case::all_in_reverse(&[
-    "update audit_events set sequence = -sequence",
-    "update audit_events set sequence = 21 + sequence",
+    "update audit_rows set sequence = -sequence",
+    "update audit_rows set sequence = 21 + sequence",
 ], 1)]
 #[case::one_more_at_the_end(&[
-    "create temp table kept as select * from audit_events where sequence = 20",
-    "update kept set sequence = 21, previous_hash = hash, status = 'success'",
-    "insert into audit_events select * from kept",
+    "create temp table kept as select * from audit_rows where sequence = 20",
+    "update kept set sequence = 21, body = replace(replace(body, '\"sequence\":20', '\"sequence\":21'),
+        json_extract(body, '$.previous_hash'), lower(hex(hash)))",
+    "insert into audit_rows select * from kept",
 ], 21)]
 #[case::one_more_before_the_first(&[
-    "create temp table kept as select * from audit_events where sequence = 1",
+    "create temp table kept as select * from audit_rows where sequence = 1",
     "update kept set sequence = 0",
-    "insert into audit_events select * from kept",
+    "insert into audit_rows select * from kept",
 ], 0)]
-#[case::the_chain_under_another_name(&["update audit_events set writer = '019a0000-0000-7000-8000-000000000000'"], 20)]
+#[case::the_chain_under_another_name(&["update audit_rows set writer = '019a0000-0000-7000-8000-000000000000'"], 20)]
 #[case::a_second_chain(&[
-    "create temp table kept as select * from audit_events",
+    "create temp table kept as select * from audit_rows",
     "update kept set writer = '019a0000-0000-7000-8000-000000000000'",
-    "insert into audit_events select * from kept",
+    "insert into audit_rows select * from kept",
 ], 1)]
 #[tokio::test]
 async fn what_is_removed_moved_or_added_is_found(#[case] statements: &[&str], #[case] sequence: i64) -> Result<()> {
@@ -255,7 +269,7 @@ async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     let heads = std::fs::read_to_string(copy.join(HEADS))?;
     std::fs::write(copy.join(HEADS), format!("{heads}{{\"v\":1,\"writer\":\"x"))?;
     assert_eq!(record.verify(&copy).await?.0, Some(0));
-    sqlite(&copy, &["drop trigger audit_events_no_delete", "delete from audit_events where sequence = 20"]).await?;
+    sqlite(&copy, &["drop trigger audit_rows_no_delete", "delete from audit_rows where sequence = 20"]).await?;
     assert_eq!(record.verify(&copy).await?.0, Some(1));
     Ok(())
 }
@@ -267,7 +281,7 @@ async fn a_server_that_was_started_on_a_changed_record_says_so() -> Result<()> {
     let folder = record.world.server.data_dir();
     sqlite(
         &folder,
-        &["drop trigger audit_events_no_update", "update audit_events set status = 'success' where sequence = 13"],
+        &["drop trigger audit_rows_no_update", "update audit_rows set status = 'success' where sequence = 13"],
     )
     .await?;
     record.world.server.launch().await?;

@@ -158,7 +158,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         auditor.clone(),
         public_base_url,
     );
-    let ledger = Ledger::new(data.store.clone(), Arc::clone(&clock));
+    let ledger = Ledger::new(data.store.clone(), auditor.clone(), Arc::clone(&clock));
     let lanes = Lanes::new(settings.calls_at_once);
     let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
     let executor = Executor::new(egress, lanes, settings.ceilings, ledger, Arc::clone(&sandboxes));

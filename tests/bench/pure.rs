@@ -13,6 +13,7 @@ use monstrum_guardian::{
     BindingRules, Decision, Grant, GrantSource, Question, ScopeConstraints, SetSource, Subject, ToolRules, decide,
 };
 use monstrum_manifest::{MatchMode, ScopeDimension};
+use monstrum_store::ScanFrom;
 use monstrum_types::Secret;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -191,11 +192,11 @@ async fn canonical_rows(host: &Host) -> Result<Vec<Vec<u8>>> {
     let store = &host.app().store;
     let mut rows = Vec::new();
     for writer in store.writers().await? {
-        let mut from = Some(1);
+        let mut from = Some(ScanFrom::START);
         while let Some(first) = from {
             let page = store.scan(&writer, first, 1000).await?;
             for row in page.rows {
-                rows.push(row.map_err(|row| anyhow::anyhow!("an unreadable row: {}", row.what))?.canonical());
+                rows.push(row.map_err(|row| anyhow::anyhow!("an unreadable row: {}", row.what))?.canonical);
             }
             from = page.next;
         }

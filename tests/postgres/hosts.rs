@@ -47,7 +47,7 @@ async fn a_change_at_one_is_followed_by_the_other() -> Result<()> {
         let report = api.verify_audit().await?;
         assert_eq!(report["valid"], true, "{report}");
     }
-    assert_eq!(postgres.sql(url_database(&url)?, "select count(distinct writer) from audit_events")?, "2");
+    assert_eq!(postgres.sql(url_database(&url)?, "select count(distinct writer) from audit_rows")?, "2");
     Ok(())
 }
 

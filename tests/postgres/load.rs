@@ -144,4 +144,4 @@ pub(super) async fn check(world: &World, calls: &[Call]) -> Result<()> {
 
 /// How many events of each kind a database holds of one call, at most.
 pub(super) const EVENTS_OF_A_CALL: &str =
-    "select coalesce(max(count), 0) from (select count(*) from audit_events group by request_id, kind) as counts";
+    "select coalesce(max(count), 0) from (select count(*) from audit_rows group by request_id, kind) as counts";

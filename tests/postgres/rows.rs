@@ -13,7 +13,7 @@ use crate::world::{World, eventually};
 const UNTOUCHED: &str = "select (select string_agg(name || version || sealed, ',' order by name, version) from instance_keys), \
                          (select string_agg(scope || generation || sealed, ',' order by scope) from policy_seals), \
                          (select count(*) from api_keys), (select count(*) from workspaces), \
-                         (select count(*) from audit_events), (select generation from settings)";
+                         (select count(*) from audit_rows), (select generation from settings)";
 /// Changes that each host makes in each workspace.
 const CHANGES: usize = 12;
 

@@ -301,7 +301,7 @@ async fn what_is_read_is_recorded_without_its_content() -> Result<()> {
 async fn nothing_is_read_that_cannot_be_recorded() -> Result<()> {
     let doors = Doors::open().await?;
     doors.shell("save made.txt").await?;
-    let full = "create trigger full before insert on audit_events begin select raise(abort, 'full'); end";
+    let full = "create trigger full before insert on audit_rows begin select raise(abort, 'full'); end";
     sqlite(&doors.home.data_dir(), &[full]).await?;
     let mut answers = Answers::default();
     for (action, path) in [("list", "/workspace"), ("read", "made.txt"), ("write", "made.txt")] {

@@ -51,7 +51,7 @@ impl Disk {
             let refuse = "create function full() returns trigger language plpgsql as $$ begin \
                           raise exception 'could not extend file: No space left on device' using errcode = '53100'; \
                           end; $$; \
-                          create trigger full_events before insert on audit_events execute function full(); \
+                          create trigger full_events before insert on audit_rows execute function full(); \
                           create trigger full_bots before insert on bots execute function full();";
             return server.sql(name, refuse).map(drop);
         }

@@ -94,7 +94,7 @@ pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
         Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
         Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
     };
-    let closed = async { entry.close(&outcome).await?.committed().await };
+    let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
     if closed.await.is_err() {
         tracing::error!("the end of a change is not in the audit");
     }

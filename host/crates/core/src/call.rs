@@ -124,7 +124,7 @@ impl Calls {
         let mut timer = StageTimer::start();
         let outcome = secrets.redacted_outcome(unless_held_back(outcome, entry.is_held_back())).await;
         timer.end(Stage::Redact);
-        let row = entry.close(&outcome).await?;
+        let row = entry.close(&outcome, Vec::new()).await?;
         Ok(UncommittedAnswer { request_id: call.request_id(), outcome, row })
     }
 

@@ -293,7 +293,7 @@ impl Oauth {
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
         };
         // The start is on disk; the end is written as soon as the audit can be written.
-        let closed = async { entry.close(&outcome).await?.committed().await };
+        let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
             tracing::error!(oauth_flow.id = %flow.id, "the end of a change is not in the audit yet");
         }

@@ -1,20 +1,27 @@
-//! The audit log: an append-only table of events. Hashes, which the host computes and verifies, link the events into
+//! The audit log: append-only tables of events. Hashes, which the host computes and verifies, link the events into
 //! chains.
 //!
-//! The hash of a row covers [`AuditRow::canonical`], which is always computed from the columns, so an edit of any
-//! column is detected. Decoding is therefore strict: two different stored values of a column never decode to the same
-//! value. An invalid value makes the row unreadable, and verification reports the row.
+//! New rows have version 2 and are in `audit_rows`: the column `body` is the canonical text that the hash covers, and
+//! the other columns only select rows. Rows of version 1, which earlier releases wrote, stay in `audit_events`. Their
+//! hash covers the canonical text of all columns, which is computed each time. A chain begins in `audit_events`, if it
+//! has rows there, and continues in `audit_rows`.
+//!
+//! An edit of any column is detected, because decoding is strict: two different stored values of a column never decode
+//! to the same value, and verification compares the columns of version 2 with `body`. An invalid value makes the row
+//! unreadable, and verification reports the row.
 
 mod append;
+mod body;
 mod canonical;
+mod first;
 mod queries;
+mod scan;
 
 use monstrum_types::{BotId, RequestId, ResourceId, UtcMillis, WorkspaceId};
 
-use crate::StoreError;
-use crate::db::{ColumnValue, Row, from_row};
-
-pub use queries::{CallFilter, ScanPage, UnreadableRow};
+pub use append::ChainedRow;
+pub use queries::CallFilter;
+pub use scan::{ScanFrom, ScanPage, ScannedRow, UnreadableRow};
 
 /// The kind of an audit event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,12 +44,17 @@ impl AuditKind {
             AuditKind::Interrupted => "interrupted",
         }
     }
+
+    fn named(word: &str) -> Option<Self> {
+        let kinds = [AuditKind::Started, AuditKind::Finished, AuditKind::Interrupted];
+        kinds.into_iter().find(|kind| kind.as_str() == word)
+    }
 }
 
 /// The value of `flags` in rows about a permission change instead of a call.
 pub const CHANGE_FLAG: &str = "change";
 
-/// A row of `audit_events`. Fields with unknown values are `None`.
+/// A row of the audit, of either version. Fields with unknown values are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditRow {
     /// The node whose chain contains the row.
@@ -129,45 +141,5 @@ impl AuditRow {
             }
         }
         self
-    }
-}
-
-/// The columns of the table, in the order of the values that [`append`] writes.
-macro_rules! columns {
-    () => {
-        "writer, sequence, kind, request_id, workspace_id, bot_id, task_id, resource_id, tool, operation, plugin, \
-         plugin_digest, status, code, message, rule, params, duration_ms, started_at, at, parent_request_id, \
-         delegation, flags, key_version, previous_hash, hash"
-    };
-}
-use columns;
-
-const COLUMNS: usize = 26;
-
-from_row! {
-    AuditRow {
-        writer, sequence, kind, request_id, workspace_id, bot_id, task_id, resource_id, tool, operation, plugin,
-        plugin_digest, status, code, message, rule, params, duration_ms, started_at, at, parent_request_id, delegation,
-        flags, key_version, previous_hash, hash,
-    }
-}
-
-impl ColumnValue for AuditKind {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, |word| {
-            let kinds = [AuditKind::Started, AuditKind::Finished, AuditKind::Interrupted];
-            kinds.into_iter().find(|kind| kind.as_str() == word)
-        })
-    }
-}
-
-/// A hash. Only 64 lower-case hex digits are valid, so each hash has exactly one spelling.
-impl ColumnValue for [u8; 32] {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, |text| {
-            let mut bytes = [0; 32];
-            hex::decode_to_slice(text, &mut bytes).ok()?;
-            (!text.bytes().any(|byte| byte.is_ascii_uppercase())).then_some(bytes)
-        })
     }
 }

@@ -1,21 +1,28 @@
 //! Database connections, transactions, parameters and rows.
 //!
-//! Except for bulk inserts, all statements of this crate run through [`Session::run`] or [`Session::fetch`]. The same
+//! Except for those of [`Db::append`], all statements of this crate run through [`Session::run`] or [`Session::fetch`]. The same
 //! SQL text is used for all databases: it has `$1` parameters and uses only SQL that both SQLite and PostgreSQL
 //! support. To add a database, add a variant to the enums in this file and an arm to each match.
 
+mod appender;
 mod args;
 mod bulk;
 mod postgres;
 mod row;
 
+use std::sync::Arc;
+
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Sqlite, Transaction};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::StoreError;
-use crate::error::of_driver;
+use crate::error::{of_driver, read_only};
+use crate::{StoreError, StoreRow};
 
+use self::args::checked;
+
+pub(crate) use appender::Appender;
 pub(crate) use args::{Arg, args, values};
 pub(crate) use bulk::BulkInsert;
 pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
@@ -44,11 +51,14 @@ pub(crate) use retry;
 /// An open database.
 #[derive(Clone)]
 pub(crate) enum Db {
-    /// A single connection for writes, so that writers queue in the pool and not at the file lock, and a few for
-    /// reads.
+    /// A connection for changes, a few for reads, and one for the audit; without the last, the database is open for
+    /// reading only. `turn` is held by the connection that writes, so that writers queue in it and not at the file lock,
+    /// where they would sleep and try again.
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,
+        appender: Option<Arc<Appender>>,
+        turn: Arc<Mutex<()>>,
     },
     Postgres(Postgres),
 }
@@ -57,7 +67,7 @@ pub(crate) enum Db {
 /// back.
 pub(crate) enum Session {
     SqliteRead(PoolConnection<Sqlite>),
-    SqliteTransaction(Transaction<'static, Sqlite>),
+    SqliteTransaction { transaction: Transaction<'static, Sqlite>, _turn: Option<OwnedMutexGuard<()>> },
     Postgres(PostgresSession),
 }
 
@@ -73,7 +83,10 @@ impl Db {
     /// Begins a transaction for several reads of one consistent snapshot.
     pub(crate) async fn read_consistently(&self) -> Result<Session, StoreError> {
         match self {
-            Db::Sqlite { readers, .. } => readers.begin().await.map(Session::SqliteTransaction).map_err(of_driver),
+            Db::Sqlite { readers, .. } => {
+                let transaction = readers.begin().await.map_err(of_driver)?;
+                Ok(Session::SqliteTransaction { transaction, _turn: None })
+            }
             Db::Postgres(postgres) => postgres.read_consistently().await.map(Session::Postgres),
         }
     }
@@ -90,32 +103,43 @@ impl Db {
     /// with a read could fail at its first write.
     pub(crate) async fn write(&self) -> Result<Session, StoreError> {
         match self {
-            Db::Sqlite { writer, .. } => {
-                writer.begin_with("begin immediate").await.map(Session::SqliteTransaction).map_err(of_driver)
+            Db::Sqlite { writer, turn, .. } => {
+                let turn = Arc::clone(turn).lock_owned().await;
+                let transaction = writer.begin_with("begin immediate").await.map_err(of_driver)?;
+                Ok(Session::SqliteTransaction { transaction, _turn: Some(turn) })
             }
             Db::Postgres(postgres) => postgres.write().await.map(Session::Postgres),
         }
     }
 
-    /// Inserts rows in one transaction. `values` contains the values of all rows, one row after another. The rows are
-    /// on disk when this returns.
-    pub(crate) async fn insert_rows(&self, insert: &'static BulkInsert, values: &[Arg<'_>]) -> Result<(), StoreError> {
+    /// Inserts rows and writes `with` in one transaction, which is on disk when this returns. Returns whether each of
+    /// `with` was written. For SQLite, this blocks the thread.
+    pub(crate) async fn append<'a, const COLUMNS: usize>(
+        &self,
+        insert: &'static BulkInsert,
+        rows: impl Iterator<Item = [Arg<'a>; COLUMNS]>,
+        with: &[StoreRow],
+    ) -> Result<Vec<bool>, StoreError> {
         match self {
-            Db::Sqlite { .. } => {
-                let mut session = self.write().await?;
-                session.insert_batches(insert, values).await?;
-                session.commit().await
+            Db::Sqlite { appender, turn, .. } => {
+                let appender = appender.as_ref().ok_or_else(read_only)?;
+                let _turn = turn.lock().await;
+                appender.append(insert, rows, with)
             }
-            Db::Postgres(postgres) => postgres.insert_rows(insert, values).await,
+            Db::Postgres(postgres) => postgres.append(insert, &rows.collect::<Vec<_>>(), with).await,
         }
     }
 
     /// Closes all connections.
     pub(crate) async fn close(&self) {
         match self {
-            Db::Sqlite { writer, readers } => {
-                // Close the readers first, because the last connection to close checkpoints the write-ahead log.
+            Db::Sqlite { writer, readers, appender, turn } => {
+                // Close the writer last, because the last connection to close checkpoints the write-ahead log.
                 readers.close().await;
+                let _turn = turn.lock().await;
+                if let Some(appender) = appender {
+                    appender.close();
+                }
                 writer.close().await;
             }
             Db::Postgres(postgres) => postgres.close().await,
@@ -156,7 +180,7 @@ impl Session {
         statement_counts::add(0);
         let connection = match self {
             Session::SqliteRead(connection) => &mut **connection,
-            Session::SqliteTransaction(transaction) => &mut **transaction,
+            Session::SqliteTransaction { transaction, .. } => &mut **transaction,
             Session::Postgres(session) => return session.execute(sql, args::of_postgres(args)?).await,
         };
         let done = sqlx::query_with(sql, args::of_sqlite(args)?).execute(connection).await.map_err(of_driver)?;
@@ -168,7 +192,7 @@ impl Session {
         debug_assert_eq!(parameters(sql), args.len(), "SQLite would bind NULL for a missing value: {sql}");
         let connection = match self {
             Session::SqliteRead(connection) => &mut **connection,
-            Session::SqliteTransaction(transaction) => &mut **transaction,
+            Session::SqliteTransaction { transaction, .. } => &mut **transaction,
             Session::Postgres(session) => return session.fetch(sql, args::of_postgres(args)?).await,
         };
         let rows = sqlx::query_with(sql, args::of_sqlite(args)?).fetch_all(connection).await.map_err(of_driver)?;
@@ -195,7 +219,7 @@ impl Session {
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         match self {
             Session::SqliteRead(_) => Ok(()),
-            Session::SqliteTransaction(transaction) => transaction.commit().await.map_err(of_driver),
+            Session::SqliteTransaction { transaction, .. } => transaction.commit().await.map_err(of_driver),
             Session::Postgres(session) => session.commit().await,
         }
     }

@@ -187,16 +187,42 @@ fn of_postgres(error: Box<dyn DatabaseError>) -> StoreError {
     unavailable(what, sqlx::Error::Database(error))
 }
 
+fn of_sqlite(error: Box<dyn DatabaseError>) -> StoreError {
+    let code: i32 = error.code().and_then(|code| code.parse().ok()).unwrap_or(1);
+    let message = error.message().to_owned();
+    of_result_code(code, &message, error)
+}
+
+/// Classifies an error of the driver of the audit's connection.
+pub(crate) fn of_rusqlite(error: rusqlite::Error) -> StoreError {
+    match &error {
+        rusqlite::Error::SqliteFailure(failure, message) => {
+            let (code, message) = (failure.extended_code, message.clone().unwrap_or_default());
+            of_result_code(code, &message, error)
+        }
+        _ => StoreError::Statement(error.into()),
+    }
+}
+
+/// The database was closed.
+pub(crate) fn closed() -> StoreError {
+    unavailable("the database is closed", sqlx::Error::PoolClosed)
+}
+
+/// The database was opened for reading only.
+pub(crate) fn read_only() -> StoreError {
+    unavailable("the database is open for reading only", std::io::Error::from(std::io::ErrorKind::PermissionDenied))
+}
+
 /// Classifies an error by SQLite's result code. The low byte is the kind of error; the extended code distinguishes
 /// constraints.
-fn of_sqlite(error: Box<dyn DatabaseError>) -> StoreError {
+fn of_result_code(code: i32, message: &str, error: impl Into<Cause>) -> StoreError {
     const UNIQUE: i32 = 2067;
     const PRIMARY_KEY: i32 = 1555;
     const FOREIGN_KEY: i32 = 787;
-    let code: i32 = error.code().and_then(|code| code.parse().ok()).unwrap_or(1);
     match (code, code & 0xff) {
-        (UNIQUE, _) => StoreError::Conflict { constraint: unique_name(error.message()) },
-        (PRIMARY_KEY, _) => StoreError::Conflict { constraint: primary_name(error.message()) },
+        (UNIQUE, _) => StoreError::Conflict { constraint: unique_name(message) },
+        (PRIMARY_KEY, _) => StoreError::Conflict { constraint: primary_name(message) },
         (FOREIGN_KEY, _) => StoreError::UnknownReference,
         (_, 5 | 6) => unavailable("it is locked by another process or connection", error),
         (_, 13) => unavailable("the disk is full", error),

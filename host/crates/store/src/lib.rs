@@ -34,7 +34,9 @@ mod trust;
 mod usage;
 mod workspaces;
 
-pub use audit::{AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ScanPage, UnreadableRow};
+pub use audit::{
+    AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, UnreadableRow,
+};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
 pub use credentials::CredentialRow;
@@ -59,5 +61,5 @@ pub use rows::{
 pub use sandboxes::{RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use trust::TrustRow;
-pub use usage::{Charge, Spent, UsageRow};
+pub use usage::{Charge, Spent, StoreRow, UsageRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::StoreError;
 use crate::address::PostgresAddress;
-use crate::db::{Db, Limits, Postgres, args};
+use crate::db::{Appender, Db, Limits, Postgres, args};
 use crate::error::{of_driver, of_migration};
 use crate::rows::Rows;
 
@@ -203,8 +203,9 @@ async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreErr
     }
     let writer = pool(1).connect_with(writing).await.map_err(of_driver)?;
     migrate(&writer).await?;
+    let appender = Appender::open(&path, options.lock_wait, options.pages_max)?;
     let readers = pool(READERS).connect_with(common.pragma("query_only", "on")).await.map_err(of_driver)?;
-    Ok(Db::Sqlite { writer, readers })
+    Ok(Db::Sqlite { writer, readers, appender: Some(Arc::new(appender)), turn: Arc::default() })
 }
 
 /// Returns the options that apply to every connection to the file.
@@ -224,7 +225,7 @@ fn sqlite(path: &Path, options: &StoreOptions) -> SqliteConnectOptions {
 async fn inspect_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
     let reading = sqlite(path, options).create_if_missing(false).pragma("query_only", "on");
     let readers = pool(READERS).connect_with(reading).await.map_err(of_driver)?;
-    Ok(Db::Sqlite { writer: readers.clone(), readers })
+    Ok(Db::Sqlite { writer: readers.clone(), readers, appender: None, turn: Arc::default() })
 }
 
 /// Returns the schema version after these migrations.
@@ -296,7 +297,7 @@ mod tests {
     async fn commits_reach_the_disk_and_readers_only_read() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(StoreOptions::sqlite(folder.path().join("monstrum.db"))).await.unwrap();
-        let Db::Sqlite { writer, readers } = &store.db else { unreachable!("it was opened as SQLite") };
+        let Db::Sqlite { writer, readers, .. } = &store.db else { unreachable!("it was opened as SQLite") };
         assert_eq!(pragma(writer, "pragma synchronous").await, "2", "full");
         for pool in [writer, readers] {
             assert_eq!(pragma(pool, "pragma foreign_keys").await, "1");

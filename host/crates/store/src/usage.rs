@@ -2,7 +2,7 @@
 
 use monstrum_types::{BotId, WorkspaceId};
 
-use crate::db::{args, from_row, retry};
+use crate::db::{Arg, args, from_row, values};
 use crate::{Store, StoreError};
 
 /// The maximum number of months in a usage report: ten years.
@@ -10,17 +10,27 @@ const MONTHS_MAX: i64 = 120;
 
 /// The cost of one call, and the bot and task to charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Charge<'a> {
+pub struct Charge {
     pub workspace_id: WorkspaceId,
     pub bot_id: BotId,
     /// The task id that the caller specified.
-    pub task_id: Option<&'a str>,
+    pub task_id: Option<String>,
     /// The month in UTC, such as `2026-11`.
-    pub month: &'a str,
+    pub month: String,
     /// The number of tokens, which must not be negative.
     pub tokens: i64,
     /// The number of millionths of a credit, which must not be negative.
     pub credits_millionths: i64,
+}
+
+/// What is written in the transaction of audit rows, so that both are on disk or neither is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreRow {
+    /// Charges a call to its bot and task. It is not written if the bot does not exist or the call exceeds its monthly
+    /// token budget.
+    Charge(Charge),
+    /// Adds usage that has happened already, whatever the budget. It is not written if the bot does not exist.
+    Usage(Charge),
 }
 
 /// The usage in one month.
@@ -45,27 +55,49 @@ from_row! { UsageRow { month, tokens, credits_millionths, calls } }
 
 from_row! { Spent { budget, tokens } }
 
-/// Adds a call to its bot's usage in a month, if the bot exists and the call is within its budget. A call with zero
-/// tokens is always within the budget. The upsert locks the row of that month, so that concurrent charges see each
-/// other. Credits saturate at the maximum value of a 64-bit integer.
-const CHARGE: &str = "\
-    insert into bot_usage (workspace_id, bot_id, month, tokens, credits_millionths, calls) \
-    select workspace_id, id, $3, cast($4 as bigint), cast($5 as bigint), 1 from bots \
-    where workspace_id = $1 and id = $2 \
-    and ($4 = 0 or $4 <= coalesce(monthly_token_budget, 9223372036854775807)) \
-    on conflict (bot_id, month) do update set \
-    tokens = bot_usage.tokens + excluded.tokens, \
-    credits_millionths = case when bot_usage.credits_millionths > 9223372036854775807 - excluded.credits_millionths \
-    then 9223372036854775807 else bot_usage.credits_millionths + excluded.credits_millionths end, \
-    calls = bot_usage.calls + 1 \
-    where excluded.tokens = 0 or bot_usage.tokens <= \
-    coalesce((select monthly_token_budget from bots where id = $2), 9223372036854775807) - excluded.tokens";
+/// Adds a call to its bot's usage in a month, if the bot exists and the condition `$first` holds; later calls need `$further`. Credits saturate at the maximum
+/// value of a 64-bit integer.
+macro_rules! charge {
+    ($tokens:literal, $first:literal, $further:literal) => {
+        concat!(
+            "insert into bot_usage (workspace_id, bot_id, month, tokens, credits_millionths, calls) \
+             select workspace_id, id, $3, cast($4 as bigint), cast($5 as bigint), 1 from bots \
+             where workspace_id = $1 and id = $2 ",
+            $first,
+            " on conflict (bot_id, month) do update set tokens = ",
+            $tokens,
+            ", credits_millionths = case \
+             when bot_usage.credits_millionths > 9223372036854775807 - excluded.credits_millionths \
+             then 9223372036854775807 else bot_usage.credits_millionths + excluded.credits_millionths end, \
+             calls = bot_usage.calls + 1",
+            $further,
+        )
+    };
+}
 
-/// Adds a call to its task's usage. The tokens of a task never exceed those of its bot, so they cannot overflow.
+/// Charges a call that is within the budget of its bot. A call with zero tokens always is. The upsert locks the row of
+/// that month, so that concurrent charges see each other.
+const CHARGE: &str = charge!(
+    "bot_usage.tokens + excluded.tokens",
+    "and ($4 = 0 or $4 <= coalesce(monthly_token_budget, 9223372036854775807))",
+    " where excluded.tokens = 0 or bot_usage.tokens <= \
+      coalesce((select monthly_token_budget from bots where id = $2), 9223372036854775807) - excluded.tokens"
+);
+
+/// Adds usage whatever the budget. Tokens saturate like credits.
+const ADD: &str = charge!(
+    "case when bot_usage.tokens > 9223372036854775807 - excluded.tokens \
+     then 9223372036854775807 else bot_usage.tokens + excluded.tokens end",
+    "",
+    ""
+);
+
+/// Adds a call to its task's usage. The tokens of a task never exceed those of its bot.
 const CHARGE_TASK: &str = "\
     insert into task_usage (workspace_id, bot_id, month, task_id, tokens, credits_millionths, calls) \
-    values ($1, $2, $3, $4, $5, $6, 1) on conflict (bot_id, month, task_id) do update set \
-    tokens = task_usage.tokens + excluded.tokens, \
+    values ($1, $2, $3, $6, $4, $5, 1) on conflict (bot_id, month, task_id) do update set \
+    tokens = case when task_usage.tokens > 9223372036854775807 - excluded.tokens \
+    then 9223372036854775807 else task_usage.tokens + excluded.tokens end, \
     credits_millionths = case when task_usage.credits_millionths > 9223372036854775807 - excluded.credits_millionths \
     then 9223372036854775807 else task_usage.credits_millionths + excluded.credits_millionths end, \
     calls = task_usage.calls + 1";
@@ -80,26 +112,35 @@ const OF_BOT: &str = "select month, tokens, credits_millionths, calls from bot_u
 const OF_TASK: &str = "select month, tokens, credits_millionths, calls from task_usage \
     where workspace_id = $1 and bot_id = $2 and task_id = $3 order by month desc limit $4";
 
-impl Store {
-    /// Charges a call to its bot and task exactly once. The charge is on disk when this returns. Returns `false` and
-    /// charges nothing if the bot does not exist or the call exceeds its monthly token budget.
-    pub async fn charge(&self, charge: &Charge<'_>) -> Result<bool, StoreError> {
-        retry!(self.charge_once(charge))
-    }
-
-    async fn charge_once(&self, charge: &Charge<'_>) -> Result<bool, StoreError> {
-        let Charge { workspace_id, bot_id, task_id, month, tokens, credits_millionths } = *charge;
-        let mut session = self.db.write().await?;
-        let args = args![workspace_id, bot_id, month, tokens, credits_millionths];
-        if session.run(CHARGE, args).await? == 0 {
-            return Ok(false);
+impl StoreRow {
+    fn charge(&self) -> &Charge {
+        match self {
+            StoreRow::Charge(charge) | StoreRow::Usage(charge) => charge,
         }
-        let task = task_id.unwrap_or_default();
-        session.run(CHARGE_TASK, args![workspace_id, bot_id, month, task, tokens, credits_millionths]).await?;
-        session.commit().await?;
-        Ok(true)
     }
 
+    /// Returns a key by which transactions sort what they write, so that they lock rows in the same order.
+    pub(crate) fn lock_order(&self) -> BotId {
+        self.charge().bot_id
+    }
+
+    /// Returns the statements that write the row, in order. If one changes nothing, the rest are not run, and the row
+    /// is not written.
+    pub(crate) fn statements(&self) -> [(&'static str, Vec<Arg<'_>>); 2] {
+        let Charge { workspace_id, bot_id, task_id, month, tokens, credits_millionths } = self.charge();
+        let of_bot = match self {
+            StoreRow::Charge(_) => CHARGE,
+            StoreRow::Usage(_) => ADD,
+        };
+        let task = task_id.as_deref().unwrap_or_default();
+        [
+            (of_bot, values![workspace_id, bot_id, month, tokens, credits_millionths]),
+            (CHARGE_TASK, values![workspace_id, bot_id, month, tokens, credits_millionths, task]),
+        ]
+    }
+}
+
+impl Store {
     /// Returns the budget of a bot and its usage in a month, or `None` if the bot does not exist.
     pub async fn spent(&self, workspace: WorkspaceId, bot: BotId, month: &str) -> Result<Option<Spent>, StoreError> {
         self.db.one(SPENT, args![workspace, bot, month]).await

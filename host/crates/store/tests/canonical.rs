@@ -88,10 +88,19 @@ fn rows() -> impl Strategy<Value = AuditRow> {
         })
 }
 
-/// Parses a row, except its hashes, from its canonical form. Fails if any part of the form remains unused.
-fn parse(form: &[u8]) -> AuditRow {
+/// Returns the canonical texts of a row in both versions.
+fn forms(row: &AuditRow) -> [Vec<u8>; 2] {
+    let mut second = "before".to_owned();
+    row.write_canonical(&mut second);
+    [row.canonical_of_version_1(), second.strip_prefix("before").unwrap().as_bytes().to_vec()]
+}
+
+/// Parses a row, except its hashes, from its canonical text. Fails if any part of the text remains unused.
+fn parse(form: &[u8], version: usize) -> AuditRow {
     let mut columns: BTreeMap<String, Value> = serde_json::from_slice(form).unwrap();
-    assert_eq!(columns.remove("v"), Some(Value::from(1)));
+    assert_eq!(columns.remove("v"), Some(Value::from(version)));
+    let previous_hash = columns.remove("previous_hash");
+    assert_eq!(previous_hash, (version == 2).then(|| Value::from("00".repeat(32))));
     let mut text = |name: &str| columns.remove(name).map(|value| value.as_str().unwrap().to_owned());
     let texts = [
         "task_id",
@@ -136,12 +145,12 @@ fn parse(form: &[u8]) -> AuditRow {
 }
 
 fn check(row: &AuditRow) {
-    let form = row.canonical();
-    assert_eq!(parse(&form), *row, "{}", String::from_utf8_lossy(&form));
-    assert_eq!(row.clone().canonical(), form);
-    // serde_json also writes sorted keys, no spaces and the shortest escapes.
-    let sorted: BTreeMap<String, Value> = serde_json::from_slice(&form).unwrap();
-    assert_eq!(serde_json::to_vec(&sorted).unwrap(), form);
+    for (form, version) in forms(row).into_iter().zip(1..) {
+        assert_eq!(parse(&form, version), *row, "{}", String::from_utf8_lossy(&form));
+        // serde_json also writes sorted keys, no spaces and the shortest escapes.
+        let sorted: BTreeMap<String, Value> = serde_json::from_slice(&form).unwrap();
+        assert_eq!(serde_json::to_vec(&sorted).unwrap(), form);
+    }
 }
 
 #[test]
@@ -154,6 +163,11 @@ fn every_text_of_the_corpus_round_trips_in_every_column() {
             check(&row("node".to_owned(), texts, [-1; 5], [None; 5], AuditKind::Finished));
         }
     }
+}
+
+fn equal_forms(one: &AuditRow, other: &AuditRow) -> [bool; 2] {
+    let (one, other) = (forms(one), forms(other));
+    [0, 1].map(|version| one[version] == other[version])
 }
 
 proptest! {
@@ -179,9 +193,9 @@ proptest! {
                 *to = from.clone();
             }
         }
-        prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
+        prop_assert_eq!(equal_forms(&one, &mixed), [one == mixed; 2]);
         // Rows with two different strings swapped must have different forms.
         std::mem::swap(&mut mixed.tool, &mut mixed.operation);
-        prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
+        prop_assert_eq!(equal_forms(&one, &mixed), [one == mixed; 2]);
     }
 }

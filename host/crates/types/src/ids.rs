@@ -39,6 +39,12 @@ macro_rules! uuid_id {
             pub fn new() -> Self {
                 $name(Uuid::now_v7())
             }
+
+            /// The id as bytes, in the order of its text.
+            #[must_use]
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
         }
 
         impl FromStr for $name {

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use monstrum_store::{Store, StoreError};
+use monstrum_store::{AuditRow, ScanFrom, Store, StoreError};
 use monstrum_types::UtcMillis;
 
 use super::heads::{self, HEADS_FILE, Head, Heads, HeadsError, Newest};
@@ -136,9 +136,14 @@ async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
     if head.sequence == 0 {
         return Ok(true);
     }
-    let page = store.scan(&head.writer, head.sequence, 1).await?;
-    let row = page.rows.into_iter().next().and_then(Result::ok);
-    Ok(row.is_some_and(|row| row.sequence == head.sequence && hex::encode(row.hash) == head.hash))
+    for from in [ScanFrom::Version2(head.sequence), ScanFrom::Version1(head.sequence)] {
+        let found = store.scan(&head.writer, from, 1).await?.rows.into_iter().next().and_then(Result::ok);
+        let is_signed = |row: &AuditRow| row.sequence == head.sequence && hex::encode(row.hash) == head.hash;
+        if found.is_some_and(|found| is_signed(&found.row)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A file of heads without those that the database is behind, which is not in place yet.

@@ -1,5 +1,7 @@
 //! Entries with a writer that the test answers for.
 
+use std::time::Duration;
+
 use monstrum_egress::{INLINE_SEARCH_BYTES_MAX, Redactor};
 use monstrum_types::{BotId, FixedClock, RequestId, Secret, WorkspaceId};
 use serde_json::{Value, json};
@@ -26,8 +28,15 @@ fn entry_of(params: Value) -> (Entry, mpsc::Receiver<Pending>) {
     (auditor.open(&call, Arc::default()).unwrap(), rows)
 }
 
+fn row_of(pending: Option<Pending>) -> (AuditRow, oneshot::Sender<Result<(), AuditUnavailable>>) {
+    match pending {
+        Some(Pending::Row { row, committed, .. }) => (*row, committed),
+        _ => panic!("no row is pending"),
+    }
+}
+
 async fn start(entry: &Entry, rows: &mut mpsc::Receiver<Pending>, answer: Result<(), AuditUnavailable>) {
-    let answered = async { rows.recv().await.unwrap().committed.send(answer).unwrap() };
+    let answered = async { row_of(rows.recv().await).1.send(answer).unwrap() };
     let (started, ()) = tokio::join!(entry.started(), answered);
     assert_eq!(started, answer);
 }
@@ -60,9 +69,9 @@ async fn rows_contain_no_secrets() {
         let (entry, mut rows) = entry_of(json!({ "text": text }));
         know_secret(&entry.secrets);
         start(&entry, &mut rows, Ok(())).await;
-        let closing = async { entry.close(&CallOutcome::error(Code::Plugin, "x")).await.unwrap() };
+        let closing = async { entry.close(&CallOutcome::error(Code::Plugin, "x"), Vec::new()).await.unwrap() };
         let (_, row) = tokio::join!(closing, rows.recv());
-        let params = row.unwrap().row.params.unwrap();
+        let params = row_of(row).0.params.unwrap();
         assert!(!params.contains(SECRET), "{params}");
         assert_eq!(params.contains("\"first\""), text.len() > INLINE_SEARCH_BYTES_MAX, "{params}");
     }
@@ -87,7 +96,7 @@ fn a_row_that_is_queued_at_once_has_no_large_parameters() {
     know_secret(&entry.secrets);
     // As after a panic.
     drop(entry);
-    let params = rows.try_recv().unwrap().row.params.unwrap();
+    let params = row_of(rows.try_recv().ok()).0.params.unwrap();
     assert_eq!(members(&params), ["digest", "bytes"]);
 }
 

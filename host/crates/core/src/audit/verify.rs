@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use monstrum_store::{AuditRow, ScanPage, Store, StoreError, UnreadableRow};
+use monstrum_store::{AuditRow, ScanFrom, ScanPage, ScannedRow, Store, StoreError, UnreadableRow};
 use monstrum_vault::AuditKeys;
 use serde::Serialize;
 
@@ -152,7 +152,7 @@ async fn check_chain(
 ) -> Result<i64, StoreError> {
     let mut expected = 1;
     let mut previous = Some(GENESIS);
-    let mut fetched = Some(store.scan(writer, 1, PAGE_ROWS).await?);
+    let mut fetched = Some(store.scan(writer, ScanFrom::START, PAGE_ROWS).await?);
     while let Some(ScanPage { rows, next }) = fetched {
         // Hashes are checked in another thread while the database looks for the next page.
         let ahead = async {
@@ -218,23 +218,27 @@ enum Seal {
     NoKey,
 }
 
-type ScannedRow = Result<AuditRow, UnreadableRow>;
-
 /// Checks the hashes of `rows`. A row that cannot be read has none that could be right.
-async fn check_seals(keys: &KeyRing, rows: Vec<ScannedRow>) -> Vec<(ScannedRow, Seal)> {
+async fn check_seals(
+    keys: &KeyRing,
+    rows: Vec<Result<ScannedRow, UnreadableRow>>,
+) -> Vec<(Result<AuditRow, UnreadableRow>, Seal)> {
     let keys = keys.clone();
-    let check = move |row: ScannedRow| {
-        let seal = row.as_ref().map_or(Seal::Altered, |row| seal(&keys, row));
-        (row, seal)
+    let check = move |scanned: Result<ScannedRow, UnreadableRow>| {
+        let seal = scanned.as_ref().map_or(Seal::Altered, |scanned| seal(&keys, scanned));
+        (scanned.map(|scanned| scanned.row), seal)
     };
     let checked = tokio::task::spawn_blocking(move || rows.into_iter().map(check).collect()).await;
     checked.expect("checking hashes does not panic")
 }
 
-fn seal(keys: &KeyRing, row: &AuditRow) -> Seal {
+fn seal(keys: &KeyRing, ScannedRow { row, canonical, contradiction }: &ScannedRow) -> Seal {
+    if contradiction.is_some() {
+        return Seal::Altered;
+    }
     match u32::try_from(row.key_version).ok().and_then(|version| keys.get(&version)) {
         None => Seal::NoKey,
-        Some(keys) if keys.verify_mac(&row.previous_hash, &row.canonical(), &row.hash) => Seal::Whole,
+        Some(keys) if keys.verify_mac(&row.previous_hash, canonical, &row.hash) => Seal::Whole,
         Some(_) => Seal::Altered,
     }
 }

@@ -1,25 +1,28 @@
 //! The cost of calls, charged to the bot and the task before the plugin runs. A call that exceeds the bot's budget is
 //! refused.
 //!
-//! The charge is one statement of the database and is on disk before the plugin starts, so concurrent calls, several hosts
-//! and restarts cannot exceed a budget. A charge is never refunded: a call that ran costs what its manifest says, whatever
+//! The charge is committed by the writer of the audit, with the rows of other calls, and is on disk before the plugin starts,
+//! so concurrent calls, several hosts and restarts cannot exceed a budget. A charge is never refunded: a call that ran costs what its manifest says, whatever
 //! its outcome. Calls that were refused earlier, and tools without a cost, are not charged.
 
 use std::sync::Arc;
 
 use monstrum_manifest::Cost;
-use monstrum_store::{Charge, Spent, Store, StoreError};
+use monstrum_store::{Charge, Spent, Store};
 use monstrum_types::{BotId, CallOutcome, Clock, Code, UtcMillis, WorkspaceId};
+
+use crate::audit::{AuditUnavailable, Auditor};
 
 /// Charges calls to the budgets of bots.
 pub struct Ledger {
     store: Store,
+    auditor: Auditor,
     clock: Arc<dyn Clock>,
 }
 
 impl Ledger {
-    pub fn new(store: Store, clock: Arc<dyn Clock>) -> Ledger {
-        Ledger { store, clock }
+    pub fn new(store: Store, auditor: Auditor, clock: Arc<dyn Clock>) -> Ledger {
+        Ledger { store, auditor, clock }
     }
 
     /// Charges `cost` to a bot and a task. Returns the outcome of the call if it may not run.
@@ -33,11 +36,12 @@ impl Ledger {
         let month = month(self.clock.now());
         let tokens = i64::try_from(cost.tokens).unwrap_or(i64::MAX);
         let credits_millionths = cost.credits_millionths();
-        let charge = Charge { workspace_id, bot_id, task_id, month: &month, tokens, credits_millionths };
-        let refused = match self.store.charge(&charge).await {
+        let task_id = task_id.map(str::to_owned);
+        let charge = Charge { workspace_id, bot_id, task_id, month: month.clone(), tokens, credits_millionths };
+        let refused = match self.auditor.charge(charge).await {
             Ok(true) => return None,
             Ok(false) => self.store.spent(workspace_id, bot_id, &month).await,
-            Err(error) => Err(error),
+            Err(AuditUnavailable) => return Some(cannot_be_written()),
         };
         Some(match refused {
             Ok(Some(Spent { budget: Some(budget), tokens: spent })) => {
@@ -48,14 +52,16 @@ impl Ledger {
             }
             // The bot or its budget went away in between, or an account is as full as a number can be.
             Ok(_) => CallOutcome::error(Code::Budget, "this call cannot be charged; try again").by_rule("budget"),
-            Err(error) => unreadable(&error),
+            Err(error) => {
+                tracing::error!(%error, "the budget of a bot cannot be read");
+                cannot_be_written()
+            }
         })
     }
 }
 
 /// A call that cannot be charged does not run.
-fn unreadable(error: &StoreError) -> CallOutcome {
-    tracing::error!(%error, "a call could not be charged");
+fn cannot_be_written() -> CallOutcome {
     CallOutcome::error(Code::Unavailable, "the cost of this call cannot be written at present; try again")
 }
 
@@ -68,14 +74,17 @@ fn month(now: UtcMillis) -> String {
 mod tests {
     use monstrum_store::{BotRow, DEFAULT_WORKSPACE, StoreOptions};
     use monstrum_types::FixedClock;
+    use monstrum_vault::AuditKeys;
 
     use super::*;
+    use crate::audit::{HEADS_FILE, Heads, KeyRing};
     use crate::policy::row_seals;
 
     const DAY_MS: i64 = 24 * 3600 * 1000;
 
     struct Books {
         ledger: Ledger,
+        auditor: Auditor,
         clock: Arc<FixedClock>,
         bot: BotRow,
         _folder: tempfile::TempDir,
@@ -102,7 +111,12 @@ mod tests {
             };
             store.insert_bot(&bot).await.unwrap();
             let clock = Arc::new(FixedClock::new(now));
-            Books { ledger: Ledger::new(store, Arc::clone(&clock) as _), clock, bot, _folder: folder }
+            let keys = Arc::new(AuditKeys::generate(1).unwrap());
+            let heads = Heads::open(&folder.path().join(HEADS_FILE), &KeyRing::default()).unwrap();
+            let auditor = Auditor::start(store.clone(), keys, heads, "node".to_owned(), 0, Arc::clone(&clock) as _);
+            let (auditor, _) = auditor.await.unwrap();
+            let ledger = Ledger::new(store, auditor.clone(), Arc::clone(&clock) as _);
+            Books { ledger, auditor, clock, bot, _folder: folder }
         }
 
         async fn charge(&self, cost: Cost) -> Result<(), (Code, String)> {
@@ -129,13 +143,17 @@ mod tests {
         let rows = books.ledger.store.usage(books.bot.workspace_id, books.bot.id, None).await.unwrap();
         let rows: Vec<_> = rows.iter().map(|row| (row.month.as_str(), row.tokens, row.credits_millionths)).collect();
         assert_eq!(rows, [("2026-12", 6, 100_000), ("2026-11", 6, 100_000)]);
+        books.auditor.close();
     }
 
     #[tokio::test]
     async fn what_cannot_be_charged_does_not_run() {
         let books = Books::open(10).await;
         books.ledger.store.close().await;
-        let (code, _) = books.charge(Cost { tokens: 1, credits: 0.0 }).await.unwrap_err();
-        assert_eq!(code, Code::Unavailable);
+        for _ in 0..2 {
+            let (code, _) = books.charge(Cost { tokens: 1, credits: 0.0 }).await.unwrap_err();
+            assert_eq!(code, Code::Unavailable);
+        }
+        books.auditor.close();
     }
 }

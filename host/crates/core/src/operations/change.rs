@@ -128,7 +128,7 @@ impl Change {
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
         };
         // What was begun is on disk, with all that there is to know; its end is written when the audit can.
-        let closed = async { entry.close(&outcome).await?.committed().await };
+        let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
             tracing::error!(request.id = %caller.request, "the end of a change is not in the audit yet");
         }

@@ -1,67 +1,69 @@
-//! Insertion of audit events. Every call waits for this insertion.
+//! Insertion of audit rows. Every call waits for this insertion.
 
 use std::sync::LazyLock;
 
-use super::{AuditRow, COLUMNS, columns};
+use super::AuditRow;
 use crate::db::{Arg, BulkInsert};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, StoreRow};
 
 static INSERT: LazyLock<BulkInsert> = LazyLock::new(|| {
-    let types = columns!().split(", ").map(|column| match column {
-        "sequence" | "duration_ms" | "started_at" | "at" | "key_version" => "bigint",
-        _ => "text",
-    });
-    BulkInsert::new(concat!("insert into audit_events (", columns!(), ")"), &types.collect::<Vec<_>>())
+    BulkInsert::new(
+        "audit_rows",
+        &[
+            ("writer", "text"),
+            ("sequence", "bigint"),
+            ("hash", "bytea"),
+            ("body", "text"),
+            ("kind", "text"),
+            ("flags", "text"),
+            ("request_id", "bytea"),
+            ("workspace_id", "bytea"),
+            ("bot_id", "bytea"),
+            ("tool", "text"),
+            ("operation", "text"),
+            ("status", "text"),
+            ("started_at", "bigint"),
+        ],
+    )
 });
 
-impl Store {
-    /// Appends events in one transaction. If this returns successfully, the events are on disk. If the connection is
-    /// lost during the operation, the events may or may not have been written.
-    pub async fn append(&self, rows: &[AuditRow]) -> Result<(), StoreError> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        self.db.insert_rows(&INSERT, &values(rows)).await
-    }
+/// A row with its place in a chain, and its canonical text, which its hash covers.
+#[derive(Clone, Copy)]
+pub struct ChainedRow<'a> {
+    pub row: &'a AuditRow,
+    pub body: &'a str,
 }
 
-fn values(rows: &[AuditRow]) -> Vec<Arg<'_>> {
-    let mut values = Vec::with_capacity(rows.len() * COLUMNS);
-    for row in rows {
-        values.extend([
+impl ChainedRow<'_> {
+    /// The values of the columns, in the order of the insert.
+    fn values(&self) -> [Arg<'_>; 13] {
+        let row = self.row;
+        [
             Arg::from(&row.writer),
             Arg::from(row.sequence),
+            Arg::from(row.hash.as_slice()),
+            Arg::from(self.body),
             Arg::from(row.kind.as_str()),
-            Arg::from(row.request_id),
-            Arg::from(row.workspace_id),
-            Arg::from(row.bot_id),
-            Arg::from(&row.task_id),
-            Arg::from(row.resource_id),
+            Arg::from(&row.flags),
+            Arg::from(row.request_id.as_bytes().as_slice()),
+            Arg::Bytes(row.workspace_id.as_ref().map(|id| id.as_bytes().as_slice())),
+            Arg::Bytes(row.bot_id.as_ref().map(|id| id.as_bytes().as_slice())),
             Arg::from(&row.tool),
             Arg::from(&row.operation),
-            Arg::from(&row.plugin),
-            Arg::from(&row.plugin_digest),
-            Arg::from(&row.status),
-            Arg::from(&row.code),
-            Arg::from(&row.message),
-            Arg::from(&row.rule),
-            Arg::from(&row.params),
-            Arg::from(row.duration_ms),
+            Arg::from(row.call_status().unwrap_or_default()),
             Arg::from(row.started_at),
-            Arg::from(row.at),
-            Arg::from(row.parent_request_id),
-            Arg::from(&row.delegation),
-            Arg::from(&row.flags),
-            Arg::from(row.key_version),
-            Arg::hex(&row.previous_hash),
-            Arg::hex(&row.hash),
-        ]);
+        ]
     }
-    values
 }
 
-impl Arg<'_> {
-    fn hex(bytes: &[u8; 32]) -> Self {
-        Arg::Text(Some(hex::encode(bytes).into()))
+impl Store {
+    /// Appends rows to a chain, and writes `with`, in one transaction. If this returns successfully, they are on disk.
+    /// Returns whether each of `with` was written; a charge that exceeds its budget is not, and does not prevent the
+    /// rest. If the connection is lost during the operation, the transaction may or may not have been committed.
+    pub async fn append(&self, rows: &[ChainedRow<'_>], with: &[StoreRow]) -> Result<Vec<bool>, StoreError> {
+        if rows.is_empty() && with.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.db.append(&INSERT, rows.iter().map(ChainedRow::values), with).await
     }
 }

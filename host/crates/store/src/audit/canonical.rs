@@ -1,4 +1,5 @@
-//! The canonical form of a row for hashing: RFC 8785 JSON of all columns except the hashes, plus `"v":1`.
+//! The canonical text of a row, which its hash covers: RFC 8785 JSON of all fields except the hash. Version 2 also
+//! contains the previous hash, and is stored.
 
 use std::fmt::{Display, Write as _};
 
@@ -8,11 +9,29 @@ use super::AuditRow;
 /// treats numbers as doubles.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
+/// The version of a row's canonical text, which is the field `v` of the text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    First = 1,
+    Second = 2,
+}
+
 impl AuditRow {
-    /// Returns the canonical form of the row. NULL columns are omitted, so no other value can look like NULL.
+    /// Returns the canonical text of version 1. NULL columns are omitted, so no other value can look like NULL.
     #[must_use]
-    pub fn canonical(&self) -> Vec<u8> {
-        let mut json = Object::with_capacity(640 + self.params.as_ref().map_or(0, String::len));
+    pub fn canonical_of_version_1(&self) -> Vec<u8> {
+        let mut text = String::with_capacity(640 + self.params.as_ref().map_or(0, String::len));
+        self.write(Version::First, &mut text);
+        text.into_bytes()
+    }
+
+    /// Appends the canonical text of version 2 to `text`. Unknown values are omitted.
+    pub fn write_canonical(&self, text: &mut String) {
+        self.write(Version::Second, text);
+    }
+
+    fn write(&self, version: Version, text: &mut String) {
+        let mut json = Object::new(text);
         // RFC 8785 requires sorted keys.
         json.int("at", Some(self.at.0));
         json.unescaped("bot_id", self.bot_id.as_ref());
@@ -28,6 +47,9 @@ impl AuditRow {
         json.unescaped("parent_request_id", self.parent_request_id.as_ref());
         json.text("plugin", self.plugin.as_deref());
         json.text("plugin_digest", self.plugin_digest.as_deref());
+        if version == Version::Second {
+            json.hash("previous_hash", &self.previous_hash);
+        }
         json.unescaped("request_id", Some(&self.request_id));
         json.unescaped("resource_id", self.resource_id.as_ref());
         json.text("rule", self.rule.as_deref());
@@ -36,30 +58,32 @@ impl AuditRow {
         json.text("status", self.status.as_deref());
         json.text("task_id", self.task_id.as_deref());
         json.text("tool", self.tool.as_deref());
-        json.int("v", Some(1));
+        json.int("v", Some(version as i64));
         json.unescaped("workspace_id", self.workspace_id.as_ref());
         json.text("writer", Some(&self.writer));
-        json.end()
+        json.end();
     }
 }
 
-/// A builder for a JSON object.
-struct Object(String);
+/// A builder that appends a JSON object to a text.
+struct Object<'a> {
+    text: &'a mut String,
+    is_empty: bool,
+}
 
-impl Object {
-    fn with_capacity(bytes: usize) -> Self {
-        let mut text = String::with_capacity(bytes);
+impl<'a> Object<'a> {
+    fn new(text: &'a mut String) -> Self {
         text.push('{');
-        Object(text)
+        Object { text, is_empty: true }
     }
 
     fn key(&mut self, key: &str) {
-        if self.0.len() > 1 {
-            self.0.push(',');
+        if !std::mem::take(&mut self.is_empty) {
+            self.text.push(',');
         }
-        self.0.push('"');
-        self.0.push_str(key);
-        self.0.push_str("\":");
+        self.text.push('"');
+        self.text.push_str(key);
+        self.text.push_str("\":");
     }
 
     fn int(&mut self, key: &str, value: Option<i64>) {
@@ -76,39 +100,44 @@ impl Object {
         self.display(format_args!("\"{value}\""));
     }
 
+    fn hash(&mut self, key: &str, hash: &[u8; 32]) {
+        let mut digits = [0; 64];
+        hex::encode_to_slice(hash, &mut digits).expect("a hash has 64 digits");
+        self.unescaped(key, std::str::from_utf8(&digits).ok().as_ref());
+    }
+
     fn text(&mut self, key: &str, value: Option<&str>) {
         let Some(value) = value else { return };
         self.key(key);
-        self.0.push('"');
+        self.text.push('"');
         let mut plain = 0;
         for (index, byte) in value.bytes().enumerate() {
             if byte >= 0x20 && byte != b'"' && byte != b'\\' {
                 continue;
             }
-            self.0.push_str(&value[plain..index]);
+            self.text.push_str(&value[plain..index]);
             plain = index + 1;
             match byte {
-                b'"' => self.0.push_str("\\\""),
-                b'\\' => self.0.push_str("\\\\"),
-                0x08 => self.0.push_str("\\b"),
-                b'\t' => self.0.push_str("\\t"),
-                b'\n' => self.0.push_str("\\n"),
-                0x0c => self.0.push_str("\\f"),
-                b'\r' => self.0.push_str("\\r"),
+                b'"' => self.text.push_str("\\\""),
+                b'\\' => self.text.push_str("\\\\"),
+                0x08 => self.text.push_str("\\b"),
+                b'\t' => self.text.push_str("\\t"),
+                b'\n' => self.text.push_str("\\n"),
+                0x0c => self.text.push_str("\\f"),
+                b'\r' => self.text.push_str("\\r"),
                 control => self.display(format_args!("\\u{control:04x}")),
             }
         }
-        self.0.push_str(&value[plain..]);
-        self.0.push('"');
+        self.text.push_str(&value[plain..]);
+        self.text.push('"');
     }
 
     fn display(&mut self, text: std::fmt::Arguments<'_>) {
-        self.0.write_fmt(text).expect("writing to a String does not fail");
+        self.text.write_fmt(text).expect("writing to a String does not fail");
     }
 
-    fn end(mut self) -> Vec<u8> {
-        self.0.push('}');
-        self.0.into_bytes()
+    fn end(self) {
+        self.text.push('}');
     }
 }
 
@@ -156,16 +185,28 @@ mod tests {
         }
     }
 
+    fn first(row: &AuditRow) -> String {
+        String::from_utf8(row.canonical_of_version_1()).unwrap()
+    }
+
+    fn second(row: &AuditRow) -> String {
+        let mut text = String::new();
+        row.write_canonical(&mut text);
+        text
+    }
+
     #[test]
     fn the_form_is_a_sorted_object() {
         let row = row();
-        let text = String::from_utf8(row.canonical()).unwrap();
-        let parsed: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(parsed["message"], json!(row.message));
-        assert_eq!(parsed["v"], json!(1));
-        let sorted: BTreeMap<String, Value> = serde_json::from_str(&text).unwrap();
-        assert_eq!(sorted.len(), super::super::COLUMNS - 2 + 1, "every column but the hashes, and v");
-        assert_eq!(serde_json::to_string(&sorted).unwrap(), text);
+        let fields = super::super::first::columns!().split(", ").count();
+        for (text, version, expected) in [(first(&row), 1, fields - 2 + 1), (second(&row), 2, fields - 1 + 1)] {
+            let parsed: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(parsed["message"], json!(row.message));
+            assert_eq!(parsed["v"], json!(version));
+            let sorted: BTreeMap<String, Value> = serde_json::from_str(&text).unwrap();
+            assert_eq!(sorted.len(), expected, "every field but the hashes, and v");
+            assert_eq!(serde_json::to_string(&sorted).unwrap(), text);
+        }
     }
 
     #[test]
@@ -191,8 +232,15 @@ mod tests {
             ..row()
         };
         assert_eq!(
-            String::from_utf8(bare.canonical()).unwrap(),
+            first(&bare),
             r#"{"at":1795000000012,"key_version":1,"kind":"finished","request_id":"01939d2c-7f6a-7000-8000-000000000001","sequence":7,"started_at":1795000000000,"v":1,"writer":"node-1"}"#
+        );
+        let previous = "01".repeat(32);
+        assert_eq!(
+            second(&bare),
+            format!(
+                r#"{{"at":1795000000012,"key_version":1,"kind":"finished","previous_hash":"{previous}","request_id":"01939d2c-7f6a-7000-8000-000000000001","sequence":7,"started_at":1795000000000,"v":2,"writer":"node-1"}}"#
+            )
         );
     }
 
@@ -204,7 +252,7 @@ mod tests {
             (-9_007_199_254_740_991, "-9007199254740991"),
             (i64::MIN, "\"-9223372036854775808\""),
         ] {
-            let text = String::from_utf8(AuditRow { duration_ms: Some(value), ..row() }.canonical()).unwrap();
+            let text = second(&AuditRow { duration_ms: Some(value), ..row() });
             assert!(text.contains(&format!("\"duration_ms\":{form},")), "{text}");
         }
     }

@@ -1,9 +1,12 @@
-//! Queries of audit events: calls for the API, and chains for verification.
+//! Queries of audit rows for the API. Each list is one query of each version's table, merged by request id.
+
+use std::cmp::Reverse;
 
 use monstrum_types::{BotId, RequestId, UtcMillis, WorkspaceId};
 
-use super::{AuditRow, columns};
-use crate::db::{FromRow as _, args};
+use super::first::columns;
+use super::{AuditKind, AuditRow};
+use crate::db::{Arg, FromRow, Row, args, invalid_column, values};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A filter for a list of calls. A field that is `None` matches every call.
@@ -20,59 +23,142 @@ pub struct CallFilter {
     pub until: Option<UtcMillis>,
 }
 
-/// A row of an audit chain that cannot be decoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableRow {
-    /// The position of the row in its chain, if it can be decoded.
-    pub sequence: Option<i64>,
-    /// The name of the invalid column and a description of the error.
-    pub what: String,
-}
-
-/// Consecutive rows of an audit chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScanPage {
-    pub rows: Vec<Result<AuditRow, UnreadableRow>>,
-    /// The sequence number of the first row of the next page; `None` on the last page.
-    pub next: Option<i64>,
-}
-
-macro_rules! select {
-    ($rest:literal) => {
-        concat!("select ", columns!(), " from audit_events ", $rest)
+/// Selects one row per request: its end if that exists, otherwise its interruption, otherwise its last start.
+macro_rules! latest {
+    ($table:literal, $columns:expr, $condition:expr, $limit:literal) => {
+        concat!(
+            "select ",
+            $columns,
+            " from ",
+            $table,
+            " as event where workspace_id = $1 and request_id < $2 and ",
+            $condition,
+            " and not exists (select 1 from ",
+            $table,
+            " as other where other.workspace_id = $1 and other.request_id = event.request_id \
+             and (case other.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end, \
+                  other.started_at, other.writer, other.sequence) \
+               > (case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end, \
+                  event.started_at, event.writer, event.sequence)) \
+             order by request_id desc limit ",
+            $limit
+        )
     };
 }
 
-// Selects one event per call: its end if that exists, otherwise its interruption, otherwise its start. The initial
-// cursor `g` sorts after all ids, which are hexadecimal, because the list is in descending order.
-const CALLS: &str = select!(
-    "as event where workspace_id = $1 and request_id < $2 and (flags is null or flags <> 'change') \
-     and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
-     and ($5 is null \
-          or case kind when 'started' then 'running' when 'interrupted' then 'interrupted' else status end = $5) \
-     and ($6 is null or started_at >= $6) and ($7 is null or started_at < $7) and ($8 is null or operation = $8) \
+/// The conditions of a [`CallFilter`], and `$indexed`, which repeats one of them in a form for which there is an index.
+macro_rules! calls {
+    ($table:literal, $columns:expr, $status:literal, $indexed:literal) => {
+        latest!(
+            $table,
+            $columns,
+            concat!(
+                "(flags is null or flags <> 'change') and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
+                 and ($5 is null or ",
+                $status,
+                " = $5) and ($6 is null or started_at >= $6) and ($7 is null or started_at < $7) \
+                 and ($8 is null or operation = $8)",
+                $indexed
+            ),
+            "$9"
+        )
+    };
+}
+
+macro_rules! calls_of_version_1 {
+    ($indexed:literal) => {
+        calls!(
+            "audit_events",
+            columns!(),
+            "case kind when 'started' then 'running' when 'interrupted' then 'interrupted' else status end",
+            $indexed
+        )
+    };
+}
+
+macro_rules! calls_of_version_2 {
+    ($indexed:literal) => {
+        calls!("audit_rows", "body, hash", "status", $indexed)
+    };
+}
+
+/// The two statements of a list.
+struct Statements {
+    version_1: &'static str,
+    version_2: &'static str,
+}
+
+/// The statements of lists of calls: without a filter for which there is an index, and with one.
+const CALLS: Statements = Statements { version_1: calls_of_version_1!(""), version_2: calls_of_version_2!("") };
+const OF_BOT: Statements = Statements {
+    version_1: calls_of_version_1!(" and bot_id = $3"),
+    version_2: calls_of_version_2!(" and bot_id = $3"),
+};
+const OF_TOOL: Statements =
+    Statements { version_1: calls_of_version_1!(" and tool = $4"), version_2: calls_of_version_2!(" and tool = $4") };
+const OF_OPERATION: Statements = Statements {
+    version_1: calls_of_version_1!(" and operation = $8"),
+    version_2: calls_of_version_2!(" and operation = $8"),
+};
+const OF_STATUS: Statements = Statements {
+    version_1: calls_of_version_1!(""),
+    version_2: calls_of_version_2!(" and status = $5 and status <> 'success' and status <> 'running'"),
+};
+const CHANGES: Statements = Statements {
+    version_1: latest!("audit_events", columns!(), "flags = 'change'", "$3"),
+    version_2: latest!("audit_rows", "body, hash", "flags = 'change'", "$3"),
+};
+
+impl CallFilter {
+    /// Returns the statements with the index that matches the fewest rows.
+    fn statements(&self) -> &'static Statements {
+        match self {
+            CallFilter { tool: Some(_), .. } => &OF_TOOL,
+            CallFilter { operation: Some(_), .. } => &OF_OPERATION,
+            CallFilter { status: Some(status), .. } if status != "success" && status != "running" => &OF_STATUS,
+            CallFilter { bot_id: Some(_), .. } => &OF_BOT,
+            _ => &CALLS,
+        }
+    }
+}
+
+const EVENTS_1: &str = concat!(
+    "select ",
+    columns!(),
+    " from audit_events where workspace_id = $1 and request_id = $2 \
+     order by case kind when 'started' then 0 else 1 end, at, writer, sequence"
+);
+const EVENTS_2: &str = "select body, hash from audit_rows where workspace_id = $1 and request_id = $2 \
+    order by case kind when 'started' then 0 else 1 end, writer, sequence";
+const HAS_ROWS_2: &str = "select 1 as value from audit_rows where workspace_id = $1 and request_id = $2 limit 1";
+const LAST_1: &str =
+    concat!("select ", columns!(), " from audit_events where writer = $1 order by sequence desc limit 1");
+const LAST_2: &str = "select body, hash from audit_rows where writer = $1 order by sequence desc limit 1";
+const OPEN_STARTS_1: &str = concat!(
+    "select ",
+    columns!(),
+    " from audit_events as event where writer = $1 and kind = 'started' \
      and not exists (select 1 from audit_events as other where other.request_id = event.request_id \
-                     and case other.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end \
-                       > case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end) \
-     order by request_id desc limit $9"
+                     and other.kind <> 'started') order by sequence"
 );
-const CHANGES: &str = select!(
-    "as event where workspace_id = $1 and request_id < $2 and flags = 'change' \
-     and not exists (select 1 from audit_events as other where other.request_id = event.request_id \
-                     and case other.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end \
-                       > case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end) \
-     order by request_id desc limit $3"
-);
-const FIRST_CURSOR: &str = "g";
-const EVENTS: &str = select!(
-    "where workspace_id = $1 and request_id = $2 order by case kind when 'started' then 0 else 1 end, at, writer, sequence"
-);
-const LAST: &str = select!("where writer = $1 order by sequence desc limit 1");
-const OPEN_STARTS: &str = select!(
-    "as event where writer = $1 and kind = 'started' and not exists (select 1 from audit_events as other \
-     where other.request_id = event.request_id and other.kind <> 'started') order by sequence"
-);
-const SCAN: &str = select!("where writer = $1 and sequence >= $2 order by sequence limit $3");
+const OPEN_STARTS_2: &str = "select body, hash from audit_rows as event where writer = $1 and kind = 'started' \
+    and not exists (select 1 from audit_rows as other where other.workspace_id = event.workspace_id \
+                    and other.request_id = event.request_id and other.kind <> 'started') order by sequence";
+
+/// A row of version 2, decoded from its text. Lists are not verified; a row whose text is malformed is an error.
+struct OfBody(AuditRow);
+
+impl FromRow for OfBody {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        let (body, hash) = (row.get::<String>("body")?, row.get::<Vec<u8>>("hash")?);
+        let hash = hash.try_into().map_err(|_| invalid_column("hash", "not 32 bytes"))?;
+        AuditRow::of_body(&body, hash).map(OfBody)
+    }
+}
+
+/// The initial cursors of the two versions, which sort after all ids. Lists are in descending order.
+const FIRST_CURSOR_1: &str = "g";
+const FIRST_CURSOR_2: [u8; 17] = [0xff; 17];
 
 impl Store {
     /// Returns a page of the calls in a workspace, newest first. Each call has one row.
@@ -82,20 +168,15 @@ impl Store {
         filter: &CallFilter,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
-        let before = page.cursor.map_or_else(|| FIRST_CURSOR.to_owned(), |id| id.to_string());
-        let args = args![
-            workspace,
-            &before,
-            filter.bot_id,
-            &filter.tool,
-            &filter.status,
-            filter.since,
-            filter.until,
-            &filter.operation,
-            page.rows(),
-        ];
-        let rows = self.db.all(CALLS, args).await?;
-        Ok(page.of(rows, |row: &AuditRow| row.request_id))
+        let CallFilter { bot_id, tool, operation, status, since, until } = filter;
+        let bot_bytes = bot_id.as_ref().map(|id| id.as_bytes().as_slice());
+        let filters = |bot| {
+            let mut filters = vec![bot];
+            filters.extend(values![tool, status, since, until, operation]);
+            filters
+        };
+        let of_version_1 = filters(Arg::from(bot_id));
+        self.listed(filter.statements(), workspace, &of_version_1, &filters(Arg::Bytes(bot_bytes)), page).await
     }
 
     /// Returns a page of the permission changes in a workspace, newest first. Each change has one row.
@@ -104,53 +185,109 @@ impl Store {
         workspace: WorkspaceId,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
-        let before = page.cursor.map_or_else(|| FIRST_CURSOR.to_owned(), |id| id.to_string());
-        let rows = self.db.all(CHANGES, args![workspace, &before, page.rows()]).await?;
+        self.listed(&CHANGES, workspace, &[], &[], page).await
+    }
+
+    async fn listed(
+        &self,
+        statements: &Statements,
+        workspace: WorkspaceId,
+        filters_1: &[Arg<'_>],
+        filters_2: &[Arg<'_>],
+        page: &Page<RequestId>,
+    ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
+        let before = page.cursor.as_ref().map_or(&FIRST_CURSOR_2[..], |id| id.as_bytes());
+        let mut args = vec![Arg::from(workspace.as_bytes().as_slice()), Arg::from(before)];
+        args.extend(filters_2.iter().map(Arg::borrowed));
+        args.push(Arg::from(page.rows()));
+        let rows: Vec<OfBody> = self.db.all(statements.version_2, &args).await?;
+        let mut rows: Vec<AuditRow> = rows.into_iter().map(|OfBody(row)| row).collect();
+        rows.extend(self.listed_of_version_1(statements.version_1, workspace, filters_1, page).await?);
+        // A call that was running while its host was upgraded has an end of version 2, which comes first.
+        rows.sort_by_key(|row| Reverse(row.request_id));
+        rows.dedup_by_key(|row| row.request_id);
         Ok(page.of(rows, |row: &AuditRow| row.request_id))
+    }
+
+    /// Returns the rows of version 1 of a page, without starts whose end has version 2.
+    async fn listed_of_version_1(
+        &self,
+        sql: &'static str,
+        workspace: WorkspaceId,
+        filters: &[Arg<'_>],
+        page: &Page<RequestId>,
+    ) -> Result<Vec<AuditRow>, StoreError> {
+        let mut cursor = page.cursor;
+        let mut listed = Vec::new();
+        loop {
+            let before = cursor.map_or_else(|| FIRST_CURSOR_1.to_owned(), |id| id.to_string());
+            let mut args = vec![Arg::from(workspace), Arg::from(&before)];
+            args.extend(filters.iter().map(Arg::borrowed));
+            args.push(Arg::from(page.rows()));
+            let rows: Vec<AuditRow> = self.db.all(sql, &args).await?;
+            let was_last = i64::try_from(rows.len()).is_ok_and(|found| found < page.rows());
+            cursor = rows.last().map(|row| row.request_id);
+            for row in rows {
+                if row.kind != AuditKind::Started || !self.has_rows_of_version_2(workspace, row.request_id).await? {
+                    listed.push(row);
+                }
+            }
+            if was_last || i64::try_from(listed.len()).is_ok_and(|found| found >= page.rows()) {
+                return Ok(listed);
+            }
+        }
+    }
+
+    async fn has_rows_of_version_2(&self, workspace: WorkspaceId, request: RequestId) -> Result<bool, StoreError> {
+        let args = args![workspace.as_bytes().as_slice(), request.as_bytes().as_slice()];
+        Ok(self.db.one::<i64>(HAS_ROWS_2, args).await?.is_some())
     }
 
     /// Returns the events of a call in a workspace, in order.
     pub async fn events(&self, workspace: WorkspaceId, request: RequestId) -> Result<Vec<AuditRow>, StoreError> {
-        self.db.all(EVENTS, args![workspace, request]).await
+        let mut events: Vec<AuditRow> = self.db.all(EVENTS_1, args![workspace, request]).await?;
+        let args = args![workspace.as_bytes().as_slice(), request.as_bytes().as_slice()];
+        let of_version_2: Vec<OfBody> = self.db.all(EVENTS_2, args).await?;
+        events.extend(of_version_2.into_iter().map(|OfBody(row)| row));
+        Ok(events)
     }
 
     /// Returns the last row of a chain.
     pub async fn last(&self, writer: &str) -> Result<Option<AuditRow>, StoreError> {
-        self.db.one(LAST, args![writer]).await
+        match self.db.one(LAST_2, args![writer]).await? {
+            Some(OfBody(row)) => Ok(Some(row)),
+            None => self.db.one(LAST_1, args![writer]).await,
+        }
     }
 
     /// Returns the start events of a writer's calls that have not ended.
     pub async fn open_starts(&self, writer: &str) -> Result<Vec<AuditRow>, StoreError> {
-        self.db.all(OPEN_STARTS, args![writer]).await
-    }
-
-    /// Returns up to `limit` rows of a chain, starting at `from_sequence`. A row that cannot be decoded is returned
-    /// as an `UnreadableRow` in its place.
-    pub async fn scan(&self, writer: &str, from_sequence: i64, limit: u32) -> Result<ScanPage, StoreError> {
-        let rows = self.db.read().await?.fetch(SCAN, args![writer, from_sequence, i64::from(limit.max(1))]).await?;
-        let full = rows.len() >= limit.max(1) as usize;
-        // SQLite sorts a sequence that is not a number after all numbers. A page that ends with such a sequence is
-        // therefore the last page.
-        let next = match rows.last() {
-            Some(last) if full => last.get("sequence").ok().and_then(|sequence: i64| sequence.checked_add(1)),
-            _ => None,
-        };
-        let rows = rows.iter().map(|row| {
-            AuditRow::from_row(row)
-                .map_err(|error| UnreadableRow { sequence: row.get("sequence").ok(), what: error.to_string() })
-        });
-        Ok(ScanPage { rows: rows.collect(), next })
+        let mut open = Vec::new();
+        let of_version_1: Vec<AuditRow> = self.db.all(OPEN_STARTS_1, args![writer]).await?;
+        for row in of_version_1 {
+            let has_ended = match row.workspace_id {
+                Some(workspace) => self.has_rows_of_version_2(workspace, row.request_id).await?,
+                None => false,
+            };
+            if !has_ended {
+                open.push(row);
+            }
+        }
+        let of_version_2: Vec<OfBody> = self.db.all(OPEN_STARTS_2, args![writer]).await?;
+        open.extend(of_version_2.into_iter().map(|OfBody(row)| row));
+        Ok(open)
     }
 
     /// Returns all writers that have a chain.
     pub async fn writers(&self) -> Result<Vec<String>, StoreError> {
-        let sql = "select distinct writer as value from audit_events order by writer";
+        let sql = "select writer as value from (select writer from audit_events union select writer from audit_rows) \
+                   as writers order by writer";
         self.db.read_at_length().await?.all(sql, args![]).await
     }
 
     /// Returns the total number of events.
     pub async fn count_events(&self) -> Result<i64, StoreError> {
-        let sql = "select count(*) as value from audit_events";
+        let sql = "select (select count(*) from audit_events) + (select count(*) from audit_rows) as value";
         Ok(self.db.read_at_length().await?.one(sql, args![]).await?.unwrap_or(0))
     }
 }

@@ -15,7 +15,7 @@ pub(crate) enum Arg<'a> {
     Text(Option<Cow<'a, str>>),
     Int(Option<i64>),
     Flag(bool),
-    Bytes(&'a [u8]),
+    Bytes(Option<&'a [u8]>),
 }
 
 impl Arg<'_> {
@@ -25,14 +25,14 @@ impl Arg<'_> {
             Arg::Text(text) => Arg::Text(text.as_deref().map(Cow::Borrowed)),
             Arg::Int(number) => Arg::Int(*number),
             Arg::Flag(flag) => Arg::Flag(*flag),
-            Arg::Bytes(bytes) => Arg::Bytes(bytes),
+            Arg::Bytes(bytes) => Arg::Bytes(*bytes),
         }
     }
 }
 
 /// Rejects U+0000, which PostgreSQL cannot store. SQLite could store it, but data must be portable between the two
 /// databases.
-fn checked<'a>(text: &'a Option<Cow<'_, str>>) -> Result<Option<&'a str>, StoreError> {
+pub(super) fn checked<'a>(text: &'a Option<Cow<'_, str>>) -> Result<Option<&'a str>, StoreError> {
     match text.as_deref() {
         Some(text) if text.contains('\0') => Err(StoreError::Nul),
         text => Ok(text),
@@ -60,12 +60,14 @@ macro_rules! arguments {
 arguments!(of_sqlite, SqliteArguments);
 arguments!(of_postgres, PgArguments);
 
-/// Builds one array per column from the values of several rows, which follow each other in `args`.
-pub(super) fn columns_of_postgres(args: &[Arg<'_>], columns: usize) -> Result<PgArguments, StoreError> {
+/// Builds one array per column from the values of several rows.
+pub(super) fn columns_of_postgres<const COLUMNS: usize>(
+    rows: &[[Arg<'_>; COLUMNS]],
+) -> Result<PgArguments, StoreError> {
     let mut arguments = PgArguments::default();
-    arguments.reserve(columns, 0);
-    for (column, first) in args.iter().take(columns).enumerate() {
-        let values = args.iter().skip(column).step_by(columns);
+    arguments.reserve(COLUMNS, 0);
+    for (column, first) in rows.first().into_iter().flatten().enumerate() {
+        let values = rows.iter().map(|row| &row[column]);
         match first {
             Arg::Text(_) => {
                 let texts = values.map(|arg| match arg {
@@ -81,7 +83,14 @@ pub(super) fn columns_of_postgres(args: &[Arg<'_>], columns: usize) -> Result<Pg
                 });
                 arguments.add(numbers.collect::<Result<Vec<_>, _>>()?)
             }
-            Arg::Flag(_) | Arg::Bytes(_) => return Err(mixed(column)),
+            Arg::Bytes(_) => {
+                let blobs = values.map(|arg| match arg {
+                    Arg::Bytes(bytes) => Ok(*bytes),
+                    _ => Err(mixed(column)),
+                });
+                arguments.add(blobs.collect::<Result<Vec<_>, _>>()?)
+            }
+            Arg::Flag(_) => return Err(mixed(column)),
         }
         .map_err(StoreError::Statement)?;
     }
@@ -89,7 +98,7 @@ pub(super) fn columns_of_postgres(args: &[Arg<'_>], columns: usize) -> Result<Pg
 }
 
 fn mixed(column: usize) -> StoreError {
-    StoreError::Statement(format!("column {column} of a bulk insert mixes texts and numbers").into())
+    StoreError::Statement(format!("column {column} of a bulk insert mixes types").into())
 }
 
 /// Builds a slice of statement parameters, in order.
@@ -160,7 +169,7 @@ impl From<bool> for Arg<'_> {
 
 impl<'a> From<&'a [u8]> for Arg<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Arg::Bytes(bytes)
+        Arg::Bytes(Some(bytes))
     }
 }
 

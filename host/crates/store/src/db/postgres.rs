@@ -13,10 +13,10 @@ use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions as _};
 
 use self::pool::{Lease, Pool};
-use super::args::columns_of_postgres;
-use super::{Arg, BulkInsert, Row};
-use crate::StoreError;
+use super::args::{columns_of_postgres, of_postgres};
+use super::{Arg, BulkInsert, Row, retry};
 use crate::error::{is_lost, of_driver, unavailable};
+use crate::{StoreError, StoreRow};
 
 /// The number of read connections. Reads are short and few per call. With six, a slow audit query does not delay
 /// others.
@@ -114,13 +114,44 @@ impl Postgres {
         self.writers.transaction("begin").await
     }
 
-    /// Inserts rows with a single statement, which needs no separate transaction. `values` contains the values of all
-    /// rows, one row after another.
-    pub(crate) async fn insert_rows(&self, insert: &'static BulkInsert, values: &[Arg<'_>]) -> Result<(), StoreError> {
-        debug_assert_eq!(values.len() % insert.columns(), 0, "every row has all columns");
-        let arguments = columns_of_postgres(values, insert.columns())?;
-        self.events.session().await?.execute(insert.postgres(), arguments).await?;
-        Ok(())
+    /// Inserts rows and writes `with` in one transaction. Rows alone take a single statement, which needs no separate
+    /// transaction.
+    pub(crate) async fn append<const COLUMNS: usize>(
+        &self,
+        insert: &'static BulkInsert,
+        rows: &[[Arg<'_>; COLUMNS]],
+        with: &[StoreRow],
+    ) -> Result<Vec<bool>, StoreError> {
+        if with.is_empty() {
+            self.events.session().await?.execute(insert.postgres(), columns_of_postgres(rows)?).await?;
+            return Ok(Vec::new());
+        }
+        retry!(self.append_once(insert, rows, with))
+    }
+
+    async fn append_once<const COLUMNS: usize>(
+        &self,
+        insert: &'static BulkInsert,
+        rows: &[[Arg<'_>; COLUMNS]],
+        with: &[StoreRow],
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut session = self.events.transaction("begin").await?;
+        let mut written = vec![true; with.len()];
+        // All hosts lock the rows in the same order, so that their transactions do not wait for each other in a circle.
+        let mut order: Vec<usize> = (0..with.len()).collect();
+        order.sort_by_key(|index| with[*index].lock_order());
+        for index in order {
+            for (sql, args) in with[index].statements() {
+                if written[index] {
+                    written[index] = session.execute(sql, of_postgres(&args)?).await? > 0;
+                }
+            }
+        }
+        if !rows.is_empty() {
+            session.execute(insert.postgres(), columns_of_postgres(rows)?).await?;
+        }
+        session.commit().await?;
+        Ok(written)
     }
 
     pub(crate) async fn close(&self) {

@@ -71,7 +71,24 @@ macro_rules! native_values {
         }
     )+ };
 }
-native_values!(String, i64, bool, Vec<u8>);
+native_values!(String, i64, bool);
+
+/// Bytes. The driver would also decode a text from SQLite, so that two different stored values would be the same bytes.
+impl ColumnValue for Vec<u8> {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        let bytes: Option<Self> = match row {
+            Row::Sqlite(row) => row.try_get(column),
+            Row::Postgres(row) => row.try_get(column),
+        }
+        .map_err(of_driver)?;
+        match row {
+            Row::Sqlite(_) if bytes.is_some() && row.raw(column)?.0 != "blob" => {
+                Err(invalid_column(column, "not a blob"))
+            }
+            _ => Ok(bytes),
+        }
+    }
+}
 
 impl ColumnValue for UtcMillis {
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {

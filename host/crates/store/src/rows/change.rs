@@ -189,7 +189,7 @@ impl Change<'_> {
     async fn write_over<T: Authentic>(&mut self, row: &T) -> Result<Macs, StoreError> {
         let mut values = row.covered();
         let macs = self.rows.macs(T::TABLE, &values)?;
-        values.push(Arg::Bytes(&macs.mac));
+        values.push(Arg::Bytes(Some(&macs.mac)));
         self.session.run(&T::TABLE.statements().update, &values).await?;
         drop(values);
         self.name(row);
@@ -355,7 +355,7 @@ pub(crate) async fn insert<T: Authentic>(
     let spec = T::TABLE.spec();
     debug_assert!(spec.left_out.len() == left_out.len() && spec.content.len() == content.len(), "{}", spec.name);
     values.extend(left_out);
-    values.push(Arg::Bytes(&macs.mac));
+    values.push(Arg::Bytes(Some(&macs.mac)));
     values.extend(content);
     session.run(&T::TABLE.statements().insert, &values).await?;
     Ok(macs.addend)

@@ -18,8 +18,12 @@ const INSERT_KEY: &str = "insert into instance_keys (name, version, sealed, crea
 const INSERT_SEAL: &str = "insert into policy_seals (scope, generation, sealed) values ($1, $2, $3)";
 const ANY_SEAL: &str = "select scope from policy_seals limit 1";
 /// Queries for data outside the authenticated tables that shows that a host has used the database.
-const SIGNS_OF_USE: [&str; 3] =
-    [ANY_SEAL, "select name from instance_keys limit 1", "select writer from audit_events limit 1"];
+const SIGNS_OF_USE: [&str; 4] = [
+    ANY_SEAL,
+    "select name from instance_keys limit 1",
+    "select writer from audit_events limit 1",
+    "select writer from audit_rows limit 1",
+];
 
 /// The data that `monstrum vault seal` shows for a database from a version that did not authenticate rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,7 +271,7 @@ impl Session {
         let mut values = Vec::new();
         let raw = table.spec().key.iter().map(|column| row.raw(column)).collect::<Result<Vec<_>, _>>()?;
         for (kind, bytes) in &raw {
-            values.push(bytes.as_deref().map_or(Arg::Text(None), Arg::Bytes));
+            values.push(bytes.as_deref().map_or(Arg::Text(None), |bytes| Arg::Bytes(Some(bytes))));
             values.push(Arg::Text(Some(kind.into())));
         }
         self.run(&table.statements().delete_raw, &values).await
@@ -301,7 +305,7 @@ impl Session {
 
     pub(super) async fn set_mac(&mut self, table: Table, row: &Row, macs: &Macs) -> Result<(), StoreError> {
         let mut values = texts_of(table.spec().key, row)?;
-        values.push(Arg::Bytes(&macs.mac));
+        values.push(Arg::Bytes(Some(&macs.mac)));
         self.run(&table.statements().set_mac, &values).await?;
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Tests of audit events.
 
-use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store, StoreError};
+use monstrum_store::{AuditKind, AuditRow, CallFilter, ChainedRow, Charge, Page, Store, StoreError, StoreRow};
 use monstrum_types::{BotId, RequestId, WorkspaceId};
 
-use crate::rows::{NOW, default_workspace, event, other_workspace};
+use crate::rows::{AppendRows as _, NOW, bot, chain, default_workspace, event, other_workspace, scanned};
 
 use AuditKind::{Finished, Interrupted, Started};
 
@@ -32,33 +32,31 @@ pub(crate) async fn events_round_trip(store: &Store) {
         flags: None,
         ..full.clone()
     };
-    store.append(&[full.clone(), bare.clone()]).await.unwrap();
-    let scanned = store.scan("node-1", 0, 10).await.unwrap();
-    assert_eq!(scanned.rows, [Ok(full.clone()), Ok(bare.clone())]);
-    assert_eq!(scanned.rows[0].as_ref().unwrap().canonical(), full.canonical());
+    store.append_rows(&[full.clone(), bare.clone()]).await.unwrap();
+    assert_eq!(chain(store, "node-1", 10).await, [Ok(scanned(&full)), Ok(scanned(&bare))]);
     assert_eq!(store.last("node-1").await.unwrap(), Some(bare));
     assert_eq!(store.last("node-2").await.unwrap(), None);
 }
 
 pub(crate) async fn a_batch_is_appended_atomically(store: &Store) {
     let workspace = default_workspace(store).await;
-    store.append(&[]).await.unwrap();
+    store.append_rows(&[]).await.unwrap();
     let group: Vec<_> = (1..=70).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
     let mut broken = group.clone();
     broken[69].sequence = 69;
-    assert!(store.append(&broken).await.is_err());
+    assert!(store.append_rows(&broken).await.is_err());
     assert_eq!(store.count_events().await.unwrap(), 0);
-    store.append(&group).await.unwrap();
+    store.append_rows(&group).await.unwrap();
     assert_eq!(store.count_events().await.unwrap(), 70);
 }
 
 pub(crate) async fn a_sequence_is_used_once(store: &Store) {
     let workspace = default_workspace(store).await;
-    store.append(&[event(workspace, 1, Finished, RequestId::new())]).await.unwrap();
-    let again = store.append(&[event(workspace, 1, Finished, RequestId::new())]).await;
-    assert!(matches!(again, Err(StoreError::Conflict { constraint }) if constraint == "audit_events_pkey"));
+    store.append_rows(&[event(workspace, 1, Finished, RequestId::new())]).await.unwrap();
+    let again = store.append_rows(&[event(workspace, 1, Finished, RequestId::new())]).await;
+    assert!(matches!(again, Err(StoreError::Conflict { constraint }) if constraint == "audit_rows_pkey"));
     let of_another = AuditRow { writer: "node-2".to_owned(), ..event(workspace, 1, Finished, RequestId::new()) };
-    store.append(&[of_another]).await.unwrap();
+    store.append_rows(&[of_another]).await.unwrap();
     assert_eq!(store.writers().await.unwrap(), ["node-1", "node-2"]);
 }
 
@@ -68,11 +66,11 @@ pub(crate) async fn batches_of_every_size_are_stored(store: &Store) {
     for size in [1, 7, 8, 9, 63, 64, 65, 137] {
         let first = all.len() as i64 + 1;
         let group: Vec<_> = (first..first + size).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
-        store.append(&group).await.unwrap();
+        store.append_rows(&group).await.unwrap();
         all.extend(group);
     }
-    let stored = store.scan("node-1", 1, 1000).await.unwrap();
-    assert_eq!(stored.rows.into_iter().map(Result::unwrap).collect::<Vec<_>>(), all);
+    let stored = chain(store, "node-1", 1000).await;
+    assert_eq!(stored.into_iter().map(|row| row.unwrap().row).collect::<Vec<_>>(), all);
 }
 
 async fn statuses(store: &Store, workspace: WorkspaceId, filter: &CallFilter) -> Vec<String> {
@@ -91,7 +89,7 @@ pub(crate) async fn a_call_is_one_item_of_the_list(store: &Store) {
         event(workspace, 5, Interrupted, cut),
         event(workspace, 6, Finished, short),
     ];
-    store.append(&rows).await.unwrap();
+    store.append_rows(&rows).await.unwrap();
     let calls = store.calls(workspace, &CallFilter::default(), &Page::first(50)).await.unwrap();
     let mut expected = [rows[3].clone(), rows[1].clone(), rows[4].clone(), rows[5].clone()];
     expected.sort_by_key(|row| std::cmp::Reverse(row.request_id));
@@ -116,7 +114,7 @@ pub(crate) async fn calls_are_filtered(store: &Store) {
             ..event(workspace, 6, Finished, RequestId::new())
         },
     ];
-    store.append(&rows).await.unwrap();
+    store.append_rows(&rows).await.unwrap();
     let found = async |filter: CallFilter| {
         let calls = store.calls(workspace, &filter, &Page::first(50)).await.unwrap();
         let mut sequences: Vec<_> = calls.items.iter().map(|row| row.sequence).collect();
@@ -147,7 +145,7 @@ pub(crate) async fn calls_have_pages(store: &Store) {
         .enumerate()
         .map(|(index, (kind, id))| event(workspace, index as i64 + 1, kind, id))
         .collect();
-    store.append(&rows).await.unwrap();
+    store.append_rows(&rows).await.unwrap();
     requests.sort_by_key(|id| std::cmp::Reverse(*id));
     let mut cursor = None;
     let mut seen = Vec::new();
@@ -164,7 +162,7 @@ pub(crate) async fn calls_and_events_of_other_workspaces_are_not_found(store: &S
     let theirs = default_workspace(store).await;
     let ours = other_workspace(store).await;
     let call = event(theirs, 1, Finished, RequestId::new());
-    store.append(std::slice::from_ref(&call)).await.unwrap();
+    store.append_rows(std::slice::from_ref(&call)).await.unwrap();
     assert!(statuses(store, ours, &CallFilter::default()).await.is_empty());
     assert!(store.events(ours, call.request_id).await.unwrap().is_empty());
     assert_eq!(statuses(store, theirs, &CallFilter::default()).await, ["success"]);
@@ -183,7 +181,7 @@ pub(crate) async fn starts_without_an_end_are_found(store: &Store) {
         event(workspace, 5, Interrupted, cut),
         of_another.clone(),
     ];
-    store.append(&rows).await.unwrap();
+    store.append_rows(&rows).await.unwrap();
     assert_eq!(store.open_starts("node-1").await.unwrap(), [open]);
     assert_eq!(store.open_starts("node-2").await.unwrap(), [of_another]);
     assert!(store.open_starts("node-3").await.unwrap().is_empty());
@@ -192,23 +190,60 @@ pub(crate) async fn starts_without_an_end_are_found(store: &Store) {
 pub(crate) async fn chains_are_scanned_in_pages(store: &Store) {
     let workspace = default_workspace(store).await;
     let rows: Vec<_> = (1..=5).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
-    store.append(&rows).await.unwrap();
-    let mut next = Some(0);
-    let mut seen = Vec::new();
-    while let Some(from) = next {
-        let page = store.scan("node-1", from, 2).await.unwrap();
-        seen.extend(page.rows.into_iter().map(|row| row.unwrap().sequence));
-        next = page.next;
-    }
+    store.append_rows(&rows).await.unwrap();
+    let seen: Vec<_> = chain(store, "node-1", 2).await.into_iter().map(|row| row.unwrap().row.sequence).collect();
     assert_eq!(seen, [1, 2, 3, 4, 5]);
-    assert_eq!(store.scan("node-2", 0, 2).await.unwrap().rows, []);
+    assert_eq!(chain(store, "node-2", 2).await, []);
+}
+
+pub(crate) async fn several_starts_of_a_call_are_one_item(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let (running, ended) = (RequestId::new(), RequestId::new());
+    let rows = [
+        event(workspace, 1, Started, running),
+        event(workspace, 2, Started, ended),
+        event(workspace, 3, Started, running),
+        event(workspace, 4, Started, ended),
+        event(workspace, 5, Finished, ended),
+        AuditRow { writer: "node-2".to_owned(), ..event(workspace, 1, Started, running) },
+    ];
+    store.append_rows(&rows).await.unwrap();
+    let calls = store.calls(workspace, &CallFilter::default(), &Page::first(50)).await.unwrap();
+    let listed: Vec<_> = calls.items.iter().map(|row| (row.writer.as_str(), row.sequence)).collect();
+    assert_eq!(listed, [("node-1", 5), ("node-2", 1)]);
+}
+
+pub(crate) async fn rows_of_others_are_written_in_the_same_transaction(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = bot(workspace, "bot");
+    store.insert_bot(&bot).await.unwrap();
+    let charge = |tokens| Charge {
+        workspace_id: workspace,
+        bot_id: bot.id,
+        task_id: None,
+        month: "2026-11".to_owned(),
+        tokens,
+        credits_millionths: 0,
+    };
+    let calls = async || store.usage(workspace, bot.id, None).await.unwrap().first().map_or(0, |usage| usage.calls);
+    let (first, text) = (event(workspace, 1, Finished, RequestId::new()), "{}");
+    let row = ChainedRow { row: &first, body: text };
+    let usage = [StoreRow::Usage(charge(5)), StoreRow::Charge(charge(1))];
+    assert_eq!(store.append(&[row], &usage).await.unwrap(), [true, true]);
+    assert_eq!((calls().await, store.count_events().await.unwrap()), (2, 1));
+    // The sequence number is taken: neither is written.
+    assert!(store.append(&[row], &usage).await.is_err());
+    assert_eq!((calls().await, store.count_events().await.unwrap()), (2, 1));
+    // Rows of others alone are a transaction, too.
+    assert_eq!(store.append(&[], &usage[..1]).await.unwrap(), [true]);
+    assert_eq!(calls().await, 3);
 }
 
 pub(crate) async fn names_sort_by_their_bytes(store: &Store) {
     let workspace = default_workspace(store).await;
     for writer in ["b", "a-b", "ab", "B", "a_b", "é", ""] {
         let row = AuditRow { writer: writer.to_owned(), ..event(workspace, 1, Finished, RequestId::new()) };
-        store.append(&[row]).await.unwrap();
+        store.append_rows(&[row]).await.unwrap();
     }
     assert_eq!(store.writers().await.unwrap(), ["", "B", "a-b", "a_b", "ab", "b", "é"]);
 }

@@ -8,7 +8,7 @@ use monstrum_types::{Digest, KeyId, RequestId, TrustId};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::rows::{self, NOW, default_workspace};
+use crate::rows::{self, AppendRows as _, NOW, default_workspace};
 
 pub(crate) async fn instance_keys_are_inserted_once(store: &Store) {
     let key = |version, sealed: &str| InstanceKeyRow {
@@ -226,7 +226,7 @@ pub(crate) async fn a_text_with_nul_is_rejected(store: &Store) {
     assert!(matches!(store.insert_bot(&bot).await, Err(StoreError::Nul)));
     let mut event = rows::event(workspace, 1, AuditKind::Finished, RequestId::new());
     event.tool = Some("a\0b".to_owned());
-    assert!(matches!(store.append(&[event]).await, Err(StoreError::Nul)));
+    assert!(matches!(store.append_rows(&[event]).await, Err(StoreError::Nul)));
     assert_eq!(store.generation().await.unwrap(), generation);
     assert_eq!(store.count_events().await.unwrap(), 0);
 }

@@ -177,6 +177,7 @@ cases! {
         concurrent_charges_never_exceed_the_budget,
         usage_belongs_to_its_workspace_and_is_deleted_with_its_bot,
         sums_saturate,
+        usage_that_has_happened_is_added_beyond_the_budget,
     }
     audit {
         events_round_trip,
@@ -190,5 +191,7 @@ cases! {
         starts_without_an_end_are_found,
         chains_are_scanned_in_pages,
         names_sort_by_their_bytes,
+        several_starts_of_a_call_are_one_item,
+        rows_of_others_are_written_in_the_same_transaction,
     }
 }

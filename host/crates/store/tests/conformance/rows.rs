@@ -1,8 +1,8 @@
 //! Sample rows for tests.
 
 use monstrum_store::{
-    AuditKind, AuditRow, BindingRow, BotRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow, ResourceRow, RoleRow,
-    Store, WorkspaceRow,
+    AuditKind, AuditRow, BindingRow, BotRow, ChainedRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow,
+    ResourceRow, RoleRow, ScanFrom, ScannedRow, Store, StoreError, UnreadableRow, WorkspaceRow,
 };
 use monstrum_types::{BindingId, BotId, CredentialId, KeyId, RequestId, ResourceId, RoleId, UtcMillis, WorkspaceId};
 use serde_json::json;
@@ -173,12 +173,43 @@ pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, requ
     }
 }
 
+/// Returns all rows of a chain, read in pages of `limit` rows.
+pub(crate) async fn chain(store: &Store, writer: &str, limit: u32) -> Vec<Result<ScannedRow, UnreadableRow>> {
+    let (mut rows, mut next) = (Vec::new(), Some(ScanFrom::START));
+    while let Some(from) = next {
+        let page = store.scan(writer, from, limit).await.unwrap();
+        assert!(page.rows.len() <= limit as usize);
+        rows.extend(page.rows);
+        next = page.next;
+    }
+    rows
+}
+
 /// Whether the only event of the row's writer differs from `row` or cannot be decoded.
 pub(crate) async fn reads_differently(store: &Store, row: &AuditRow) -> bool {
-    match store.scan(&row.writer, i64::MIN, 10).await.unwrap().rows.pop() {
-        Some(Ok(read)) => {
-            (read.canonical(), read.previous_hash, read.hash) != (row.canonical(), row.previous_hash, row.hash)
-        }
-        Some(Err(_)) | None => true,
+    chain(store, &row.writer, 10).await.pop() != Some(Ok(scanned(row)))
+}
+
+/// Returns a row as a scan of its chain should.
+pub(crate) fn scanned(row: &AuditRow) -> ScannedRow {
+    ScannedRow { row: row.clone(), canonical: canonical(row).into_bytes(), contradiction: None }
+}
+
+/// Appends rows with the texts that they have.
+pub(crate) trait AppendRows {
+    async fn append_rows(&self, rows: &[AuditRow]) -> Result<(), StoreError>;
+}
+
+impl AppendRows for Store {
+    async fn append_rows(&self, rows: &[AuditRow]) -> Result<(), StoreError> {
+        let texts: Vec<String> = rows.iter().map(canonical).collect();
+        let chained: Vec<_> = rows.iter().zip(&texts).map(|(row, body)| ChainedRow { row, body }).collect();
+        self.append(&chained, &[]).await.map(drop)
     }
+}
+
+pub(crate) fn canonical(row: &AuditRow) -> String {
+    let mut text = String::new();
+    row.write_canonical(&mut text);
+    text
 }

@@ -5,12 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use monstrum_store::{AuditKind, AuditRow, Store, StoreError, StoreOptions};
+use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store, StoreError, StoreOptions};
 use monstrum_types::RequestId;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use crate::rows::{bot, default_workspace, event, reads_differently};
+use crate::rows::{AppendRows as _, bot, canonical, chain, default_workspace, event, reads_differently};
 
 /// A database in a separate temporary folder.
 pub(crate) struct Database {
@@ -117,7 +117,7 @@ async fn a_locked_database_is_reported() {
     run(&mut intruder, "begin immediate").await;
     assert_eq!(what(store.insert_bot(&bot(workspace, "b")).await), "it is locked by another process or connection");
     assert_eq!(
-        what(store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await),
+        what(store.append_rows(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await),
         "it is locked by another process or connection"
     );
     assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads still work");
@@ -153,9 +153,9 @@ async fn a_full_disk_is_reported_and_writes_stay_atomic() {
         ..event(workspace, sequence, AuditKind::Finished, RequestId::new())
     };
     let group = [event(1, 10), event(2, 1024 * 1024)];
-    assert_eq!(what(store.append(&group).await), "the disk is full");
+    assert_eq!(what(store.append_rows(&group).await), "the disk is full");
     assert_eq!(store.count_events().await.unwrap(), 0);
-    store.append(&group[..1]).await.unwrap();
+    store.append_rows(&group[..1]).await.unwrap();
 }
 
 #[tokio::test]
@@ -235,11 +235,87 @@ async fn the_audit_rejects_updates_and_deletions() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
-    store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
+    store.append_rows(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
     let mut intruder = database.intruder().await;
-    for sql in ["update audit_events set status = 'error'", "delete from audit_events"] {
+    for sql in ["update audit_rows set status = 'error'", "delete from audit_rows"] {
         let refused = sqlx::raw_sql(sql).execute(&mut intruder).await.unwrap_err();
-        assert!(refused.to_string().contains("audit_events is append-only"), "{refused}");
+        assert!(refused.to_string().contains("audit_rows is append-only"), "{refused}");
+    }
+}
+
+/// Inserts a row of version 1, as earlier releases did.
+async fn insert_of_version_1(intruder: &mut SqliteConnection, row: &AuditRow) {
+    let mut columns: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&row.canonical_of_version_1()).unwrap();
+    columns.remove("v");
+    columns.insert("previous_hash".to_owned(), hex::encode(row.previous_hash).into());
+    columns.insert("hash".to_owned(), hex::encode(row.hash).into());
+    let names: Vec<_> = columns.keys().cloned().collect();
+    let marks = vec!["?"; names.len()].join(", ");
+    let sql = format!("insert into audit_events ({}) values ({marks})", names.join(", "));
+    let mut insert = sqlx::query(AssertSqlSafe(sql));
+    for value in columns.values() {
+        insert = match value.as_i64() {
+            Some(number) => insert.bind(number),
+            None => insert.bind(value.as_str().unwrap()),
+        };
+    }
+    insert.execute(intruder).await.unwrap();
+}
+
+/// A call may have begun under an earlier release and have ended under this one.
+#[tokio::test]
+async fn rows_of_both_versions_are_one_list_and_one_chain() {
+    use AuditKind::{Finished, Interrupted, Started};
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    let ids: Vec<RequestId> = (0..6).map(|_| RequestId::new()).collect();
+    let old = [
+        event(workspace, 1, Finished, ids[0]),
+        event(workspace, 2, Started, ids[1]),
+        event(workspace, 3, Started, ids[2]),
+        event(workspace, 4, Finished, ids[3]),
+    ];
+    for row in &old {
+        insert_of_version_1(&mut intruder, row).await;
+    }
+    assert_eq!(store.last("node-1").await.unwrap().as_ref(), Some(&old[3]));
+    assert_eq!(store.open_starts("node-1").await.unwrap(), [old[1].clone(), old[2].clone()]);
+    let new = [
+        event(workspace, 5, Interrupted, ids[1]),
+        event(workspace, 6, Started, ids[4]),
+        event(workspace, 7, Finished, ids[5]),
+    ];
+    store.append_rows(&new).await.unwrap();
+    let rows: Vec<_> = chain(&store, "node-1", 2).await.into_iter().map(|row| row.unwrap()).collect();
+    let sequences: Vec<_> = rows.iter().map(|row| row.row.sequence).collect();
+    assert_eq!(sequences, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(rows[3].canonical, old[3].canonical_of_version_1());
+    assert_eq!(rows[4].canonical, canonical(&new[0]).into_bytes());
+    assert_eq!(store.last("node-1").await.unwrap().as_ref(), Some(&new[2]));
+    assert_eq!(store.open_starts("node-1").await.unwrap(), [old[2].clone(), new[1].clone()]);
+    assert_eq!(store.events(workspace, ids[1]).await.unwrap(), [old[1].clone(), new[0].clone()]);
+    assert_eq!((store.count_events().await.unwrap(), store.writers().await.unwrap()), (7, vec!["node-1".to_owned()]));
+    let listed = async |filter: CallFilter, limit| {
+        let (mut listed, mut page) = (Vec::new(), Page::first(limit));
+        loop {
+            let found = store.calls(workspace, &filter, &page).await.unwrap();
+            assert!(found.items.len() <= limit as usize);
+            listed.extend(found.items.iter().map(|row| row.sequence));
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => return listed,
+            }
+        }
+    };
+    for limit in 1..8 {
+        assert_eq!(listed(CallFilter::default(), limit).await, [7, 6, 4, 3, 5, 1], "{limit} a page");
+        let running = CallFilter { status: Some("running".to_owned()), ..CallFilter::default() };
+        assert_eq!(listed(running, limit).await, [6, 3], "{limit} a page");
+        let bot = CallFilter { bot_id: old[0].bot_id, ..CallFilter::default() };
+        assert_eq!(listed(bot, limit).await, [1], "{limit} a page");
     }
 }
 
@@ -251,21 +327,20 @@ async fn an_edit_of_any_column_is_detected() {
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
     let mut intruder = database.intruder().await;
-    run(&mut intruder, "drop trigger audit_events_no_update; drop trigger audit_events_no_delete").await;
-    let rows =
-        sqlx::query("select name from pragma_table_info('audit_events')").fetch_all(&mut intruder).await.unwrap();
+    run(&mut intruder, "drop trigger audit_rows_no_update; drop trigger audit_rows_no_delete").await;
+    let rows = sqlx::query("select name from pragma_table_info('audit_rows')").fetch_all(&mut intruder).await.unwrap();
     let columns: Vec<String> = rows.iter().map(|row| row.get("name")).collect();
-    assert_eq!(columns.len(), 26);
+    assert_eq!(columns.len(), 13);
 
     let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
     let edits = ["null", "''", "'x'", "x'00'", "7", "7.5", "upper(COLUMN)", "COLUMN || ' '", "cast(COLUMN as blob)"];
     let mut tried = 0;
     for column in &columns {
         for edit in edits {
-            run(&mut intruder, "delete from audit_events").await;
-            store.append(std::slice::from_ref(&row)).await.unwrap();
+            run(&mut intruder, "delete from audit_rows").await;
+            store.append_rows(std::slice::from_ref(&row)).await.unwrap();
             let edit = edit.replace("COLUMN", column);
-            let sql = format!("update audit_events set {column} = {edit} where {column} is not {edit}");
+            let sql = format!("update audit_rows set {column} = {edit} where {column} is not {edit}");
             match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut intruder).await {
                 Ok(done) if done.rows_affected() == 1 => {}
                 _ => continue, // The new value is equal, or the table rejects it.
@@ -283,19 +358,18 @@ async fn an_unreadable_row_is_reported_in_its_place() {
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
     let rows: Vec<_> = (1..=3).map(|n| event(workspace, n, AuditKind::Finished, RequestId::new())).collect();
-    store.append(&rows).await.unwrap();
+    store.append_rows(&rows).await.unwrap();
     let mut intruder = database.intruder().await;
-    run(&mut intruder, "drop trigger audit_events_no_update").await;
-    run(&mut intruder, "update audit_events set kind = 'x' where sequence = 2").await;
-    run(&mut intruder, "update audit_events set sequence = 'x' where sequence = 3").await;
+    run(&mut intruder, "drop trigger audit_rows_no_update").await;
+    run(&mut intruder, "update audit_rows set kind = 'x' where sequence = 2").await;
+    run(&mut intruder, "update audit_rows set sequence = 'x' where sequence = 3").await;
 
-    let page = store.scan("node-1", 0, 1).await.unwrap();
-    assert!(page.rows[0].is_ok());
-    let page = store.scan("node-1", page.next.unwrap(), 1).await.unwrap();
-    assert_eq!(page.rows[0].as_ref().unwrap_err().sequence, Some(2));
-    let page = store.scan("node-1", page.next.unwrap(), 1).await.unwrap();
-    assert_eq!(page.rows[0].as_ref().unwrap_err().sequence, None);
-    assert_eq!(page.next, None, "a row without a position ends the chain");
+    let rows = chain(&store, "node-1", 1).await;
+    let places: Vec<_> = rows.iter().map(|row| row.as_ref().map(|row| row.row.sequence)).collect();
+    assert_eq!(places[0], Ok(1));
+    assert_eq!(places[1].unwrap_err().sequence, Some(2));
+    assert_eq!(places[2].unwrap_err().sequence, None);
+    assert_eq!(places.len(), 3, "a row without a position ends the chain");
 }
 
 /// SQLite can store a blob in a text column. Such a value must not affect other rows or a rotation.

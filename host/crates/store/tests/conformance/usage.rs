@@ -1,6 +1,6 @@
 //! Tests of usage accounting, and of budgets under concurrent charges.
 
-use monstrum_store::{BotRow, Charge, Spent, Store, UsageRow};
+use monstrum_store::{BotRow, Charge, Spent, Store, StoreRow, UsageRow};
 
 use crate::rows::{self, default_workspace, other_workspace};
 
@@ -12,9 +12,14 @@ async fn bot(store: &Store, budget: Option<i64>) -> BotRow {
     row
 }
 
-fn call<'a>(bot: &BotRow, tokens: i64, credits_millionths: i64) -> Charge<'a> {
+fn call(bot: &BotRow, tokens: i64, credits_millionths: i64) -> Charge {
     let (workspace_id, bot_id) = (bot.workspace_id, bot.id);
-    Charge { workspace_id, bot_id, task_id: None, month: MONTH, tokens, credits_millionths }
+    Charge { workspace_id, bot_id, task_id: None, month: MONTH.to_owned(), tokens, credits_millionths }
+}
+
+/// Writes a charge in a transaction of its own, and returns whether there was room for it.
+async fn charge(store: &Store, charge: Charge) -> bool {
+    store.append(&[], &[StoreRow::Charge(charge)]).await.unwrap()[0]
 }
 
 fn month(month: &str, tokens: i64, credits_millionths: i64, calls: i64) -> UsageRow {
@@ -23,12 +28,12 @@ fn month(month: &str, tokens: i64, credits_millionths: i64, calls: i64) -> Usage
 
 pub(crate) async fn calls_are_charged_up_to_the_budget(store: &Store) {
     let bot = bot(store, Some(100)).await;
-    assert!(!store.charge(&call(&bot, 101, 0)).await.unwrap(), "even the first call may exceed the budget");
-    assert!(store.charge(&call(&bot, 60, 5)).await.unwrap());
-    assert!(!store.charge(&call(&bot, 41, 5)).await.unwrap());
-    assert!(store.charge(&call(&bot, 40, 0)).await.unwrap());
-    assert!(!store.charge(&call(&bot, 1, 0)).await.unwrap());
-    assert!(store.charge(&call(&bot, 0, 7)).await.unwrap(), "a call without tokens needs no budget");
+    assert!(!charge(store, call(&bot, 101, 0)).await, "even the first call may exceed the budget");
+    assert!(charge(store, call(&bot, 60, 5)).await);
+    assert!(!charge(store, call(&bot, 41, 5)).await);
+    assert!(charge(store, call(&bot, 40, 0)).await);
+    assert!(!charge(store, call(&bot, 1, 0)).await);
+    assert!(charge(store, call(&bot, 0, 7)).await, "a call without tokens needs no budget");
     let usage = |task| store.usage(bot.workspace_id, bot.id, task);
     assert_eq!(usage(None).await.unwrap(), [month(MONTH, 100, 12, 3)]);
     let spent = |budget| Some(Spent { budget, tokens: 100 });
@@ -37,7 +42,7 @@ pub(crate) async fn calls_are_charged_up_to_the_budget(store: &Store) {
     // A changed budget applies immediately and takes earlier usage into account.
     for (budget, fits) in [(Some(99), false), (Some(101), true), (Some(0), false), (None, true)] {
         store.update_bot(&BotRow { monthly_token_budget: budget, ..bot.clone() }, crate::rows::NOW).await.unwrap();
-        assert_eq!(store.charge(&call(&bot, 1, 0)).await.unwrap(), fits, "{budget:?}");
+        assert_eq!(charge(store, call(&bot, 1, 0)).await, fits, "{budget:?}");
     }
     assert_eq!(usage(None).await.unwrap(), [month(MONTH, 102, 12, 5)]);
     assert_eq!(usage(Some("")).await.unwrap(), [month(MONTH, 102, 12, 5)], "calls without a task");
@@ -45,12 +50,16 @@ pub(crate) async fn calls_are_charged_up_to_the_budget(store: &Store) {
 
 pub(crate) async fn usage_is_counted_per_month_and_task(store: &Store) {
     let bot = bot(store, Some(10)).await;
-    let of = |task_id, month, tokens| Charge { task_id, month, ..call(&bot, tokens, 1) };
-    assert!(store.charge(&of(Some("a"), "2026-11", 6)).await.unwrap());
-    assert!(!store.charge(&of(Some("b"), "2026-11", 6)).await.unwrap(), "tasks share the bot's budget");
-    assert!(store.charge(&of(Some("b"), "2026-11", 4)).await.unwrap());
-    assert!(store.charge(&of(Some("a"), "2026-12", 10)).await.unwrap(), "a new month has a new budget");
-    assert!(store.charge(&of(Some("a"), "2027-01", 1)).await.unwrap());
+    let of = |task: &str, month: &str, tokens| Charge {
+        task_id: Some(task.to_owned()),
+        month: month.to_owned(),
+        ..call(&bot, tokens, 1)
+    };
+    assert!(charge(store, of("a", "2026-11", 6)).await);
+    assert!(!charge(store, of("b", "2026-11", 6)).await, "tasks share the bot's budget");
+    assert!(charge(store, of("b", "2026-11", 4)).await);
+    assert!(charge(store, of("a", "2026-12", 10)).await, "a new month has a new budget");
+    assert!(charge(store, of("a", "2027-01", 1)).await);
     let usage = async |task| store.usage(bot.workspace_id, bot.id, task).await.unwrap();
     let all = [month("2027-01", 1, 1, 1), month("2026-12", 10, 1, 1), month("2026-11", 10, 2, 2)];
     assert_eq!(usage(None).await, all);
@@ -65,13 +74,13 @@ pub(crate) async fn concurrent_charges_never_exceed_the_budget(store: &Store) {
     let charges = (0..64).map(|number| {
         let (store, bot) = (store.clone(), bot.clone());
         tokio::spawn(async move {
-            let task = format!("task {}", number % 3);
-            store.charge(&Charge { task_id: Some(&task), ..call(&bot, 7, 1) }).await.unwrap()
+            let task_id = Some(format!("task {}", number % 3));
+            charge(&store, Charge { task_id, ..call(&bot, 7, 1) }).await
         })
     });
     let mut charged = 0;
-    for charge in charges.collect::<Vec<_>>() {
-        charged += i64::from(charge.await.unwrap());
+    for is_charged in charges.collect::<Vec<_>>() {
+        charged += i64::from(is_charged.await.unwrap());
     }
     assert_eq!(charged, FITTING);
     let all = store.usage(bot.workspace_id, bot.id, None).await.unwrap();
@@ -87,8 +96,8 @@ pub(crate) async fn concurrent_charges_never_exceed_the_budget(store: &Store) {
 pub(crate) async fn usage_belongs_to_its_workspace_and_is_deleted_with_its_bot(store: &Store) {
     let bot = bot(store, None).await;
     let ours = other_workspace(store).await;
-    assert!(!store.charge(&Charge { workspace_id: ours, ..call(&bot, 1, 1) }).await.unwrap());
-    assert!(store.charge(&call(&bot, 1, 1)).await.unwrap());
+    assert!(!charge(store, Charge { workspace_id: ours, ..call(&bot, 1, 1) }).await);
+    assert!(charge(store, call(&bot, 1, 1)).await);
     for task in [None, Some("")] {
         assert!(store.usage(ours, bot.id, task).await.unwrap().is_empty());
         assert_eq!(store.usage(bot.workspace_id, bot.id, task).await.unwrap().len(), 1);
@@ -96,16 +105,28 @@ pub(crate) async fn usage_belongs_to_its_workspace_and_is_deleted_with_its_bot(s
     assert_eq!(store.spent(ours, bot.id, MONTH).await.unwrap(), None);
     assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
     assert!(store.usage(bot.workspace_id, bot.id, None).await.unwrap().is_empty());
-    assert!(!store.charge(&call(&bot, 1, 1)).await.unwrap(), "the bot is deleted");
+    assert!(!charge(store, call(&bot, 1, 1)).await, "the bot is deleted");
 }
 
 pub(crate) async fn sums_saturate(store: &Store) {
     let bot = bot(store, None).await;
-    assert!(store.charge(&call(&bot, i64::MAX - 1, i64::MAX - 1)).await.unwrap());
-    assert!(!store.charge(&call(&bot, 2, 2)).await.unwrap());
-    assert!(store.charge(&call(&bot, 1, 2)).await.unwrap());
-    assert!(store.charge(&call(&bot, 0, i64::MAX)).await.unwrap());
+    assert!(charge(store, call(&bot, i64::MAX - 1, i64::MAX - 1)).await);
+    assert!(!charge(store, call(&bot, 2, 2)).await);
+    assert!(charge(store, call(&bot, 1, 2)).await);
+    assert!(charge(store, call(&bot, 0, i64::MAX)).await);
     let all = [month(MONTH, i64::MAX, i64::MAX, 3)];
     assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), all);
     assert_eq!(store.usage(bot.workspace_id, bot.id, Some("")).await.unwrap(), all);
+}
+
+pub(crate) async fn usage_that_has_happened_is_added_beyond_the_budget(store: &Store) {
+    let bot = bot(store, Some(10)).await;
+    let add = async |tokens| store.append(&[], &[StoreRow::Usage(call(&bot, tokens, 1))]).await.unwrap()[0];
+    assert!(add(8).await);
+    assert!(add(8).await);
+    assert!(!charge(store, call(&bot, 1, 0)).await);
+    assert!(add(i64::MAX).await);
+    assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), [month(MONTH, i64::MAX, 3, 3)]);
+    assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
+    assert!(!add(1).await, "the bot is deleted");
 }

@@ -55,7 +55,7 @@ impl Record {
         };
         let (name, count) = told(&answer);
         self.0.found(name, count as u64);
-        let closed = async { self.0.close(&success()).await?.committed().await };
+        let closed = async { self.0.close(&success(), Vec::new()).await?.committed().await };
         closed.await.map_err(|_| unrecorded())?;
         Ok(answer)
     }

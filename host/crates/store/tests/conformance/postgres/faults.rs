@@ -6,7 +6,7 @@ use monstrum_store::{AuditKind, AuditRow, Store, StoreOptions};
 use monstrum_types::RequestId;
 
 use super::{Database, WAIT_MAX, run, server, what};
-use crate::rows::{bot, default_workspace, event, role};
+use crate::rows::{AppendRows as _, bot, default_workspace, event, role};
 use crate::support::disk::Disk;
 use crate::support::postgres::Postgres;
 use crate::support::proxy::{Proxy, Way};
@@ -21,7 +21,7 @@ async fn a_locked_table_is_reported() {
     let generation = store.generation().await.unwrap();
     assert_eq!(what(store.insert_bot(&bot(workspace, "b")).await), "it is locked by another process or connection");
     assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads still work");
-    store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
+    store.append_rows(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
     run(&mut intruder, "rollback").await;
     assert_eq!(store.generation().await.unwrap(), generation);
     store.insert_bot(&bot(workspace, "b")).await.unwrap();
@@ -34,14 +34,14 @@ async fn a_slow_statement_times_out() {
     let store = crate::row_key::open(options).await.unwrap();
     let workspace = default_workspace(&store).await;
     let mut intruder = database.intruder().await;
-    run(&mut intruder, "begin; lock table audit_events").await;
+    run(&mut intruder, "begin; lock table audit_rows").await;
     let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
-    assert_eq!(what(store.append(std::slice::from_ref(&row)).await), "the statement took too long");
+    assert_eq!(what(store.append_rows(std::slice::from_ref(&row)).await), "the statement took too long");
     assert_eq!(what(store.last("node-1").await), "the statement took too long");
     // A scan of the whole audit log may take longer than other statements, but waiting for a lock may not.
     assert_eq!(what(store.count_events().await), "it is locked by another process or connection");
     run(&mut intruder, "rollback").await;
-    store.append(&[row]).await.unwrap();
+    store.append_rows(&[row]).await.unwrap();
 }
 
 /// Reads and changes wait for a free connection up to a time limit. The audit log uses a separate connection.
@@ -62,7 +62,7 @@ async fn waits_for_busy_connections_time_out() {
     };
     let audited = async {
         for sequence in 1..=5 {
-            store.append(&[event(workspace, sequence, AuditKind::Finished, RequestId::new())]).await.unwrap();
+            store.append_rows(&[event(workspace, sequence, AuditKind::Finished, RequestId::new())]).await.unwrap();
         }
         began.elapsed()
     };
@@ -131,11 +131,11 @@ async fn a_full_disk_is_reported_and_writes_stay_atomic() {
     let params = Some(large.description.clone());
     let group = [1, 2].map(|n| event(workspace, n, AuditKind::Finished, RequestId::new()));
     let group = group.map(|row| AuditRow { params: params.clone(), ..row });
-    assert_eq!(what(store.append(&group).await), "the disk is full");
+    assert_eq!(what(store.append_rows(&group).await), "the disk is full");
     assert_eq!(store.count_events().await.unwrap(), 0);
 
     disk.free(&server, "small").unwrap();
-    store.append(&group).await.unwrap();
+    store.append_rows(&group).await.unwrap();
     store.insert_bot(&large).await.unwrap();
     assert_eq!(store.generation().await.unwrap(), generation + 1);
     store.close().await;
@@ -163,14 +163,14 @@ async fn an_unresponsive_server_times_out_and_is_used_again() {
     let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
     let bot = bot(workspace, "b");
     let (read, change, append) =
-        tokio::join!(store.generation(), store.insert_bot(&bot), store.append(std::slice::from_ref(&row)));
+        tokio::join!(store.generation(), store.insert_bot(&bot), store.append_rows(std::slice::from_ref(&row)));
     for error in [what(read), what(change), what(append)] {
         assert_eq!(error, "the database did not answer in time");
     }
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     proxy.set(Way::Open);
     store.insert_bot(&bot).await.unwrap();
-    store.append(&[row]).await.unwrap();
+    store.append_rows(&[row]).await.unwrap();
 }
 
 #[tokio::test]
@@ -180,10 +180,10 @@ async fn a_cut_network_is_reported_and_used_again() {
     for round in 1..=3 {
         proxy.set(Way::Cut);
         let row = event(workspace, round, AuditKind::Finished, RequestId::new());
-        assert_eq!(what(store.append(std::slice::from_ref(&row)).await), "the database cannot be reached");
+        assert_eq!(what(store.append_rows(std::slice::from_ref(&row)).await), "the database cannot be reached");
         assert_eq!(what(store.generation().await), "the database cannot be reached");
         proxy.set(Way::Open);
-        store.append(&[row]).await.unwrap();
+        store.append_rows(&[row]).await.unwrap();
         store.insert_bot(&bot(workspace, &round.to_string())).await.unwrap();
     }
 }
@@ -194,16 +194,16 @@ async fn a_commit_whose_answer_is_lost_can_be_looked_up() {
     let (proxy, store) = behind_a_proxy().await;
     let workspace = default_workspace(&store).await;
     let rows = [1, 2].map(|n| event(workspace, n, AuditKind::Finished, RequestId::new()));
-    store.append(&rows[..1]).await.unwrap();
+    store.append_rows(&rows[..1]).await.unwrap();
     proxy.set(Way::LosesAnswers);
-    assert_eq!(what(store.append(&rows[1..]).await), "the database cannot be reached");
+    assert_eq!(what(store.append_rows(&rows[1..]).await), "the database cannot be reached");
     assert!(proxy.has_lost_answers());
     proxy.set(Way::Open);
     let until = Instant::now() + WAIT_MAX;
     while store.last("node-1").await.unwrap() != Some(rows[1].clone()) {
         assert!(Instant::now() < until, "the row does not appear");
     }
-    let again = store.append(&rows[1..]).await;
+    let again = store.append_rows(&rows[1..]).await;
     assert!(matches!(&again, Err(monstrum_store::StoreError::Conflict { .. })), "{again:?}");
 }
 
@@ -224,7 +224,7 @@ async fn connections_that_the_server_closed_fail_only_their_current_statement() 
         .await;
         // A change that fails at `begin` on a dead connection is retried on another connection.
         store.insert_bot(&bot(workspace, &round.to_string())).await.unwrap();
-        store.append(&[event(workspace, round, AuditKind::Finished, RequestId::new())]).await.unwrap();
+        store.append_rows(&[event(workspace, round, AuditKind::Finished, RequestId::new())]).await.unwrap();
         assert_eq!(store.generation().await.unwrap(), store.snapshot().await.unwrap().generation);
     }
 }

@@ -9,7 +9,7 @@ use monstrum_types::{RequestId, WorkspaceId};
 use tokio::task::JoinSet;
 
 use super::WAIT_MAX;
-use crate::rows::{bot, default_workspace, event};
+use crate::rows::{AppendRows as _, bot, chain, default_workspace, event};
 use crate::support::postgres::Postgres;
 
 const WORKERS: usize = 8;
@@ -82,7 +82,7 @@ impl Work {
             let next = store.last(&writer).await?.map_or(1, |last| last.sequence + 1);
             let mut rows = [next, next + 1].map(|at| event(workspace, at, AuditKind::Finished, RequestId::new()));
             rows.iter_mut().for_each(|row| row.writer.clone_from(&writer));
-            store.append(&rows).await?;
+            store.append_rows(&rows).await?;
             Ok(rows[1].sequence)
         };
         match appended.await {
@@ -103,8 +103,8 @@ async fn check(store: &Store, workspace: WorkspaceId, generation: i64, done: &[W
         for name in &work.bots {
             assert!(names.contains(name.as_str()), "the confirmed bot {name} is lost");
         }
-        let chain = store.scan(&work.worker.to_string(), 1, 1_000_000).await.unwrap().rows;
-        let sequences: Vec<_> = chain.into_iter().map(|row| row.unwrap().sequence).collect();
+        let chain = chain(store, &work.worker.to_string(), 1_000_000).await;
+        let sequences: Vec<_> = chain.into_iter().map(|row| row.unwrap().row.sequence).collect();
         assert_eq!(sequences, (1..=sequences.len() as i64).collect::<Vec<_>>(), "a gap");
         assert!(sequences.len() as i64 >= work.events, "confirmed rows are lost");
         assert_eq!(sequences.len() % 2, 0, "a batch was written in part");

@@ -1,0 +1,304 @@
+//! The writer of the audit: takes rows from the queue and commits them in batches, many calls in one transaction.
+//!
+//! When the database refuses, no call runs until it takes rows again; ends of calls that could not be written are kept
+//! and written first.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use monstrum_store::{AuditKind, AuditRow, Store, StoreError, StoreRow};
+use monstrum_types::{Clock, Code, Status, UtcMillis};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::chain::Chain;
+use super::heads::{self, Heads, PolicyState};
+use super::{AuditUnavailable, Pending};
+use crate::meters;
+
+/// Rows of one transaction: enough for every call that can run at once on a small machine.
+const BATCH_ROWS_MAX: usize = 512;
+/// The size of a batch in bytes, beyond which no further row is added: what a disk writes in some 10 ms.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// What a row takes besides its texts of any length.
+const ROW_BYTES: usize = 1 << 10;
+/// Ends of calls kept while the database refuses them.
+const BACKLOG_ROWS_MAX: usize = 10_000;
+/// How often a head is signed, and how often an audit that failed is tried again.
+const HEAD_INTERVAL: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the writer checks whether the policy has changed since the last head, so that a head covers each change
+/// within a second.
+const POLICY_HEAD_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Runs the writer on a thread of its own, which may wait for the disk.
+pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::task::spawn_blocking(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime with a timer needs nothing of the system").block_on(writing);
+    })
+}
+
+/// The owner of the chain.
+pub(super) struct Writer {
+    store: Store,
+    chain: Chain,
+    heads: Heads,
+    policy_generation: Arc<AtomicI64>,
+    clock: Arc<dyn Clock>,
+    healthy: Arc<AtomicBool>,
+    backlog: Vec<KeptRow>,
+}
+
+/// The end of a call that could not be written, and the rows that belong to it.
+struct KeptRow {
+    row: AuditRow,
+    with: Vec<StoreRow>,
+}
+
+/// What is written in one transaction.
+#[derive(Default)]
+struct Batch {
+    rows: Vec<AuditRow>,
+    with: Vec<StoreRow>,
+    /// For each of `with`, the index of the row to which it belongs. A charge belongs to no row.
+    row_of: Vec<Option<usize>>,
+    bytes: usize,
+    waiting: Vec<oneshot::Sender<Result<(), AuditUnavailable>>>,
+    /// Callers that wait for a charge, with its index in `with`.
+    charged: Vec<(usize, oneshot::Sender<Result<bool, AuditUnavailable>>)>,
+}
+
+impl Batch {
+    /// Takes what waits in the queue, after `first`, as far as there is room.
+    fn fill(first: Pending, queue: &mut mpsc::Receiver<Pending>) -> Batch {
+        let mut batch = Batch::default();
+        batch.add(first);
+        while batch.rows.len() + batch.with.len() < BATCH_ROWS_MAX && batch.bytes < BATCH_BYTES_MAX {
+            match queue.try_recv() {
+                Ok(pending) => batch.add(pending),
+                Err(_) => break,
+            }
+        }
+        batch
+    }
+
+    fn add(&mut self, pending: Pending) {
+        self.bytes += ROW_BYTES;
+        match pending {
+            Pending::Row { row, with, committed } => {
+                self.bytes += [&row.params, &row.message].into_iter().flatten().map(String::len).sum::<usize>();
+                self.row_of.extend(with.iter().map(|_| Some(self.rows.len())));
+                self.with.extend(with);
+                self.rows.push(*row);
+                self.waiting.push(committed);
+            }
+            Pending::Charge { charge, charged } => {
+                self.charged.push((self.with.len(), charged));
+                self.with.push(StoreRow::Charge(charge));
+                self.row_of.push(None);
+            }
+        }
+    }
+
+    /// Answers all callers. `written` says which of `with` were written.
+    fn answer(&mut self, written: &Result<Vec<bool>, AuditUnavailable>) {
+        let committed = written.as_ref().map(|_| ()).map_err(|unavailable| *unavailable);
+        let mut gone = 0;
+        for caller in self.waiting.drain(..) {
+            gone += usize::from(caller.send(committed).is_err());
+        }
+        for (index, caller) in self.charged.drain(..) {
+            let is_charged = written.as_ref().map(|written| written[index]).map_err(|unavailable| *unavailable);
+            gone += usize::from(caller.send(is_charged).is_err());
+        }
+        if gone > 0 {
+            tracing::debug!(gone, "callers went away before their rows were committed");
+        }
+    }
+
+    /// The ends of calls, which are worth keeping: their side effects have happened.
+    fn into_ends(self) -> impl Iterator<Item = KeptRow> {
+        let mut kept: Vec<_> = self.rows.into_iter().map(|row| KeptRow { row, with: Vec::new() }).collect();
+        for (row, index) in self.with.into_iter().zip(self.row_of) {
+            if let Some(owner) = index.and_then(|index| kept.get_mut(index)) {
+                owner.with.push(row);
+            }
+        }
+        kept.into_iter().filter(|kept| kept.row.kind != AuditKind::Started)
+    }
+}
+
+impl Writer {
+    pub(super) fn new(
+        store: Store,
+        chain: Chain,
+        heads: Heads,
+        policy_generation: &Arc<AtomicI64>,
+        healthy: &Arc<AtomicBool>,
+        clock: &Arc<dyn Clock>,
+    ) -> Writer {
+        Writer {
+            store,
+            chain,
+            heads,
+            policy_generation: Arc::clone(policy_generation),
+            clock: Arc::clone(clock),
+            healthy: Arc::clone(healthy),
+            backlog: Vec::new(),
+        }
+    }
+
+    /// Writes until `closing` is cancelled and the queue is empty.
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Pending>, closing: CancellationToken) {
+        let mut next_head = tokio::time::interval(HEAD_INTERVAL);
+        let mut retry = tokio::time::interval(RETRY_INTERVAL);
+        retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut policy_head = tokio::time::interval(POLICY_HEAD_INTERVAL);
+        policy_head.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                received = queue.recv() => match received {
+                    Some(first) => self.write(Batch::fill(first, &mut queue)).await,
+                    None => break,
+                },
+                _ = next_head.tick() => self.sign_head(),
+                _ = policy_head.tick(), if self.heads.lacks_policy(self.policy_generation()) => self.sign_head(),
+                () = closing.cancelled(), if !queue.is_closed() => queue.close(),
+                _ = retry.tick(), if !self.is_healthy() => self.retry(&mut queue).await,
+            }
+        }
+        self.retry(&mut queue).await;
+        self.sign_head();
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Acquire)
+    }
+
+    fn policy_generation(&self) -> i64 {
+        self.policy_generation.load(Ordering::Acquire)
+    }
+
+    /// Writes a batch in one transaction, then answers all callers.
+    async fn write(&mut self, mut batch: Batch) {
+        let began = Instant::now();
+        let written = if self.is_healthy() { self.append(&mut batch).await } else { Err(AuditUnavailable) };
+        meters::commit(batch.rows.len(), began.elapsed());
+        batch.answer(&written);
+        if written.is_err() {
+            self.keep(batch.into_ends());
+        }
+        if self.chain.rows_since_head() >= heads::ROWS_PER_HEAD {
+            self.sign_head();
+        }
+    }
+
+    async fn append(&mut self, batch: &mut Batch) -> Result<Vec<bool>, AuditUnavailable> {
+        self.chain.append(&self.store, &mut batch.rows, &batch.with).await.map_err(|error| {
+            tracing::error!(%error, "the audit cannot be written; no call runs until it can");
+            self.healthy.store(false, Ordering::Release);
+            AuditUnavailable
+        })
+    }
+
+    fn keep(&mut self, ends: impl Iterator<Item = KeptRow>) {
+        let room = BACKLOG_ROWS_MAX - self.backlog.len();
+        self.backlog.extend(ends.take(room));
+    }
+
+    /// Resumes the chain after a failure, unless the database still refuses. Rows that come meanwhile are refused at once:
+    /// a database that does not answer takes many seconds for each attempt, and no call waits for one.
+    async fn retry(&mut self, queue: &mut mpsc::Receiver<Pending>) {
+        while !self.is_healthy() {
+            let mut ends = Vec::new();
+            let resumed = {
+                let mut resume = pin!(self.resume());
+                let mut is_open = true;
+                loop {
+                    tokio::select! {
+                        resumed = &mut resume => break resumed,
+                        received = queue.recv(), if is_open => match received {
+                            Some(pending) => {
+                                let mut refused = Batch::default();
+                                refused.add(pending);
+                                refused.answer(&Err(AuditUnavailable));
+                                ends.extend(refused.into_ends());
+                            }
+                            None => is_open = false,
+                        },
+                    }
+                }
+            };
+            let is_complete = ends.is_empty();
+            self.keep(ends.into_iter());
+            match resumed {
+                Ok(()) if is_complete => {
+                    tracing::info!("the audit can be written again");
+                    self.healthy.store(true, Ordering::Release);
+                }
+                // Ends of calls that came in during the attempt are still to be written.
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the audit still cannot be written");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes the chain up where the database really is, since a failed commit may have happened or not, and writes what
+    /// was kept and is not there yet. A commit that is still under way in a server takes the same places in the chain as
+    /// this one: whichever comes second is refused, so that the chain never forks, and the next attempt finds out.
+    async fn resume(&mut self) -> Result<(), StoreError> {
+        let written = self.chain.catch_up(&self.store).await?;
+        let written: HashSet<_> = written.iter().map(|row| (row.request_id, row.kind)).collect();
+        self.backlog.retain(|kept| !written.contains(&(kept.row.request_id, kept.row.kind)));
+        while !self.backlog.is_empty() {
+            let batch = &self.backlog[..self.backlog.len().min(BATCH_ROWS_MAX)];
+            let mut rows: Vec<_> = batch.iter().map(|kept| kept.row.clone()).collect();
+            let with: Vec<_> = batch.iter().flat_map(|kept| kept.with.iter().cloned()).collect();
+            self.chain.append(&self.store, &mut rows, &with).await?;
+            self.backlog.drain(..rows.len());
+        }
+        Ok(())
+    }
+
+    /// Calls that a previous run of this writer began and never ended.
+    pub(super) async fn interrupt_open_calls(&mut self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let open = self.store.open_starts(self.chain.writer()).await?;
+        for starts in open.chunks(BATCH_ROWS_MAX) {
+            let mut rows: Vec<_> = starts.iter().map(|start| interrupted(start, now)).collect();
+            self.chain.append(&self.store, &mut rows, &[]).await?;
+        }
+        if !open.is_empty() {
+            tracing::warn!(calls = open.len(), "calls of the previous run were interrupted");
+        }
+        Ok(())
+    }
+
+    pub(super) fn sign_head(&mut self) {
+        let policy =
+            PolicyState { generation: self.policy_generation(), row_key_version: self.store.row_key_version() };
+        if let Err(error) = self.heads.sign(&mut self.chain, policy, self.clock.now()) {
+            tracing::error!(%error, "the head of the audit could not be signed");
+        }
+    }
+}
+
+fn interrupted(start: &AuditRow, now: UtcMillis) -> AuditRow {
+    AuditRow {
+        kind: AuditKind::Interrupted,
+        status: Some(Status::Error.as_str().to_owned()),
+        code: Some(Code::Interrupted.as_str().to_owned()),
+        message: Some("the server ended before the call was done".to_owned()),
+        duration_ms: Some(now.since_ms(start.started_at)),
+        at: now,
+        ..start.clone()
+    }
+}
