@@ -21,7 +21,7 @@ use crate::sandboxes::{FileTurns, Sandboxes};
 
 /// One running host.
 pub struct App {
-    /// The data folder, which holds the heads of the audit.
+    /// The data folder, which holds the signed heads of the audit.
     pub data_dir: PathBuf,
     pub store: Store,
     pub vault: Arc<Vault>,
@@ -57,8 +57,8 @@ impl App {
         self.changed().await
     }
 
-    /// The start-up scan. The host is ready after it, even if plugins failed. Retries every `retry` until the policy can be
-    /// read.
+    /// Runs the start-up scan. The host is ready after it, even if plugins failed. Retries every `retry` until the
+    /// policy can be read.
     pub async fn scan_plugins(&self, retry: Duration) {
         if let Err(error) = self.plugins.scan().await {
             tracing::error!(error = %error, "the plugins folder cannot be read");
@@ -83,7 +83,8 @@ impl App {
         meters::queues(lanes.waiting(), self.auditor.rows_waiting());
     }
 
-    /// Whether calls can be served: the database is usable and the start-up scan is over.
+    /// Returns whether calls can be served: the start-up scan is over, the audit and the database work, and the policy
+    /// is current and verified.
     pub async fn is_ready(&self) -> bool {
         *self.scanned.borrow()
             && self.auditor.is_healthy()

@@ -1,7 +1,7 @@
-//! Work that takes long for its size, such as compiling and parsing: on threads that serve no requests.
+//! Runs long work, such as compiling and parsing, on threads that serve no requests.
 //!
-//! These threads have a lower priority than the serving ones, so that requests which need little are answered while
-//! others keep every processor busy.
+//! These threads have a lower priority than the serving threads, so that small requests are answered quickly even while
+//! long work uses every processor.
 
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -11,10 +11,11 @@ use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle, block_in_place};
 
-/// How much nicer than the serving threads: beside one of them, a thread gets about a tenth of a processor.
+/// The niceness that is added to that of the serving threads. When both compete for a processor, one of these threads
+/// gets about a tenth of it.
 const NICENESS: i32 = 10;
 
-/// Does work on a thread of low priority.
+/// Runs work on a thread of low priority.
 pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     static THREADS: LazyLock<Runtime> = LazyLock::new(|| {
         let threads = Builder::new_current_thread().thread_name("beside").on_thread_start(lower_priority).build();
@@ -23,23 +24,25 @@ pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     THREADS.spawn_blocking(work)
 }
 
-/// A thread that keeps its priority works as well, at the expense of others.
+/// Lowers the priority of the calling thread. On failure the thread keeps its priority: it still works, at the expense
+/// of the serving threads.
 fn lower_priority() {
-    // Linux takes the calling thread, not its process.
+    // On Linux, this changes the priority of the calling thread, not of the whole process.
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
         tracing::debug!(%error, "the priority of a thread could not be lowered");
     }
 }
 
-/// Does work in place. If there is much of it, the other tasks of this worker move to another thread meanwhile.
+/// Runs work on the calling thread. If `is_much` is set, the other tasks of this worker move to another thread
+/// meanwhile.
 pub fn in_place<T>(is_much: bool, work: impl FnOnce() -> T) -> T {
     let moves_tasks = || Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
     if is_much && moves_tasks() { block_in_place(work) } else { work() }
 }
 
-/// A value that may be large, such as a tree of JSON, whose memory is then freed on another thread.
+/// A value that may be large, such as a JSON tree. A large value is freed on another thread.
 pub struct FreedBeside<T: Send + 'static> {
-    /// Some until it is dropped.
+    /// `Some` until the value is dropped.
     value: Option<T>,
     is_large: bool,
 }
@@ -67,19 +70,20 @@ impl<T: Send + 'static> Drop for FreedBeside<T> {
     }
 }
 
-/// Room for as much work of one kind at once as there are processors.
+/// A limit for work of one kind. It runs on as many threads at once as there are processors.
 pub struct Beside(OnceLock<Arc<Semaphore>>);
 
 impl Beside {
-    /// Room in which nothing runs.
+    /// Creates a limit under which nothing runs yet.
     pub const fn new() -> Beside {
         Beside(OnceLock::new())
     }
 
-    /// Does the work, waiting for room. The room is taken until the work ends, also where its caller goes away.
+    /// Waits for a free place and runs the work. The place stays occupied until the work ends, even if the caller is
+    /// dropped.
     ///
     /// # Errors
-    /// The work panicked.
+    /// Fails if the work panicked.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
         let room = || Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from)));
         let room = Arc::clone(self.0.get_or_init(room));

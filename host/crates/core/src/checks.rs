@@ -1,9 +1,10 @@
-//! Where checks run: of parameters, of permissions and of results.
+//! Runs the checks of parameters, permissions and results.
 //!
-//! What they take is decided by plugins, tenants and callers together, so no check may hold up the threads that serve
-//! all callers. A check that needs little runs in place. A check that needs more is stopped and done again from the start on
-//! a thread of a pool, with as many places as there are processors, shared among workspaces as plugins are; it ends at its deadline, when its caller
-//! goes away, or when it has taken all steps that a check may take.
+//! Plugins, tenants and callers together decide how much work a check needs, so no check may block the threads that
+//! serve all callers. A check that needs little work runs in place. A check that needs more is stopped, and starts
+//! again on a thread of a pool. The pool has as many places as there are processors, and workspaces share them as they
+//! share plugins. A check in the pool ends at its deadline, when its caller is dropped, or when it has used all steps
+//! that one check may use.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -19,33 +20,37 @@ use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::Refusal;
 use crate::fair_queue::{FairQueue, Share};
 
-/// The steps that a check may take in place: at most some 30 microseconds in an optimised build, and a few in most cases,
-/// since steps are upper bounds. A hop to another thread takes about as long.
+/// The steps that a check may use in place. In an optimised build they take at most about 30 microseconds, and usually
+/// far less, because steps are upper bounds. A switch to another thread takes about as long.
 pub const STEPS_IN_PLACE: u64 = 32_768;
-/// What a byte of JSON takes to be read, written and copied.
+/// The number of steps charged for reading, writing and copying one byte of JSON.
 const BYTE_STEPS: u64 = 4;
-/// What a value of JSON takes besides its bytes.
+/// The number of steps charged for one JSON value, in addition to its bytes.
 const NODE_STEPS: u64 = 64;
-/// What reading, writing or freeing a value may take on a thread that serves requests: a quarter of a millisecond.
+/// The number of steps up to which a value is read, written or freed on a thread that serves requests. They take about
+/// a quarter of a millisecond.
+/// millisecond.
 const LARGE_STEPS: u64 = 1 << 18;
 
-/// The threads for checks that are not done in place.
+/// The pool of threads for checks that are not done in place.
 pub struct Checks {
     places: Arc<FairQueue<WorkspaceId, Option<BotId>>>,
 }
 
-/// For whom a check runs, and until when it may.
+/// The workspace and bot for which a check runs, and its deadline.
 #[derive(Clone, Copy)]
 pub struct Asker {
     pub workspace: WorkspaceId,
     pub bot: Option<BotId>,
-    /// What the workspace may hold of the pool.
+    /// The share of the pool that the workspace may hold.
     pub share: Share,
     pub until: Instant,
 }
 
 impl Asker {
-    /// For a check of `call` that begins now and may take `longest`, but no longer than the root of the call.
+    /// Returns the asker for a check of `call` that begins now. The check may take `longest`, but must end before the
+    /// deadline of the root call.
+    /// of the root call.
     pub fn of(call: &IncomingCall, share: Share, longest: Duration) -> Asker {
         let own = Instant::now() + longest;
         let until = call.lineage().map_or(own, |lineage| own.min(lineage.until));
@@ -53,7 +58,7 @@ impl Asker {
     }
 }
 
-/// A check that came to no end.
+/// The reason why a check did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unchecked {
     /// No thread of the pool was free in time.
@@ -62,7 +67,7 @@ pub enum Unchecked {
 }
 
 impl Checks {
-    /// A pool in which nothing runs, with as many places as there are processors.
+    /// Creates an idle pool with as many places as there are processors.
     pub fn new() -> Checks {
         let processors = available_parallelism().map_or(1, |number| u32::try_from(number.get()).unwrap_or(u32::MAX));
         Checks { places: FairQueue::new(processors) }
@@ -79,15 +84,15 @@ impl Checks {
         let halt = Halt::at(asker.until.into_std());
         let _cancelled_when_dropped = CancelWhenDropped(halt.clone());
         let checked = beside::spawn(move || {
-            // Given back when the thread is free, not when the caller has gone.
+            // The place is freed when the thread is free, not when the caller is dropped.
             let _place = place;
             check(&Effort::until(CHECK_STEPS_MAX, halt))
         });
-        // It may only fail by a panic of ours, after which nothing is known.
+        // A join error can only come from a panic in the check, after which its result is unknown.
         checked.await.unwrap_or(Err(Overrun::Cancelled)).map_err(Unchecked::Overrun)
     }
 
-    /// Runs a check in place or, if it needs more than is done there, beside.
+    /// Runs a check in place. If the check exceeds the steps allowed there, runs it again in the pool.
     pub async fn run<T: Send + 'static>(
         &self,
         asker: Asker,
@@ -100,7 +105,7 @@ impl Checks {
         }
     }
 
-    /// Whether a result is what its tool's `output_schema` says. One that could not be checked is not.
+    /// Returns whether a result matches its tool's `output_schema`. A result that could not be checked does not match.
     pub async fn matches_output(&self, asker: Asker, schema: Arc<OutputSchema>, result: JsonText) -> bool {
         let check = move |effort: &Effort| {
             effort.spend(BYTE_STEPS.saturating_mul(result.as_str().len() as u64))?;
@@ -116,7 +121,7 @@ impl Default for Checks {
     }
 }
 
-/// What a check may take in place.
+/// Returns the effort that a check may use in place.
 pub fn in_place() -> Effort {
     Effort::of(STEPS_IN_PLACE)
 }
@@ -130,12 +135,12 @@ impl Drop for CancelWhenDropped {
 }
 
 impl Unchecked {
-    /// The same as the refusal of a call.
+    /// Converts this reason to the refusal of a call.
     pub fn refusal(self) -> Refusal {
         Box::new(self.outcome())
     }
 
-    /// The end of the call whose check came to no end.
+    /// Returns the outcome of a call whose check did not finish.
     pub fn outcome(self) -> CallOutcome {
         let (code, message) = match self {
             Unchecked::Busy => (Code::Busy, "the server is busy checking other calls"),
@@ -149,8 +154,7 @@ impl Unchecked {
     }
 }
 
-/// Pays for reading a JSON value, which its writer has made as large as they liked: for walking, copying and writing it
-/// once each.
+/// Charges the steps for walking, copying and writing a JSON value once each. Its writer decides how large it is.
 pub fn pay_for(value: &Value, effort: &Effort) -> Result<(), Overrun> {
     effort.spend(NODE_STEPS)?;
     match value {
@@ -161,7 +165,7 @@ pub fn pay_for(value: &Value, effort: &Effort) -> Result<(), Overrun> {
     }
 }
 
-/// The same of an object.
+/// Charges the same steps for a JSON object.
 pub fn pay_for_object(members: &Map<String, Value>, effort: &Effort) -> Result<(), Overrun> {
     members.iter().try_for_each(|(name, member)| {
         effort.spend(BYTE_STEPS.saturating_mul(name.len() as u64))?;
@@ -169,17 +173,17 @@ pub fn pay_for_object(members: &Map<String, Value>, effort: &Effort) -> Result<(
     })
 }
 
-/// Pays for copying a text once, which takes far less than writing it.
+/// Charges the steps for copying a text once, which are far fewer than for writing it.
 pub fn pay_for_text(text: &str, effort: &Effort) -> Result<(), Overrun> {
     effort.spend(NODE_STEPS + text.len() as u64)
 }
 
-/// Whether parameters are too large to be written or freed on a thread that serves requests.
+/// Returns whether parameters are too large to be written or freed on a thread that serves requests.
 pub fn is_large(params: &Value) -> bool {
     pay_for(params, &Effort::of(LARGE_STEPS)).is_err()
 }
 
-/// The same of an object.
+/// Does the same as [`is_large`] for an object.
 pub fn is_large_object(params: &Map<String, Value>) -> bool {
     pay_for_object(params, &Effort::of(LARGE_STEPS)).is_err()
 }

@@ -1,12 +1,13 @@
-//! A fixed number of places, handed out in turn. The queue knows keys and numbers only; `lanes.rs` says what they mean.
+//! A fixed number of places, handed out in turn. The queue knows only keys and numbers; its users, such as
+//! `call/admission.rs`, define what the keys stand for.
 //!
-//! Everyone who asks is a member of a group. A free place goes to the group whose turn it is, and within the group to
-//! the member whose turn it is, so that neither a group with many members nor a member with many requests delays the
-//! others by more than one turn. A group that shares the queue with others holds only a part of it ([`Share::Part`]):
-//! at most half of the places, and none of the last eighth unless it holds nothing yet. A slow group thus leaves room
-//! for one that arrives later.
+//! Each request belongs to a member of a group. A free place goes to the group whose turn it is, and within the group
+//! to the member whose turn it is, so that neither a group with many members nor a member with many requests delays the
+//! others by more than one turn. A group that shares the queue with others may hold only a part of it
+//! ([`Share::Part`]): at most half of the places, and a place of the last eighth only if it holds no other. A slow
+//! group thus leaves room for a group that arrives later.
 //!
-//! Invariant: whenever the lock is free, no group that waits is allowed a free place.
+//! Invariant: whenever the lock is free, no waiting group is allowed to take a free place.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -16,25 +17,27 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Requests that wait in one queue. Each call holds its parameters, 1 MiB at most, so this bounds memory. Calls take up
-/// to 30 s and a request waits 5 s, so a request further back would not get a place in time anyway.
+/// The maximum number of requests that wait in one queue. Each call holds its parameters, 1 MiB at most, so this bounds
+/// memory. Calls take up to 30 s and a request waits 5 s, so a request further back would not get a place in time
+/// anyway.
 const WAITING_MAX: u32 = 1024;
 
-/// How many of the places one group may hold.
+/// The part of the places that one group may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// All of them: no other group uses the queue.
+    /// All places: no other group uses the queue.
     Whole,
-    /// Half of them, and a place of the last eighth only while the group holds nothing.
+    /// Half of the places, and a place of the last eighth only if the group holds no other place.
     Part,
 }
 
 impl Share {
-    /// Whether a group that has `held` of `total` may take one more, when `free` are left.
+    /// Returns whether a group that holds `held` of `total` places may take one more while `free` are free.
     fn allows(self, held: u32, free: u32, total: u32) -> bool {
         match self {
             Share::Whole => free > 0,
-            // Of a single place there is no half. A group that holds nothing may always take a free one.
+            // With one place, half of the places would be zero. A group that holds nothing may always take a free
+            // place.
             Share::Part => free > 0 && (held == 0 || (held < total / 2 && free > total / 8)),
         }
     }
@@ -48,26 +51,26 @@ struct State<G: Clone + Eq + Hash, M: Eq> {
     free: u32,
     /// The groups that hold a place or wait for one.
     groups: HashMap<G, Group<G, M>>,
-    /// The groups that wait. The next turn is that of the first one.
+    /// The waiting groups. The first group has the next turn.
     turns: VecDeque<G>,
     waiting: u32,
 }
 
-/// Where the tickets of waiting requests are sent, in the order of arrival.
+/// The channels to which the tickets of waiting requests are sent, in order of arrival.
 type Requests<G, M> = VecDeque<oneshot::Sender<Ticket<G, M>>>;
 
 struct Group<G: Clone + Eq + Hash, M: Eq> {
     share: Share,
     held: u32,
     waiting: u32,
-    /// The members that wait, each with its requests. The next turn is that of the first one.
+    /// The waiting members, each with its requests. The first member has the next turn.
     members: VecDeque<(M, Requests<G, M>)>,
 }
 
 /// One place. Dropping it frees the place.
 pub struct Ticket<G: Clone + Eq + Hash, M: Eq> {
     queue: Arc<FairQueue<G, M>>,
-    /// `None` once the place was given back.
+    /// `None` after the place has been freed.
     group: Option<G>,
 }
 
@@ -81,20 +84,20 @@ impl<G: Clone + Eq + Hash, M: Eq> Drop for Ticket<G, M> {
 }
 
 impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
-    /// A queue of `places` free places, at least one.
+    /// Creates a queue of `places` free places, at least one.
     pub fn new(places: u32) -> Arc<FairQueue<G, M>> {
         let places = places.max(1);
         let state = State { places, free: places, groups: HashMap::new(), turns: VecDeque::new(), waiting: 0 };
         Arc::new(FairQueue(Mutex::new(state)))
     }
 
-    /// Takes a place without waiting. `None`: the group may not have one now.
+    /// Takes a place without waiting. Returns `None` if the group may not take one now.
     pub fn enter_now(self: &Arc<Self>, group: &G, share: Share) -> Option<Ticket<G, M>> {
         let is_entered = self.0.lock().enter(group, share);
         is_entered.then(|| self.ticket(group.clone()))
     }
 
-    /// Takes a place, and waits for its turn until `until`. `None`: there was no place in time, or too many wait.
+    /// Takes a place, waiting for it until `until`. Returns `None` at that deadline, or if too many requests wait.
     pub async fn enter(self: &Arc<Self>, group: &G, member: M, share: Share, until: Instant) -> Option<Ticket<G, M>> {
         let turn = {
             let mut state = self.0.lock();
@@ -104,30 +107,30 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
             }
             state.wait(group, member, share)?
         };
-        // Those who wait in the group may be allowed more than before, because `share` has changed.
+        // If `share` has changed, waiting requests of this group may be allowed more than before.
         self.serve();
         // A ticket that arrives too late is dropped with the channel, which frees its place.
         tokio::time::timeout_at(until, turn).await.ok()?.ok()
     }
 
-    /// How many places are free.
+    /// Returns the number of free places.
     pub fn free(&self) -> u32 {
         self.0.lock().free
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> u32 {
         self.0.lock().waiting
     }
 
-    /// Hands the free places to the groups that wait and may have one.
+    /// Hands the free places to the waiting groups that may have one.
     fn serve(self: &Arc<Self>) {
         loop {
-            // The lock is released before a ticket is sent: an unwanted one takes it again.
+            // The lock is released before a ticket is sent, because a ticket that is not received takes the lock again.
             let Some((group, request)) = self.0.lock().next() else { return };
             if let Err(mut unwanted) = request.send(self.ticket(group)) {
-                // The request was given up. Freed here and not by `drop`, which would call this function once more for
-                // each of them.
+                // The receiver was dropped. The place is freed here and not by `Ticket::drop`, which would call this
+                // function recursively, once for each such request.
                 if let Some(group) = unwanted.group.take() {
                     self.0.lock().leave(&group);
                 }
@@ -141,7 +144,7 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
 }
 
 impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
-    /// Takes a place for `group` if it may have one and nothing of it waits: that goes first.
+    /// Takes a place for `group`, unless the group may not have one or already has waiting requests, which go first.
     fn enter(&mut self, group: &G, share: Share) -> bool {
         let (held, waiting) = match self.groups.get_mut(group) {
             Some(known) => {
@@ -172,7 +175,7 @@ impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
         }
     }
 
-    /// Puts a request at the end of its member's own queue. `None`: too many wait.
+    /// Adds a request to the end of its member's own queue. Returns `None` if too many requests wait.
     fn wait(&mut self, group: &G, member: M, share: Share) -> Option<oneshot::Receiver<Ticket<G, M>>> {
         if !self.may_wait(group, share) {
             self.forget_abandoned();
@@ -194,14 +197,14 @@ impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
         Some(turn)
     }
 
-    /// One group must not fill the queue for the others either.
+    /// Returns whether one more request of the group may wait. One group must not fill the queue for the others.
     fn may_wait(&self, group: &G, share: Share) -> bool {
         let waiting = self.groups.get(group).map_or(0, |known| known.waiting);
         share.allows(waiting, WAITING_MAX - self.waiting, WAITING_MAX)
     }
 
-    /// Takes a place for the oldest request of the member whose turn it is, of the group whose turn it is. That group and
-    /// that member are last from now on.
+    /// Takes a place for the oldest request of the next member of the next group that may have a place. That group and
+    /// that member then move to the end of their queues.
     fn next(&mut self) -> Option<(G, oneshot::Sender<Ticket<G, M>>)> {
         let (free, places) = (self.free, self.places);
         if free == 0 {
@@ -227,7 +230,7 @@ impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
         Some((group, request))
     }
 
-    /// Removes the requests that were given up while they waited.
+    /// Removes the requests whose receivers were dropped while they waited.
     fn forget_abandoned(&mut self) {
         for known in self.groups.values_mut() {
             for (_, requests) in &mut known.members {
@@ -248,7 +251,7 @@ impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
     }
 }
 
-/// One queue for each key. Queues without use are dropped once there are many.
+/// A queue for each key. Unused queues are removed when there are many.
 pub struct FairQueues<K, G: Clone + Eq + Hash, M: Eq>(Mutex<HashMap<K, Arc<FairQueue<G, M>>>>);
 
 impl<K, G: Clone + Eq + Hash, M: Eq> Default for FairQueues<K, G, M> {
@@ -258,10 +261,11 @@ impl<K, G: Clone + Eq + Hash, M: Eq> Default for FairQueues<K, G, M> {
 }
 
 impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash, M: Eq> FairQueues<K, G, M> {
-    /// Queues without use are dropped when this many exist: some 100 bytes each, so below a megabyte.
+    /// The number of queues at which unused ones are removed. A queue has about 100 bytes, so all together stay below a
+    /// megabyte.
     const SWEEP_AT: usize = 4096;
 
-    /// The queue of `key`, made with `places` if it does not exist.
+    /// Returns the queue of `key`. Creates it with `places` if it does not exist.
     pub fn queue(&self, key: &K, places: u32) -> Arc<FairQueue<G, M>> {
         let mut queues = self.0.lock();
         if let Some(queue) = queues.get(key) {
@@ -273,7 +277,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash, M: Eq> FairQueues<K, G, M> {
         Arc::clone(queues.entry(key.clone()).or_insert_with(|| FairQueue::new(places)))
     }
 
-    /// How many requests wait in all of them.
+    /// Returns the number of requests that wait in all queues.
     pub fn waiting(&self) -> u32 {
         let queues = self.0.lock();
         queues.values().map(|queue| queue.waiting()).sum()
@@ -294,7 +298,7 @@ mod tests {
         Instant::now() + Duration::from_secs(5)
     }
 
-    /// Takes as many places as the group gets without waiting.
+    /// Takes as many places as the group may have without waiting.
     fn fill(queue: &Queue, group: &'static str, share: Share) -> Vec<Ticket<&'static str, u32>> {
         std::iter::from_fn(|| queue.enter_now(&group, share)).collect()
     }
@@ -391,7 +395,7 @@ mod tests {
         assert_eq!(wait(&"b", 10), 10);
     }
 
-    /// A request that is given up, before or after its ticket was sent, keeps no place.
+    /// A request that is dropped, before or after its ticket was sent, does not keep a place.
     #[tokio::test(start_paused = true)]
     async fn a_place_is_never_lost() {
         let queue: Queue = FairQueue::new(1);
@@ -401,7 +405,7 @@ mod tests {
         assert!(gone.as_mut().now_or_never().is_none() && late.as_mut().now_or_never().is_none());
         drop(gone);
         drop(held);
-        // The ticket is in the channel of `late`, which is dropped without looking.
+        // The ticket is in the channel of `late`, which is dropped without receiving it.
         drop(late);
         assert!(queue.enter(&"a", 1, Share::Part, soon()).await.is_some());
         let state = queue.0.lock();

@@ -1,7 +1,8 @@
-//! What can be done from outside, one file a resource. Every interface runs these operations: HTTP today, others later.
+//! The operations of the API, one file for each resource. Every interface runs them: today HTTP, later others.
 //!
-//! An operation takes the caller, whose right is part of its type ([`Admin`], [`Operator`], …), and an input. It checks the
-//! input, records the change in the audit, makes it, and brings it into force. Its result is what the interface shows.
+//! An operation accepts the caller, whose right is part of its type ([`Admin`], [`Operator`], …), and an input. It
+//! checks the input, records the change in the audit, makes the change, and brings it into force. Its result is what
+//! the interface shows.
 
 pub mod audit;
 pub mod bindings;

@@ -1,9 +1,9 @@
-//! The plugins of a host: scanning the folder, loading, replacing one version by the next.
+//! The plugins of a host: scans the folder, loads plugins, and replaces one version by the next.
 //!
-//! A version serves only after its manifest, policy rules, schemas and component have been checked. If a version fails, the
-//! version before it still serves, and the error is kept for the API, the CLI and the log. A version that asks for more
-//! than the version before it, or for a name that belongs to another plugin, waits until a root key approves it. Every
-//! version is stored, so that the old one still serves after a restart.
+//! A version serves only after its manifest, policy rules, schemas and component have been checked. If a version fails,
+//! the previous version still serves, and the error is kept for the API, the CLI and the log. A version that asks for
+//! more permissions than the previous one, or for a name that belongs to another plugin, waits until a root key
+//! approves it. Every version is stored, so that the old version still serves after a restart.
 
 pub mod built_in;
 mod candidate;
@@ -50,10 +50,10 @@ use crate::plugins::version::{parse_stored, sha256};
 pub enum PluginStatus {
     /// The version in the folder serves.
     Loaded,
-    /// The version in the folder could not be loaded. The version before it, if there is one, still serves.
+    /// The version in the folder could not be loaded. The previous version, if there is one, still serves.
     Failed,
-    /// The version in the folder asks for more than the version before it, which still serves, or for a name that belongs
-    /// to another plugin.
+    /// The version in the folder asks for more permissions than the previous version, which still serves, or for a name
+    /// that belongs to another plugin.
     NeedsApproval,
 }
 
@@ -67,7 +67,7 @@ pub struct Entry {
     pub serving: Option<Arc<Plugin>>,
     /// The version that waits for approval by a root key.
     pub pending: Option<Pending>,
-    /// The database failed, not the plugin: loading is retried.
+    /// Whether loading is retried, because the database failed and not the plugin.
     pub is_to_retry: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct Entry {
 #[derive(Clone)]
 pub struct Pending {
     pub plugin: Arc<Plugin>,
-    /// What it asks for beyond the serving version, one sentence each.
+    /// The permissions that the version asks for in addition to the serving version, one sentence each.
     pub added: Vec<String>,
     /// The names that an approval takes from other plugins.
     takes: Vec<OwnerRow>,
@@ -83,18 +83,18 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The SHA-256 of its component.
+    /// Returns the SHA-256 of the component.
     pub fn digest(&self) -> &Digest {
         &self.row.component_digest
     }
 
-    /// The SHA-256 of its manifest.
+    /// Returns the SHA-256 of the manifest.
     pub fn manifest_digest(&self) -> &Digest {
         &self.row.manifest_digest
     }
 }
 
-/// Why a version was not approved.
+/// The reason why a version was not approved.
 #[derive(Debug, thiserror::Error)]
 pub enum ApproveError {
     #[error("no version of this plugin waits for approval")]
@@ -109,13 +109,14 @@ pub enum ApproveError {
 
 /// The comparison of a version with the recorded one and with the owners of its names.
 struct Assessment {
-    /// The version is the one that is recorded as serving.
+    /// Whether the version is recorded as the serving one.
     is_recorded: bool,
-    /// The plugin owns all names in the version.
+    /// Whether the plugin owns all names in the version.
     owns_all: bool,
-    /// What the version asks for beyond the recorded one, and the names that it takes from other plugins.
+    /// One sentence for each permission that the version asks for in addition to the recorded one, and for the names
+    /// that it takes.
     added: Vec<String>,
-    /// The names that it takes from other plugins.
+    /// The names that the version takes from other plugins.
     takes: Vec<OwnerRow>,
 }
 
@@ -124,7 +125,7 @@ pub struct Plugins {
     reader: Reader,
     store: Store,
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// Held during a load, so that the assessed version is the one that comes into force.
+    /// Held during a load, so that the version that comes into force is the one that was assessed.
     loading: tokio::sync::Mutex<()>,
     records: RecordReader,
     /// The plugins of the platform itself.
@@ -132,7 +133,7 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// The plugins in `dir`, which must exist. Nothing is loaded yet.
+    /// Creates the set of plugins in the folder `dir`, which must exist. Nothing is loaded yet.
     pub fn new(
         dir: &Path,
         runtime: Runtime,
@@ -148,8 +149,8 @@ impl Plugins {
         Ok(Plugins { reader, store, entries, loading, records, built_in: built_in::all() })
     }
 
-    /// Loads every plugin folder: first the plugins that own a name, then the others, each group sorted by name. A failure
-    /// does not stop the others. Leftovers of interrupted installs are removed first.
+    /// Removes the leftovers of interrupted installs and loads every plugin folder: first the plugins that own a name,
+    /// then the others, each group sorted by name. If a plugin fails, the others are still loaded.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         self.records.begin_scan().await;
@@ -169,7 +170,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// The names of the plugin folders.
+    /// Returns the names of the plugin folders.
     fn names(&self) -> Result<Vec<String>, FolderError> {
         let dir = &self.reader.dir;
         check_plugins_dir(dir)?;
@@ -185,8 +186,8 @@ impl Plugins {
         Ok(names)
     }
 
-    /// Sorts the plugins that own a name first, because a new version of one may free the name of a tool. Without the
-    /// database the order does not matter, since no version can be assessed.
+    /// Moves the plugins that own a name to the front, because a new version of one may free the name of a tool. If the
+    /// database cannot be read, the order does not matter, since no version can be assessed.
     async fn owners_first(&self, mut names: Vec<String>) -> Vec<String> {
         match self.records.read().await {
             Ok(records) => names.sort_by_key(|name| !records.owners.has(name)),
@@ -195,13 +196,13 @@ impl Plugins {
         names
     }
 
-    /// Loads the folder `name` again. `None` if the folder is gone; its plugin then no longer serves.
+    /// Loads the folder `name` again. Returns `None` if the folder is gone; its plugin then no longer serves.
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
         self.load_alone(name).await
     }
 
-    /// Loads the folder `name` for a caller that holds `loading`.
+    /// Loads the folder `name`. The caller must hold `loading`.
     async fn load_alone(&self, name: &str) -> Option<Entry> {
         let is_plain = Path::new(name).file_name().is_some_and(|file| file == name);
         if !is_plain || self.reader.dir.join(name).symlink_metadata().is_err() {
@@ -229,8 +230,8 @@ impl Plugins {
         entry
     }
 
-    /// Brings the waiting version into force: the version that was read and shown, even if the folder has changed since. The
-    /// digests, if given, must match it.
+    /// Brings the waiting version into force, which is the version that was read and shown, even if the folder has
+    /// changed since. The digests, if given, must match it.
     pub async fn approve(
         &self,
         name: &str,
@@ -257,7 +258,7 @@ impl Plugins {
         tracing::info!(plugin.name = name, plugin.version = row.version, grows = ?added, "plugin approved");
         let entry = loaded(plugin);
         self.entries.write().insert(name.to_owned(), entry.clone());
-        // Plugins that lost a name must stop serving; their folders are loaded again.
+        // Plugins that lost a name must stop serving, so their folders are loaded again.
         for loser in owners::losers(&takes) {
             if self.entry(loser.as_str()).is_some() {
                 self.load_alone(loser.as_str()).await;
@@ -266,32 +267,32 @@ impl Plugins {
         Ok(entry)
     }
 
-    /// Starts to watch the folder.
+    /// Starts watching the folder.
     pub fn watch(&self) -> Watch {
         Watch::new(&self.reader.dir)
     }
 
-    /// Every plugin by name.
+    /// Returns every plugin, sorted by name.
     pub fn entries(&self) -> Vec<Entry> {
         self.entries.read().values().cloned().collect()
     }
 
-    /// Every serving version, including those of the platform.
+    /// Returns every serving version, including the built-in plugins.
     pub fn serving(&self) -> Vec<Arc<Plugin>> {
         let entries = self.entries.read();
         self.built_in.iter().chain(entries.values().filter_map(|entry| entry.serving.as_ref())).cloned().collect()
     }
 
-    /// One plugin.
+    /// Returns one plugin.
     pub fn entry(&self, name: &str) -> Option<Entry> {
         self.entries.read().get(name).cloned()
     }
 
-    /// Assesses every version in the folder as a start would, without storing anything.
+    /// Assesses every version in the folder as a server start would, without storing anything.
     pub async fn examine(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         let names = self.owners_first(self.names()?).await;
-        // Names that a start would claim are claimed in memory only.
+        // Names that a server start would claim are claimed in memory only.
         let mut claimed = Owners::default();
         let mut versions = pin!(self.reader.read_all(names));
         while let Some((name, version)) = versions.next().await {
@@ -326,7 +327,8 @@ impl Plugins {
         let is_recorded = recorded.is_some_and(|recorded| is_same_version(recorded, &row));
         let mut added = owners::sentences(&takes);
         if !is_recorded {
-            // A first version has no version before it, but may exceed the plugin whose type it takes.
+            // For a first version there is no previous one to compare with, but it may ask for more than the plugin
+            // whose type it takes.
             let taken_type = takes.iter().find(|taken| taken.name.kind == OwnedKind::Type);
             let before = match (recorded, taken_type) {
                 (None, Some(taken)) => records.plugin(&taken.plugin),
@@ -346,7 +348,7 @@ impl Plugins {
         self.settle(candidate, assessment).await
     }
 
-    /// Stores a new version. The serving version does not change.
+    /// Stores a new version. This does not change the serving version.
     async fn keep(&self, candidate: &Candidate, assessment: &Assessment) -> Result<(), LoadError> {
         if !assessment.is_recorded {
             self.store.insert_plugin_version(&candidate.stored).await?;
@@ -354,7 +356,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// Makes a version serve, or wait for approval.
+    /// Brings a version into force, or makes it wait for approval.
     async fn settle(&self, candidate: Candidate, mut assessment: Assessment) -> Result<Entry, LoadError> {
         let (name, version) = (candidate.plugin.name.to_string(), &candidate.stored.version);
         if assessment.added.is_empty() && !(assessment.is_recorded && assessment.owns_all) {
@@ -393,7 +395,7 @@ impl Plugins {
         Entry { name, status, error, serving, pending: None, is_to_retry }
     }
 
-    /// What `manifest` asks for beyond the recorded serving version.
+    /// Returns what `manifest` asks for in addition to the recorded serving version.
     async fn permission_diff(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
         let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
         let serving = match serving {
@@ -407,7 +409,8 @@ impl Plugins {
         Ok(permission_diff(&serving, manifest, &retired))
     }
 
-    /// The tools of stored versions that `serving` no longer has, each with the operation of the newest version that had it.
+    /// Returns the tools of stored versions that `serving` no longer has, each with the operation of the newest version
+    /// that had it.
     async fn retired_tools(
         &self,
         name: &PluginName,
@@ -423,13 +426,13 @@ impl Plugins {
         Ok(retired)
     }
 
-    /// The version that serves while the folder's version does not: the current one or, after a start, the recorded one.
-    /// `None` if a name of it belongs to another plugin by now.
+    /// Returns the version that serves while the folder's version does not: the current one or, after a server start,
+    /// the recorded one. Returns `None` if one of its names now belongs to another plugin.
     async fn before(&self, name: &str) -> Option<Arc<Plugin>> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
             return match self.records.read().await {
                 Ok(records) if !records.owners.permit(&serving) => None,
-                // Without the database, the policy decides by the owners that it has.
+                // If the database cannot be read, the policy decides by the owners that it has loaded.
                 _ => Some(serving),
             };
         }
@@ -465,7 +468,8 @@ impl Plugins {
         Ok(Some(Arc::new(plugin)))
     }
 
-    /// The plugins for which `owners` differ from those at their load: another host has moved or freed a name.
+    /// Returns the plugins for which `owners` differ from those at their load, because another host has moved or freed
+    /// a name.
     pub fn judged_by_others(&self, owners: &Owners) -> Vec<String> {
         let entries = self.entries.read();
         let outdated = entries.values().filter(|entry| {
@@ -477,7 +481,8 @@ impl Plugins {
     }
 }
 
-/// Whether an entry of the plugins folder is a plugin. A link counts, so that it is rejected by name; hidden entries do not.
+/// Returns whether an entry of the plugins folder is a plugin. A link counts, so that it is rejected with an error that
+/// names it. Hidden entries and files do not.
 fn is_plugin_folder(entry: &std::fs::DirEntry) -> std::io::Result<bool> {
     let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
     Ok(!is_hidden && !entry.file_type()?.is_file())

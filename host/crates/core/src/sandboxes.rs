@@ -1,8 +1,9 @@
-//! The sandboxes of conversations: each is created when it is first used, stopped when it is idle, and deleted on
+//! The sandboxes of conversations. Each is created when it is first used, stopped when it is idle, and deleted on
 //! request.
 //!
-//! Decisions are rows of the database, which change by compare-and-swap, so that several hosts on one database agree.
-//! The provider carries them out. The policy decides elsewhere whether a bot may have a sandbox at all.
+//! Decisions are stored in rows of the database, which change by compare-and-swap, so that several hosts on one
+//! database agree. The provider carries them out. The policy, and not this module, decides whether a bot may have a
+//! sandbox.
 
 mod activity;
 mod conversation;
@@ -43,14 +44,14 @@ pub use options::Options;
 pub use reconcile::ASIDE_KEPT_MS;
 pub use settings::out_of_range;
 
-/// The lease of one operation on a sandbox. It is longer than any operation, so that a host whose lease has expired is
-/// dead.
+/// The lease of one operation on a sandbox, in milliseconds. It is longer than any operation, so a host whose lease has
+/// expired must have ended.
 const LEASE_MS: i64 = 90_000;
 
-/// Why a sandbox did not carry out a request.
+/// The reason why a sandbox did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// No provider can be used now; the same request may succeed later.
+    /// No provider can be used at the moment; the same request may succeed later.
     #[error(transparent)]
     Unavailable(Unavailable),
     #[error("there is no such sandbox")]
@@ -58,10 +59,10 @@ pub enum AccessError {
     /// The conversation belongs to another user.
     #[error("this conversation has a sandbox with another user")]
     OtherUser,
-    /// Another conversation or bot has the sandbox of this name.
+    /// The sandbox of this name belongs to another conversation or bot.
     #[error("{0}")]
     Conflict(&'static str),
-    /// The sandbox ran before, and the provider no longer has its files. They are not replaced by empty ones.
+    /// The sandbox ran before, but the provider no longer has its files. They are not replaced by empty ones.
     #[error("the files of the sandbox are missing on the server")]
     Lost,
     /// The workspace keeps as many sandboxes as its limit allows.
@@ -91,7 +92,7 @@ impl From<SandboxError> for AccessError {
 /// The sandboxes of this host.
 pub struct Sandboxes {
     provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
-    /// The data folder of this host.
+    /// The id of this host's data folder.
     node: String,
     /// Whether every host on the database can reach the provider's sandboxes.
     is_shared: bool,
@@ -99,19 +100,19 @@ pub struct Sandboxes {
     clock: Arc<dyn Clock>,
     options: Options,
     activities: Activities,
-    /// Sandboxes that have run no command since they were started: only their files were used.
+    /// The sandboxes that have run no command since they were started. Only their files were used.
     quiet: parking_lot::Mutex<HashSet<SandboxInstanceId>>,
     /// Held while running sandboxes are counted and one is claimed, so that the limit holds.
     claiming: Mutex<()>,
-    /// Held by a claim that found no place, until it has one.
+    /// Locks for claims that found no place. Each is held until the claim has one or gives up.
     making_room: RoomLocks,
     /// Held for writing while rows are compared with the provider, so that no sandbox starts meanwhile.
     comparing: RwLock<()>,
-    /// A row has changed.
+    /// Notified when a row has changed.
     moved: Notify,
     /// Notified when a deletion is due.
     deletion: Notify,
-    /// A sweep is due before its time.
+    /// Notified when a sweep must not wait for its interval.
     sweep: Notify,
     /// Notified when switches of bots may have changed.
     switched: Notify,
@@ -122,14 +123,14 @@ pub struct Sandboxes {
 
 /// The place of a host's sandboxes.
 pub struct Place {
-    /// The data folder of this host.
+    /// The id of this host's data folder.
     pub node: String,
     /// Whether every host on the database can reach the provider's sandboxes.
     pub is_shared: bool,
 }
 
 impl Sandboxes {
-    /// The sandboxes of a provider, or the reason why the host has no provider.
+    /// Creates the sandboxes of a provider. If the host has no provider, `provider` is an error with the reason.
     pub fn new(
         provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
         place: Place,
@@ -158,7 +159,7 @@ impl Sandboxes {
         })
     }
 
-    /// What the provider offers. Fails if no provider can be used, with the reason.
+    /// Returns what the provider offers. If no provider can be used, the error has the reason.
     pub fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
         match &self.provider {
             Ok(provider) => provider.capabilities(),
@@ -178,7 +179,7 @@ impl Sandboxes {
         self.of_conversation(workspace, bot, of).await?.exec(request, feed).await
     }
 
-    /// Finds the sandbox of a conversation in this workspace; with a bot, only a sandbox of that bot.
+    /// Finds the sandbox of a conversation in this workspace. With a bot, the sandbox must belong to that bot.
     pub async fn find(
         &self,
         workspace: WorkspaceId,
@@ -190,7 +191,7 @@ impl Sandboxes {
         Ok(row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)))
     }
 
-    /// Finds a sandbox of this workspace; with a bot, only a sandbox of that bot.
+    /// Finds a sandbox of this workspace. With a bot, the sandbox must belong to that bot.
     pub async fn get(
         &self,
         workspace: WorkspaceId,
@@ -201,7 +202,7 @@ impl Sandboxes {
         row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)).ok_or(AccessError::NotFound)
     }
 
-    /// A page of the workspace's sandboxes.
+    /// Lists a page of the workspace's sandboxes.
     pub async fn list(
         &self,
         workspace: WorkspaceId,
@@ -211,7 +212,7 @@ impl Sandboxes {
         Ok(self.store.sandboxes_by(workspace, filter, page).await?)
     }
 
-    /// The parameters with which a sandbox of this workspace would start.
+    /// Returns the parameters with which a sandbox of this workspace would start.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
         Ok(settings::spec(&self.settings_of(workspace).await?, &self.options))
     }
@@ -223,7 +224,8 @@ impl Sandboxes {
         self.provider.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// The settings of a workspace: the defaults if it was deleted, an error if its row fails verification.
+    /// Reads the settings of a workspace. Returns the defaults if it was deleted, and an error if its row fails
+    /// verification.
     async fn settings_of(&self, workspace: WorkspaceId) -> Result<WorkspaceSandbox, StoreError> {
         let row = self.store.verified_workspace(workspace).await?;
         let Some(settings) = row.and_then(|row| row.sandbox) else { return Ok(WorkspaceSandbox::default()) };
@@ -232,17 +234,17 @@ impl Sandboxes {
     }
 }
 
-/// The provider's name for the sandbox of a row.
+/// Returns the provider's name for the sandbox of a row.
 fn name(row: &SandboxRow) -> SandboxName {
     SandboxName::new(row.workspace_id, &row.sandbox_id)
 }
 
-/// Whether the provider has ever created the sandbox of a row. Only then do missing files mean that it is lost.
+/// Returns whether the provider has ever created the sandbox of a row. Only then do missing files mean that it is lost.
 fn has_run(row: &SandboxRow) -> bool {
     row.limit.is_some()
 }
 
-/// Awaits a provider for `max` at most; a slower provider is unavailable.
+/// Waits for a provider for at most `max`. A provider that takes longer counts as unavailable.
 async fn within<T>(
     max: Duration,
     what: &str,
@@ -252,15 +254,15 @@ async fn within<T>(
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// An error with its causes as rows and the log have it: bounded and without control characters, since it may quote the
-/// output of a program in a sandbox.
+/// Formats an error with its causes for rows and the log. The text is bounded and has no control characters, since it
+/// may quote the output of a program in a sandbox.
 fn described(error: &SandboxError) -> String {
     const CHARS_MAX: usize = 300;
     let plain = |character: char| if character.is_control() { ' ' } else { character };
     with_causes(error).chars().take(CHARS_MAX).map(plain).collect()
 }
 
-/// A unique name for an operation.
+/// Returns a unique name for an operation.
 fn operation() -> String {
     uuid::Uuid::now_v7().to_string()
 }

@@ -17,7 +17,7 @@ use super::{Admin, OperationError, Operator, Root};
 use crate::app::App;
 use crate::audit;
 
-/// Calls read at a time for an export: few round trips, little memory.
+/// The number of calls that an export reads at a time: enough for few round trips, few enough for little memory.
 const EXPORT_PAGE: u32 = 500;
 
 fn view(row: AuditRow) -> AuditedCall {
@@ -43,7 +43,7 @@ fn view(row: AuditRow) -> AuditedCall {
     }
 }
 
-/// JSON that was stored as text. Text that is not JSON is shown as text.
+/// Parses JSON that was stored as text. Text that is not JSON is returned as a string.
 fn json_or_text(text: Option<String>) -> Value {
     text.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
@@ -80,7 +80,7 @@ pub async fn show(app: &App, caller: &Operator, request: RequestId) -> Result<Au
         caller.admin()?;
     }
     let events = rows.iter().map(event).collect();
-    // The event that says most: the end, else the interruption, else the start.
+    // Show the event with the most information: the end, or else the interruption, or else the start.
     let telling = rows.into_iter().max_by_key(|row| match row.kind {
         AuditKind::Started => 0,
         AuditKind::Interrupted => 1,
@@ -117,7 +117,7 @@ pub fn export(
     })
 }
 
-/// An export under way: a page of rows is read when the lines of the one before have gone out.
+/// A running export. It reads a page of rows when the lines of the previous page have been sent.
 struct Export {
     store: Store,
     workspace: WorkspaceId,
@@ -127,8 +127,8 @@ struct Export {
     waiting: VecDeque<AuditRow>,
 }
 
-/// The database failed in the middle of an export: the connection is broken off, so that half an export is not taken
-/// for a whole one.
+/// The error of an export during which the database failed. The connection is closed early, so that a client does not
+/// mistake half an export for a whole one.
 #[derive(Debug, thiserror::Error)]
 #[error("the audit could not be read to its end")]
 pub struct ExportBroken(#[source] monstrum_store::StoreError);
@@ -175,7 +175,7 @@ fn change(row: AuditRow) -> AuditedChange {
     }
 }
 
-/// Lists changes of what is permitted, newest first.
+/// Lists changes of permissions, newest first.
 pub async fn changes(app: &App, caller: &Admin, page: &Page<RequestId>) -> Result<AuditedChangeList, OperationError> {
     Ok(list::page(app.store.changes(caller.workspace, page).await?, change))
 }

@@ -1,4 +1,5 @@
-//! Bindings, each of which lets a bot use a resource within limits. They are permissions, so changing them needs an admin key.
+//! Bindings, each of which lets a bot use a resource within limits. Bindings are permissions, so changing them needs an
+//! admin key.
 
 mod input;
 
@@ -54,7 +55,7 @@ pub async fn list(
     Ok(list::page(app.store.bindings(caller.workspace, bot, page).await?, view))
 }
 
-/// Changes a binding; its resource stays.
+/// Changes a binding. Its resource cannot be changed.
 pub async fn update(
     app: &App,
     caller: &Admin,

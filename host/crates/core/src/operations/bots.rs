@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::language::Language;
 use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 
-/// Most characters of a description, and of a system prompt: more than any model reads at once.
+/// The maximum number of characters of a description and of a system prompt: more than any model reads at once.
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
 const PROMPT_CHARS_MAX: usize = 200_000;
 const MODEL_CHARS_MAX: usize = 256;
@@ -68,7 +68,7 @@ pub async fn show(app: &App, caller: &Operator, id: BotId) -> Result<Bot, Operat
     Ok(view(row))
 }
 
-/// Tells what the calls of a bot have cost, by month.
+/// Returns what the calls of a bot have cost in each month.
 pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str>) -> Result<Usage, OperationError> {
     app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
     let rows = app.store.usage(caller.workspace, id, task_id).await?;
@@ -81,7 +81,7 @@ pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str
     Ok(Usage { items: items.collect() })
 }
 
-/// Gives the system prompt of a bot, with what the platform appends.
+/// Returns the system prompt of a bot, with the paragraph that the platform appends.
 pub async fn prompt(app: &App, caller: &Caller, language: &Language, id: BotId) -> Result<Prompt, OperationError> {
     caller.may_use(id)?;
     let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
@@ -131,7 +131,7 @@ pub async fn delete(app: &App, caller: &Operator, id: BotId) -> Result<(), Opera
     Ok(())
 }
 
-/// Whether a bot may spend more than before.
+/// Returns whether a bot may spend more than before.
 fn is_lifted(before: Option<i64>, after: Option<i64>) -> bool {
     before.is_some_and(|before| after.is_none_or(|after| after > before))
 }

@@ -1,4 +1,4 @@
-//! Who asks for an operation. An interface makes the caller from what it has verified; operations only read it.
+//! The caller of an operation. An interface makes the caller from what it has verified; operations only read it.
 
 use std::ops::Deref;
 
@@ -8,13 +8,13 @@ use monstrum_types::{BotId, KeyId, RequestId, WorkspaceId};
 use super::OperationError;
 use crate::call_types::incoming::CallerKey;
 
-/// Who is asking.
+/// The caller of an operation.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Names this request in the log and in the audit.
+    /// The id of this request in the log and in the audit.
     pub request: RequestId,
     pub key: KeyId,
-    /// Of its text: a rotated key keeps its id.
+    /// The hash of the key's text. A rotated key keeps its id but not its hash.
     pub key_hash: [u8; 32],
     pub kind: KeyKind,
     /// The workspace in which the caller acts.
@@ -24,27 +24,27 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The key, for calls that end when it is revoked.
+    /// Returns the key, for calls that end when the key is revoked.
     pub fn caller_key(&self) -> CallerKey {
         CallerKey { id: self.key, hash: self.key_hash }
     }
 
-    /// Only a root key passes. An operation that always needs one takes a [`Root`].
+    /// Accepts root keys only. An operation that always needs one accepts a [`Root`] instead.
     pub fn root(&self) -> Result<(), OperationError> {
         self.one_of(&[KeyKind::Root], "a root key is needed")
     }
 
-    /// Only root and admin keys pass. An operation that always needs one takes an [`Admin`].
+    /// Accepts root and admin keys only. An operation that always needs one accepts an [`Admin`] instead.
     pub fn admin(&self) -> Result<(), OperationError> {
         self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is needed")
     }
 
-    /// All but bot keys pass. An operation that always needs this takes an [`Operator`].
+    /// Accepts all keys except bot keys. An operation that always needs this accepts an [`Operator`] instead.
     pub fn operator(&self) -> Result<(), OperationError> {
         self.one_of(&[KeyKind::Root, KeyKind::Admin, KeyKind::Operator], "a bot key may only use its own bot's tools")
     }
 
-    /// A bot key passes for its own bot only; any other bot does not exist for it.
+    /// Accepts a bot key for its own bot only. For any other bot it returns the error of a bot that does not exist.
     pub fn may_use(&self, bot: BotId) -> Result<(), OperationError> {
         if self.kind == KeyKind::Bot && self.bot != Some(bot) { Err(OperationError::not_found("bot")) } else { Ok(()) }
     }
@@ -54,7 +54,7 @@ impl Caller {
     }
 }
 
-/// Types of callers that have a right. Only the check of the right makes one.
+/// Defines types of callers that have a right. They can only be made by the check of that right.
 macro_rules! rights {
     ($($(#[$doc:meta])* $name:ident by $check:ident;)+) => {$(
         $(#[$doc])*
@@ -85,6 +85,6 @@ rights! {
     Root by root;
     /// A caller with a root or admin key.
     Admin by admin;
-    /// A caller with any key but that of a bot.
+    /// A caller with any key except a bot key.
     Operator by operator;
 }

@@ -1,4 +1,4 @@
-//! Calls of every kind, from an interface to the pipeline, and how they end.
+//! Hands calls of every kind from an interface to the pipeline, and returns their outcomes.
 
 use monstrum_api::tools::CallResult;
 use monstrum_types::CallOutcome;
@@ -9,7 +9,7 @@ use crate::audit::AuditUnavailable;
 use crate::call::CallAnswer;
 use crate::call_types::incoming::IncomingCall;
 
-/// Runs a call, and says how it ended. A call that never ran is an error.
+/// Runs a call and returns its outcome. A call that never ran is an error.
 pub async fn run(app: &App, call: IncomingCall) -> Result<CallResult, OperationError> {
     let answer = app.calls.run(call).await;
     let answer =

@@ -1,4 +1,4 @@
-//! A change of what is permitted: the audit has it on disk, with before and after, before it is made.
+//! Changes of permissions. The audit has a change on disk, with the state before and after, before the change is made.
 
 use monstrum_store::StoreError;
 use monstrum_types::{BotId, CallOutcome, Code, JsonText, ResourceId, UtcMillis};
@@ -20,28 +20,30 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// `what` is a noun and a verb, such as `role.update`; `object` is the id or the name of what is changed.
+    /// Creates a change. `what` is a noun and a verb, such as `role.update`; `object` is the id or the name of the
+    /// changed object.
+    /// changed object.
     pub(super) fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
         let (before, after) = (Value::Null, Value::Null);
         Change { what, object: object.to_string(), bot: None, resource: None, before, after }
     }
 
-    /// How it was, as the API shows it: never a secret.
+    /// Sets the state before the change as the API shows it, which never includes a secret.
     pub(super) fn from(self, before: &impl Serialize) -> Change {
         Change { before: shown(before), ..self }
     }
 
-    /// How it will be.
+    /// Sets the state after the change.
     pub(super) fn to(self, after: &impl Serialize) -> Change {
         Change { after: shown(after), ..self }
     }
 
-    /// Whose permissions change.
+    /// Sets the bot whose permissions change.
     pub(super) fn of_bot(self, bot: impl Into<Option<BotId>>) -> Change {
         Change { bot: bot.into(), ..self }
     }
 
-    /// Which resource is concerned.
+    /// Sets the resource that the change concerns.
     pub(super) fn of_resource(self, resource: ResourceId) -> Change {
         Change { resource: Some(resource), ..self }
     }
@@ -56,8 +58,8 @@ impl Change {
         self.apply(app, caller, async { Ok(write.await?) }).await
     }
 
-    /// Records the change, writes a row, and brings it into force. `write` says whether the row was still the one that the
-    /// caller had read.
+    /// Records the change, writes a row, and brings it into force. `write` returns false if the row has changed since
+    /// the caller read it.
     pub(super) async fn update(
         self,
         app: &App,
@@ -68,8 +70,8 @@ impl Change {
         self.apply(app, caller, write).await
     }
 
-    /// Records the change, deletes a row, and brings this into force. `delete` says whether there was one; `kind` is what
-    /// it was.
+    /// Records the change, deletes a row, and brings this into force. `delete` returns false if the row did not exist;
+    /// `kind` then names it in the error.
     pub(super) async fn delete(
         self,
         app: &App,
@@ -81,7 +83,7 @@ impl Change {
         self.apply(app, caller, delete).await
     }
 
-    /// Records the change, makes it by `work`, and brings it into force.
+    /// Records the change, makes it by running `work`, and brings it into force.
     pub(super) async fn apply<T>(
         self,
         app: &App,
@@ -96,14 +98,15 @@ impl Change {
         self.record(app, caller, work).await
     }
 
-    /// Records the change, makes it by `work`, and records how that ended. Without the first record nothing is done.
+    /// Records the change, makes it by running `work`, and records the outcome. If the first record cannot be written,
+    /// `work` does not run.
     pub(super) async fn record<T>(
         self,
         app: &App,
         caller: &Caller,
         work: impl Future<Output = Result<T, OperationError>>,
     ) -> Result<T, OperationError> {
-        // The input may have taken long to arrive.
+        // The key may have been revoked while the input arrived.
         if app.policy.load().key_hash(caller.key) != Some(&caller.key_hash) {
             return Err(OperationError::Unauthenticated("the key is gone".to_owned()));
         }
@@ -127,7 +130,8 @@ impl Change {
             Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
         };
-        // What was begun is on disk, with all that there is to know; its end is written when the audit can.
+        // The row of the start is on disk and has the whole change; the row of its end follows when the audit can be
+        // written.
         let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
             tracing::error!(request.id = %caller.request, "the end of a change is not in the audit yet");
@@ -136,14 +140,15 @@ impl Change {
     }
 }
 
-/// Replaces `field` if the change names it.
+/// Replaces `field` if the change includes it.
 pub(super) fn set<T>(field: &mut T, named: Option<T>) {
     if let Some(value) = named {
         *field = value;
     }
 }
 
-/// The time of a change of what was last changed at `before`: always a later one, so that it tells the two apart.
+/// Returns the time of a change to an object that last changed at `before`. It is always later than `before`, so that
+/// the two versions have different times.
 pub(super) fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
     app.clock.now().max(before.plus_ms(1))
 }

@@ -1,4 +1,4 @@
-//! Deletes the sandboxes of a conversation or of an app, in the background. Conversations themselves belong to the client.
+//! Deletes the sandboxes of a conversation or of an app, in the background. Clients keep the conversations themselves.
 
 use serde_json::json;
 
@@ -7,9 +7,9 @@ use super::sandbox_files::check_part;
 use super::{Caller, InputErrors, OperationError};
 use crate::app::App;
 
-/// Deletes what there is of a conversation: its sandbox, in the background.
+/// Deletes the sandbox of a conversation, in the background.
 ///
-/// The answer is the same where there is nothing.
+/// The answer is the same if there is none.
 pub async fn delete_chat(app: &App, caller: &Caller, chat_id: &str, app_id: &str) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     check_part(&mut errors, "chat_id", chat_id);
@@ -22,9 +22,9 @@ pub async fn delete_chat(app: &App, caller: &Caller, chat_id: &str, app_id: &str
     Ok(())
 }
 
-/// Deletes what there is of an app: the sandboxes of all its conversations, in the background.
+/// Deletes the sandboxes of all conversations of an app, in the background.
 ///
-/// The answer is the same where there is nothing.
+/// The answer is the same if there are none.
 pub async fn delete_app(app: &App, caller: &Caller, app_id: &str) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     check_part(&mut errors, "app_id", app_id);

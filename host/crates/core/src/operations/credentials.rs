@@ -1,5 +1,5 @@
-//! Credentials of resources. Secrets are written and never read back. No error repeats any part of the input, because a field
-//! may hold the secret by mistake.
+//! Credentials of resources. Secrets can be written but not read. No error repeats any part of the input, because a
+//! field may hold the secret by mistake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::language::Language;
 use crate::policy::{Resource, Snapshot};
 
-/// A credential as it is given: `fields` by the `credential_schema` of the auth method.
+/// A credential as the caller sends it. `fields` follow the `credential_schema` of the auth method.
 pub struct NewCredential {
     auth_method: String,
     fields: BTreeMap<String, Secret>,
 }
 
 impl NewCredential {
-    /// Reads a body by hand: a parser's messages would repeat what they complain of.
+    /// Reads a request body by hand, because the messages of a parser would repeat parts of the input.
     pub fn parse(bytes: &[u8]) -> Result<NewCredential, OperationError> {
         let mut body: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
@@ -65,12 +65,12 @@ impl NewCredential {
         Ok(NewCredential { auth_method, fields })
     }
 
-    /// Whether the platform is to obtain the credential itself, with the client that an admin has confirmed.
+    /// Returns whether the platform must obtain the credential, with the client that an admin has confirmed.
     fn is_left_to_oauth(&self) -> bool {
         self.auth_method == AuthKind::Oauth2ClientCreds.as_str() && self.fields.is_empty()
     }
 
-    /// The auth method of `resource_type` that this is for, and its fields as they are sealed.
+    /// Returns the auth method of `resource_type` that this credential is for, and its fields as they are sealed.
     fn check(self, resource_type: &ResourceType) -> Result<(&AuthMethod, BTreeMap<String, Secret>), OperationError> {
         let usable = || resource_type.auth_methods.iter().filter(|method| method.method != AuthKind::None);
         let Some(method) = usable().find(|method| method.method.as_str() == self.auth_method) else {
@@ -96,13 +96,13 @@ impl NewCredential {
     }
 }
 
-/// Notes a fault and goes on with nothing.
+/// Adds an error and returns the default value, so that the check can continue.
 fn fault<T: Default>(errors: &mut InputErrors, path: &str, message: &str) -> T {
     errors.add(path, message);
     T::default()
 }
 
-/// Empty fields count as absent; absent ones get the default of the contract.
+/// Removes empty fields, and gives absent fields the default of the contract.
 fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeMap<String, Secret> {
     fields.retain(|_, value| !value.expose().is_empty());
     for field in declared {
@@ -116,7 +116,7 @@ fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeM
     fields
 }
 
-/// Saves the credential of a resource in place of the one it has.
+/// Saves the credential of a resource, and replaces the previous one.
 ///
 /// With method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the type's OAuth
 /// provider.
@@ -144,10 +144,11 @@ pub async fn save(
     as_it_stands(app, &row).await
 }
 
-/// Gives the stored credential for what manifest and configuration ask for now.
+/// Confirms the stored credential for the audience and inject rules that manifest and configuration now ask for.
 ///
 /// A credential needs authorization when a plugin version or a configuration asks for another audience or other inject
-/// rules than it was given for, or when another plugin has taken its type over. `requested_audience` says who would get it.
+/// rules than it was given for, or when another plugin has taken over its type. `requested_audience` shows to whom it
+/// would be sent.
 pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<CredentialMetadata, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -172,9 +173,9 @@ pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<Creden
     as_it_stands(app, &row).await
 }
 
-/// Runs the check that the resource's type declares, and says how it ended.
+/// Runs the check that the resource's type declares, and returns its outcome.
 ///
-/// The check is one call of one tool with parameters that never change. It is recorded like every call, without a bot.
+/// The check is one call of one tool with fixed parameters. It is recorded like every call, but without a bot.
 pub async fn test(
     app: &App,
     caller: &Admin,
@@ -204,27 +205,27 @@ pub async fn delete(app: &App, caller: &Admin, id: ResourceId) -> Result<(), Ope
         .await
 }
 
-/// The resource as its plugin serves it; a credential is judged by what that asks for.
+/// Returns the resource as its plugin serves it. A credential is checked against what the plugin asks for.
 pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, OperationError> {
     let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
     snapshot.resource(row.workspace_id, row.id).ok_or_else(|| OperationError::conflict(detail))
 }
 
-/// The answer to a change of a credential.
+/// Returns the answer to a change of a credential.
 pub async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<CredentialMetadata, OperationError> {
     let metadata = credential_of(app, row).await?;
     metadata.ok_or_else(|| OperationError::conflict("the credential was deleted in the meantime"))
 }
 
-/// What is known of the credential of a resource: as it stands now where the resource's plugin serves, else as it was
-/// stored.
+/// Returns the metadata of a resource's credential: its state in the policy in force or, if no loaded plugin serves the
+/// resource, its stored state.
 pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<CredentialMetadata>, OperationError> {
     let stored = app.store.credential(row.workspace_id, row.id).await?;
     let snapshot = app.policy.load();
     if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
         let source = resource.credential_source();
         let Some(held) = &resource.credential else { return Ok(None) };
-        // A refresh changes the stored row and not the policy.
+        // A refresh changes the stored row but not the policy.
         let newest = stored.filter(|stored| stored.id == held.row.id);
         let mut state = source.status();
         if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {
@@ -239,7 +240,7 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
 }
 
 fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
-    // Rows that this host cannot read are never used; they have no audience.
+    // A row that this host cannot read is never used, so it has no audience.
     let given_for = serde_json::from_value::<GivenFor>(row.given_for.clone()).ok();
     CredentialMetadata {
         status: status.to_owned(),

@@ -1,4 +1,4 @@
-//! Why an operation was not done. An interface translates each case into its own form; the words are the same everywhere.
+//! The errors of operations. An interface translates each case into its own form; the messages are the same everywhere.
 
 use std::error::Error;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use monstrum_store::StoreError;
 use monstrum_types::InputError;
 
-/// Why an operation was not done. The texts may be shown to the caller.
+/// An error of an operation. Its message may be shown to the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum OperationError {
     /// The caller's key no longer exists.
@@ -15,82 +15,83 @@ pub enum OperationError {
     /// The caller may not do this.
     #[error("{0}")]
     Forbidden(String),
-    /// Absent, or not the caller's to see.
+    /// The object does not exist, or the caller may not see it.
     #[error("{0}")]
     NotFound(String),
-    /// It exists already, is still in use, or was changed in the meantime.
+    /// The object already exists, is still in use, or was changed in the meantime.
     #[error("{0}")]
     Conflict(String),
     /// The input has errors.
     #[error("{}", summary(.0))]
     Invalid(Vec<InputError>),
-    /// It is over a limit of size or effort.
+    /// The request exceeds a limit of size or effort.
     #[error("{0}")]
     OverLimit(String),
-    /// Everything that there is room for is in use; the caller may try again.
+    /// All places for this work are in use; the caller may try again.
     #[error("{0}")]
     Busy(String),
-    /// A configured rate limit.
+    /// The request exceeds a configured rate limit.
     #[error("{message}")]
     RateLimited { message: String, retry_after: Duration },
-    /// It did not end in time.
+    /// The operation did not end in time.
     #[error("{0}")]
     Timeout(String),
     /// The interface cannot carry the answer.
     #[error("{0}")]
     Undeliverable(String),
-    /// Another server did not answer as it should.
+    /// Another server did not answer as expected.
     #[error("{0}")]
     BadGateway(String),
     /// The host cannot do this at the moment; the caller may try again.
     #[error("{0}")]
     Unavailable(String),
-    /// The rows of the workspace, or of the instance, are not those that were sealed.
+    /// The rows of the workspace or of the instance do not match their seal.
     #[error("{0}")]
     Unverified(String),
-    /// The host's fault. The cause is for the log, never for the caller.
+    /// An error of the host. The cause is logged but never shown to the caller.
     #[error("the request failed on our side; the server's log has the cause under this request id")]
     Internal(#[source] Box<dyn Error + Send + Sync>),
 }
 
 impl OperationError {
-    /// Nothing of this kind is there, or it is not the caller's to see.
+    /// Returns the error for an object that does not exist or that the caller may not see.
     pub fn not_found(what: &str) -> Self {
         OperationError::NotFound(format!("no such {what}"))
     }
 
-    /// The caller may not do this.
+    /// Returns the error for a caller that may not do this.
     pub fn forbidden(message: impl Into<String>) -> Self {
         OperationError::Forbidden(message.into())
     }
 
-    /// It exists already, is still in use, or is not in the state that this needs.
+    /// Returns the error for an object that already exists, is still in use, or is not in the state that the operation
+    /// needs.
     pub fn conflict(message: impl Into<String>) -> Self {
         OperationError::Conflict(message.into())
     }
 
-    /// The host cannot do this at the moment.
+    /// Returns the error for something that the host cannot do at the moment.
     pub fn unavailable(message: impl Into<String>) -> Self {
         OperationError::Unavailable(message.into())
     }
 
-    /// The row has changed since it was read for this change.
+    /// Returns the error for a row that has changed since it was read for this change.
     pub fn changed_meanwhile() -> Self {
         let message = "it was changed or deleted by another request in the meantime; read it again";
         OperationError::conflict(message)
     }
 
-    /// An input with a single error, at a JSON pointer or the name of a parameter.
+    /// Returns the error for an input with a single error. `path` is a JSON pointer or the name of a parameter.
     pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
         OperationError::Invalid(vec![InputError { path: path.into(), message: message.into() }])
     }
 
-    /// The host's fault.
+    /// Returns the error for a failure of the host.
     pub fn internal(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         OperationError::Internal(cause.into())
     }
 
-    /// The scope, a workspace or `instance`, is not verified.
+    /// Returns the error for a scope, a workspace or `instance`, that is not verified.
     pub fn unverified(scope: &str) -> Self {
         OperationError::Unverified(format!(
             "the rows of scope `{scope}` in the database are not those that were sealed; the server's log and \
@@ -124,7 +125,8 @@ impl From<StoreError> for OperationError {
     }
 }
 
-/// A unique constraint is named `{table}_{column}_{column}_key`; its last column is what the caller can change.
+/// Returns the message for a violated unique constraint. Its name is `{table}_{column}_{column}_key`, and its last
+/// column is the one that the caller can change.
 fn conflict_text(constraint: &str) -> &'static str {
     match constraint {
         "trust_public_key_name_glob_key" => "the key is trusted for these names already",

@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::policy::Snapshot;
 use crate::policy::api_key::{self, NewKey};
 
-/// Held while a root key is deleted, so that of the last two only one can go.
+/// Held while a root key is deleted, so that two requests cannot delete the last two root keys.
 static DELETING_ROOT_KEY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn kind_of(kind: KeyKind) -> Kind {
@@ -55,7 +55,7 @@ fn view_with_text(row: KeyRow, text: &Secret) -> ShownKey {
     }
 }
 
-/// Creates a key; the answer is the only place where it is shown.
+/// Creates a key. Only this answer shows its text.
 pub async fn create(app: &App, caller: &Admin, new: NewKeyInput) -> Result<ShownKey, OperationError> {
     if new.kind == Kind::Root {
         caller.root()?;
@@ -96,7 +96,7 @@ async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Oper
     errors.check()
 }
 
-/// Lists the workspace's keys; for a root key, the root keys as well.
+/// Lists the workspace's keys and, for a root key, also the root keys.
 pub async fn list(app: &App, caller: &Admin, page: &Page<KeyId>) -> Result<KeyList, OperationError> {
     let listed = app.store.keys(Some(caller.workspace), page).await?;
     let (mut rows, mut more) = (listed.items, listed.next_cursor.is_some());
@@ -114,7 +114,7 @@ pub async fn list(app: &App, caller: &Admin, page: &Page<KeyId>) -> Result<KeyLi
     Ok(KeyList { items: rows.into_iter().map(|row| view(row, &snapshot)).collect(), next_cursor })
 }
 
-/// Gives a key a new text, shown in this answer only; the old one is no longer accepted.
+/// Gives a key a new text, which only this answer shows. The old text is no longer accepted.
 pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, OperationError> {
     let row = key(app, caller, id).await?;
     let NewKey { text, hash, prefix } = api_key::generate().map_err(OperationError::internal)?;
@@ -123,7 +123,7 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
     let snapshot = app.policy.load();
     let rotate = async {
         if !app.store.rotate_key(&row, &prefix, &hash).await? {
-            // It is gone, or another rotation has replaced it: then the new text would not work.
+            // The key was deleted, or another rotation has replaced it, so the new text would not work.
             key(app, caller, id).await?;
             return Err(OperationError::conflict("the key was rotated by another request at the same moment"));
         }
@@ -134,7 +134,7 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
     Ok(view_with_text(KeyRow { prefix, hash, ..row }, &text))
 }
 
-/// Deletes a key; the last root key stays.
+/// Deletes a key. The last root key cannot be deleted.
 pub async fn delete(app: &App, caller: &Admin, id: KeyId) -> Result<(), OperationError> {
     let row = key(app, caller, id).await?;
     let _one_at_a_time = if row.kind == KeyKind::Root {
@@ -156,7 +156,7 @@ fn change(what: &'static str, row: &KeyRow) -> Change {
     Change::new(what, &row.id).of_bot(row.bot_id)
 }
 
-/// A key that the caller may see: one of its workspace, and for a root key a root key too.
+/// Reads a key that the caller may see: a key of its workspace or, for a root key, also another root key.
 async fn key(app: &App, caller: &Caller, id: KeyId) -> Result<KeyRow, OperationError> {
     let mut row = app.store.key(Some(caller.workspace), id).await?;
     if row.is_none() && caller.kind == KeyKind::Root {

@@ -3,7 +3,7 @@
 use monstrum_api::list::List;
 use monstrum_store::{Listed, Page};
 
-/// A page of rows, each as `view` shows it.
+/// Builds a page of rows, each converted by `view`.
 pub(super) fn page<R, C: ToString, T>(listed: Listed<R, C>, view: impl FnMut(R) -> T) -> List<T> {
     List {
         items: listed.items.into_iter().map(view).collect(),
@@ -11,7 +11,7 @@ pub(super) fn page<R, C: ToString, T>(listed: Listed<R, C>, view: impl FnMut(R) 
     }
 }
 
-/// The page of a list that is held in memory, in the order of its names.
+/// Builds a page of a list in memory, sorted by name.
 pub(super) fn page_by_name<R, T>(
     items: Vec<R>,
     page: &Page<String>,

@@ -1,4 +1,4 @@
-//! How the credential of a resource is obtained by OAuth, and refreshed.
+//! Obtains the credential of a resource by OAuth, and refreshes it.
 
 use monstrum_api::credentials::CredentialMetadata;
 use monstrum_api::oauth::{DeviceProgress, DeviceStarted, Started};
@@ -15,8 +15,8 @@ use crate::oauth::OauthError;
 
 /// Starts an authorization in a browser.
 ///
-/// The browser is sent to the type's OAuth provider and comes back with the credential of the resource. The link is good
-/// for ten minutes and one browser.
+/// The browser is sent to the type's OAuth provider, and the credential of the resource is stored when it returns. The
+/// link is valid for ten minutes and for one browser.
 pub async fn start(app: &App, caller: &Admin, id: ResourceId) -> Result<Started, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -24,7 +24,7 @@ pub async fn start(app: &App, caller: &Admin, id: ResourceId) -> Result<Started,
     Ok(Started { authorization_url: started.begin_url, expires_at: started.expires_at })
 }
 
-/// Starts an authorization by a code that a person enters elsewhere.
+/// Starts an authorization by a code that a person enters on another device.
 pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceStarted, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -39,7 +39,7 @@ pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceS
     })
 }
 
-/// Shows how an authorization by a code stands.
+/// Shows the state of an authorization by a code.
 pub async fn show_device(
     app: &App,
     caller: &Admin,
@@ -60,7 +60,7 @@ pub async fn show_device(
 
 /// Refreshes the credential of a resource now.
 ///
-/// One that this server has refreshed within the last ten seconds stays as it is.
+/// A credential that this server has refreshed within the last ten seconds is not refreshed again.
 pub async fn refresh(app: &App, caller: &Admin, id: ResourceId) -> Result<CredentialMetadata, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();

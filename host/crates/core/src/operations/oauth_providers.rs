@@ -1,5 +1,6 @@
-//! OAuth providers: where the tokens of a resource type come from, confirmed by an admin. The manifest only proposes values; they
-//! are copied when the provider is created. The client secret is written and never read back.
+//! OAuth providers: the endpoints and the client with which a workspace obtains tokens of a resource type, confirmed by
+//! an admin. The manifest only proposes values, which are copied when the provider is created. A client secret can be
+//! written but not read.
 
 use monstrum_api::list::List;
 use monstrum_api::oauth_providers::{NewOauthProvider, OauthProvider, OauthProviderChange, OauthProviderList};
@@ -43,7 +44,7 @@ pub async fn list(
     page: &Page<OauthProviderId>,
 ) -> Result<OauthProviderList, OperationError> {
     if let Some(resource_type) = resource_type {
-        // A workspace has one provider for a type at most; text that cannot be a type matches none.
+        // A workspace has at most one provider for a type. Text that is not a valid type matches none.
         let found = match resource_type.parse() {
             Ok(resource_type) => app.store.oauth_provider_of_type(caller.workspace, &resource_type).await?,
             Err(_) => None,
@@ -54,7 +55,7 @@ pub async fn list(
     Ok(list::page(app.store.oauth_providers(caller.workspace, page).await?, view))
 }
 
-/// Confirms where the tokens of a resource type come from.
+/// Creates an OAuth provider, with which an admin confirms the source of a resource type's tokens.
 pub async fn create(app: &App, caller: &Admin, new: NewOauthProvider) -> Result<OauthProvider, OperationError> {
     let snapshot = app.policy.load();
     let Some(plugin) = snapshot.resource_type(&new.resource_type) else {
@@ -101,7 +102,7 @@ pub async fn update(
     row.scopes = change.scopes.map_or(row.scopes, |scopes| json!(scopes));
     let secret = change.client_secret.as_ref().and_then(Option::as_ref);
     check(&row, secret)?;
-    // The secret was given for one client at these endpoints. Elsewhere it goes only from the hand of who knows it.
+    // The secret was given for one client at these endpoints. For any other, the caller must send the secret again.
     let goes_elsewhere = row.client_id != before.client_id
         || row.token_url != before.token_url
         || row.device_authorization_url != before.device_authorization_url;
@@ -119,7 +120,7 @@ pub async fn update(
     Ok(view(row))
 }
 
-/// Deletes an OAuth provider; what it has issued is refreshed no more.
+/// Deletes an OAuth provider. Tokens that it has issued are no longer refreshed.
 pub async fn delete(app: &App, caller: &Admin, id: OauthProviderId) -> Result<(), OperationError> {
     let before = provider(app, caller, id).await?;
     let change = Change::new("oauth_provider.delete", &id).from(&view(before));
@@ -149,7 +150,7 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
             errors.add(path, why);
         }
     }
-    // The query of the authorization endpoint is the provider's own; these are ours to say.
+    // The query of the authorization URL may hold the provider's own parameters, but not those that the server sets.
     const OURS: [&str; 8] = [
         "client_id",
         "code_challenge",

@@ -16,14 +16,15 @@ use crate::plugins::folder::staging::StageError;
 use crate::plugins::packages::{PackageError, Upload};
 use crate::plugins::{InstallError, Installed, LoadError, UninstallError};
 
-/// What was asked for, in either of the two ways.
+/// A plugin to install: named, or uploaded as a package.
 pub enum Wanted {
     Named(Named),
     Upload(Upload, bool),
 }
 
 impl Wanted {
-    /// The plugin, as far as its name is known before the package is opened: by the file's.
+    /// Returns the plugin's name as far as it is known before the package is opened. For an upload this is the file's
+    /// name.
     fn name(&self) -> &str {
         match self {
             Wanted::Named(named) => named.name.as_str(),
@@ -31,7 +32,7 @@ impl Wanted {
         }
     }
 
-    /// What the audit says of it.
+    /// Returns the entry for the audit.
     fn shown(&self) -> Value {
         match self {
             Wanted::Named(Named { version, allow_downgrade, .. }) => {
@@ -44,12 +45,12 @@ impl Wanted {
     }
 }
 
-/// Installs a plugin: a signed package, or one of the registry by its name.
-/// The second value says whether it replaced another version.
+/// Installs a plugin from a signed package, or from the registry by name. The second value states whether it replaced
+/// another version.
 pub async fn install(app: &Arc<App>, caller: &Root, wanted: Wanted) -> Result<(Plugin, bool), OperationError> {
     let before = app.plugins.entry(wanted.name()).map(view);
     let change = Change::new("plugin.install", wanted.name()).from(&before).to(&wanted.shown());
-    // A caller who leaves must not leave a plugin half in force: on disk, but not in what serves.
+    // The work runs in a task. Otherwise a caller that disconnects could leave a plugin on disk but not in force.
     let (app, caller) = (Arc::clone(app), caller.clone());
     let installing = tokio::spawn(async move { change.apply(&app, &caller, install_wanted(&app, wanted)).await });
     let Installed { entry, replaced } = installing.await.map_err(OperationError::internal)??;
@@ -69,11 +70,11 @@ async fn install_wanted(app: &App, wanted: Wanted) -> Result<Installed, Operatio
     })
 }
 
-/// Removes a plugin that nothing is bound to.
+/// Removes a plugin. A plugin whose resources are bound cannot be removed.
 pub async fn uninstall(app: &Arc<App>, caller: &Root, name: String) -> Result<(), OperationError> {
     let before = app.plugins.entry(&name).ok_or_else(|| OperationError::not_found("plugin"))?;
     let change = Change::new("plugin.uninstall", &name).from(&view(before));
-    // As for an install.
+    // In a task, as in `install`.
     let (app, caller) = (Arc::clone(app), caller.clone());
     let removing = tokio::spawn(async move {
         let remove = async {
@@ -89,7 +90,7 @@ pub async fn uninstall(app: &Arc<App>, caller: &Root, name: String) -> Result<()
     removing.await.map_err(OperationError::internal)?
 }
 
-/// What a caller is told of a package that was not installed.
+/// Converts the error of a package that was not installed.
 impl From<PackageError> for OperationError {
     fn from(error: PackageError) -> Self {
         match error {
@@ -113,7 +114,7 @@ impl From<PackageError> for OperationError {
             }
             PackageError::Install(InstallError::Older { .. }) => OperationError::conflict(error.to_string()),
             PackageError::Install(InstallError::Load(_)) => OperationError::invalid_at("/package", error.to_string()),
-            // What an operator can mend, as far as it is safe to tell.
+            // Errors that an operator can fix, and whose text is safe to show.
             PackageError::Install(InstallError::Stage(
                 StageError::InTheWay { .. } | StageError::NoExchange { .. } | StageError::Changing { .. },
             )) => OperationError::conflict(error.to_string()),

@@ -1,5 +1,5 @@
-//! Functions of plugins, for infrastructure code with a root key. Bots, roles and scopes do not apply; limits, egress and the audit
-//! do.
+//! Functions of plugins, for infrastructure code with a root key. Bots, roles and scopes do not apply to them; limits,
+//! egress and the audit do.
 
 use monstrum_api::platform::FunctionCall;
 use monstrum_api::tools::CallResult;
@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::call_types::incoming::IncomingCall;
 use crate::language::Language;
 
-/// Calls a function of a plugin; the result has the call's status.
+/// Calls a function of a plugin. The result has the status of the call.
 pub async fn call(
     app: &App,
     caller: &Root,

@@ -1,4 +1,6 @@
-//! The plugins of the instance: which version serves, and why another one does not. Changes need a root key.
+//! The plugins of the instance: the version of each that serves, and the error of a version that does not. Changes need
+//! a root key.
+//! Changes need a root key.
 
 use monstrum_api::plugins::{Approval, Pending, Plugin, PluginList, PluginStatus};
 use monstrum_store::Page;
@@ -84,23 +86,23 @@ pub async fn show(app: &App, _: &Operator, name: String) -> Result<Plugin, Opera
     Ok(view(entry))
 }
 
-/// The picture of a plugin that has one.
+/// Returns the icon of a plugin, if it has one.
 pub fn icon(app: &App, _: &Operator, name: &str) -> Result<Icon, OperationError> {
     let entry = app.plugins.entry(name).ok_or_else(|| OperationError::not_found("plugin"))?;
     let icon = entry.serving.as_ref().and_then(|plugin| plugin.icon.clone());
     icon.ok_or_else(|| OperationError::not_found("icon"))
 }
 
-/// Loads a plugin's folder anew; a version that fails leaves the one before it serving.
+/// Loads a plugin's folder again. If the new version fails, the previous one stays in force.
 pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, OperationError> {
-    // A name is a folder's: what is neither a plugin's name nor a folder that the scan has met must not become a path.
+    // The name becomes a path, so it must be a valid plugin name or a folder that a scan has found.
     if name.parse::<PluginName>().is_err() && app.plugins.entry(&name).is_none() {
         return Err(OperationError::not_found("plugin"));
     }
     let change = Change::new("plugin.reload", &name).from(&app.plugins.entry(&name).map(view));
     let load = async {
         let entry = app.plugins.load(&name).await;
-        // Also where the folder is gone: then the plugin no longer serves.
+        // The folder may have been deleted; then the plugin no longer serves.
         app.changed().await?;
         entry.ok_or_else(|| OperationError::not_found("plugin"))
     };
@@ -108,10 +110,10 @@ pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, Op
     Ok(view(entry))
 }
 
-/// Puts the version that waits for approval in force.
+/// Puts the version that waits for approval into force.
 pub async fn approve(app: &App, caller: &Root, name: String, approval: Approval) -> Result<Plugin, OperationError> {
     let before = app.plugins.entry(&name).ok_or_else(|| OperationError::not_found("plugin"))?;
-    // What waits now is what is recorded, so that is what may be approved: not what may wait a moment later.
+    // Only the version recorded here may be approved, and not a version that arrives a moment later.
     let pending = before.pending.as_ref();
     let approval = Approval {
         digest: approval.digest.or_else(|| pending.and_then(|pending| pending.plugin.digest().cloned())),

@@ -1,4 +1,4 @@
-//! The contracts of the plugins that serve, in the caller's language. Forms and pickers are made from these.
+//! The contracts of loaded plugins in the caller's language. Clients build forms and pickers from them.
 
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::beside::Beside;
 use crate::plugins::{Plugin, built_in};
 
-/// More ranges than any operator keeps in view.
+/// The maximum number of address ranges. An operator cannot keep track of more.
 const ADDRESSES_MAX: usize = 256;
 
 /// Creates a resource.
@@ -68,7 +68,7 @@ pub async fn show(app: &App, caller: &Operator, id: ResourceId) -> Result<Resour
     shown(app, row).await
 }
 
-/// Changes a resource; configuration and network are an admin's, and so is the name where it is part of tool names.
+/// Changes a resource. Its configuration and network need an admin key, and so does its name if tool names include it.
 pub async fn update(
     app: &App,
     caller: &Operator,
@@ -115,7 +115,7 @@ pub async fn update(
 
 /// Deletes a resource that is not bound, with its credential.
 pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), OperationError> {
-    // Deleting a credential is an admin's, this way too.
+    // Deleting a credential needs an admin key, also when it is deleted with its resource.
     if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
         caller.admin()?;
     }
@@ -129,7 +129,7 @@ pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), 
 
 const NOT_SERVED: &str = "no plugin that is loaded serves this resource type";
 
-/// Configuration and network decide where a credential goes, so they are not an operator's.
+/// Rejects operators: configuration and network decide where a credential is sent.
 fn configures(caller: &Caller) -> Result<(), OperationError> {
     caller
         .admin()
@@ -145,7 +145,7 @@ async fn shown(app: &App, row: ResourceRow) -> Result<Resource, OperationError> 
     Ok(Resource { credential, ..view(row) })
 }
 
-/// Without its credential, whose state follows from what is changed and is not known before.
+/// Shows a resource without its credential, whose state depends on the change and is not known before it.
 fn view(row: ResourceRow) -> Resource {
     Resource {
         id: row.id,
@@ -159,8 +159,8 @@ fn view(row: ResourceRow) -> Resource {
     }
 }
 
-/// Roles, bindings and delegations match the names of tools, so a name that is part of them is not an operator's. Without
-/// the plugin it is not known whether it is.
+/// Rejects an operator if the resource's name is part of tool names, which roles, bindings and delegations match. If
+/// the plugin is not loaded, the name may be part of them, so the operator is rejected too.
 fn renames(app: &App, caller: &Caller, resource_type: &ResourceTypeId) -> Result<(), OperationError> {
     let snapshot = app.policy.load();
     let reason = match snapshot.resource_type(resource_type) {
@@ -171,33 +171,34 @@ fn renames(app: &App, caller: &Caller, resource_type: &ResourceTypeId) -> Result
     caller.admin().map_err(|_| OperationError::forbidden(format!("{reason}: changing it needs an admin key")))
 }
 
-/// Whether the name of a resource is a part of the names of its tools.
+/// Returns whether the names of a resource's tools include the resource's name.
 fn names_tools(plugin: &Plugin) -> bool {
     plugin.manifest.resource_type.tool_discovery == ToolDiscovery::Configured
 }
 
-/// The tools in a configuration have schemas, which are compiled beside the threads that serve.
+/// Checks a configuration. The tools in it have schemas, which are compiled on threads that serve no requests.
 async fn check_configuration(
     errors: &mut InputErrors,
     plugin: &Arc<Plugin>,
     name: &str,
     config: &Map<String, Value>,
 ) -> Result<(), OperationError> {
-    // Apart from manifests, so that a tenant's configurations do not delay the loading of a plugin.
+    // This limit is separate from that for manifests, so that a tenant's configurations do not delay the loading of a
+    // plugin.
     static CONFIGURATIONS: Beside = Beside::new();
     let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
     let checked = CONFIGURATIONS.run(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
     let Err(found) = checked.map_err(OperationError::internal)? else { return Ok(()) };
     for InputError { path, message } in found {
-        // That of the resource itself; all others are of its configuration.
+        // `/name` is a field of the resource; all other paths are in its configuration.
         let path = if path == "/name" { path } else { format!("/config{path}") };
         errors.add(path, message);
     }
     Ok(())
 }
 
-/// A resource of the built-in type stands for a bot that exists. What is kept is its id: whoever may rename bots must not
-/// thereby decide who acts for whom.
+/// Checks that a resource of the built-in type names an existing bot, and replaces the bot's name by its id. A caller
+/// who may rename bots must not be able to decide which bot acts for another.
 fn settle_bot(
     errors: &mut InputErrors,
     app: &App,

@@ -10,7 +10,7 @@ use crate::app::App;
 pub(super) use crate::policy::pattern_limits::pointer_token;
 use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
-/// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
+/// Checks the name of a role, bot, resource or workspace: 1 to 128 characters, none of them a control character.
 pub(super) fn name(errors: &mut InputErrors, path: &str, name: &str) {
     const CHARS_MAX: usize = 128;
     if name.trim().is_empty() {
@@ -22,7 +22,7 @@ pub(super) fn name(errors: &mut InputErrors, path: &str, name: &str) {
     }
 }
 
-/// A text of at most `chars_max` characters.
+/// Checks that a text has at most `chars_max` characters.
 pub(super) fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max: usize) {
     if text.chars().count() > chars_max {
         errors.add(path, format!("must have {chars_max} characters at most"));
@@ -44,8 +44,8 @@ pub(super) fn patterns<'v>(
     }
 }
 
-/// The number of keys in scopes that are saved, where they are not those that are `stored`. Ask before anything is done for
-/// each key.
+/// Checks the number of keys in scopes. Scopes that are equal to `stored` are not checked. Call this before any work
+/// that is done for each key.
 pub(super) fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), OperationError> {
     match scopes_error(path, scopes).filter(|_| stored != Some(scopes)) {
         Some((path, message)) => Err(OperationError::invalid_at(path, message)),
@@ -53,7 +53,7 @@ pub(super) fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> 
     }
 }
 
-/// Makes sure that the workspace has room for the compiled patterns of what is saved. What comes back is held until it is in
+/// Reserves room in the workspace for the compiled patterns of the row to be saved. Hold the result until the row is in
 /// force.
 pub(super) async fn pattern_room(
     app: &App,

@@ -1,5 +1,5 @@
-//! The files of a conversation's sandbox. What is read is recorded in the audit, and what is written is a recorded change.
-//! Each operation ends when the caller's key or the switch of its bot is revoked.
+//! The files of a conversation's sandbox. Each read is recorded in the audit, and each write is a recorded change. An
+//! operation ends when the caller's key is revoked or the sandbox switch of its bot is turned off.
 
 mod content;
 mod record;
@@ -30,17 +30,17 @@ use crate::sandboxes::{AccessError, FREE_BYTES, Open, PART_BYTES_MAX, Turn};
 pub use record::Record;
 pub use revocation::{Revoked, guarded, revoked};
 
-/// How long an operation may take once its input is there.
+/// The maximum duration of an operation, counted from the end of its input.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Whole files are hashed beside the threads that serve.
+/// Hashes whole files on threads that serve no requests.
 static CONTENTS: Beside = Beside::new();
 
-/// The files that a caller may use.
+/// The operations on files, for one caller.
 pub struct Files<'a> {
     pub app: &'a App,
     pub caller: &'a Caller,
-    /// Of the errors.
+    /// The language of error messages.
     pub language: &'a Language,
 }
 
@@ -48,7 +48,7 @@ pub struct Files<'a> {
 pub struct Place<'a> {
     pub app_id: &'a str,
     pub chat_id: &'a str,
-    /// Where it is given, the sandbox must be this user's.
+    /// If given, the sandbox must belong to this user.
     pub user_id: Option<&'a str>,
     pub path: &'a str,
 }
@@ -57,15 +57,15 @@ pub struct Place<'a> {
 pub struct Download {
     pub name: String,
     pub is_archive: bool,
-    /// Of a file; that of an archive is not known.
+    /// The length of a file. `None` for an archive, whose length is not known.
     pub length: Option<u64>,
     pub content: ByteStream,
-    /// Follows the content on its way out.
+    /// Records how much of the content is sent.
     pub record: Arc<Record>,
 }
 
 impl Files<'_> {
-    /// A bot whose tools may not use sandboxes may not use them by its key either.
+    /// Rejects a bot key whose bot may not use sandboxes.
     pub fn check_switch(&self) -> Result<(), OperationError> {
         let Caller { workspace, bot, .. } = *self.caller;
         match bot {
@@ -74,14 +74,14 @@ impl Files<'_> {
         }
     }
 
-    /// Waits until this caller may have this much in memory.
+    /// Waits until this caller may hold this number of bytes in memory.
     pub async fn turn(&self, bytes: usize) -> Result<Turn, OperationError> {
         let Caller { workspace, key, .. } = *self.caller;
         let turn = self.app.file_turns.enter(workspace, key, bytes).await;
         turn.ok_or_else(|| OperationError::Busy("too many files are read and written at present".to_owned()))
     }
 
-    /// The sandbox of the conversation, if the caller may see it.
+    /// Finds the sandbox of the conversation, if the caller may see it.
     pub async fn find(&self, place: &Place<'_>) -> Result<SandboxRow, OperationError> {
         let mut errors = InputErrors::default();
         let ids = [("/appId", Some(place.app_id)), ("/chatId", Some(place.chat_id)), ("/userId", place.user_id)];
@@ -112,8 +112,8 @@ impl Files<'_> {
         record.ended(self.within(list.boxed()).await, |files: &Vec<File>| ("entries", files.len())).await
     }
 
-    /// Reads a text file, and takes the turn that it needs while it is in memory. A small one needs none.
-    /// `escaped_bytes_max` bounds its text as JSON.
+    /// Reads a text file. A file of [`FREE_BYTES`] or more also takes a turn, which the caller holds while the text is
+    /// in memory. `escaped_bytes_max` limits the length of the text as JSON.
     pub async fn read(
         &self,
         row: &SandboxRow,
@@ -125,7 +125,7 @@ impl Files<'_> {
         record.ended(self.within(read.boxed()).await, |(content, _)| ("bytes", content.len())).await
     }
 
-    /// Writes a file whole, and makes the folders that are missing.
+    /// Writes a whole file, and creates missing folders.
     pub async fn write(&self, row: &SandboxRow, path: &str, content: Bytes) -> Result<(), OperationError> {
         if content.len() > FILE_BYTES_MAX {
             return Err(too_large());
@@ -138,8 +138,8 @@ impl Files<'_> {
         change.record(self.app, self.caller, self.within(write.boxed())).await
     }
 
-    /// Opens a file, or a folder as a ZIP. `takes_any_length` says whether the interface can carry content whose length it
-    /// does not know.
+    /// Opens a file, or a folder as a ZIP. `takes_any_length` states whether the interface can send content of unknown
+    /// length.
     pub async fn download(
         &self,
         row: &SandboxRow,
@@ -214,7 +214,7 @@ impl Files<'_> {
             let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
             OperationError::invalid_at("/path", hint)
         })?;
-        // What JSON escapes becomes six times as long.
+        // A control character becomes six bytes in JSON.
         if content.len() + 5 * content.bytes().filter(u8::is_ascii_control).count() > escaped_bytes_max {
             let words =
                 "what JSON escapes in this file makes it too long; get it with POST /api/core/ai/sandbox/download";
@@ -236,7 +236,7 @@ impl Files<'_> {
         self.app.sandboxes.open(row).await.map_err(|error| error_in(self.app, self.language, error))
     }
 
-    /// Runs `work` within the time that it may take, until the caller's permission is revoked.
+    /// Runs `work` with a time-out of [`TIME_MAX`], and ends it if the caller's permission is revoked.
     async fn within<T>(&self, work: impl Future<Output = Result<T, OperationError>>) -> Result<T, OperationError> {
         let in_time = async {
             let done = timeout(TIME_MAX, work).await;
@@ -253,12 +253,12 @@ impl Files<'_> {
     }
 }
 
-/// Whether a bot may use sandboxes.
+/// Returns whether a bot may use sandboxes.
 fn has_switch(snapshot: &Snapshot, workspace: WorkspaceId, bot: BotId) -> bool {
     snapshot.bot(workspace, bot).is_some_and(|bot| bot.row.use_agent_sandbox)
 }
 
-/// A part of a conversation's name, as one is made of them.
+/// Checks one part of a conversation's name by the rules for such parts.
 pub(super) fn check_part(errors: &mut InputErrors, path: &str, part: &str) {
     if part.is_empty() || part.len() > PART_BYTES_MAX || part.chars().any(char::is_control) {
         errors.add(path, format!("must have 1 to {PART_BYTES_MAX} bytes and no control characters"));

@@ -1,7 +1,7 @@
 //! The sandboxes of conversations, and commands in them.
 //!
-//! A command goes through the whole pipeline, as the bot whose sandbox it is and in its conversation: a key that may see a
-//! sandbox gains nothing on it that the bot does not have.
+//! A command goes through the whole pipeline, as the bot that owns the sandbox and in its conversation. A key that may
+//! see a sandbox thus has no more rights on it than the bot.
 
 use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
 use monstrum_api::tools::Chat;
@@ -49,7 +49,7 @@ fn view(row: SandboxRow) -> Sandbox {
     }
 }
 
-/// Lists the sandboxes that the caller may see and that `filter` selects.
+/// Lists the sandboxes that the caller may see and that match `filter`.
 pub async fn list(
     app: &App,
     caller: &Caller,
@@ -73,7 +73,7 @@ pub async fn delete(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result
     change.record(app, caller, delete).await
 }
 
-/// The call that runs a command in a sandbox, as its bot.
+/// Builds the call that runs a command in a sandbox, as its bot.
 pub fn exec(
     caller: &Caller,
     row: SandboxRow,
@@ -95,12 +95,12 @@ pub fn exec(
         .with_key(caller.caller_key()))
 }
 
-/// A sandbox that the caller may see.
+/// Reads a sandbox that the caller may see.
 pub async fn get(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<SandboxRow, OperationError> {
     Ok(app.sandboxes.get(caller.workspace, caller.bot, id).await?)
 }
 
-/// Why a sandbox cannot be used.
+/// Converts the error of a sandbox that cannot be used.
 impl From<AccessError> for OperationError {
     fn from(error: AccessError) -> Self {
         match error {
@@ -122,7 +122,7 @@ impl From<AccessError> for OperationError {
     }
 }
 
-/// The same in the caller's language, for what an end user reads.
+/// Converts an error that an end user reads, with its message in the caller's language.
 pub(super) fn error_in(app: &App, language: &Language, error: AccessError) -> OperationError {
     let snapshot = app.policy.load();
     let plugin = SHELL.parse().ok().and_then(|name| snapshot.tool(&name)).map(|(plugin, _)| plugin);
@@ -139,7 +139,7 @@ pub(super) fn error_in(app: &App, language: &Language, error: AccessError) -> Op
     }
 }
 
-/// Why the provider has refused a path.
+/// Converts a provider's error about a path.
 pub(super) fn error_of_path(error: SandboxError) -> OperationError {
     match error {
         SandboxError::Unavailable(_) => OperationError::unavailable(UNAVAILABLE_TEXT),

@@ -1,5 +1,6 @@
-//! Scopes of a role that a resource type does not have. They are no fault of the input, since one role may serve several
-//! types, but a binding of such a type denies every tool, so the caller who saves the role or the binding is warned.
+//! Warnings about scopes of a role that a resource type does not have. Such scopes are not errors of the input, since
+//! one role may serve several types, but a binding of such a type denies every tool. The caller who saves the role or
+//! the binding is therefore warned.
 
 use monstrum_types::{RoleId, WorkspaceId};
 use serde_json::Value;
@@ -8,7 +9,8 @@ use crate::plugins::Plugin;
 use crate::policy::Snapshot;
 use crate::policy::pattern_limits::SCOPE_KEYS_MAX;
 
-/// What to know of a role with these scopes: of keys that no type has, and of the types that it is bound to.
+/// Returns the warnings for a role with these scopes: about keys that no type has, and about keys that a type to which
+/// the role is bound does not have.
 pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let serving = snapshot.resource_types();
@@ -37,7 +39,7 @@ pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId,
     warnings
 }
 
-/// What to know of a binding of this plugin's type whose role has these scopes.
+/// Returns the warnings for a binding of this plugin's type whose role has these scopes.
 pub(super) fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Vec<String> {
     let resource_type = &plugin.manifest.resource_type;
     let known: Vec<&str> = resource_type.scope_dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
@@ -53,7 +55,7 @@ pub(super) fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Ve
     unknown.map(warning).collect()
 }
 
-/// What was stored before keys had a limit may have more.
+/// Returns the keys of scopes, at most [`SCOPE_KEYS_MAX`]. Rows stored before this limit was introduced may have more.
 fn keys(constraints: &Value) -> impl Iterator<Item = &str> {
     constraints.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).take(SCOPE_KEYS_MAX)
 }

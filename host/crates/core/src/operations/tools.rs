@@ -16,7 +16,7 @@ use crate::call_types::incoming::IncomingCall;
 use crate::checks::{Unchecked, pay_for_object};
 use crate::language::Language;
 
-/// Most characters of a caller's own id of a task or a conversation.
+/// The maximum number of characters of the id that a caller gives a task.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
 
 /// Lists the tools that a bot may see.
@@ -54,7 +54,7 @@ pub async fn call(
     calls::run(app, call).await
 }
 
-/// Says what would become of a call, without running it.
+/// Predicts the outcome of a call without running it.
 pub async fn check(
     app: &App,
     caller: &Caller,
@@ -73,7 +73,7 @@ pub async fn check(
     Ok(check_result(prediction.await.map_err(unchecked)?, caller.kind))
 }
 
-/// Why a question about a bot has no answer.
+/// Returns the error for a question about a bot that could not be answered.
 fn unchecked(unchecked: Unchecked) -> OperationError {
     match unchecked {
         Unchecked::Busy => {
@@ -89,7 +89,8 @@ fn unchecked(unchecked: Unchecked) -> OperationError {
     }
 }
 
-/// Whether there is such a bot for the caller. An interface asks before it reads an input; the operations ask again.
+/// Rejects a bot that does not exist for the caller. An interface checks this before it reads an input; the operations
+/// check it again.
 pub fn may_use(app: &App, caller: &Caller, bot: BotId) -> Result<(), OperationError> {
     caller.may_use(bot)?;
     match app.policy.load().bot(caller.workspace, bot) {
@@ -98,12 +99,12 @@ pub fn may_use(app: &App, caller: &Caller, bot: BotId) -> Result<(), OperationEr
     }
 }
 
-/// A call by `caller`.
+/// Builds a call by `caller`.
 fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, params: Value) -> IncomingCall {
     IncomingCall::bot_tool(request_id, caller.workspace, bot, tool, params).with_key(caller.caller_key())
 }
 
-/// What is in force for the bot. It can only be missing where the policy cannot be read, or the bot has just gone.
+/// Opens the session of the bot. This fails only if the policy cannot be read or the bot has just been deleted.
 fn session(app: &App, call: &IncomingCall) -> Result<Session, OperationError> {
     Session::open(&app.policy, app.clock.now(), call).map_err(|refusal| match refusal.code {
         Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be read"),
@@ -138,7 +139,7 @@ fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
     }
 }
 
-/// One tool, through all the resources through which the bot has it.
+/// Returns one tool with all the resources through which the bot has it.
 fn tool(same: &[ResolvedCall], language: &Language, effort: &Effort) -> Result<Tool, Overrun> {
     let first = same.first().expect("a chunk is never empty");
     let manifest = &first.tool().manifest;

@@ -1,4 +1,4 @@
-//! Trusted keys: whose signature counts for which plugins. Root keys only.
+//! Trusted keys, each of which may sign the packages of some plugins. These operations need a root key.
 
 use monstrum_api::trust::{NewTrust, Trust, TrustList};
 use monstrum_package::PublicKey;
@@ -15,7 +15,7 @@ fn view(row: TrustRow) -> Trust {
     Trust { id, public_key, name_glob, type_glob, created_at }
 }
 
-/// Lists whose signatures count.
+/// Lists trusted keys.
 pub async fn list(app: &App, _: &Root, page: &Page<TrustId>) -> Result<TrustList, OperationError> {
     Ok(list::page(app.store.trust(page).await?, view))
 }
@@ -41,7 +41,7 @@ pub async fn create(app: &App, caller: &Root, new: NewTrust) -> Result<Trust, Op
     Ok(view(row))
 }
 
-/// Trusts a key no longer; what it has signed and is installed stays.
+/// Stops trusting a key. Plugins that it has signed stay installed.
 pub async fn delete(app: &App, caller: &Root, id: TrustId) -> Result<(), OperationError> {
     let before = app.store.trust_of_id(id).await?.ok_or_else(|| OperationError::not_found("trust"))?;
     let delete =

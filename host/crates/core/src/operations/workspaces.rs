@@ -1,4 +1,4 @@
-//! Workspaces, which separate tenants. Root keys only.
+//! Workspaces, which separate tenants. These operations need a root key.
 
 use monstrum_api::workspaces::{NewWorkspace, Workspace, WorkspaceChange, WorkspaceList};
 use monstrum_store::{DEFAULT_WORKSPACE, Page, StoreError, WorkspaceRow};
@@ -43,7 +43,7 @@ pub async fn show(app: &App, _: &Root, id: WorkspaceId) -> Result<Workspace, Ope
     Ok(view(workspace(app, id).await?))
 }
 
-/// Renames a workspace, or says what its sandboxes may be.
+/// Renames a workspace, or changes the limits of its sandboxes.
 pub async fn update(
     app: &App,
     caller: &Root,
@@ -72,7 +72,7 @@ pub async fn update(
     Ok(view(row))
 }
 
-/// Deletes a workspace that is empty, with its keys.
+/// Deletes an empty workspace with its keys.
 pub async fn delete(app: &App, caller: &Root, id: WorkspaceId) -> Result<(), OperationError> {
     let before = workspace(app, id).await?;
     if before.name == DEFAULT_WORKSPACE {
@@ -105,7 +105,7 @@ fn checked_sandbox(sandbox: &WorkspaceSandbox) -> Result<Value, OperationError> 
     Ok(serde_json::to_value(sandbox).expect("settings are JSON"))
 }
 
-/// A header names a workspace by its name or its id, so a name must not look like an id.
+/// Checks a workspace's name. It must not look like an id, because a header names a workspace by either.
 fn check_name(name: &str) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", name);

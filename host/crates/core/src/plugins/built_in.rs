@@ -1,6 +1,6 @@
 //! The built-in resource types. Each has a manifest like a plugin's, so that lists, roles, scopes and the audit need no
-//! special case, but no folder and no component: the pipeline of calls runs its tools. Their names are reserved, so that
-//! no plugin can replace one.
+//! special case. It has no folder and no component: the pipeline of calls runs its tools. The names of built-in types
+//! are reserved, so that no plugin can replace one.
 
 mod sandbox;
 
@@ -25,12 +25,12 @@ pub const LIST_TOOLS: &str = "bot_list_tools";
 /// Makes the other bot call one of its tools.
 pub const CALL_TOOL: &str = "bot_call_tool";
 
-/// All built-in plugins.
+/// Returns all built-in plugins.
 pub(crate) fn all() -> Vec<Arc<Plugin>> {
     let mut bot = built_in(bot(), Locales::default());
     for tool in &mut bot.tools {
         let tool = Arc::get_mut(tool).expect("there is no other reference yet");
-        // The call of the other bot is judged by itself, with the same delegation rules.
+        // The call by the other bot is a call with its own decision, under the same delegation rules.
         tool.rules = tool.rules.clone().forwarding();
     }
     vec![Arc::new(bot), Arc::new(sandbox::plugin())]
@@ -107,7 +107,7 @@ fn built_in(manifest: Value, locales: Locales) -> Plugin {
     }
 }
 
-/// Translations by language tag, each a list of keys and texts.
+/// Builds translations from lists of keys and texts, one list for each language tag.
 fn locales(files: &[(&str, &[(&str, &str)])]) -> Locales {
     let text = |texts: &[(&str, &str)]| json!(texts.iter().copied().collect::<BTreeMap<_, _>>()).to_string();
     let files = files.iter().map(|(tag, texts)| ((*tag).to_owned(), text(texts))).collect();

@@ -1,4 +1,4 @@
-//! Versions as they are read from their folders, before they are assessed.
+//! Versions that were read from their folders and are not assessed yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::version::{LoadError, Plugin, build, parse, parse_stored, sha256};
 use crate::beside::in_place;
 use crate::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 
-/// A version as it was read from its folder.
+/// A version that was read from its folder.
 pub(super) struct Candidate {
     pub(super) plugin: Arc<Plugin>,
     pub(super) stored: PluginVersionRow,
@@ -45,19 +45,19 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The version in the folder `name`.
+    /// Reads the version in the folder `name`.
     pub(super) async fn read(&self, name: &str) -> Result<Candidate, LoadError> {
         self.read_from(name, PluginFolder::open(&self.dir.join(name))?).await
     }
 
-    /// The version of plugin `name` in an open folder.
+    /// Reads the version of plugin `name` from an open folder.
     pub(super) async fn read_from(&self, name: &str, folder: PluginFolder) -> Result<Candidate, LoadError> {
         let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
         let manifest = self.manifest(name, &text).await?;
         if manifest.name.as_str() != name {
             return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
         }
-        // Large files are read, hashed and copied.
+        // Reading, hashing and copying large files takes long.
         let read = in_place(true, || {
             let locale_files = folder.locales(&manifest.locales_dir)?;
             let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
@@ -87,8 +87,8 @@ impl Reader {
         Ok(Candidate { plugin: Arc::new(plugin), stored })
     }
 
-    /// The manifest in `text`, a version of plugin `name`. The recorded serving version may exceed limits that are newer than
-    /// itself.
+    /// Parses the manifest in `text`, of a version of plugin `name`. The recorded serving version may exceed limits
+    /// that were introduced after it.
     async fn manifest(&self, name: &str, text: &str) -> Result<Manifest, LoadError> {
         let refused = match parse(text.to_owned()).await {
             Err(refused @ LoadError::Manifest(_)) => refused,
@@ -103,8 +103,8 @@ impl Reader {
         }
     }
 
-    /// The versions in the folders `names`, in this order, read on all processors. A component is in memory until its turn,
-    /// so at most one more than the number of processors is read ahead.
+    /// Reads the versions in the folders `names`, in this order and on all processors. Each component stays in memory
+    /// until its version is used, so at most one more than the number of processors is read ahead.
     pub(super) fn read_all(
         &self,
         names: Vec<String>,

@@ -1,8 +1,8 @@
-//! The operator's limits of a single call.
+//! The operator's limits for a single call.
 
 use monstrum_manifest::Limits;
 
-/// The most that one call may use. Plugin and binding can only lower these limits.
+/// The maximum resources of one call. Plugin and binding can only lower these limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
     pub fuel: u64,
@@ -11,14 +11,14 @@ pub struct Ceilings {
 }
 
 impl Default for Ceilings {
-    /// The limits of a call for which plugin and binding name none. Authors of plugins rely on them.
+    /// The limits of a call for which neither plugin nor binding sets one. Authors of plugins rely on them.
     fn default() -> Self {
         Ceilings { fuel: 1_000_000_000, memory_mib: 64, timeout_s: 30 }
     }
 }
 
 impl Ceilings {
-    /// The memory of a plugin's calls, before a binding narrows it.
+    /// Returns the memory limit of a plugin's calls before a binding lowers it.
     pub fn memory_bytes(self, asked: &Limits) -> u64 {
         let default = Ceilings::default().memory_mib;
         u64::from(asked.memory_mib.unwrap_or(default).min(self.memory_mib)) << 20

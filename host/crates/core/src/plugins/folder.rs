@@ -1,5 +1,5 @@
-//! Reading a plugin's folder. Its content becomes code that acts with credentials, so a folder or file that other users can
-//! write, or a symbolic link, is rejected, and every read has a limit.
+//! Reads a plugin's folder. Its content becomes code that acts with credentials, so folders and files that other users
+//! can write, and symbolic links, are rejected, and every read has a limit.
 
 pub mod staging;
 
@@ -13,18 +13,18 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 
 /// The manifest's file name.
 pub const MANIFEST: &str = "monstrum.yaml";
-/// The largest manifest.
+/// The maximum size of a manifest, in bytes.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 10;
-/// The largest component.
+/// The maximum size of a component, in bytes.
 pub const COMPONENT_BYTES_MAX: u64 = 32 << 20;
-/// The largest translation: the limit of a manifest.
+/// The maximum size of a translation, in bytes: the same as for a manifest.
 pub const LOCALE_BYTES_MAX: u64 = 256 << 10;
-/// The largest icon.
+/// The maximum size of an icon, in bytes.
 pub const ICON_BYTES_MAX: u64 = 64 << 10;
-/// The most translations: more languages than any plugin has.
+/// The maximum number of translations: more languages than any plugin has.
 pub const LOCALES_MAX: usize = 100;
 
-/// Why a folder cannot be read.
+/// The reason why a folder cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error("{} does not exist", path.display())]
@@ -47,7 +47,7 @@ pub enum FolderError {
     Read { path: PathBuf, source: std::io::Error },
 }
 
-/// The picture of a plugin.
+/// The icon of a plugin.
 #[derive(Clone)]
 pub struct Icon {
     /// Its media type, detected from its content.
@@ -67,24 +67,24 @@ impl PluginFolder {
         PluginFolder::open_as(path, path)
     }
 
-    /// Opens the folder `path`; errors show it as `name`.
+    /// Opens the folder `path`. Errors show it as `name`.
     pub fn open_as(path: &Path, name: &Path) -> Result<PluginFolder, FolderError> {
         let folder = open_checked(CWD, path, name, OFlags::DIRECTORY, "folder")?.0;
         Ok(PluginFolder { path: name.to_owned(), folder })
     }
 
-    /// The text of a file of the folder.
+    /// Reads a file of the folder as text.
     pub fn text(&self, name: &str, bytes_max: u64) -> Result<String, FolderError> {
         let bytes = self.bytes(name, bytes_max)?;
         String::from_utf8(bytes).map_err(|_| FolderError::NotText { path: self.path.join(name) })
     }
 
-    /// The bytes of a file of the folder.
+    /// Reads a file of the folder.
     pub fn bytes(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, FolderError> {
         read_capped(&self.folder, name, &self.path.join(name), bytes_max)
     }
 
-    /// The icon that a manifest names; `None` if it names a symbol instead of a file.
+    /// Reads the icon that a manifest names. Returns `None` if it names a symbol instead of a file.
     pub fn icon(&self, icon: &str) -> Result<Option<Icon>, FolderError> {
         if !icon.contains('.') {
             return Ok(None);
@@ -100,7 +100,7 @@ impl PluginFolder {
         Ok(Some(Icon { media_type, bytes }))
     }
 
-    /// The translations: language tag to JSON text. An absent folder has none.
+    /// Reads the translations, as JSON texts by language tag. An absent folder holds none.
     pub fn locales(&self, directory: &str) -> Result<BTreeMap<String, String>, FolderError> {
         let path = self.path.join(directory);
         let folder = match open_checked(&self.folder, Path::new(directory), &path, OFlags::DIRECTORY, "folder") {
@@ -126,9 +126,9 @@ impl PluginFolder {
     }
 }
 
-/// Rejects a plugins folder that other users can write: adding a folder adds code.
+/// Rejects a plugins folder that other users can write, because a new folder in it is new code.
 pub fn check_plugins_dir(path: &Path) -> Result<(), FolderError> {
-    // The operator may use a link to the folder; the target is checked.
+    // The operator may use a link to the folder, so the target of the link is checked.
     let real = path.canonicalize().map_err(|source| FolderError::Read { path: path.to_owned(), source })?;
     open_checked(CWD, &real, path, OFlags::DIRECTORY, "folder").map(|_| ())
 }

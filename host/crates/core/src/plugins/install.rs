@@ -1,7 +1,8 @@
-//! Installing and removing plugins while the server runs.
+//! Installs and removes plugins while the server runs.
 //!
-//! The verified version is the one that is loaded: a package is written beside its final place, read and assessed there as a
-//! start would do it, and then put in place by one rename. A power cut at any point leaves the old or the new folder.
+//! The verified version is the version that is loaded: a package is written next to its final place, read and assessed
+//! there as at a server start, and then put in place by a single rename. A power cut at any point leaves either the old
+//! or the new folder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::plugins::owners::Owners;
 use crate::plugins::version::parse_stored;
 use crate::plugins::{Entry, LoadError, Plugins};
 
-/// How many bindings an error names.
+/// The maximum number of bindings that an error names.
 const BOUND_NAMED_MAX: u32 = 10;
 
 /// A plugin to be installed.
@@ -29,14 +30,14 @@ pub struct Package {
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
-/// An installed plugin.
+/// The result of an install.
 pub struct Installed {
     pub entry: Entry,
-    /// Whether there was a folder of that name before.
+    /// Whether a folder of that name existed before.
     pub replaced: bool,
 }
 
-/// Why a plugin was not installed. The version before it is unchanged.
+/// The reason why a plugin was not installed. The previous version is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error(
@@ -58,7 +59,7 @@ pub enum InstallError {
     Interrupted,
 }
 
-/// Why a plugin was not removed.
+/// The reason why a plugin was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
     #[error("there is no such plugin")]
@@ -85,8 +86,8 @@ fn list(bound: &[BoundRow]) -> String {
 }
 
 impl Plugins {
-    /// Installs a package whose origin the caller has checked, and replaces an existing version. `trusted` names the types for
-    /// which its key may install plugins that do not own their type yet.
+    /// Installs a package whose origin the caller has verified, and replaces an existing version. `trusted` has the
+    /// types for which the package's key may install a plugin that does not own its type yet.
     pub async fn install(
         &self,
         package: Package,
@@ -103,7 +104,7 @@ impl Plugins {
         let (dir, plugin) = (self.reader.dir.clone(), name.clone());
         let staged = tokio::task::spawn_blocking(move || Staged::write(&dir, &plugin, &files));
         let staged = staged.await.map_err(|_| InstallError::Interrupted)??;
-        // Errors must name the plugin, not the hidden folder.
+        // Errors must show the plugin's name instead of the hidden folder.
         let folder = PluginFolder::open_as(staged.path(), Path::new(name.as_str())).map_err(LoadError::from)?;
         let candidate = self.reader.read_from(name.as_str(), folder).await?;
         let assessment = self.assess(&candidate, &Owners::default()).await?;
@@ -111,21 +112,21 @@ impl Plugins {
         let plugin = name.clone();
         let placed = tokio::task::spawn_blocking(move || staged.put_in_place(&plugin));
         let replaced = placed.await.map_err(|_| InstallError::Interrupted)??;
-        // A start would load this version from now on; the running server must follow.
+        // The next server start would load this version, so the running server must load it too.
         let entry = self.settle(candidate, assessment).await?;
         tracing::info!(plugin.name = %name, plugin.version = %version, replaced, "plugin installed");
         self.entries.write().insert(name.to_string(), entry.clone());
         Ok(Installed { entry, replaced })
     }
 
-    /// Removes a plugin. Its records stay, so that a later install is compared with them.
+    /// Removes a plugin. Its records stay in the database, so that a later install is compared with them.
     pub async fn uninstall(&self, name: &str) -> Result<(), UninstallError> {
         let _one_at_a_time = self.loading.lock().await;
         let is_plain = name.parse::<PluginName>().is_ok() || self.entry(name).is_some();
         if !is_plain {
             return Err(UninstallError::Absent);
         }
-        // Resources of a type that another plugin has taken over do not belong to this plugin.
+        // If another plugin has taken over the type, its resources do not belong to this plugin.
         let owners = Owners::read(&self.store).await?;
         let is_own = |id: &ResourceTypeId| owners.of_type(id).is_some_and(|row| row.plugin.as_str() == name);
         if let Some(resource_type) = self.type_of(name).await?.filter(is_own) {
@@ -145,8 +146,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Rejects a version that is older than the recorded version or than a version that waits for approval. An old package
-    /// keeps its valid signature, with the vulnerabilities that a later version has fixed.
+    /// Rejects a version that is older than the recorded version or than a version that waits for approval. The
+    /// signature of an old package stays valid although a later version may have fixed its vulnerabilities.
     async fn check_not_older(&self, name: &PluginName, version: &Version) -> Result<(), InstallError> {
         let recorded = self.store.plugin(name).await.map_err(LoadError::from)?.map(|row| row.version);
         let pending = self.entry(name.as_str()).and_then(|entry| entry.pending);
@@ -161,8 +162,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Rejects a type that the plugin does not own, whether it is free or belongs to another plugin, unless the package's key
-    /// is trusted for the type. An update by the owner only needs a key that is trusted for the name.
+    /// Rejects a type that the plugin does not own, unless the package's key is trusted for the type. The type may be
+    /// free or belong to another plugin. An update by the owner only needs a key that is trusted for the name.
     async fn check_type(
         &self,
         plugin: &PluginName,
@@ -177,7 +178,7 @@ impl Plugins {
         Err(InstallError::UntrustedType { plugin: plugin.clone(), id: id.clone(), key, globs })
     }
 
-    /// The resource type of the serving version, or else of the recorded version.
+    /// Returns the resource type of the serving version or, if none serves, of the recorded version.
     async fn type_of(&self, name: &str) -> Result<Option<ResourceTypeId>, StoreError> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
             return Ok(Some(serving.manifest.resource_type.id.clone()));

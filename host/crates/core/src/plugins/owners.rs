@@ -1,9 +1,9 @@
 //! The owners of resource types and tool names, and the names that a version would take from other plugins.
 //!
 //! The table `owners` decides, not the order in which folders are read. A plugin owns the names of its first serving
-//! version; a version of another plugin that uses one of them waits for a root key. A tool name becomes free when the
-//! owner's serving version lacks it. A resource type stays with its owner even after an uninstall, because credentials were
-//! saved for it.
+//! version. If a version of another plugin uses one of them, it waits for approval by a root key. A tool name becomes
+//! free when the owner's serving version no longer has it. A resource type stays with its owner even after an
+//! uninstall, because credentials were saved for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,38 +23,38 @@ impl Owners {
         Ok(Owners::new(store.owners().await?))
     }
 
-    /// The owners in these rows.
+    /// Builds the owners from rows.
     pub fn new(rows: Vec<OwnerRow>) -> Owners {
         Owners(rows.into_iter().map(|row| (row.name.clone(), row)).collect())
     }
 
-    /// The owner of a resource type.
+    /// Returns the owner of a resource type.
     pub fn of_type(&self, id: &ResourceTypeId) -> Option<&OwnerRow> {
         self.0.get(&type_name(id))
     }
 
-    /// Whether `plugin` owns any name.
+    /// Returns whether `plugin` owns any name.
     pub(super) fn has(&self, plugin: &str) -> bool {
         self.0.values().any(|row| row.plugin.as_str() == plugin)
     }
 
-    /// The names in a manifest that belong to other plugins, its type first.
+    /// Returns the names in a manifest that belong to other plugins, its type first.
     pub(super) fn taken_by(&self, manifest: &Manifest) -> Vec<OwnerRow> {
         let rows = names(manifest).into_iter().filter_map(|name| self.0.get(&name));
         rows.filter(|row| row.plugin != manifest.name).cloned().collect()
     }
 
-    /// Whether `plugin` may serve: none of its names belongs to another plugin.
+    /// Returns whether `plugin` may serve, that is, whether none of its names belongs to another plugin.
     pub fn permit(&self, plugin: &Plugin) -> bool {
         self.taken_by(&plugin.manifest).is_empty()
     }
 
-    /// Whether every name in a manifest belongs to its plugin.
+    /// Returns whether every name in a manifest belongs to its plugin.
     pub(super) fn has_all(&self, manifest: &Manifest) -> bool {
         names(manifest).iter().all(|name| self.0.get(name).is_some_and(|row| row.plugin == manifest.name))
     }
 
-    /// Assigns the free names of a manifest to its plugin, as a start would.
+    /// Assigns the free names of a manifest to its plugin, as loading it at a server start would.
     pub(super) fn claim(&mut self, manifest: &Manifest, now: UtcMillis) {
         for name in names(manifest) {
             let row =
@@ -72,15 +72,16 @@ fn tool_name(name: &ToolName) -> OwnedName {
     OwnedName { kind: OwnedKind::Tool, name: name.to_string() }
 }
 
-/// The names that a plugin with this manifest owns when it serves, its type first. Tools of single resources are not
-/// included: their names start with the name of the resource.
+/// Returns the names that a plugin with this manifest owns when it serves, its type first. Tools of single resources
+/// are not included, because their names start with the name of the resource.
 pub(super) fn names(manifest: &Manifest) -> Vec<OwnedName> {
     let resource_type = &manifest.resource_type;
     let tools = resource_type.tools.iter().map(|tool| tool_name(&tool.name));
     std::iter::once(type_name(&resource_type.id)).chain(tools).collect()
 }
 
-/// The names that a version takes from other plugins: one sentence for each type and for the tools of each plugin.
+/// Describes the names that a version takes from other plugins: one sentence for each type, and one for the tools of
+/// each plugin.
 pub(super) fn sentences(takes: &[OwnerRow]) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut tools: BTreeMap<&PluginName, Vec<String>> = BTreeMap::new();
@@ -98,20 +99,21 @@ pub(super) fn sentences(takes: &[OwnerRow]) -> Vec<String> {
     sentences
 }
 
-/// The plugins that lose names.
+/// Returns the plugins that lose names.
 pub(super) fn losers(takes: &[OwnerRow]) -> BTreeSet<&PluginName> {
     takes.iter().map(|row| &row.plugin).collect()
 }
 
-/// Fills `owners` in a database that is older than the table. Any other database is unchanged.
+/// Fills `owners` in a database that is older than the table. Does nothing in any other database.
 ///
-/// A name belongs to the plugin whose recorded serving version has it; of several such plugins, to the one that first stored
-/// a version with the name. Call this only for a database whose rows are authentic, because it relies on them.
+/// A name belongs to the plugin whose recorded serving version has it. If several plugins do, it belongs to the one
+/// that first stored a version with the name. Call this only for a database whose rows are verified, because it relies
+/// on them.
 pub async fn fill(store: &Store) -> Result<(), StoreError> {
     if !store.owners_are_due().await? {
         return Ok(());
     }
-    // The plugin that first stored each name; at equal times, the plugin whose name sorts first.
+    // The plugin that first stored each name. If the times are equal, the plugin name that sorts first wins.
     let mut first: BTreeMap<OwnedName, (UtcMillis, PluginName)> = BTreeMap::new();
     for row in store.plugins().await? {
         let serving = store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;

@@ -1,8 +1,8 @@
-//! Packages: the signature and its key are verified before a package is unpacked.
+//! Signed packages. The signature and its key are verified before a package is unpacked.
 //!
-//! The API installs a package only if it is signed by a key that a root key has trusted for the plugin's name. A plugin that
-//! does not own its resource type yet needs a key that is trusted for the type too. No option weakens this. Signature,
-//! manifest and file name must agree.
+//! The API installs a package only if it is signed by a key that a root key has trusted for the plugin's name. If the
+//! plugin does not own its resource type yet, the key must be trusted for the type too. No option weakens these checks.
+//! Signature, manifest and file name must agree.
 
 use std::sync::Arc;
 
@@ -16,19 +16,20 @@ use crate::plugins::folder::MANIFEST;
 use crate::plugins::registry::{Registry, RegistryError};
 use crate::plugins::{InstallError, Installed, Package, Plugins, TrustedTypes};
 
-/// Packages that are unpacked at the same time. Each may use its limit of memory, and installs run one by one anyway.
+/// The maximum number of packages that are unpacked at the same time. Each may use as much memory as its limit allows,
+/// and installs run one at a time anyway.
 const UNPACKED_AT_ONCE: usize = 2;
 
 /// An uploaded package.
 pub struct Upload {
     pub package: Vec<u8>,
-    /// The name of the file.
+    /// The file name of the package.
     pub file_name: Option<String>,
-    /// The bytes of `NAME-VERSION.mst.sig`.
+    /// The content of `NAME-VERSION.mst.sig`.
     pub signature: Option<Vec<u8>>,
 }
 
-/// Why a package was not installed.
+/// The reason why a package was not installed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
     #[error("the package is not signed; send its signature NAME-VERSION.mst.sig too")]
@@ -70,12 +71,12 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// An installer of packages into `plugins`.
+    /// Creates an installer of packages into `plugins`.
     pub fn new(store: Store, plugins: Arc<Plugins>, registry: Option<Registry>) -> Packages {
         Packages { store, plugins, registry, unpacking: tokio::sync::Semaphore::new(UNPACKED_AT_ONCE) }
     }
 
-    /// The configured registry.
+    /// Returns the configured registry.
     pub fn registry(&self) -> Option<&Registry> {
         self.registry.as_ref()
     }
@@ -87,7 +88,8 @@ impl Packages {
         Ok(self.plugins.install(package, &trusted, allow_downgrade).await?)
     }
 
-    /// Installs a plugin from the registry: this version or, without one, the newest that is not a pre-release.
+    /// Installs a plugin from the registry, in the given version. The default is the newest version that is not a
+    /// pre-release.
     pub async fn install_named(
         &self,
         name: &PluginName,
@@ -103,7 +105,7 @@ impl Packages {
         self.install(upload, allow_downgrade).await
     }
 
-    /// The unpacked package after all checks, and the types that its key may install.
+    /// Verifies and unpacks a package. Returns it with the types that its key may install.
     async fn verified(&self, upload: Upload) -> Result<(Package, TrustedTypes), PackageError> {
         let signature = upload.signature.as_deref().ok_or(PackageError::Unsigned)?;
         let signature = PackageSignature::parse(signature)?;

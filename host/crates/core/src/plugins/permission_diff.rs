@@ -1,8 +1,8 @@
-//! The permission diff: what a version of a plugin asks for beyond the serving version. A version with a permission diff
-//! waits for a root key.
+//! The permission diff: the permissions that a version of a plugin asks for in addition to those of the serving
+//! version. A version with a permission diff waits for approval by a root key.
 //!
-//! Operators granted tools, scopes and credentials for the old manifest. Each change that widens these grants is one
-//! sentence for the operator; changes that only narrow them are left out.
+//! Operators granted tools, scopes and credentials on the basis of the old manifest. For each change that widens these
+//! grants, the operator gets one sentence. Changes that only narrow them are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,9 @@ use monstrum_manifest::{AuthMethod, Executor, FieldKind, Manifest, OriginPattern
 use monstrum_types::ToolName;
 use serde_json::Value;
 
-/// What `candidate` asks for beyond `serving`, one sentence each. `retired` holds the tools of earlier versions that `serving`
-/// no longer has, with their operations: a tool that comes back with another operation is a change too.
+/// Returns what `candidate` asks for in addition to `serving`, one sentence for each change. `retired` has the tools of
+/// earlier versions that `serving` no longer has, with their operations. A tool that returns with another operation is
+/// also a change.
 pub(super) fn permission_diff(
     serving: &Manifest,
     candidate: &Manifest,
@@ -48,8 +49,8 @@ pub(super) fn permission_diff(
     added
 }
 
-/// Whether no existing scope dimension applies to calls of `tool`. If the old version has no dimensions, its calls were not
-/// constrained either.
+/// Returns whether no existing scope dimension applies to calls of `tool`. If the old version has no dimensions, the
+/// result is false, because its calls were not constrained either.
 fn is_outside_of_all(old: &ResourceType, new: &ResourceType, tool: &Tool) -> bool {
     let concerns = |dimension: &ScopeDimension| {
         let is_known = old.scope_dimensions.iter().any(|before| before.key == dimension.key);
@@ -62,7 +63,7 @@ fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<String>) {
     for capability in new.capabilities.iter().filter(|capability| !old.capabilities.contains(capability)) {
         added.push(format!("capability `{}`", word(capability)));
     }
-    // Globs are compared as text: whether one covers another is not checked.
+    // Globs are compared as text, without a check whether one covers another.
     for glob in new.calls.iter().filter(|glob| !old.calls.contains(glob)) {
         added.push(format!("calls to tools `{glob}`"));
     }
@@ -71,7 +72,8 @@ fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<String>) {
     }
 }
 
-/// The default of `api_base` is an origin of egress, and the audience of methods that name none.
+/// Compares the defaults of `api_base`. The default is an origin of egress, and the audience of auth methods that
+/// declare none.
 fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>) {
     let base = |of: &ResourceType| {
         let field = of.config_schema.iter().find(|field| field.field == "api_base");
@@ -132,7 +134,7 @@ fn beyond<'a>(new: &'a [OriginPattern], old: &'a [OriginPattern]) -> impl Iterat
     new.iter().filter(|origin| !old.iter().any(|known| known.covers(origin)))
 }
 
-/// The name of an enum value, as written in the manifest.
+/// Returns the name of an enum value as the manifest writes it.
 fn word(value: &impl serde::Serialize) -> String {
     shown(serde_json::to_value(value).ok().as_ref())
 }

@@ -1,5 +1,5 @@
-//! What the database has on record of plugins: read for each plugin that is loaded, and once for all plugins of a scan,
-//! since every reading verifies all rows of the instance.
+//! The database's records of plugins. They are read for each plugin that is loaded, but only once during a scan of all
+//! plugins, because every read verifies all rows of the instance.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::plugins::owners::Owners;
 
-/// The records of plugins as of one generation of the instance's seal.
+/// The records of plugins at one generation of the instance's seal.
 pub(super) struct Records {
     generation: i64,
     plugins: Vec<PluginRow>,
@@ -17,19 +17,19 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// The serving version of a plugin.
+    /// Returns the serving version of a plugin.
     pub(super) fn plugin(&self, name: &PluginName) -> Option<&PluginRow> {
         self.plugins.iter().find(|row| row.name == *name)
     }
 }
 
-/// Reads the records.
+/// Reads the records, and caches them during a scan.
 pub(super) struct RecordReader {
     store: Store,
     scan: Mutex<Scan>,
 }
 
-/// Whether a scan is under way, which keeps what was read.
+/// Whether a scan is running. A running scan caches the records.
 enum Scan {
     None,
     Running(Option<Arc<Records>>),
@@ -40,17 +40,17 @@ impl RecordReader {
         RecordReader { store, scan: Mutex::new(Scan::None) }
     }
 
-    /// Keeps what is read from now on for as long as the rows of the instance stay the same.
+    /// Begins to cache the records. A cached record is used as long as the rows of the instance do not change.
     pub(super) async fn begin_scan(&self) {
         *self.scan.lock().await = Scan::Running(None);
     }
 
-    /// Reads everything anew from now on.
+    /// Stops caching: from now on, every read goes to the database.
     pub(super) async fn end_scan(&self) {
         *self.scan.lock().await = Scan::None;
     }
 
-    /// The records as they are now.
+    /// Returns the current records.
     pub(super) async fn read(&self) -> Result<Arc<Records>, StoreError> {
         let mut scan = self.scan.lock().await;
         let Scan::Running(kept) = &mut *scan else { return self.read_rows().await };

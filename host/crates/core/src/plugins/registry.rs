@@ -1,4 +1,4 @@
-//! The client of a package registry: a folder, or an index on a web server that is reached through egress.
+//! The client of a package registry: a folder, or an index on a web server, which is reached through egress.
 //!
 //! A registry is not trusted: the digest in the index and the signature of the package are checked. A malicious registry
 //! can only withhold packages.
@@ -24,12 +24,13 @@ pub use self::place::Place;
 
 /// The file name of the index.
 const INDEX: &str = "index.json";
-/// The index is fetched before any progress is shown, so it must not take long.
+/// The time-out of fetching the index or a signature. No progress is shown before the index has arrived, so it is
+/// short.
 const INDEX_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Enough for the largest package over 2 Mbit/s.
+/// The time-out of fetching a package: enough for the largest package at 2 Mbit/s.
 const PACKAGE_WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// Why the registry could not be used.
+/// The reason why the registry could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     #[error("cannot read {} of the registry", path.display())]
@@ -61,8 +62,8 @@ pub struct Web {
 }
 
 impl Registry {
-    /// The registry at `place`. Its server may have public addresses, the address that `place` names as a number, and those
-    /// in `allow_addresses`.
+    /// Creates a client of the registry at `place`. Its server may have public addresses, an address that `place` names
+    /// as a number, and addresses in `allow_addresses`.
     pub fn new(place: Place, allow_addresses: &[IpNet]) -> Registry {
         let named = place.named_address();
         match place {
@@ -70,7 +71,7 @@ impl Registry {
             Place::Web(url) => {
                 let network = Network {
                     allow_addresses: allow_addresses.iter().copied().chain(named).collect(),
-                    // Settings take http:// for loopback addresses only.
+                    // Settings accept http:// for loopback addresses only.
                     allow_http: url.scheme() == "http",
                 };
                 let options = EgressOptions { response_body_bytes_max: PACKAGE_BYTES_MAX, ..EgressOptions::default() };
@@ -80,13 +81,13 @@ impl Registry {
         }
     }
 
-    /// The current index.
+    /// Reads the current index.
     pub async fn index(&self) -> Result<Index, RegistryError> {
         let bytes = self.fetch(INDEX, INDEX_BYTES_MAX, INDEX_WAIT_MAX).await?;
         Ok(Index::parse(&bytes)?)
     }
 
-    /// The package that an entry of the index names.
+    /// Reads the package that an entry of the index names.
     pub async fn package(&self, entry: &IndexEntry) -> Result<Vec<u8>, RegistryError> {
         let bytes_max = usize::try_from(entry.size).map_or(PACKAGE_BYTES_MAX, |size| size.min(PACKAGE_BYTES_MAX));
         let package = self.fetch(&entry.file, bytes_max, PACKAGE_WAIT_MAX).await?;
@@ -97,12 +98,12 @@ impl Registry {
         Err(RegistryError::Other { file: entry.file.clone(), found, named: entry.sha256.clone() })
     }
 
-    /// The signature of the package that an entry of the index names.
+    /// Reads the signature of the package that an entry of the index names.
     pub async fn signature(&self, entry: &IndexEntry) -> Result<Vec<u8>, RegistryError> {
         self.fetch(&entry.signature, SIGNATURE_BYTES_MAX, INDEX_WAIT_MAX).await
     }
 
-    /// `file` is a validated name: that of the index, or one from the index.
+    /// Reads a file of the registry. `file` is a validated name: that of the index, or one from the index.
     async fn fetch(&self, file: &str, bytes_max: usize, wait: Duration) -> Result<Vec<u8>, RegistryError> {
         match self {
             Registry::Folder(folder) => {
@@ -135,7 +136,7 @@ impl Web {
 
 fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, RegistryError> {
     let failed = |source| RegistryError::Read { path: path.to_owned(), source };
-    // Do not follow a link out of the folder, and do not block on a pipe.
+    // These flags reject a symbolic link and do not block on a pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
     let file = File::from(file);

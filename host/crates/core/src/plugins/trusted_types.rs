@@ -12,14 +12,14 @@ pub struct TrustedTypes {
 }
 
 impl TrustedTypes {
-    /// Whether the key may install plugins of this type.
+    /// Returns whether the key may install plugins of this type.
     pub fn include(&self, id: &ResourceTypeId) -> bool {
         self.globs.iter().any(|glob| match_glob(id.as_str(), &folded(glob)))
     }
 }
 
-/// The glob with `-` and `_` as equivalent characters: names of plugins have no `_`, but types often do. Text in brackets,
-/// where `-` makes a range, does not change.
+/// Returns the glob with `-` and `_` made equivalent, because plugin names cannot have `_`, but types often do. Text in
+/// brackets, where `-` makes a range, does not change.
 fn folded(glob: &str) -> String {
     let mut folded = String::with_capacity(glob.len());
     let mut rest = glob;
@@ -35,7 +35,8 @@ fn folded(glob: &str) -> String {
     folded
 }
 
-/// The length of the bracket expression at the start of `text`; `None` if it is not closed, so that `[` is literal.
+/// Returns the length of the bracket expression at the start of `text`. Returns `None` if it is not closed; then `[` is
+/// literal.
 fn brackets(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('[')?;
     let inside = inside.strip_prefix('!').unwrap_or(inside);

@@ -1,4 +1,4 @@
-//! One version of a plugin: manifest, policy rules, schemas, translations and component, checked as a whole.
+//! One version of a plugin: its manifest, policy rules, schemas, translations and component, checked together.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ use crate::checks::{pay_for_object, pay_for_text};
 use crate::plugins::folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::{Ceilings, built_in};
 
-/// The prefix of a warning about a limit that is newer than the version.
+/// The prefix of a warning about a limit that was introduced after the version.
 const EXCEEDS: &str = "over a limit for new versions:";
 
 /// One version of a plugin, ready to serve.
@@ -30,20 +30,20 @@ pub struct Plugin {
     pub component: Option<Component>,
     pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
-    /// The picture that the manifest names, if this version was read from its folder.
+    /// The icon that the manifest names, if this version was read from its folder.
     pub icon: Option<Icon>,
     pub warnings: Vec<String>,
-    /// The tools of other plugins that its manifest allows it to call.
+    /// The tools of other plugins that the manifest allows this plugin to call.
     pub calls: PatternSet,
 }
 
 impl Plugin {
-    /// SHA-256 of the component.
+    /// Returns the SHA-256 of the component.
     pub fn digest(&self) -> Option<&Digest> {
         self.component.as_ref().map(Component::digest)
     }
 
-    /// The egress scope of a call without a resource: the manifest's origins, over public https.
+    /// Returns the egress scope of a call without a resource: the manifest's origins, over https to public addresses.
     pub fn bare_scope(&self) -> Scope {
         Scope {
             api_base: None,
@@ -55,12 +55,13 @@ impl Plugin {
         }
     }
 
-    /// The warnings about limits that the next version must keep.
+    /// Returns the warnings about limits that the next version must meet.
     pub fn exceeds(&self) -> impl Iterator<Item = &String> {
         self.warnings.iter().filter(|warning| warning.starts_with(EXCEEDS))
     }
 
-    /// Whether its calls may make child calls: it calls tools or uses the sandbox, and each use of the sandbox is a call.
+    /// Returns whether its calls may make child calls: it calls tools or uses the sandbox, and each use of the sandbox
+    /// is a call.
     pub fn makes_calls(&self) -> bool {
         let capabilities = &self.manifest.executor.capabilities;
         self.name.as_str() == built_in::BOT
@@ -68,15 +69,15 @@ impl Plugin {
     }
 }
 
-/// A tool with everything about it compiled.
+/// A tool with its schemas and rules compiled.
 pub struct Tool {
     pub manifest: ToolManifest,
-    /// The plugin's own name of the tool; it differs from the name for a tool of a single resource.
+    /// The plugin's own name of the tool. It differs from the tool's name if the tool belongs to a single resource.
     pub own_name: ToolName,
     pub rules: ToolRules,
     pub input: InputSchema,
     pub output: Option<Arc<OutputSchema>>,
-    /// Whether bots can neither see nor call it: only a host function that plugins import calls it.
+    /// Whether bots can neither see nor call the tool. Only a host function that plugins import calls it.
     pub is_hidden: bool,
     /// See [`Tool::schema_texts`].
     schema_texts: OnceLock<SchemaTexts>,
@@ -89,8 +90,8 @@ pub struct SchemaTexts {
 }
 
 impl Tool {
-    /// The schemas as JSON text. They are written on the first access, because most tools are listed far more often than
-    /// they change.
+    /// Returns the schemas as JSON text. They are serialized on the first access, because most tools are listed far
+    /// more often than they change.
     pub fn schema_texts(&self, effort: &Effort) -> Result<&SchemaTexts, Overrun> {
         match self.schema_texts.get() {
             Some(texts) => pay_for_text(texts.input.as_str(), effort)?,
@@ -102,8 +103,8 @@ impl Tool {
         }))
     }
 
-    /// Compiles schemas and rules; the error names the field. The parser has checked new schemas by the current limits, a
-    /// stored one may exceed them.
+    /// Compiles schemas and rules. An error names the field. The parser has checked new schemas against the current
+    /// limits; a stored schema may exceed them.
     pub fn compile(
         manifest: ToolManifest,
         own_name: ToolName,
@@ -121,7 +122,7 @@ impl Tool {
     }
 }
 
-/// Why a version cannot be loaded.
+/// The reason why a version cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("{}", with_causes(.0))]
@@ -151,18 +152,18 @@ pub(super) fn sha256(bytes: &[u8]) -> Digest {
     format!("sha256:{}", hex::encode(hash)).parse().expect("64 lower-case hex digits")
 }
 
-/// Parses a manifest, which compiles its schemas, off the serving threads.
+/// Parses a manifest and compiles its schemas, on threads that serve no requests.
 pub(super) async fn parse(text: String) -> Result<Manifest, LoadError> {
     compiling(move || monstrum_manifest::parse(MANIFEST, &text)).await?.map_err(LoadError::from)
 }
 
-/// Parses the manifest of a recorded version, which an earlier release may have accepted with wider limits.
+/// Parses the manifest of a recorded version, which an earlier release may have accepted under wider limits.
 pub(super) async fn parse_stored(text: String) -> Result<Manifest, LoadError> {
     compiling(move || monstrum_manifest::parse_stored(MANIFEST, &text)).await?.map_err(LoadError::from)
 }
 
-/// Runs work that is slow for large schemas off the serving threads, at most as many at the same time as there are
-/// processors.
+/// Runs work that is slow for large schemas on threads that serve no requests, at most as many tasks at once as there
+/// are processors.
 async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
     static MANIFESTS: Beside = Beside::new();
     MANIFESTS.run(work).await.map_err(|_| LoadError::Unexpected)
@@ -180,7 +181,7 @@ fn tools(manifest: &Manifest) -> Result<Vec<Arc<Tool>>, LoadError> {
         .collect()
 }
 
-/// The warnings about schemas of `tools` that exceed the current limits. A new manifest has none.
+/// Returns the warnings about schemas of `tools` that exceed the current limits. A new manifest has none.
 fn exceeds(tools: &[Arc<Tool>]) -> impl Iterator<Item = String> + '_ {
     tools.iter().flat_map(|tool| {
         let output = tool.output.as_ref().map_or(&[][..], |output| output.exceeds());
@@ -210,7 +211,7 @@ pub async fn build(
         Ok::<_, LoadError>((manifest, locales, tools, warnings, calls))
     });
     let (manifest, locales, tools, warnings, calls) = compiled.await??;
-    // The trial start uses the memory limit of later calls.
+    // The trial start has the memory limit of later calls.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
     Ok(Plugin {

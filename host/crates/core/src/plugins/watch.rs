@@ -1,7 +1,7 @@
 //! Detects new, changed and removed plugins in the plugins folder.
 //!
-//! The folder is polled, because not every file system reports changes. A plugin that is being copied changes with each
-//! poll; it is reported after it has been unchanged for a while.
+//! The folder is polled, because not every file system reports changes. While a plugin is copied, it changes between
+//! polls. It is reported once it has been unchanged for a while.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,22 +10,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a plugin must be unchanged. Copying a file changes it again within a fraction of this time.
+/// The time for which a plugin must be unchanged. A program that copies files changes it again within a fraction of
+/// this time.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
-/// The most files of one plugin that are polled. A plugin has a dozen files; a copied source tree has thousands.
+/// The maximum number of files of one plugin that are polled. A plugin has about a dozen files; a copied source tree
+/// has thousands.
 const FILES_MAX: usize = 2000;
-/// The deepest polled folder: translations are at depth one.
+/// The maximum depth of polled folders. Translations are at depth one.
 const DEPTH_MAX: usize = 4;
 
 /// A hash of the names, sizes, times and owners of everything in a plugin's folder.
 type Fingerprint = u64;
 
-/// The last state of the plugins folder.
+/// The last known state of the plugins folder.
 pub struct Watch {
     dir: PathBuf,
     /// The reported state of each plugin.
     reported: BTreeMap<String, Fingerprint>,
-    /// The changed plugins: the new state, `None` for a removed plugin, and the time since which it is unchanged.
+    /// The plugins that are changing: the new state, which is `None` for a removed plugin, and the time of the last
+    /// change.
     changing: BTreeMap<String, (Option<Fingerprint>, Instant)>,
 }
 
@@ -35,12 +38,13 @@ impl Watch {
         Watch { dir: dir.to_owned(), reported: fingerprints(dir).unwrap_or_default(), changing: BTreeMap::new() }
     }
 
-    /// Reports a plugin as changed again, because it could not be loaded.
+    /// Makes a later poll report a plugin again, because it could not be loaded.
     pub fn forget(&mut self, name: &str) {
         self.reported.remove(name);
     }
 
-    /// Polls the folder: the names of the plugins that have changed and are stable again. Each change is reported once.
+    /// Polls the folder and returns the names of the plugins that have changed and are stable again. Each change is
+    /// reported once.
     pub fn poll(&mut self, now: Instant) -> io::Result<Vec<String>> {
         let seen = fingerprints(&self.dir)?;
         let names = seen.keys().chain(self.reported.keys());
@@ -83,7 +87,7 @@ fn fingerprints(dir: &Path) -> io::Result<BTreeMap<String, Fingerprint>> {
     Ok(found)
 }
 
-/// Hashes an entry. An unreadable entry is hashed by its path only: it may just have been removed.
+/// Hashes an entry. If an entry cannot be read, only its path is hashed, since it may just have been removed.
 fn describe(path: &Path, depth: usize, left: &mut usize, into: &mut DefaultHasher) {
     path.hash(into);
     let Ok(metadata) = path.symlink_metadata() else { return };

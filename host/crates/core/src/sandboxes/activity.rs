@@ -16,12 +16,12 @@ pub(super) struct Activities {
 
 struct Use {
     count: usize,
-    /// When the last use ended.
+    /// The time when the last use ended.
     ended_at: UtcMillis,
     cut: CancellationToken,
 }
 
-/// One use, which ends when this is dropped.
+/// One use of a sandbox. It ends when this value is dropped.
 pub(super) struct Activity {
     of: Activities,
     id: SandboxInstanceId,
@@ -38,7 +38,7 @@ impl Activities {
         let fresh = || Use { count: 0, ended_at: self.clock.now(), cut: CancellationToken::new() };
         let used = uses.entry(id).or_insert_with(fresh);
         if used.cut.is_cancelled() {
-            // Earlier uses were cut off; this one was not.
+            // Earlier uses were cut off, but not this one.
             used.cut = CancellationToken::new();
         }
         used.count += 1;
@@ -49,31 +49,31 @@ impl Activities {
         self.uses.lock().get(&id).is_some_and(|used| used.count > 0)
     }
 
-    /// Ends the uses of a sandbox that is to be stopped or deleted.
+    /// Cuts off the uses of a sandbox that will be stopped or deleted.
     pub(super) fn cut(&self, id: SandboxInstanceId) {
         if let Some(used) = self.uses.lock().get(&id) {
             used.cut.cancel();
         }
     }
 
-    /// Ends all uses.
+    /// Cuts off all uses.
     pub(super) fn cut_all(&self) {
         self.uses.lock().values().for_each(|used| used.cut.cancel());
     }
 
-    /// The times of use that are to be stored, of each sandbox that is or was in use.
+    /// Takes the times of use to be stored, one for each sandbox that is or was in use.
     pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
         let now = self.clock.now();
         let mut uses = self.uses.lock();
         let at = |used: &Use| if used.count > 0 { now } else { used.ended_at };
         let mut noted: Vec<_> = uses.iter().map(|(id, used)| (*id, at(used))).collect();
-        // One order for all hosts, so that two writing hosts do not deadlock.
+        // Sorted in the same order on all hosts, so that two hosts that write at the same time do not deadlock.
         noted.sort_unstable_by_key(|(id, _)| *id);
         uses.retain(|_, used| used.count > 0);
         noted
     }
 
-    /// Puts times back that could not be stored, unless the sandbox is in use again.
+    /// Puts back times that could not be stored, except for sandboxes that have been used again since.
     pub(super) fn put_back(&self, noted: Vec<(SandboxInstanceId, UtcMillis)>) {
         let mut uses = self.uses.lock();
         for (id, ended_at) in noted {

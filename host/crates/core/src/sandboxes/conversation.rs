@@ -2,10 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
-/// The longest part of a conversation's name, in bytes: more than any id of a chat system.
+/// The maximum number of bytes of each part of a conversation's name: more than any id of a chat system has.
 pub const PART_BYTES_MAX: usize = 256;
 
-/// A text that cannot be a part of a conversation.
+/// The error for a text that cannot be a part of a conversation's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{part}` must have 1 to {PART_BYTES_MAX} bytes and no control characters")]
 pub struct InvalidConversation {
@@ -49,8 +49,8 @@ impl Conversation {
         &self.chat_id
     }
 
-    /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}`. Two conversations can have the same id, so
-    /// it names a sandbox but does not prove whose it is.
+    /// Returns the first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}`. Two conversations can have the
+    /// same id, so it names a sandbox but does not prove that a conversation owns it.
     pub fn sandbox_id(&self) -> String {
         let digest = Sha256::digest(format!("{}-{}-{}", self.app_id, self.user_id, self.chat_id));
         hex::encode(&digest[..8])

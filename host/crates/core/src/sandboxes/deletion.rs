@@ -1,4 +1,4 @@
-//! Deleting sandboxes: the request is answered at once, and the deletion is retried until it succeeds.
+//! Deletes sandboxes. A request is answered at once, and the deletion is retried until it succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +10,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AccessError, LEASE_MS, Sandboxes, name, operation, within};
 
-/// How often the host looks for deletions that other hosts have requested, or that are due for a retry.
+/// The interval at which the host looks for deletions that other hosts have requested or that are due for a retry.
 const POLL: Duration = Duration::from_secs(5);
-/// The longest deletion: a provider deletes files of some GiB faster.
+/// The time-out of a deletion. A provider deletes files of some GiB faster.
 const DELETE_MAX: Duration = Duration::from_secs(60);
-/// The delay after a first failure. It doubles with each further failure, up to the maximum.
+/// The delay after a first failure, in milliseconds. It doubles with each further failure, up to the maximum.
 const BACK_OFF_MS: i64 = 5_000;
 const BACK_OFF_MS_MAX: i64 = 300_000;
-/// How many are deleted at the same time: one that hangs does not delay the others, and deleting a whole app does not
-/// overload the provider.
+/// The number of deletions that run at the same time. With several, one that hangs does not delay the others; the limit
+/// keeps the deletion of a whole app from overloading the provider.
 const AT_ONCE: usize = 8;
-/// The most deletions of one round.
+/// The maximum number of deletions in one round.
 const JOBS_MAX: u32 = 100;
 
 impl Sandboxes {
-    /// Marks a sandbox for deletion. With a bot, only a sandbox of that bot. A sandbox in deletion stays as it is.
+    /// Marks a sandbox for deletion. With a bot, the sandbox must belong to that bot. A sandbox that is already marked
+    /// does not change.
     pub async fn delete(
         &self,
         workspace: WorkspaceId,
@@ -37,7 +38,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Marks the sandbox of a conversation for deletion, and returns how many there were.
+    /// Marks the sandbox of a conversation for deletion, and returns the number of sandboxes marked.
     pub async fn delete_conversation(
         &self,
         workspace: WorkspaceId,
@@ -50,7 +51,7 @@ impl Sandboxes {
         Ok(deleted)
     }
 
-    /// Marks all sandboxes of an app for deletion, and returns how many there were.
+    /// Marks all sandboxes of an app for deletion, and returns the number of sandboxes marked.
     pub async fn delete_app(
         &self,
         workspace: WorkspaceId,
@@ -62,7 +63,7 @@ impl Sandboxes {
         Ok(deleted)
     }
 
-    /// Notifies that deletions are due, for example of the sandboxes of a deleted bot.
+    /// Signals that deletions are due, for example of the sandboxes of a deleted bot.
     pub fn deletions_are_due(&self) {
         self.deletion.notify_one();
     }
@@ -90,7 +91,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Tries one deletion, unless another host does or its retry is not due.
+    /// Tries one deletion, unless another host is working on it or its retry is not due.
     pub(super) async fn delete_if_due(self: &Arc<Self>, row: SandboxRow) {
         let now = self.clock.now();
         if row.is_claimed(now) || row.next_attempt_at.is_some_and(|at| now < at) {

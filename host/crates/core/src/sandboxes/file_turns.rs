@@ -1,7 +1,8 @@
-//! Turns of file requests: a limit of the bytes of files and bodies in memory, in all, for a workspace and for an API key.
+//! Turns of file requests. They limit the bytes of files and bodies in memory: for the host, for a workspace and for an
+//! API key.
 //!
-//! A turn costs as many bytes as its request may hold. While half of all bytes are in use, only a workspace that uses none
-//! gets a turn, so that a few busy workspaces cannot block the others. Small requests need no turn.
+//! A turn costs as many bytes as its request may hold. While half of all bytes are in use, only a workspace that holds
+//! no turn gets one, so that a few busy workspaces cannot block the others. Small requests need no turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,19 +15,20 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A request that holds at most this much needs no turn: the limit of connections bounds the total of these.
+/// A request that holds fewer bytes than this needs no turn, because the limit of connections bounds the memory of such
+/// requests.
 pub const FREE_BYTES: usize = 1 << 20;
-/// How long a request waits for its turn: as long as a call waits for admission.
+/// The time-out of a request that waits for its turn: as long as a call waits for admission.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The limit of this host: eight of the largest files.
 const ALL_BYTES_MAX: usize = 8 * FILE_BYTES_MAX;
-/// Below this total, a workspace that holds a turn may get another; the rest is for workspaces that hold none.
+/// The total up to which a workspace that holds a turn may get another. The rest is for workspaces that hold none.
 const SHARED_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
 /// The limit of one workspace: half of the host's.
 const WORKSPACE_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
 /// The limit of one API key: the largest body, which is twice the largest file.
 const KEY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
-/// The longest queue. Further requests would not get their turn within [`WAIT_MAX`].
+/// The maximum length of the queue. Further requests would not get their turn within [`WAIT_MAX`].
 const WAITING_MAX: usize = 1024;
 
 /// The turns of this host.
@@ -38,7 +40,7 @@ struct Turns {
     all: usize,
     workspaces: HashMap<WorkspaceId, usize>,
     keys: HashMap<KeyId, usize>,
-    /// In the order of arrival.
+    /// The waiting requests, in order of arrival.
     waiting: VecDeque<(Claim, oneshot::Sender<Turn>)>,
 }
 
@@ -57,7 +59,8 @@ pub struct Turn {
 }
 
 impl FileTurns {
-    /// Waits until this many bytes may be held, at most [`WAIT_MAX`].
+    /// Waits until this many bytes may be held, at most [`WAIT_MAX`]. Returns `None` after that time, or if too many
+    /// requests wait.
     pub async fn enter(&self, workspace: WorkspaceId, key: KeyId, bytes: usize) -> Option<Turn> {
         let claim = Claim { workspace, key, bytes: bytes.min(KEY_BYTES_MAX) };
         let turn = {
@@ -95,7 +98,8 @@ impl FileTurns {
             let Some((_, waiting)) = turns.waiting.remove(next) else { return };
             turns.take(claim);
             if let Err(mut unwanted) = waiting.send(self.turn(claim)) {
-                // The request was cancelled. Dropping its turn here would lock the turns twice.
+                // The request was cancelled. If its turn returned the bytes when dropped, the mutex would be locked
+                // twice.
                 unwanted.is_returned = true;
                 turns.give_back(claim);
             }
@@ -184,7 +188,7 @@ mod tests {
         held.extend([enter(keys[1]).await, enter(keys[1]).await]);
         assert!(held.iter().all(Option::is_some));
         assert!(enter(keys[2]).await.is_none(), "four of a workspace");
-        // A body of unknown length may be larger than anything else.
+        // A body of unknown length counts as the largest.
         held.clear();
         assert!(turns.enter(workspace, keys[0], usize::MAX).await.is_some());
     }

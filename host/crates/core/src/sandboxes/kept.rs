@@ -1,6 +1,6 @@
 //! The sandboxes that a workspace keeps, running or not, and the disk that they use on this host.
 //!
-//! The limits apply to new sandboxes only. Existing ones can always be resumed and deleted.
+//! The limits apply to new sandboxes only. Existing sandboxes can always be resumed and deleted.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use monstrum_types::{WorkspaceId, with_causes};
 use super::options::Options;
 use super::{AccessError, Sandboxes, within};
 
-/// From this percentage of a limit on, callers get a warning.
+/// The percentage of a limit from which on callers get a warning.
 const WARNED_PERCENT: u64 = 80;
 const GIB: u64 = 1 << 30;
-/// The longest count; other starts wait for it.
+/// The time-out of a count. Other starts wait for it.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 
 /// The sandboxes and bytes that one workspace keeps.
@@ -23,13 +23,13 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Why the workspace gets no further sandbox; `None` if it is below its limits.
+    /// Returns the reason why the workspace gets no further sandbox, or `None` if it is below its limits.
     pub fn refusal(self, options: &Options) -> Option<String> {
         let is_over = self.sandboxes >= u64::from(options.kept_max) || self.bytes >= bytes_max(options);
         is_over.then(|| format!("this workspace keeps {}; delete finished conversations", self.words(options)))
     }
 
-    /// The warning for callers; `None` far from the limits.
+    /// Returns the warning for callers, or `None` if the workspace is not near its limits.
     pub fn warning(self, options: &Options) -> Option<String> {
         let is_near = |kept: u64, max: u64| u128::from(kept) * 100 >= u128::from(max) * u128::from(WARNED_PERCENT);
         let is_near = is_near(self.sandboxes, options.kept_max.into()) || is_near(self.bytes, bytes_max(options));
@@ -44,7 +44,7 @@ impl Kept {
 
     fn words(self, options: &Options) -> String {
         let Options { kept_max, kept_gib, .. } = options;
-        // Tenths are rounded down, so that a limit that is not reached never looks reached.
+        // Tenths are rounded down, so that the text shows a limit as reached only when it is.
         let tenths = self.bytes / (GIB / 10);
         format!(
             "{} of {kept_max} sandboxes (--sandbox-kept-max) and {}.{} of {kept_gib} GiB (--sandbox-kept-gib)",
@@ -67,7 +67,7 @@ impl Sandboxes {
         Ok(Kept { sandboxes, bytes })
     }
 
-    /// The warning for a caller whose call has started a sandbox. A failed count does not fail the call.
+    /// Returns the warning for a caller whose call has started a sandbox. A failed count does not fail the call.
     pub(super) async fn warning(&self, workspace: WorkspaceId) -> Option<String> {
         match self.kept_by(workspace).await {
             Ok(kept) => kept.warning(&self.options),

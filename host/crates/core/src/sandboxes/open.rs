@@ -1,4 +1,4 @@
-//! A sandbox in use: its commands and files.
+//! The commands and files of a sandbox in use.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use monstrum_store::SandboxRow;
 use super::activity::Activity;
 use super::{AccessError, Sandboxes, name};
 
-/// How often a sandbox that the provider reports as not running is started before the error is returned.
+/// The number of times that a sandbox which the provider reports as not running is started before the error is
+/// returned.
 const REVIVED_MAX: u32 = 3;
 
 /// A running sandbox. It counts as in use while this value, or a stream of it, exists.
@@ -30,12 +31,12 @@ impl Open {
         Open { name: name(&row), sandboxes, row, activity: Arc::new(activity), warning }
     }
 
-    /// The row at the time when the sandbox was opened.
+    /// Returns the row at the time when the sandbox was opened.
     pub fn row(&self) -> &SandboxRow {
         &self.row
     }
 
-    /// A warning that the workspace is near a limit, if opening has started the sandbox.
+    /// Returns a warning if opening has started the sandbox and the workspace is near a limit.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -43,7 +44,7 @@ impl Open {
     /// Runs a command. Dropping the future ends the command and everything that it has started.
     pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, AccessError> {
         self.ask(|provider, name| {
-            // With each attempt, since the sandbox may have been restarted in between.
+            // Done for each attempt, since the sandbox may have been restarted in between.
             self.sandboxes.quiet.lock().remove(&self.row.id);
             provider.exec(name, request.clone(), feed.clone())
         })
@@ -55,17 +56,17 @@ impl Open {
         self.ask(|provider, name| provider.list_dir(name, path)).await
     }
 
-    /// One entry; a link is not followed.
+    /// Returns one entry. A link is not followed.
     pub async fn stat(&self, path: &str) -> Result<FileEntry, AccessError> {
         self.ask(|provider, name| provider.stat(name, path)).await
     }
 
-    /// The entry that a path leads to; links are followed.
+    /// Returns the entry that a path leads to. Links are followed.
     pub async fn target(&self, path: &str) -> Result<FileEntry, AccessError> {
         self.ask(|provider, name| provider.target(name, path)).await
     }
 
-    /// The content of a file, and its entry at the time when it was opened.
+    /// Returns the content of a file, and its entry at the time when it was opened.
     pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), AccessError> {
         let (entry, content) = self.ask(|provider, name| provider.read(name, path)).await?;
         Ok((entry, self.used_by(content)))
@@ -81,12 +82,12 @@ impl Open {
         self.ask(|provider, name| provider.mkdir(name, path)).await
     }
 
-    /// Removes an entry; a folder with all its content.
+    /// Removes an entry. A folder is removed with all its content.
     pub async fn remove(&self, path: &str) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.remove(name, path)).await
     }
 
-    /// Moves an entry; an existing file is replaced.
+    /// Moves an entry. An existing file at the target is replaced.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.rename(name, from, to)).await
     }
@@ -97,8 +98,8 @@ impl Open {
         Ok(self.used_by(archive))
     }
 
-    /// Asks the provider, unless this use is cut off first. If the sandbox does not run, the request has had no effect: the
-    /// sandbox is started and the request repeated.
+    /// Sends a request to the provider, unless this use is cut off first. If the sandbox does not run, the request has
+    /// had no effect; then the sandbox is started and the request repeated.
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a dyn SandboxProvider, &'a SandboxName) -> BoxFuture<'a, Result<T, SandboxError>>,
@@ -113,7 +114,7 @@ impl Open {
             };
             let does_not_run = match &answered {
                 Err(SandboxError::Conflict(_)) => true,
-                // Either a file is missing, or the whole sandbox.
+                // Either a file or the whole sandbox is missing.
                 Err(SandboxError::NotFound(_)) => provider.inspect(&self.name).await?.is_none(),
                 _ => false,
             };
@@ -125,8 +126,8 @@ impl Open {
         }
     }
 
-    /// The stream as a use of the sandbox. If the use is cut off, the stream ends with an error, so that a part is never
-    /// taken for the whole.
+    /// Counts the stream as a use of the sandbox. If the use is cut off, the stream ends with an error, so that a
+    /// client never mistakes a part for the whole.
     fn used_by(&self, stream: ByteStream) -> ByteStream {
         let start = Some((stream, Arc::clone(&self.activity)));
         let next = async |state: Option<(ByteStream, Arc<Activity>)>| {

@@ -5,42 +5,43 @@ use std::time::Duration;
 
 use monstrum_sandbox::Limits;
 
-/// Seconds without use: at least a few times the resolution of the times of use, at most a day.
+/// Range of the idle time in seconds: from a few times the resolution of the stored times of use to a day.
 pub const IDLE_S: RangeInclusive<u32> = 5..=86_400;
-/// A twentieth of a processor still answers; no machine has more processors than the maximum.
+/// Range of the processor time in thousandths: with a twentieth of a processor a sandbox still answers, and no machine
+/// has more processors than the maximum.
 pub const CPU_MILLIS: RangeInclusive<u32> = 50..=1_024_000;
-/// A shell and its commands need at least the minimum.
+/// Range of the memory in MiB. A shell and its commands need at least the minimum.
 pub const MEMORY_MIB: RangeInclusive<u32> = 32..=1_048_576;
-/// A file system to work in needs at least the minimum.
+/// Range of the disk in MiB. A usable file system needs at least the minimum.
 pub const DISK_MIB: RangeInclusive<u32> = 32..=4_194_304;
-/// /tmp is in memory.
+/// Range of the size of /tmp in MiB. /tmp is in memory.
 pub const TMP_MIB: RangeInclusive<u32> = 1..=1_048_576;
-/// A shell with a pipe needs at least the minimum.
+/// Range of the number of processes. A shell with a pipe needs at least the minimum.
 pub const PROCESSES: RangeInclusive<u32> = 16..=65_536;
 
 /// The options of the sandboxes of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a sandbox may be unused before it is stopped, unless its workspace sets another time.
+    /// The time for which a sandbox may be unused before it is stopped, unless its workspace sets another.
     pub idle: Duration,
     /// The interval between two searches for idle sandboxes.
     pub sweep: Duration,
     /// The limits of one sandbox, unless its workspace sets others.
     pub limits: Limits,
-    /// The most sandboxes that run at the same time on this host.
+    /// The maximum number of sandboxes that run on this host at the same time.
     pub running_max: u32,
     /// Percent of `running_max` that one workspace may use while other workspaces may use sandboxes too.
     pub share_workspace: u32,
     /// Percent of `running_max` that one bot may use while other bots may use sandboxes too.
     pub share_bot: u32,
-    /// The most sandboxes that one workspace keeps, whether they run or not.
+    /// The maximum number of sandboxes that one workspace keeps, running or not.
     pub kept_max: u32,
-    /// The most disk of this host that the sandboxes of one workspace use.
+    /// The maximum disk space of this host that the sandboxes of one workspace use, in GiB.
     pub kept_gib: u32,
 }
 
 impl Default for Options {
-    /// Five minutes each; as many sandboxes at the same time as fit into the memory of a large machine.
+    /// Five minutes for both times, and as many sandboxes at the same time as fit into the memory of a large machine.
     fn default() -> Self {
         Options {
             idle: Duration::from_secs(300),

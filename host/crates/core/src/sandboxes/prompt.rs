@@ -1,7 +1,7 @@
 //! The system prompt of a bot: its own text, and the paragraph about its sandbox that the platform appends.
 //!
-//! The paragraph states what the provider really has: a model that tries a missing program or a closed network wastes its
-//! own time and the user's.
+//! The paragraph states what the provider really offers, because a model that tries a missing program or a closed
+//! network wastes its own time and the user's.
 
 use monstrum_sandbox::{
     Capabilities, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, Limits, Network, SandboxError, Spec, WORKSPACE,
@@ -10,7 +10,7 @@ use monstrum_sandbox::{
 use crate::language::UiLanguage;
 use crate::plugins::built_in::SHELL;
 
-/// The prompt of a bot: its own text, then the paragraph about its sandbox if it has one.
+/// Returns the prompt of a bot: its own text, then the paragraph about its sandbox if it has one.
 pub fn with_sandbox(own: &str, paragraph: Option<&str>) -> String {
     match paragraph {
         None => own.to_owned(),
@@ -19,7 +19,7 @@ pub fn with_sandbox(own: &str, paragraph: Option<&str>) -> String {
     }
 }
 
-/// The paragraph about a sandbox with this `spec`.
+/// Returns the paragraph about a sandbox with this `spec`.
 pub fn sandbox_paragraph(
     capabilities: Result<&Capabilities, SandboxError>,
     spec: Spec,
@@ -83,7 +83,7 @@ fn chinese(capabilities: &Capabilities, spec: Spec) -> String {
     )
 }
 
-/// Whether a sandbox reaches public addresses: `spec` allows it and the provider supports it.
+/// Returns whether a sandbox reaches public addresses, which `spec` must allow and the provider must support.
 fn reaches_out(capabilities: &Capabilities, spec: Spec) -> bool {
     spec.network == Network::Full && capabilities.networks.contains(&Network::Full)
 }

@@ -1,6 +1,6 @@
-//! Stopping idle sandboxes. The files stay, and the next call resumes the sandbox.
+//! Stops idle sandboxes. Their files stay, and the next call resumes the sandbox.
 //!
-//! A sandbox is stopped by its host; a shared sandbox by the host whose claim comes first.
+//! A sandbox is stopped by its own host. A shared sandbox is stopped by the host that claims it first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use super::settings::idle;
 use super::starting::TOUCH_MS;
 use super::{AccessError, LEASE_MS, Sandboxes, described, name, operation, within};
 
-/// The longest stop of a sandbox.
+/// The time-out of stopping a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// The longest health check of a provider, including its repairs.
+/// The time-out of a provider's health check, including its repairs.
 const HEALTH_MAX: Duration = Duration::from_secs(30);
-/// How many sandboxes are stopped at the same time.
+/// The number of sandboxes that are stopped at the same time.
 const AT_ONCE: usize = 8;
-/// How often rows that change during the stop are read again.
+/// The maximum number of passes over the rows, which may change while sandboxes are stopped.
 const LOOKS_MAX: usize = 5;
-/// How many rows are read at once.
+/// The number of rows that are read at once.
 const ROWS: u32 = 200;
 
 impl Sandboxes {
-    /// Stores the uses of this process until `stop`, for other hosts and for a later start.
+    /// Periodically stores the times of use of this process until `stop`, for other hosts and for a later start.
     pub async fn follow_uses(self: Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(TOUCH_MS.unsigned_abs()));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -41,7 +41,7 @@ impl Sandboxes {
         }
     }
 
-    /// Stores the uses of this process.
+    /// Stores the times of use of this process.
     pub async fn note_uses(&self) -> Result<(), StoreError> {
         let uses = self.activities.take();
         if uses.is_empty() {
@@ -68,12 +68,13 @@ impl Sandboxes {
         }
     }
 
-    /// Notifies that the settings of a workspace have changed: sandboxes with a network that it no longer allows are stopped.
+    /// Signals that the settings of a workspace have changed. Sandboxes with a network that it no longer allows are
+    /// stopped.
     pub fn settings_have_changed(&self) {
         self.sweep.notify_one();
     }
 
-    /// Notifies that switches of bots may have changed, on this host or another.
+    /// Signals that sandbox switches of bots may have changed, on this host or another.
     pub fn switches_may_have_changed(&self) {
         self.switched.notify_one();
     }
@@ -112,8 +113,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Stops every sandbox that was unused for longer than its workspace allows, and every sandbox with a network that its
-    /// workspace no longer allows. A failed stop is left to the next sweep.
+    /// Stops every sandbox that was unused for longer than its workspace allows, and every sandbox with a network that
+    /// its workspace no longer allows. A failed stop is left to the next sweep.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider() else { return Ok(()) };
         if let Err(error) = within(HEALTH_MAX, "looked at", provider.health()).await {
@@ -147,7 +148,7 @@ impl Sandboxes {
             return Ok(*ms);
         }
         let settings = match self.settings_of(of).await {
-            // Unreadable settings: the options of the server apply.
+            // The settings are unreadable, so the options of the server apply.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => WorkspaceSandbox::default(),
             settings => settings?,
         };
@@ -184,7 +185,7 @@ impl Sandboxes {
         futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;
     }
 
-    /// Stops the sandbox of an unchanged row; false if the row has changed.
+    /// Stops the sandbox of an unchanged row. Returns false if the row has changed.
     pub(super) async fn stop_row(self: &Arc<Self>, row: SandboxRow) -> Result<bool, AccessError> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move {
@@ -197,7 +198,7 @@ impl Sandboxes {
         })
     }
 
-    /// Stops the sandbox, for callers that cannot be cancelled.
+    /// Does the same as [`Self::stop_row`] on the caller's task, which must not be cancelled.
     pub(super) async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, AccessError> {
         let provider = self.provider.as_ref().map_err(|error| AccessError::from(error.clone()))?;
         let operation = operation();
@@ -209,7 +210,7 @@ impl Sandboxes {
         let stopped = within(STOP_MAX, "stopped", provider.stop(&name)).await;
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
-            // A running sandbox is still running; the state of any other is unknown.
+            // If the sandbox was running, it still is. Otherwise its state is unknown.
             Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(described(error))),
             Err(error) => (SandboxStatus::Error, Some(described(error))),
         };

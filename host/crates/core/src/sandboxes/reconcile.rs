@@ -1,5 +1,5 @@
-//! At the start, the provider's sandboxes are compared with the rows and the rows corrected. At shutdown, running sandboxes
-//! are stopped.
+//! Compares the provider's sandboxes with the rows when the server starts, and corrects the rows. At shutdown, stops
+//! running sandboxes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,28 +13,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AccessError, LEASE_MS, Sandboxes, has_run, name, operation, within};
 
-/// The longest listing of the provider's sandboxes.
+/// The time-out of listing the provider's sandboxes.
 const LIST_MAX: Duration = Duration::from_secs(30);
 /// The delay before a failed comparison is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// How many rows are read at once.
+/// The number of rows that are read at once.
 const ROWS: u32 = 500;
-/// How many sandboxes without a row are set aside at the same time.
+/// The number of sandboxes without a row that are set aside at the same time.
 const AT_ONCE: usize = 8;
-/// The longest time to set one aside.
+/// The time-out of setting one sandbox aside.
 const SET_ASIDE_MAX: Duration = Duration::from_secs(60);
-/// How long the files of a sandbox without a row are kept. The database may be an older copy than the files; a week is
-/// enough to notice that and to restore the right database.
+/// The time in milliseconds for which the files of a sandbox without a row are kept. The database may be an older copy
+/// than the files; a week is enough to notice that and to restore the right database.
 pub const ASIDE_KEPT_MS: i64 = 7 * 24 * 3600 * 1000;
 
 impl Sandboxes {
-    /// Marks all sandboxes of this host as stopped, because those of an earlier process have ended with it. The first request
-    /// must not find a row in state `running`. [`Sandboxes::reconcile`] then asks the provider for the real states.
+    /// Marks all sandboxes of this host as stopped, because those of an earlier process ended with it. The first
+    /// request must not find a row in state `running`. [`Sandboxes::reconcile`] then asks the provider for the real
+    /// states.
     pub async fn nothing_runs_yet(&self) -> Result<(), StoreError> {
         if self.is_shared { Ok(()) } else { self.store.stop_sandboxes_of_node(&self.node).await }
     }
 
-    /// Compares until that has succeeded once, or until `stop`.
+    /// Repeats the comparison until it has succeeded once, or until `stop`.
     pub async fn follow_start(self: Arc<Self>, stop: CancellationToken) {
         let mut is_logged = false;
         while let Err(error) = self.reconcile().await {
@@ -48,8 +49,8 @@ impl Sandboxes {
         }
     }
 
-    /// Compares the provider's sandboxes with the rows. A sandbox without a row is set aside, and a row gets the real state.
-    /// Rows of other hosts are not changed, since this provider does not know their sandboxes.
+    /// Compares the provider's sandboxes with the rows. Sandboxes without a row are set aside, and rows get the real
+    /// state. Rows of other hosts are not changed, since this provider does not know their sandboxes.
     pub async fn reconcile(self: &Arc<Self>) -> Result<(), AccessError> {
         let _comparing = self.comparing.write().await;
         let Ok(provider) = self.provider.as_ref() else { return self.nothing_runs().await };
@@ -100,14 +101,14 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// The rows of this host's sandboxes.
+    /// Reads the rows of this host's sandboxes of one provider.
     async fn rows(&self, provider: &str) -> Result<Vec<SandboxRow>, StoreError> {
         let mut rows = self.rows_of_all().await?;
         rows.retain(|row| row.provider == provider);
         Ok(rows)
     }
 
-    /// The rows of this host's sandboxes of all providers.
+    /// Reads the rows of this host's sandboxes of all providers.
     async fn rows_of_all(&self) -> Result<Vec<SandboxRow>, StoreError> {
         let mut rows: Vec<SandboxRow> = Vec::new();
         loop {
@@ -122,7 +123,7 @@ impl Sandboxes {
 
     async fn correct(&self, row: &SandboxRow, state: Option<State>) -> Result<(), StoreError> {
         let status = match (state, row.status) {
-            // The deletion continues.
+            // The deletion continues and sets the state itself.
             (_, SandboxStatus::Deleting) => return Ok(()),
             (Some(State::Running), SandboxStatus::Running) => return Ok(()),
             (Some(State::Running), _) => SandboxStatus::Running,
@@ -162,7 +163,8 @@ impl Sandboxes {
         Ok(restored.then_some(State::Stopped))
     }
 
-    /// Sets a sandbox without a row aside. It is not deleted, because the database may be a restored older copy.
+    /// Sets aside a sandbox without a row. It is not deleted, because the database may be an older copy that was
+    /// restored.
     async fn set_aside_unknown(&self, provider: &dyn SandboxProvider, name: &SandboxName) -> Result<(), AccessError> {
         if self.is_known(name, provider.name()).await? {
             return Ok(());
@@ -172,7 +174,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Deletes sandboxes that were set aside long enough ago. A failed deletion is left to the next time.
+    /// Deletes sandboxes that were set aside at least [`ASIDE_KEPT_MS`] ago. A failed deletion is left to the next
+    /// call.
     pub(super) async fn delete_aside(&self, provider: &dyn SandboxProvider) {
         let before = self.clock.now().plus_ms(-ASIDE_KEPT_MS);
         match within(SET_ASIDE_MAX, "deleted", provider.delete_aside(before)).await {
@@ -184,7 +187,7 @@ impl Sandboxes {
         }
     }
 
-    /// Whether any host has a row for the sandbox.
+    /// Returns whether any host has a row for the sandbox.
     async fn is_known(&self, name: &SandboxName, provider: &str) -> Result<bool, StoreError> {
         let rest = name.as_str().strip_prefix("ms-").unwrap_or_default();
         let Some((workspace, sandbox_id)) = rest.rsplit_once('-') else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! Places for running sandboxes: claiming one, and stopping an idle sandbox for it.
+//! Claims places for running sandboxes, and stops an idle sandbox if no place is free.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,16 +13,15 @@ use tokio::time::{Instant, timeout_at};
 use super::shares::{NoPlace, Others, Shares, Taken};
 use super::{AccessError, LEASE_MS, Sandboxes};
 
-/// How long a claim waits for others that make room, and how often it makes room again after another claim has taken
-/// the place.
+/// The maximum time that a claim waits for other claims that make room.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How often a claim frees a place that another claim then takes.
+/// The maximum number of attempts to make room and claim the place.
 const TRIES: usize = 3;
-/// How long an unused sandbox is protected from being stopped for another one.
+/// The time in milliseconds for which an unused sandbox is protected from being stopped in favour of another.
 const SPARED_MS: i64 = 60_000;
-/// How long a claim tries to make room.
+/// The time after which a claim starts no further attempt to make room.
 const MAKING_MAX: Duration = Duration::from_secs(5);
-/// How many rows are read at once.
+/// The number of rows that are read at once.
 const ROWS: u32 = 200;
 
 /// The result of a claim.
@@ -31,19 +30,19 @@ pub(super) enum Claimed {
     /// The row has changed.
     Moved,
     NoPlace(NoPlace),
-    /// The workspace keeps as many sandboxes as its limit allows; the message.
+    /// The workspace keeps as many sandboxes as its limit allows. The text is the message for the caller.
     Limit(String),
 }
 
-/// Whether a sandbox was stopped for this claim, so that the claim takes over its place.
+/// Whether a sandbox was stopped for this claim. If so, the claim takes over its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     New,
     OfAnother,
 }
 
-/// Where a place is missing. One claim at a time makes room in each: a bot or workspace at its share stops its own
-/// sandboxes, and must not block the claims of others.
+/// The scope in which a place is missing. In each scope, one claim at a time makes room. A bot or workspace at its
+/// share stops its own sandboxes, and must not block the claims of others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Room {
     Bot(BotId),
@@ -56,13 +55,13 @@ impl Room {
         match why {
             NoPlace::Bot => Room::Bot(row.bot_id),
             NoPlace::Workspace => Room::Workspace(row.workspace_id),
-            // These may stop sandboxes of other workspaces.
+            // Making room for these may stop sandboxes of other workspaces.
             NoPlace::Newcomers | NoPlace::All => Room::Host,
         }
     }
 }
 
-/// A lock for each room in which claims make room or wait to.
+/// One lock for each scope. The claim that makes room in a scope holds its lock.
 #[derive(Default)]
 pub(super) struct RoomLocks(parking_lot::Mutex<HashMap<Room, Arc<Mutex<()>>>>);
 
@@ -78,7 +77,8 @@ impl RoomLocks {
 }
 
 impl Sandboxes {
-    /// Claims a row that is still as `row` says, or adds it with a claim. If no place is free, an idle sandbox is stopped.
+    /// Claims a row that still matches `row`, or inserts it with a claim. If no place is free, an idle sandbox is
+    /// stopped.
     pub(super) async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, AccessError> {
         let until = Instant::now() + WAIT_MAX;
         let mut place = Place::New;
@@ -87,7 +87,7 @@ impl Sandboxes {
             let Claimed::NoPlace(why) = claimed else { break };
             let room = Room::of(why, row);
             let Ok(_one_at_a_time) = timeout_at(until, self.making_room.lock(room)).await else { break };
-            // The server may have begun to shut down.
+            // The server may have begun to shut down while this claim waited.
             self.provider()?;
             claimed = self.claim_in(room, row, is_new, operation, &mut place).await?;
             if matches!(claimed, Claimed::NoPlace(why) if Room::of(why, row) == room) {
@@ -97,8 +97,8 @@ impl Sandboxes {
         Ok(claimed)
     }
 
-    /// Claims a row and makes room for it in `room`, of which the caller holds the lock. It ends early when the place is
-    /// missing in another room.
+    /// Claims a row and makes room for it in `room`, whose lock the caller holds. Ends early if the place is missing in
+    /// another scope.
     async fn claim_in(
         &self,
         room: Room,
@@ -109,7 +109,7 @@ impl Sandboxes {
     ) -> Result<Claimed, AccessError> {
         for _ in 0..TRIES {
             match self.try_claim(row, is_new, operation, *place).await? {
-                // Another claim may take the place that was just made.
+                // Another claim may take the place before the next attempt.
                 Claimed::NoPlace(why) if Room::of(why, row) == room && self.make_room(row, why).await? => {
                     *place = Place::OfAnother;
                 }
@@ -133,7 +133,7 @@ impl Sandboxes {
             None => self.refusal(row, place).await?.map(Claimed::NoPlace),
         };
         if let Some(refused) = refused {
-            // Another call may have created this very sandbox and taken the place.
+            // Another call may have created the same sandbox and taken the place.
             let is_there = is_new
                 && self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some();
             return Ok(if is_there { Claimed::Moved } else { refused });
@@ -155,7 +155,7 @@ impl Sandboxes {
         Ok(if is_claimed { Claimed::Mine } else { Claimed::Moved })
     }
 
-    /// Why the sandbox of a row gets no place; `None` if it gets one.
+    /// Returns the reason why the sandbox of a row gets no place, or `None` if it gets one.
     async fn refusal(&self, row: &SandboxRow, place: Place) -> Result<Option<NoPlace>, StoreError> {
         let shares = Shares::of(&self.options);
         let taken = self.taken_but(row).await?;
@@ -164,7 +164,7 @@ impl Sandboxes {
             return Ok(shares.is_full(&taken).then_some(NoPlace::All));
         }
         let refused = shares.refusal(&taken, workspace, bot, Others { workspaces: true, bots: true });
-        // Only a refusal depends on whether there are others.
+        // The other two results are the same whether or not there are other users.
         if matches!(refused, None | Some(NoPlace::All)) {
             return Ok(refused);
         }
@@ -180,8 +180,8 @@ impl Sandboxes {
     }
 
     /// Stops a sandbox whose place `for_row` may take, and returns whether it found one. Sandboxes of bots and
-    /// workspaces over their share come first, then the one that is unused for longest. Those whose last stop failed
-    /// come last: each attempt takes time that the claim does not have.
+    /// workspaces that exceed their share are tried first, and among these the one that has been unused for longest.
+    /// Sandboxes whose last stop failed are tried last, because each attempt costs time that the claim does not have.
     async fn make_room(&self, for_row: &SandboxRow, why: NoPlace) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut idle: Vec<SandboxRow> = Vec::new();
@@ -196,7 +196,7 @@ impl Sandboxes {
         let (shares, taken) = (Shares::of(&self.options), self.taken_but(for_row).await?);
         let by = (for_row.workspace_id, for_row.bot_id);
         idle.retain(|row| {
-            // A sandbox in error occupies no place.
+            // A sandbox in state `error` occupies no place.
             row.status != SandboxStatus::Error
                 && !self.activities.is_active(row.id)
                 && shares.may_displace(&taken, why, by, (row.workspace_id, row.bot_id))
@@ -217,7 +217,7 @@ impl Sandboxes {
                     tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox is not stopped for another one");
                 }
             }
-            // Other claims are waiting.
+            // Other claims are waiting, so this one gives up.
             if begun.elapsed() > MAKING_MAX {
                 break;
             }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES, TMP_MIB};
 
-/// Settings that are out of range: their place, as a JSON pointer, and the expected range.
+/// Returns the settings that are out of range: a JSON pointer to each, and the message with the expected range.
 pub fn out_of_range(settings: &WorkspaceSandbox) -> Vec<(&'static str, String)> {
     let limits = settings.limits.unwrap_or_default();
     let checked: [(&str, Option<u32>, RangeInclusive<u32>); 7] = [
@@ -28,7 +28,7 @@ pub fn out_of_range(settings: &WorkspaceSandbox) -> Vec<(&'static str, String)> 
     checked.into_iter().filter_map(outside).collect()
 }
 
-/// The spec of a new or resumed sandbox: the workspace's settings, then those of the server.
+/// Returns the spec of a new or resumed sandbox. The workspace's settings take precedence over those of the server.
 pub(super) fn spec(settings: &WorkspaceSandbox, options: &Options) -> Spec {
     let (own, all) = (settings.limits.unwrap_or_default(), options.limits);
     let processes = own.processes.unwrap_or(all.processes);
@@ -43,15 +43,15 @@ pub(super) fn spec(settings: &WorkspaceSandbox, options: &Options) -> Spec {
     Spec { limits, network: settings.network.unwrap_or_default() }
 }
 
-/// How long a sandbox may be unused.
+/// Returns the time for which a sandbox may be unused before it is stopped.
 pub(super) fn idle(settings: &WorkspaceSandbox, options: &Options) -> Duration {
     settings.idle_s.map_or(options.idle, |seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The limits as a row stores them.
+/// Converts limits to the form in which a row stores them.
 pub(super) fn limits_json(limits: &Limits) -> Value {
     let Limits { cpu_millis, memory_mib, disk_mib, tmp_mib, processes, processes_per_exec } = *limits;
-    // Whole numbers are written as such.
+    // Whole numbers are written without a fraction.
     let quotient = |number: u32, by: u32| match number % by {
         0 => json!(number / by),
         _ => json!(f64::from(number) / f64::from(by)),
@@ -66,7 +66,7 @@ pub(super) fn limits_json(limits: &Limits) -> Value {
     })
 }
 
-/// The name of a network as a row stores it.
+/// Returns the name of a network as a row stores it.
 pub(super) fn word(network: Network) -> &'static str {
     match network {
         Network::None => "none",

@@ -1,7 +1,8 @@
 //! Shares of the places for running sandboxes.
 //!
-//! A running command is never ended for another bot, so shares apply when a place is taken: the fewer places are free, the
-//! fewer bots may take one. A bot or workspace that is the only possible user of sandboxes can take all places.
+//! A running command is never ended to make room for another bot, so shares are checked when a place is taken: the
+//! fewer places are free, the fewer bots may take one. A bot or workspace that is the only possible user of sandboxes
+//! can take all places.
 
 use std::collections::HashMap;
 
@@ -10,12 +11,12 @@ use monstrum_types::{BotId, WorkspaceId};
 
 use super::options::Options;
 
-/// A bot at its share must leave this fraction of all places free: one half. Each following fraction is smaller, so that
-/// the bots of one workspace do not block each other when the workspace itself must leave places free.
+/// The divisor that gives the part of all places that a bot at its share must leave free: one half. The parts below are
+/// smaller, so that the bots of one workspace do not block each other when the workspace itself must leave places free.
 const KEPT_FOR_BOTS: u64 = 2;
-/// A workspace at its share must leave one fourth free.
+/// The divisor for a workspace at its share, which must leave one fourth free.
 const KEPT_FOR_WORKSPACES: u64 = 4;
-/// One eighth is kept for workspaces that have no running sandbox.
+/// The divisor for the places that are kept for workspaces without a running sandbox: one eighth.
 const KEPT_FOR_NEWCOMERS: u64 = 8;
 
 /// The places of this host and the shares, counted in sandboxes.
@@ -34,14 +35,14 @@ pub(super) struct Taken {
     bots: HashMap<BotId, u64>,
 }
 
-/// Whether other workspaces or bots than the asking one may use sandboxes.
+/// Whether workspaces or bots other than the requesting one may use sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Others {
     pub workspaces: bool,
     pub bots: bool,
 }
 
-/// Why a claim gets no place.
+/// The reason why a claim gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
     /// The bot has its share; the free places are kept for other bots.
@@ -66,10 +67,10 @@ impl Shares {
         }
     }
 
-    /// Why `bot` gets no place; `None` if it gets one.
+    /// Returns the reason why `bot` gets no place, or `None` if it gets one.
     pub(super) fn refusal(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId, others: Others) -> Option<NoPlace> {
         let free = self.all.saturating_sub(taken.all);
-        // A fraction is at least one place; a single place is not divided.
+        // A fraction is at least one place, so that a single place is not divided.
         let leaves = |part: u64| free > (self.all / part).max(1);
         let (of_workspace, of_bot) = (taken.of_workspace(workspace), taken.of_bot(bot));
         if others.bots && of_bot >= self.bot && !leaves(KEPT_FOR_BOTS) {
@@ -83,19 +84,19 @@ impl Shares {
         }
     }
 
-    /// Whether every place is taken.
+    /// Returns whether every place is taken.
     pub(super) fn is_full(&self, taken: &Taken) -> bool {
         taken.all >= self.all
     }
 
-    /// How many of a bot and its workspace are over their share: 0 to 2.
+    /// Returns how many of the two, a bot and its workspace, exceed their share: 0 to 2.
     pub(super) fn excess(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId) -> u8 {
         u8::from(taken.of_workspace(workspace) > self.workspace) + u8::from(taken.of_bot(bot) > self.bot)
     }
 
-    /// Whether a sandbox of `of` may be stopped for `bot`, which got no place because of `why`. A bot or workspace at its share
-    /// may only replace its own sandboxes. If it is over its share and all places are taken, it may not even replace these,
-    /// since another bot may be waiting for them.
+    /// Returns whether a sandbox of `of` may be stopped for `bot`, which got no place because of `why`. A bot or
+    /// workspace at its share may only replace its own sandboxes. If it exceeds its share and all places are taken, it
+    /// may not even replace these, since another bot may be waiting for them.
     pub(super) fn may_displace(
         &self,
         taken: &Taken,
@@ -135,7 +136,7 @@ impl Taken {
 }
 
 impl NoPlace {
-    /// The error text for the caller.
+    /// Returns the error message for the caller.
     pub(super) fn words(self, options: &Options) -> String {
         let Options { running_max, share_workspace, share_bot, .. } = options;
         match self {
@@ -182,7 +183,7 @@ mod tests {
             self.shares.refusal(&Taken::of(&self.running), workspace, bot, others)
         }
 
-        /// Fills places until a refusal; returns how many, and the refusal.
+        /// Fills places until one is refused. Returns their number and the refusal.
         fn fill(&mut self, by: (WorkspaceId, BotId), others: Others) -> (u64, NoPlace) {
             let mut count = 0;
             loop {
@@ -206,7 +207,8 @@ mod tests {
 
     #[test]
     fn no_bot_shuts_out_another_of_its_workspace_nor_a_workspace_another() {
-        // One bot, then its workspace with any number of bots, then all workspaces with a place.
+        // The expected places of one bot, then of its workspace with any number of bots, then of all workspaces that
+        // hold a place.
         for (max, of_bot, of_workspace, of_two) in
             [(1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 3, 3), (8, 4, 6, 7), (64, 32, 48, 56)]
         {

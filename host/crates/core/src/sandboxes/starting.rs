@@ -1,4 +1,4 @@
-//! Finding or creating the sandbox of a conversation, and starting it.
+//! Finds or creates the sandbox of a conversation, and starts it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::room::Claimed;
 use super::settings::{limits_json, spec, word};
 use super::{AccessError, Conversation, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
-/// The longest start of a sandbox: far more than a working provider needs.
+/// The time-out of a start: far more than a working provider needs.
 const START_MAX: Duration = Duration::from_secs(60);
-/// The longest check whether the provider has the files of a sandbox.
+/// The time-out of the check whether the provider has the files of a sandbox.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// The longest that a call waits for other operations on its sandbox: one start, and the steps before it.
+/// The maximum time that a call waits for other operations on its sandbox: one start, and the steps before it.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// How long a call waits before it reads the row again, unless it is notified of a change earlier.
+/// The time after which a waiting call reads the row again, unless it is notified of a change earlier.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How old the stored time of the last use may be when the sandbox is used again.
+/// The age in milliseconds from which on the stored time of the last use is renewed when the sandbox is used again.
 const TOUCH_AGAIN_MS: i64 = 200;
-/// How old the stored time may be while the sandbox is in use. Less than half of the shortest idle time, so that no sweep
-/// stops a sandbox in use.
+/// The maximum age in milliseconds of the stored time while the sandbox is in use. It is less than half of the shortest
+/// idle time, so that no sweep stops a sandbox in use.
 pub(super) const TOUCH_MS: i64 = 2000;
 
 /// The sandbox that a caller asks for.
@@ -48,7 +48,7 @@ enum Step {
 }
 
 impl Sandboxes {
-    /// The running sandbox of a conversation, created if necessary.
+    /// Opens the sandbox of a conversation. It is created or started if necessary.
     pub async fn of_conversation(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -58,7 +58,7 @@ impl Sandboxes {
         self.enter(Sought::Conversation { workspace, bot, of: of.clone() }).await
     }
 
-    /// An existing sandbox, running.
+    /// Opens an existing sandbox. It is started if necessary.
     pub async fn open(self: &Arc<Self>, row: &SandboxRow) -> Result<Open, AccessError> {
         self.enter(Sought::Row { workspace: row.workspace_id, id: row.id }).await
     }
@@ -86,7 +86,7 @@ impl Sandboxes {
             moved.as_mut().enable();
             match self.step(&sought).await? {
                 Step::Entered(row, activity) => {
-                    // Counting is too slow for every use.
+                    // Counting takes too long to be done for every use.
                     let warning = if has_started { self.warning(row.workspace_id).await } else { None };
                     return Ok(Open::new(Arc::clone(self), *row, activity, warning));
                 }
@@ -96,7 +96,7 @@ impl Sandboxes {
                 }
                 Step::Again => {}
                 Step::Started => has_started = true,
-                // Notified or timed out: the row is read again.
+                // The row is read again after a notification or the time-out.
                 Step::Wait => drop(timeout(POLL_INTERVAL, moved).await),
             }
         }
@@ -138,7 +138,7 @@ impl Sandboxes {
         Ok(Step::Wait)
     }
 
-    /// The row of the conversation, or of another conversation with the same sandbox name.
+    /// Finds the row of the conversation, or of another conversation whose sandbox has the same name.
     async fn look_for(&self, workspace: WorkspaceId, of: &Conversation) -> Result<Option<SandboxRow>, AccessError> {
         let provider = self.provider()?.name();
         let named = self.store.sandbox_of_provider(workspace, provider, &of.sandbox_id()).await?;
@@ -164,21 +164,21 @@ impl Sandboxes {
         }
     }
 
-    /// Whether the sandbox runs with a network that its workspace no longer allows.
+    /// Returns whether the sandbox runs with a network that its workspace no longer allows.
     pub(super) async fn has_to_stop(&self, row: &SandboxRow) -> Result<bool, StoreError> {
         if row.network.as_deref() != Some(word(Network::Full)) {
             return Ok(false);
         }
         match self.settings_of(row.workspace_id).await {
             Ok(settings) => Ok(settings.network != Some(Network::Full)),
-            // Unreadable settings allow nothing.
+            // Unreadable settings allow no network.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Begins a use of a running sandbox. The row is read once more after the use is registered: a later deletion finds this
-    /// use and cuts it off, so that it never reaches a new sandbox of the same name.
+    /// Begins a use of a running sandbox. The row is read again after the use is registered. A later deletion thus
+    /// finds this use and cuts it off, so that the use never reaches a new sandbox of the same name.
     async fn use_running(&self, row: SandboxRow) -> Result<Step, AccessError> {
         let activity = self.activities.begin(row.id);
         let now = self.clock.now();
@@ -228,10 +228,10 @@ impl Sandboxes {
 
     async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, AccessError> {
         let _comparing = self.comparing.read().await;
-        // An unavailable provider must not change any row.
+        // If the provider is unavailable, no row must change.
         let provider = self.provider()?;
         provider.capabilities()?;
-        // This comes before the claim, which could stop another sandbox for one that cannot run.
+        // This check comes before the claim, which could stop another sandbox in favour of one that cannot run.
         if has_run(&row) && within(LOOK_MAX, "found", provider.inspect(&name(&row))).await?.is_none() {
             return self.find_files(provider.as_ref(), &row).await;
         }
@@ -250,7 +250,7 @@ impl Sandboxes {
         started
     }
 
-    /// Restores the files of a sandbox that were set aside. Without such files the sandbox is lost.
+    /// Restores the files of a sandbox that were set aside. If there are no such files, the sandbox is lost.
     async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, AccessError> {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
@@ -280,7 +280,7 @@ impl Sandboxes {
         settled: &SandboxSettled,
     ) -> Result<(), StoreError> {
         if !self.store.settle_sandbox(row.id, operation, from, settled).await? {
-            // The sandbox is marked for deletion by now; the deletion may continue.
+            // The sandbox has been marked for deletion meanwhile; the deletion may continue.
             self.store.release_sandbox(row.id, operation).await?;
             self.deletion.notify_one();
         }
@@ -335,7 +335,7 @@ impl Sandboxes {
     }
 }
 
-/// The state of a sandbox whose files are missing.
+/// Returns the state of a sandbox whose files are missing.
 fn lost() -> SandboxSettled {
     SandboxSettled {
         status: SandboxStatus::Lost,
@@ -346,15 +346,15 @@ fn lost() -> SandboxSettled {
     }
 }
 
-/// Logs the loss once.
+/// Logs the loss of a sandbox once.
 fn log_lost(row: &SandboxRow) {
     if row.status != SandboxStatus::Lost {
         tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not replaced by an empty one");
     }
 }
 
-/// Starts the sandbox of a row; `None` if it ran before and its files are gone. A new sandbox in its place would look to
-/// the caller like the old one.
+/// Starts the sandbox of a row. Returns `None` if it has run before and its files are missing, because the caller would
+/// mistake a new sandbox for the old one.
 async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) -> Result<Option<Ensured>, SandboxError> {
     let name = name(row);
     if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.restore(&name, row.created_at).await? {
@@ -363,7 +363,8 @@ async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) ->
     provider.ensure_running(&name, spec).await.map(Some)
 }
 
-/// Checks that a sandbox belongs to the conversation and the bot. Its name alone is ambiguous.
+/// Checks that a sandbox belongs to the conversation and the bot. Its name does not prove that, because it is
+/// ambiguous.
 fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), AccessError> {
     let is = |own: &Option<String>, named: &str| own.as_deref() == Some(named);
     let is_same_chat = is(&row.app_id, of.app_id()) && is(&row.chat_id, of.chat_id());

@@ -1,4 +1,4 @@
-//! What a binding may be made of, and the checks that it passes before it is stored.
+//! The inputs of bindings, and the checks that a binding passes before it is stored.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::operations::change::set;
 use crate::operations::{InputErrors, OperationError, rules, scope_warnings};
 use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
 
-/// A new row.
+/// Creates a row from an input.
 pub(super) fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis) -> BindingRow {
     BindingRow {
         id: BindingId::new(),
@@ -35,7 +35,7 @@ pub(super) fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: Ut
     }
 }
 
-/// `row` with what is named in its place.
+/// Returns `row` with the fields of the change replaced.
 pub(super) fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis) -> BindingRow {
     set(&mut row.role_id, change.role_id);
     set(&mut row.permissions, change.permissions.map(|permissions| permissions.map(|permissions| json!(permissions))));
@@ -51,9 +51,9 @@ pub(super) fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis
     row
 }
 
-/// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false where the
-/// scopes are those that were stored: a binding can be changed and disabled although its plugin no longer knows them.
-/// Answers what whoever saves it should know.
+/// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false if the
+/// stored scopes are kept: a binding can be changed and disabled even if its plugin no longer knows them. Returns
+/// warnings for the caller.
 pub(super) async fn check(
     app: &App,
     row: &BindingRow,
@@ -108,7 +108,7 @@ fn check_alone(errors: &mut InputErrors, row: &BindingRow, before: Option<&Bindi
     rules::patterns(errors, lists_of_binding(row), before.map(lists_of_binding).unwrap_or_default());
 }
 
-/// A key that the type does not have would deny every call of the binding, so it is refused here.
+/// Rejects scope keys that the type does not have. Such a key would deny every call of the binding.
 fn check_scopes(errors: &mut InputErrors, row: &BindingRow, dimensions: Option<&[ScopeDimension]>) {
     let keys = row.scope_constraints.as_object().into_iter().flatten().map(|(key, _)| key);
     for key in keys {

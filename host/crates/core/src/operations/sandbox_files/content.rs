@@ -1,5 +1,5 @@
-//! The content of a file or a folder on its way out. Content that breaks off is an error, so that a part is never taken for the
-//! whole.
+//! The content of a file or a folder while it is sent. If the content breaks off, the stream ends with an error, so
+//! that a client never mistakes a part for the whole.
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -7,7 +7,7 @@ use monstrum_sandbox::{ByteStream, SandboxError};
 
 use crate::sandboxes::AccessError;
 
-/// The stream once its first piece is there.
+/// Waits for the first piece of a stream, and returns the whole stream.
 pub(super) async fn begun(mut content: ByteStream) -> Result<ByteStream, AccessError> {
     match content.next().await {
         None => Ok(stream::empty().boxed()),
@@ -16,7 +16,8 @@ pub(super) async fn begun(mut content: ByteStream) -> Result<ByteStream, AccessE
     }
 }
 
-/// A file that is written to while it is read: its beginning as long as it was when it was opened, or an error.
+/// Limits the content of a file to the length that it had when it was opened. If the file becomes shorter while it is
+/// read, the stream ends with an error.
 pub(super) fn exactly(bytes: u64, content: ByteStream) -> ByteStream {
     let next = async |(mut content, left): (Option<ByteStream>, u64)| {
         let mut stream = content.take()?;

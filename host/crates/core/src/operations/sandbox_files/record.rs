@@ -1,4 +1,5 @@
-//! The audit's rows of what these routes read: whose key, which path and how much, never the content.
+//! The audit rows of reads through the file routes: the key, the path and the number of bytes or entries, but never the
+//! content.
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use crate::app::App;
 use crate::audit::{Entry, Reading};
 use crate::operations::{Caller, OperationError};
 
-/// The row of one request.
+/// The audit row of one request.
 pub struct Record(Entry);
 
 impl Record {
-    /// Has it on disk that a path is about to be read. Without that nothing is.
+    /// Writes the row of a read. It is on disk before the read begins. Fails if the audit cannot be written.
     pub(super) async fn begin(
         operation: &'static str,
         app: &App,
@@ -40,7 +41,8 @@ impl Record {
         Ok(Arc::new(Record(entry)))
     }
 
-    /// Records how it ended. `told` names what was read and counts it; it is on disk before it leaves.
+    /// Records the outcome of a read. `told` returns the name and the number of the things that were read. The row is
+    /// on disk before the answer leaves.
     pub(super) async fn ended<T>(
         &self,
         done: Result<T, OperationError>,
@@ -60,12 +62,13 @@ impl Record {
         Ok(answer)
     }
 
-    /// Records that nothing was read.
+    /// Records a read that failed.
     pub(super) fn failed(&self, error: &OperationError) {
         self.0.close_at_once(&CallOutcome::error(Code::Unavailable, error.to_string()));
     }
 
-    /// The content on its way. How much of it has left is recorded when it ends, or when its client takes no more.
+    /// Counts the content while it is sent. The number of bytes is recorded when the content ends or the client
+    /// disconnects.
     pub fn follow(self: &Arc<Self>, content: ByteStream, length: Option<u64>) -> ByteStream {
         let sent = Sent { record: Arc::clone(self), bytes: 0, length, is_recorded: false };
         let next = async |(mut content, mut sent): (ByteStream, Sent)| {
@@ -77,11 +80,11 @@ impl Record {
     }
 }
 
-/// What has left of a content.
+/// The progress of sending a content, and the row that records it.
 struct Sent {
     record: Arc<Record>,
     bytes: u64,
-    /// How much there is, where that is known.
+    /// The length of the content, if it is known.
     length: Option<u64>,
     is_recorded: bool,
 }
@@ -105,7 +108,7 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        // A body whose length is told is not asked for more once it has that length.
+        // If the length of a body is known, the server does not poll it again after the last byte.
         let is_whole = self.length == Some(self.bytes);
         self.end(&if is_whole { success() } else { broken_off() });
     }

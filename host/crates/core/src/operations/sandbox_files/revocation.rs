@@ -14,7 +14,7 @@ pub enum Revoked {
 }
 
 impl Revoked {
-    /// For the log.
+    /// Returns the reason for the log.
     pub fn reason(self) -> &'static str {
         match self {
             Revoked::Key => "its key is gone",
@@ -32,7 +32,7 @@ impl From<Revoked> for OperationError {
     }
 }
 
-/// Waits until the caller's key is deleted or rotated, or the switch of its bot is off.
+/// Waits until the caller's key is deleted or rotated, or the sandbox switch of its bot is turned off.
 pub async fn revoked(app: &App, caller: &Caller) -> Revoked {
     // Subscribe before the first check, so that no change is missed.
     let mut renewals = app.policy.renewals();
@@ -51,7 +51,7 @@ pub async fn revoked(app: &App, caller: &Caller) -> Revoked {
     }
 }
 
-/// Runs `work` until the caller's permission is revoked.
+/// Runs `work`, and ends it with an error if the caller's permission is revoked.
 pub async fn guarded<T, E: From<OperationError>>(
     app: &App,
     caller: &Caller,

@@ -1,5 +1,5 @@
-//! The built-in type `sandbox`: the Linux sandbox of a conversation. A bot's switch grants it, so no resources of this type
-//! can be created. The tools besides the shell are for plugins that import `sandbox`.
+//! The built-in type `sandbox`: the Linux sandbox of a conversation. A bot's switch grants it, so no resources of this
+//! type can be created. All tools except the shell are for plugins that import `sandbox`.
 
 use std::sync::Arc;
 
@@ -11,16 +11,17 @@ use super::{Plugin, built_in, locales};
 pub const SANDBOX: &str = "sandbox";
 /// Runs a command.
 pub const SHELL: &str = "sandbox_shell";
-/// Lists a folder; only for the plugin import.
+/// Lists a folder. Only plugins that import `sandbox` use it.
 pub const LIST_FILES: &str = "sandbox_list_files";
-/// Reads a file; only for the plugin import.
+/// Reads a file. Only plugins that import `sandbox` use it.
 pub const READ_FILE: &str = "sandbox_read_file";
-/// Writes a file; only for the plugin import.
+/// Writes a file. Only plugins that import `sandbox` use it.
 pub const WRITE_FILE: &str = "sandbox_write_file";
 /// All tools of the type.
 pub const SANDBOX_TOOLS: [&str; 4] = [SHELL, LIST_FILES, READ_FILE, WRITE_FILE];
 
-/// The longest command. A longer script belongs into a file: the kernel accepts at most 128 KiB as one argument.
+/// The maximum length of a command in bytes. A longer script must be written to a file, since the kernel accepts at
+/// most 128 KiB as one argument.
 pub const COMMAND_BYTES_MAX: usize = 32 << 10;
 
 /// The message for callers if the provider is unavailable.

@@ -1,7 +1,8 @@
-//! Putting a plugin's folder in place and removing it, by one rename each: a reader, and a start after a power cut, sees the
-//! old folder or the new one.
+//! Puts a plugin's folder in place and removes it, each by a single rename. A reader, and also a server that starts
+//! after a power cut, thus sees either the old folder or the new one.
 //!
-//! A folder is written under a hidden name beside its place, which scans ignore, and is on disk before it is renamed.
+//! A folder is first written under a hidden name next to its place, which scans ignore. It is on disk before it is
+//! renamed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -17,10 +18,10 @@ use rustix::io::Errno;
 const STAGED: &str = ".monstrum-staged-";
 /// The prefix of folders that are being removed.
 const REMOVED: &str = ".monstrum-removed-";
-/// How often the replacement of a folder that another program changes meanwhile is tried.
+/// The number of attempts to replace a folder that another program changes at the same time.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// Why a folder was not put in place or removed. The old folder is unchanged.
+/// The reason why a folder was not put in place or removed. The old folder is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error("cannot write {}", path.display())]
@@ -35,16 +36,16 @@ pub enum StageError {
     Changing { path: PathBuf },
 }
 
-/// A folder that is written but not in place yet. Dropping this removes it.
+/// A folder that is written but not in place yet. Dropping this value removes it.
 pub struct Staged {
     plugins_dir: PathBuf,
     path: PathBuf,
-    /// Held so that a server that starts meanwhile does not take the folder for a leftover.
+    /// The lock on the folder. A server that starts meanwhile then does not treat the folder as a leftover.
     _lock: File,
 }
 
 impl Staged {
-    /// Writes `files`, whose paths are validated, and waits until they are on disk.
+    /// Writes `files`, whose paths must be validated, and waits until they are on disk.
     pub fn write(
         plugins_dir: &Path,
         plugin: &PluginName,
@@ -78,12 +79,12 @@ impl Staged {
         Ok(staged)
     }
 
-    /// The current path of the folder.
+    /// Returns the current path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts the folder in its place. True if it replaced another folder, which is then removed.
+    /// Puts the folder in its place. Returns true if it replaced another folder, which is then removed.
     pub fn put_in_place(self, plugin: &PluginName) -> Result<bool, StageError> {
         let place = self.plugins_dir.join(plugin.as_str());
         let replaced = self.exchange(&place)?;
@@ -112,13 +113,13 @@ impl Staged {
 }
 
 impl Drop for Staged {
-    /// The hidden name now holds a folder that was never put in place, or the replaced one.
+    /// Deletes the folder with the hidden name: one that was never put in place, or the replaced one.
     fn drop(&mut self) {
         delete(&self.path);
     }
 }
 
-/// Removes a folder; false if there was none.
+/// Removes a folder. Returns false if it does not exist.
 pub fn remove(plugins_dir: &Path, name: &str) -> Result<bool, StageError> {
     let place = plugins_dir.join(name);
     let aside = hidden(plugins_dir, REMOVED, name)?;
@@ -141,7 +142,7 @@ pub fn clear_leftovers(plugins_dir: &Path) -> std::io::Result<()> {
         if !name.starts_with(STAGED) && !name.starts_with(REMOVED) {
             continue;
         }
-        // Another process with the same plugins folder may be writing it.
+        // Another process that uses the same plugins folder may be writing it.
         let is_held = entry.file_type()?.is_dir()
             && File::open(entry.path())
                 .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK));
@@ -152,7 +153,7 @@ pub fn clear_leftovers(plugins_dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// An unused name beside the plugins.
+/// Returns an unused hidden name in the plugins folder.
 fn hidden(plugins_dir: &Path, kind: &str, name: &str) -> Result<PathBuf, StageError> {
     let mut random = [0_u8; 8];
     getrandom::fill(&mut random).map_err(StageError::Random)?;
@@ -173,7 +174,7 @@ fn sync(folder: &Path) -> Result<(), StageError> {
     synced.map_err(|source| StageError::Write { path: folder.to_owned(), source })
 }
 
-/// Deletes a folder. The next start retries a failed deletion.
+/// Deletes a folder. If this fails, the next start retries it.
 fn delete(path: &Path) {
     let removed = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),

@@ -1,4 +1,4 @@
-//! The place of a registry of packages: a folder of this machine, or a web server.
+//! The location of a package registry: a folder on this machine, or a web server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use url::{Host, Url};
 const HTTP_HINT: &str = "http:// is only for a server on this machine, named by its address as in \
                          http://127.0.0.1:8000/; use https://";
 
-/// The place of a registry, as an operator names it.
+/// The location of a registry, as an operator writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Place {
@@ -21,8 +21,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// The address that the operator allows by writing it as a number. A name must resolve to public addresses or to
-    /// addresses that the operator allows separately.
+    /// Returns the address that the operator has allowed by writing it as a number. A host name must resolve to public
+    /// addresses or to addresses that the operator allows separately.
     pub fn named_address(&self) -> Option<IpNet> {
         match self {
             Place::Folder(_) => None,
@@ -45,7 +45,7 @@ impl FromStr for Place {
         if !text.contains("://") {
             return Ok(Place::Folder(PathBuf::from(text)));
         }
-        // The text is not repeated: it may hold a password.
+        // Errors do not repeat the text, because it may hold a password.
         let mut url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
             return Err("the URL must hold no user, password, query or fragment".to_owned());
