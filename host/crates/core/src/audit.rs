@@ -1,8 +1,9 @@
-//! The audit: an entry is opened before anything else of a call and closed last, and no answer leaves before its row is
-//! on disk.
+//! The audit. The entry of a call is opened before its first stage and closed after its last one. No answer leaves the
+//! host before its row is on disk.
 //!
-//! One writer (`audit/writer.rs`) writes all rows of this host in one chain: many calls, one transaction, one fsync, and
-//! each caller waits for its own commit.
+//! One task writes all rows of this host in one chain. It writes the rows of many calls in one transaction with one
+//! fsync, and each caller waits for its own commit. If a write fails, no call runs until the database accepts rows
+//! again. Rows for ends of calls that could not be written are kept in memory and written first.
 
 mod chain;
 mod change;
@@ -44,7 +45,7 @@ use crate::checks::is_large;
 /// Rows that wait to be written; more callers wait for room.
 const QUEUE_ROWS_MAX: usize = 4096;
 
-/// The audit cannot be written, so the call cannot be answered.
+/// The error for a call that cannot be answered because the audit cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the audit cannot be written at present")]
 pub struct AuditUnavailable;
@@ -55,7 +56,7 @@ pub struct Auditor {
     queue: mpsc::Sender<Pending>,
     healthy: Arc<AtomicBool>,
     closing: CancellationToken,
-    /// The sum of the generations of all policy seals, which heads are signed for.
+    /// The sum of the generations of all policy seals. Signed heads contain it.
     policy_generation: Arc<AtomicI64>,
     clock: Arc<dyn Clock>,
 }
@@ -68,12 +69,12 @@ enum Pending {
     Charge { charge: Charge, charged: oneshot::Sender<Result<bool, AuditUnavailable>> },
 }
 
-/// What becomes of a row that is queued; nothing comes where the writer is gone.
+/// Receives the result of writing a queued row. The channel is closed without a result if the writer has ended.
 type Committed = oneshot::Receiver<Result<(), AuditUnavailable>>;
 
 impl Auditor {
-    /// Takes up the chain of `writer` where it ended, marks calls that a previous run left open as interrupted, and
-    /// starts the task that writes. The policy in the database is at `policy_generation`. The task ends after
+    /// Continues the chain of `writer` at its end, marks calls that a previous run left open as interrupted, and starts
+    /// the writer task. `policy_generation` is the generation of the policy in the database. The task ends after
     /// [`Auditor::close`].
     pub async fn start(
         store: Store,
@@ -98,12 +99,13 @@ impl Auditor {
         Ok((Auditor { queue, healthy, closing, policy_generation, clock }, task))
     }
 
-    /// Takes no more rows; the task writes what is queued, signs a last head and ends.
+    /// Stops accepting rows. The writer task writes the queued rows, signs a last head and ends.
     pub fn close(&self) {
         self.closing.cancel();
     }
 
-    /// Signs a head for this state of the policy within a second. An older state than the last one is ignored.
+    /// Sets the current generation of the policy. A head with it is signed within a second. A generation that is older
+    /// than the last one is ignored.
     pub fn policy_is_at(&self, generation: i64) {
         self.policy_generation.fetch_max(generation, Ordering::AcqRel);
     }
@@ -117,7 +119,7 @@ impl Auditor {
         if self.is_healthy() { Ok(()) } else { Err(AuditUnavailable) }
     }
 
-    /// Rows that wait to be written.
+    /// The number of queued rows.
     pub fn rows_waiting(&self) -> usize {
         self.queue.max_capacity() - self.queue.capacity()
     }
@@ -162,7 +164,7 @@ impl Auditor {
     }
 }
 
-/// The row of something that begins, of which nothing else is known. The writer gives it its place.
+/// Returns a row `started` with all optional columns empty. The writer fills in its position in the chain.
 fn started(request_id: RequestId, workspace: WorkspaceId, now: UtcMillis) -> AuditRow {
     AuditRow {
         writer: String::new(),
@@ -194,12 +196,13 @@ fn started(request_id: RequestId, workspace: WorkspaceId, now: UtcMillis) -> Aud
     }
 }
 
-/// A tool's name has 64 characters at most; what is longer is a caller's mistake of which the start is enough.
+/// The maximum length of a recorded tool name. Tools have names of at most 64 characters, so a longer name is an error
+/// of the caller, and its beginning is sufficient.
 const TOOL_CHARS_MAX: usize = 128;
 
 /// The entry of one call.
 pub struct Entry {
-    /// What is known so far, with secrets.
+    /// The columns that are known so far, not redacted.
     row: Mutex<AuditRow>,
     secrets: Arc<CallSecrets>,
     started: OnceCell<()>,
@@ -210,17 +213,17 @@ pub struct Entry {
     clock: Arc<dyn Clock>,
 }
 
-/// What a call was resolved to.
+/// The plugin, operation and resource of a resolved call.
 pub struct Resolved<'a> {
     pub plugin: &'a PluginName,
     pub plugin_digest: Option<&'a Digest>,
     pub operation: &'a str,
-    /// The resource, which is `None` inside if it is not a stored one. The outer `None` keeps the one that the caller named.
+    /// The resource. `None` keeps the resource that the caller named. `Some(None)` stands for a resource without a row.
     pub resource: Option<Option<ResourceId>>,
 }
 
 impl Entry {
-    /// Adds what resolving the call has found.
+    /// Adds the plugin, operation and resource of the call.
     pub fn resolved(&self, found: &Resolved<'_>) {
         let mut row = self.row.lock();
         row.resource_id = found.resource.unwrap_or(row.resource_id);
@@ -234,7 +237,7 @@ impl Entry {
         self.has_asked_to_start.load(Ordering::Acquire) && !self.started.initialized()
     }
 
-    /// Commits the row `started`, once. Nothing of a call may leave this host before.
+    /// Commits the row `started`, once. A call must not send data from this host before this function returns.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
         self.has_asked_to_start.store(true, Ordering::Release);
         let commit = async || {
@@ -244,7 +247,7 @@ impl Entry {
         self.started.get_or_try_init(commit).await.copied()
     }
 
-    /// Queues the end of the call, which closes the entry. The rows `with` are on disk together with it or not at all.
+    /// Queues the row `finished` and closes the entry.
     pub async fn close(&self, outcome: &CallOutcome, with: Vec<StoreRow>) -> Result<QueuedRow, AuditUnavailable> {
         let row = self.finished(outcome);
         let duration_ms = row.duration_ms.unwrap_or_default();
@@ -253,7 +256,7 @@ impl Entry {
         Ok(QueuedRow { duration_ms, committed: self.enqueue(row, with).await? })
     }
 
-    /// Queues the last row without waiting for it.
+    /// Queues the last row and closes the entry, without waiting. Logs an error if the queue is full.
     fn close_with(&self, row: AuditRow) {
         self.closed.store(true, Ordering::Release);
         let row = Box::new(self.redacted_row_at_once(row).without_nul());
@@ -276,7 +279,7 @@ impl Entry {
         row
     }
 
-    /// What is known, with its secrets.
+    /// Returns a row with the columns that are known so far, not redacted.
     fn row(&self, kind: AuditKind) -> AuditRow {
         let row = self.row.lock().clone();
         AuditRow { kind, at: self.clock.now(), ..row }
@@ -290,7 +293,7 @@ impl Entry {
     }
 }
 
-/// The end of a call that waits to be written.
+/// A queued row `finished`.
 #[must_use = "no answer may leave before its row is on disk"]
 pub struct QueuedRow {
     duration_ms: i64,
@@ -298,7 +301,7 @@ pub struct QueuedRow {
 }
 
 impl QueuedRow {
-    /// Waits until the row is on disk and says how long the call took, in milliseconds.
+    /// Waits until the row is on disk. Returns the duration of the call in milliseconds.
     pub async fn committed(self) -> Result<i64, AuditUnavailable> {
         self.committed.await.unwrap_or(Err(AuditUnavailable))?;
         Ok(self.duration_ms)
@@ -306,7 +309,8 @@ impl QueuedRow {
 }
 
 impl Drop for Entry {
-    /// An entry that is dropped without being closed belongs to a call that panicked: its end is recorded without waiting.
+    /// Records the end of a call that panicked, without waiting. Entries of other calls are closed before they are
+    /// dropped.
     fn drop(&mut self) {
         if self.closed.load(Ordering::Acquire) {
             return;

@@ -50,7 +50,7 @@ use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource};
 
-/// The longest name of a tool, in bytes.
+/// The maximum length of a tool name, in bytes.
 const TOOL_NAME_BYTES_MAX: usize = 64;
 
 /// The answer to a call, which may leave the host.
@@ -61,7 +61,7 @@ pub struct CallAnswer {
     pub duration_ms: i64,
 }
 
-/// The pipeline.
+/// The pipeline of calls.
 pub struct Calls {
     pub policy: Arc<Policy>,
     pub auditor: Auditor,
@@ -73,19 +73,19 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// A pipeline in which nothing runs yet.
+    /// Creates a pipeline without running calls.
     pub fn new(policy: Arc<Policy>, auditor: Auditor, executor: Executor, clock: Arc<dyn Clock>) -> Calls {
         let checks = Arc::clone(executor.checks());
         Calls { policy, auditor, executor, clock, checks, running: TaskTracker::new(), stop: CancellationToken::new() }
     }
 
-    /// Runs a call to its end. The work is a task of its own, so the call is recorded even if the caller disconnects.
-    /// Dropping this future cancels the call.
+    /// Runs a call to its end. The work runs in a separate task, so the call is recorded even if the caller
+    /// disconnects. Dropping this future cancels the call.
     pub async fn run(self: &Arc<Self>, call: IncomingCall) -> Result<CallAnswer, AuditUnavailable> {
         self.run_with(call, &TaskTracker::new()).await
     }
 
-    /// Runs a call as one of `siblings`, which its parent waits for.
+    /// Runs a call as one of `siblings`. The parent call waits for all of them.
     async fn run_with(
         self: &Arc<Self>,
         call: IncomingCall,
@@ -97,11 +97,11 @@ impl Calls {
         let span = span(&call);
         let govern = async move { calls.govern(call, cancelled).await?.committed().await };
         let task = self.running.spawn(siblings.track_future(govern.instrument(span)));
-        // The task fails only if we panic; its entry is closed when it is dropped.
+        // The task fails only if it panics. The entry is then closed when it is dropped.
         task.await.unwrap_or(Err(AuditUnavailable))
     }
 
-    /// Runs a call until the row of its end is queued. The answer waits until that row is committed.
+    /// Runs a call until its row `finished` is queued. The returned answer is available once that row is committed.
     pub async fn govern(
         self: &Arc<Self>,
         call: IncomingCall,
@@ -118,7 +118,7 @@ impl Calls {
             () = cancelled.cancelled() => cancelled_by_caller(&call),
             () = self.stop.cancelled() => interrupted(),
         };
-        // Child calls have been cancelled by now, and end before their parent.
+        // At this point the child calls are cancelled. The call waits for them, so that they end before it does.
         children.close();
         children.wait().await;
         let mut timer = StageTimer::start();
@@ -128,7 +128,7 @@ impl Calls {
         Ok(UncommittedAnswer { request_id: call.request_id(), outcome, row })
     }
 
-    /// The stages, each taking the result of the previous one; the first refusal ends the call.
+    /// Runs the stages in order, each with the result of the previous one. The first refusal ends the call.
     async fn stages(
         self: &Arc<Self>,
         call: &Arc<IncomingCall>,
@@ -165,8 +165,8 @@ impl Calls {
         }
     }
 
-    /// Judges a call, in place if that is little work. Otherwise the call takes its place among the calls of its bot first,
-    /// so that a bot with many such calls delays only its own.
+    /// Judges a call. A small check runs in place. Before a larger one, the call acquires its place among the calls of
+    /// its bot, so that a bot with many such calls delays only its own calls.
     async fn judged(
         self: &Arc<Self>,
         call: &Arc<IncomingCall>,
@@ -179,7 +179,7 @@ impl Calls {
             Err(NotPermitted::Overrun(_)) => {}
         }
         let of_bot = match call.lineage() {
-            // A child call runs in the place of its root.
+            // A child call uses the place of its root call.
             Some(_) => None,
             None => Some(self.bot_place(call.workspace(), call.bot()).await.map_err(Unchecked::refusal)?),
         };
@@ -196,7 +196,7 @@ impl Calls {
         Ok((judged.await.map_err(Unchecked::refusal)??, of_bot))
     }
 
-    /// On whose behalf a check of this call runs.
+    /// Returns the identity and deadline under which a check of this call runs.
     fn asker(&self, call: &IncomingCall) -> Asker {
         let share = self.policy.load().share_of_host(call.workspace());
         Asker::of(call, share, self.executor.longest_call())
@@ -212,7 +212,7 @@ impl Calls {
         place.map_err(|_| Unchecked::Busy)
     }
 
-    /// Answers what a bot may see.
+    /// Runs a check for a bot that is not part of a call, such as the list of its tools.
     pub async fn ask<T: Send + 'static>(
         &self,
         workspace: WorkspaceId,
@@ -222,8 +222,8 @@ impl Calls {
         self.checks.run(self.asker_of(workspace, Some(bot)), question).await
     }
 
-    /// Predicts the outcome of a call: in place if that is little work, else in a place among the calls of the bot, like the
-    /// call itself.
+    /// Predicts the outcome of a call. A small check runs in place. A larger one first acquires a place among the calls
+    /// of the bot, as the call itself would.
     pub async fn predict(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -238,7 +238,7 @@ impl Calls {
         self.checks.beside(self.asker_of(workspace, Some(bot)), question).await
     }
 
-    /// Everything before the plugin runs: pure, and by one policy snapshot.
+    /// Runs all checks that precede the plugin. The decision depends only on the call and one policy snapshot.
     fn judge(
         &self,
         call: &IncomingCall,
@@ -261,7 +261,7 @@ impl Calls {
         Ok(permitted)
     }
 
-    /// The stages before the plugin for a tool that a bot calls.
+    /// Runs the stages that precede the plugin, for a tool that a bot calls.
     fn judge_tool(
         &self,
         call: &IncomingCall,
@@ -296,7 +296,7 @@ impl Calls {
         Ok(PermittedCall { permit, target: Target::of(resolved), digest, judged_by: session.snapshot })
     }
 
-    /// Records the operation and plugin of an existing tool whose call is refused before it is resolved.
+    /// Records the operation and plugin of an existing tool if its call is refused before it is resolved.
     fn noted(&self, call: &IncomingCall, recording: Recording<'_>, refusal: NotPermitted) -> NotPermitted {
         if matches!(refusal, NotPermitted::Refused(_))
             && let Ok(name) = call.tool().parse()
@@ -307,7 +307,7 @@ impl Calls {
         refusal
     }
 
-    /// Ends the pipeline: calls in flight have `grace` to finish, then they are recorded as interrupted.
+    /// Shuts the pipeline down. Calls in flight have `grace` to finish; after that they are recorded as interrupted.
     pub async fn shut_down(&self, grace: Duration) {
         self.running.close();
         if tokio::time::timeout(grace, self.running.wait()).await.is_err() {
@@ -330,7 +330,7 @@ impl RunsCalls for Calls {
     }
 }
 
-/// Where a call is recorded, and the secrets to keep out of the record.
+/// The audit entry of a call, and the secrets that must not appear in it.
 #[derive(Clone, Copy)]
 struct Recording<'a> {
     entry: &'a Arc<Entry>,
@@ -354,7 +354,7 @@ impl Recording<'_> {
 /// The span of a call, with the names that all log lines use. The decision and the duration are added later.
 fn span(call: &IncomingCall) -> Span {
     let (call_id, bot) = (call.request_id(), call.bot());
-    // The name is the caller's, so it may be of any length.
+    // The name comes from the caller and can have any length.
     let tool = &call.tool()[..call.tool().floor_char_boundary(TOOL_NAME_BYTES_MAX)];
     tracing::info_span!(
         "call",
@@ -367,7 +367,7 @@ fn span(call: &IncomingCall) -> Span {
     )
 }
 
-/// A plugin reports an error of its own if its requests are held back by the host; the caller is told the true cause.
+/// Replaces the error of a plugin whose requests the host has held back: the caller receives the true cause.
 fn unless_held_back(outcome: CallOutcome, is_held_back: bool) -> CallOutcome {
     if is_held_back && outcome.code == Some(Code::Plugin) {
         return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
@@ -387,7 +387,7 @@ fn interrupted() -> CallOutcome {
     CallOutcome::error(Code::Interrupted, "the server was shut down before the call was done")
 }
 
-/// The answer to a call that has ended. It is released when the row of the end is on disk.
+/// The answer to a call that has ended. It is released when the row `finished` is on disk.
 #[must_use = "the answer comes out of it"]
 pub struct UncommittedAnswer {
     request_id: RequestId,

@@ -1,4 +1,5 @@
-//! The types that the stages of a call hand to each other and to the audit: plain data, without policy or plugins.
+//! The types that the stages of a call pass to each other and to the audit. They are plain data and do not depend on
+//! the policy or on plugins.
 
 pub mod call_secrets;
 pub mod incoming;

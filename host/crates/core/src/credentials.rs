@@ -1,9 +1,10 @@
-//! Credentials: sealed when they are saved, opened only for egress, and only for the purpose that they were saved for.
+//! Credentials. A credential is sealed when it is saved. It is decrypted only for egress, and only for the purpose for
+//! which it was saved.
 //!
 //! The purpose ([`GivenFor`]: plugin, type, method, audience and inject rules) is part of the associated data of the
-//! sealed record, so an edit of the database cannot redirect a credential. If manifest or configuration require more than
-//! the purpose allows, the credential cannot be used until an admin confirms it or saves it again. Credentials obtained
-//! by OAuth are refreshed by the [`Refresher`].
+//! sealed record, so an edit of the database cannot redirect a credential. If the manifest or the configuration
+//! requires more than the purpose allows, the credential cannot be used until an admin confirms it or saves it again.
+//! The [`Refresher`] refreshes credentials that were obtained by OAuth.
 
 mod given_for;
 pub mod provider;
@@ -40,7 +41,7 @@ fn seal(
     vault.seal(&plaintext, place(workspace, resource, id, given_for))
 }
 
-/// The row of a new credential.
+/// Creates the row of a new credential.
 pub fn new_row(
     vault: &Vault,
     resource: &ResourceRow,
@@ -67,18 +68,18 @@ pub fn new_row(
     })
 }
 
-/// The associated data of the sealed fields of a credential.
+/// Returns the associated data of the sealed fields of a credential.
 pub fn place(workspace: WorkspaceId, resource: ResourceId, id: CredentialId, given_for: &GivenFor) -> AssociatedData {
     let given_for = serde_json::to_value(given_for).expect("plain names and lists are JSON");
     AssociatedData::credential(workspace, id, resource, "fields", &given_for)
 }
 
-/// The status of a row that may be used.
+/// The status of a credential that can be used.
 const READY: &str = "ready";
-/// The status of a row that its provider rejects.
+/// The status of a credential that its provider has rejected.
 const NEEDS_AUTHORIZATION: &str = "needs-authorization";
 
-/// A stored credential. It is opened on first use and stays open until its row changes.
+/// A stored credential. It is decrypted on first use and stays decrypted until its row changes.
 pub struct HeldCredential {
     pub row: CredentialRow,
     refresher: Arc<Refresher>,
@@ -91,7 +92,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Opens the record of a row. The error text holds nothing of the record.
+    /// Decrypts the record of a row. The error text does not contain any part of the record.
     fn open(row: &CredentialRow, vault: &Vault) -> Result<Opened, String> {
         let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
         let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
@@ -101,7 +102,7 @@ impl Opened {
         Ok(Opened { given_for, fields })
     }
 
-    /// Whether the issuer can be asked for a newer token.
+    /// Whether a newer token can be requested from the issuer.
     fn is_refreshable(&self) -> bool {
         let is_of_client = self.given_for.auth_method == AuthKind::Oauth2ClientCreds;
         self.given_for.oauth.is_some() && (is_of_client || self.fields.contains_key("refresh_token"))
@@ -109,18 +110,19 @@ impl Opened {
 }
 
 impl HeldCredential {
-    /// The credential of this row. The record is not opened yet.
+    /// Creates the credential of this row. The record is not decrypted yet.
     pub fn new(row: CredentialRow, refresher: Arc<Refresher>) -> Self {
         HeldCredential { row, refresher, opened: OnceLock::new() }
     }
 
-    /// Whether it was made from exactly this row.
+    /// Whether the credential was created from exactly this row.
     pub fn is_of(&self, row: &CredentialRow) -> bool {
         self.row == *row
     }
 
-    /// Whether the credential can be refreshed when it expires. `issuer` is the current issuer for its type. If the
-    /// issuer has changed, or has refused this host, a person has to authorize the credential again.
+    /// Whether the credential can be refreshed when it expires, or does not come from OAuth. `issuer` is the current
+    /// issuer for its type. If the issuer has changed or has refused this host, a person has to authorize the
+    /// credential again.
     pub fn can_go_on(&self, issuer: Option<&Issuer>) -> bool {
         match self.opened().and_then(|opened| opened.given_for.oauth.as_ref()) {
             Some(own) => issuer == Some(own) && !self.refresher.is_refused(self.row.resource_id),
@@ -128,7 +130,8 @@ impl HeldCredential {
         }
     }
 
-    /// `None` if the record cannot be opened: the key is missing, or the row was edited.
+    /// Returns the decrypted record, or `None` if it cannot be decrypted because the key is missing or the row was
+    /// edited.
     fn opened(&self) -> Option<&Opened> {
         let open = || {
             let opened = Opened::open(&self.row, &self.refresher.vault);
@@ -141,7 +144,7 @@ impl HeldCredential {
     }
 }
 
-/// Why a credential cannot be confirmed for the present manifest and configuration.
+/// The reason why a credential cannot be confirmed for the current manifest and configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfirmError {
     #[error("the stored credential cannot be opened; save it again")]
@@ -155,12 +158,14 @@ pub enum ConfirmError {
 }
 
 impl HeldCredential {
-    /// Its row, sealed for the purpose that manifest and configuration describe now.
+    /// Returns the row of the credential, sealed for the purpose that results from the current manifest and
+    /// configuration.
     pub fn confirmed(&self, manifest: &Manifest, config: &Map<String, Value>) -> Result<CredentialRow, ConfirmError> {
         let opened = self.opened().ok_or(ConfirmError::Unreadable)?;
         let gone = || ConfirmError::MethodGone { method: opened.given_for.auth_method };
         let mut given_for = opened.given_for.wanted_by(manifest, config).ok_or_else(gone)?;
-        // Confirming changes where the credential may be sent. A field that was secret stays secret until it is saved again.
+        // A confirmation changes only how and where the credential may be sent. A secret field stays secret until it is
+        // saved again.
         given_for.plain_fields.retain(|field| opened.given_for.plain_fields.contains(field));
         let missing: BTreeSet<&str> = given_for
             .inject
@@ -185,24 +190,24 @@ impl HeldCredential {
     }
 }
 
-/// A resource as its plugin serves it now. A stored credential is judged by it.
+/// The current state of a resource. A stored credential is compared with it.
 #[derive(Clone, Copy)]
 pub struct ServedResource<'a> {
     pub row: &'a ResourceRow,
     pub manifest: &'a Manifest,
     pub config: &'a Map<String, Value>,
     pub network: &'a Network,
-    /// The plugin that records of this type belong to if they name no plugin.
+    /// The plugin to which credentials of this type belong if their record names no plugin.
     pub legacy_plugin: Option<&'a PluginName>,
 }
 
-/// The credential of one resource, as egress takes it.
+/// The source from which egress reads the credential of one resource.
 pub struct ResourceCredential {
     state: CredentialState,
     clock: Option<Arc<dyn Clock>>,
-    /// The newest credential; a refresh replaces it.
+    /// The newest credential. A refresh replaces it.
     credential: ArcSwapOption<Credential>,
-    /// Of the secrets of the stored credential and of the newest one.
+    /// Redacts the secrets of the newest credential and of the one that it replaced.
     redactor: ArcSwap<Redactor>,
     requested_audience: Option<Vec<OriginPattern>>,
     refreshed_by: Option<RefreshedBy>,
@@ -215,7 +220,7 @@ struct RefreshedBy {
 }
 
 impl ResourceCredential {
-    /// Judges the stored credential by what the resource's manifest and configuration say now.
+    /// Checks the stored credential against the current manifest and configuration of the resource.
     pub fn of(resource: ServedResource<'_>, held: Option<&HeldCredential>) -> ResourceCredential {
         let methods = &resource.manifest.resource_type.auth_methods;
         let needed = methods.iter().any(|method| method.method != AuthKind::None);
@@ -229,7 +234,8 @@ impl ResourceCredential {
         };
         let given_for = &opened.given_for;
         let wanted = given_for.wanted_by(resource.manifest, resource.config);
-        // A field is plain only if the old and the new manifest agree, so that a changed manifest reveals nothing.
+        // A field is plain only if it is plain in the old and in the new manifest, so that a changed manifest cannot
+        // reveal a secret.
         let plain_fields = match &wanted {
             Some(wanted) => given_for.plain_fields.intersection(&wanted.plain_fields).cloned().collect(),
             None => BTreeSet::new(),
@@ -268,7 +274,7 @@ impl ResourceCredential {
         }
     }
 
-    /// For a call without a resource: its requests carry no credential.
+    /// Returns the source for a call without a resource. Its requests carry no credential.
     pub fn nothing() -> ResourceCredential {
         ResourceCredential::without(CredentialState::NotNeeded, Arc::default())
     }
@@ -284,12 +290,12 @@ impl ResourceCredential {
         }
     }
 
-    /// The audience that a confirmation would allow, while the credential needs authorization.
+    /// The audience that a confirmation would allow. `None` unless the credential needs one.
     pub fn requested_audience(&self) -> Option<&[OriginPattern]> {
         self.requested_audience.as_deref()
     }
 
-    /// Removes every secret of the credential from a text.
+    /// The redactor for the secrets of the credential.
     pub fn redactor(&self) -> Arc<Redactor> {
         self.redactor.load_full()
     }
@@ -322,7 +328,8 @@ impl CredentialSource for ResourceCredential {
                 // The provider decides neither the audience nor the inject rules.
                 ..stale.clone()
             });
-            // First, so that no caller gets a secret that is not redacted. A provider may accept the stale one for a while.
+            // The redactor is replaced first, so that no caller gets a secret that is not redacted. It still knows the
+            // stale secrets, because a provider may accept them for a while.
             let secrets = stale.secret_values().into_iter().chain(fresh.secret_values());
             self.redactor.store(Arc::new(Redactor::new(secrets)));
             self.credential.store(Some(Arc::clone(&fresh)));
@@ -332,7 +339,7 @@ impl CredentialSource for ResourceCredential {
     }
 }
 
-/// The token that identifies a version of a credential.
+/// Returns the access token, which identifies a version of a credential.
 fn access_token(fields: &BTreeMap<String, Secret>) -> Option<Secret> {
     fields.get("access_token").cloned()
 }

@@ -1,12 +1,12 @@
-//! The language of a caller. Texts of a plugin are translated key by key into the best matching translation; a key without
-//! a translation keeps the text of the manifest.
+//! The language of a caller. The texts of a plugin are translated key by key with the best matching translation. A key
+//! without a translation keeps the text of the manifest.
 
 use monstrum_guardian::Denial;
 use monstrum_manifest::{Locales, accepted_languages};
 
-/// The language of a caller that names none: the usual language of manifests.
+/// The language for a caller without a preference. Most manifests are written in it.
 const DEFAULT: &str = "en-US";
-/// The longest header that is read; browsers send under 100 bytes.
+/// The maximum length of a header. Browsers send fewer than 100 bytes.
 const HEADER_BYTES_MAX: usize = 1024;
 
 /// A language of the platform's own texts.
@@ -21,29 +21,30 @@ pub enum UiLanguage {
 pub struct Language(String);
 
 impl Language {
-    /// The preferences in the value of the header, several lines joined by commas. A value that is too long is ignored.
+    /// Creates the preferences from the value of the header. Several header lines must be joined by commas. A value
+    /// that exceeds the maximum length is ignored.
     pub fn new(accept_language: String) -> Language {
         if accept_language.len() > HEADER_BYTES_MAX { Language::default() } else { Language(accept_language) }
     }
 
-    /// The translation that matches the caller best; `None` for the manifest's own texts.
+    /// Returns the translation that matches the caller's preferences best, or `None` for the texts of the manifest.
     pub fn best<'a>(&self, locales: &'a Locales) -> Option<&'a str> {
         if self.0.is_empty() { None } else { locales.best(&self.0) }
     }
 
-    /// The best language of the platform's own texts: English, unless the caller prefers Chinese.
+    /// Returns the best language for the platform's own texts: English, unless the caller prefers Chinese.
     pub fn ui_language(&self) -> UiLanguage {
         let primary = |tag: &&str| tag.split('-').next().unwrap_or_default().to_ascii_lowercase();
         let known = accepted_languages(&self.0).iter().map(primary).find(|tag| tag == "en" || tag == "zh");
         if known.as_deref() == Some("zh") { UiLanguage::Chinese } else { UiLanguage::English }
     }
 
-    /// The language tag (BCP 47) that the caller prefers, for a plugin to answer in.
+    /// Returns the language tag (BCP 47) that the caller prefers. Plugins use it for their answers.
     pub fn tag(&self) -> &str {
         accepted_languages(&self.0).first().copied().unwrap_or(DEFAULT)
     }
 
-    /// The denial in the caller's language, if the plugin's translations have its template.
+    /// Translates the denial into the caller's language, if the plugin's translations have its template.
     pub fn of_denial(&self, denial: Denial, locales: &Locales) -> Denial {
         denial.translated(|dimension| {
             let key = format!("scope_dimensions.{dimension}.error_template");

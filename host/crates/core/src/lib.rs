@@ -1,5 +1,5 @@
-//! What Monstrum does, without any interface: plugins in, governed tool calls out. ARCHITECTURE.md shows the path of a call
-//! through these modules.
+//! The core of Monstrum, without an interface: loads plugins and runs governed tool calls. ARCHITECTURE.md shows the
+//! path of a call through these modules.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! The metrics of the host. Their names are all in this file (that of HTTP requests is in telemetry/recorder.rs), so that
-//! a dashboard can be written against it. Label values come from short fixed lists, so that a tenant cannot create series.
+//! The metrics of the host. All their names are in this file, where authors of dashboards can find them, except that of
+//! HTTP requests, which is in telemetry/recorder.rs. Label values come from short fixed lists, so that a tenant cannot
+//! create time series.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -9,15 +10,15 @@ use metrics::{Histogram, counter, gauge, histogram};
 /// The stages of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Session and `ToolResolver`.
+    /// Opening the session and resolving the call.
     Resolve,
-    /// The parameters by the tool's schema.
+    /// Checking the parameters against the tool's schema.
     Params,
     /// The Guardian's decision.
     Guardian,
     /// Waiting for admission.
     Queue,
-    /// Running the component, including its waits.
+    /// Running the component, including the time in which it waits.
     Execute,
     /// Redacting the answer.
     Redact,
@@ -34,12 +35,12 @@ static STAGE_SECONDS: LazyLock<[Histogram; STAGES.len()]> =
 pub struct StageTimer(Instant);
 
 impl StageTimer {
-    /// The first stage begins now.
+    /// Starts the measurement of the first stage.
     pub fn start() -> StageTimer {
         StageTimer(Instant::now())
     }
 
-    /// `stage` ends now, and the next begins.
+    /// Records the duration of `stage` and starts the measurement of the next one.
     pub fn end(&mut self, stage: Stage) {
         let now = Instant::now();
         STAGE_SECONDS[stage as usize].record(now - self.0);
@@ -58,18 +59,18 @@ pub fn fuel(used: u64) {
     FUEL_USED.record(used as f64);
 }
 
-/// Records how many calls run, and how many may.
+/// Records the number of running calls and its maximum.
 pub fn pool(running: u32, room: u32) {
     gauge!("monstrum_pool_calls").set(running);
     gauge!("monstrum_pool_calls_max").set(room);
 }
 
-/// The limit that refuses a connection.
+/// The limit that a refused connection would have exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
-    /// The limit of all connections.
+    /// The limit for all connections of the host.
     Host,
-    /// The limit of one address.
+    /// The limit for the connections of one client address.
     Address,
 }
 
@@ -83,12 +84,12 @@ impl RefusedBy {
     }
 }
 
-/// Records how many connections are open.
+/// Records the number of open connections.
 pub fn connections(open: u32) {
     gauge!("monstrum_http_connections").set(open);
 }
 
-/// Records how many connections may be open.
+/// Records the maximum number of open connections.
 pub fn connections_max(max: u32) {
     gauge!("monstrum_http_connections_max").set(max);
 }
@@ -98,7 +99,7 @@ pub fn connection_refused(by: RefusedBy) {
     counter!("monstrum_http_connections_refused_total", "limit" => by.label()).increment(1);
 }
 
-/// Records how many calls wait for admission, and how many rows wait for the audit's writer.
+/// Records the number of calls that wait for admission, and the number of rows that wait for the audit's writer.
 pub fn queues(calls: u32, audit_rows: usize) {
     gauge!("monstrum_queue_calls").set(calls);
     gauge!("monstrum_queue_audit_rows").set(audit_rows as f64);

@@ -1,8 +1,8 @@
-//! OAuth flows: from the begin page to the sealed credential.
+//! OAuth flows, from the begin page to the sealed credential.
 //!
-//! An authorization is bound to the API key that started it, the resource, the purpose of the credential, the provider and
-//! one browser. Each step happens once (`store::oauth_flows`). Tokens, codes and verifiers are stored only sealed. The
-//! module `credentials` refreshes tokens.
+//! An authorization is bound to the API key that started it, the resource, the purpose of the credential, the provider
+//! and one browser. Each step happens only once (`store::oauth_flows`). Tokens, codes and verifiers are always stored
+//! sealed. The module `credentials` refreshes tokens.
 
 mod device;
 
@@ -32,12 +32,12 @@ use crate::credentials::{GivenFor, new_row};
 use crate::policy::{Policy, Resource};
 pub use device::DeviceStarted;
 
-/// How long a person may take from the begin page to the provider's answer.
+/// The time limit for an authorization, from its start to the provider's answer.
 const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;
-/// How long a finished authorization can still be shown.
+/// How long a finished authorization is kept, so that its result can be read.
 const KEPT_MS: i64 = 24 * 3600 * 1000;
 
-/// Why an authorization failed.
+/// The reason why an authorization failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OauthError {
     #[error("this resource type has no auth method `{method}`")]
@@ -94,13 +94,13 @@ pub struct Oauth {
     clock: Arc<dyn Clock>,
     policy: Arc<Policy>,
     auditor: Auditor,
-    /// The URL by which browsers reach this server.
+    /// The URL at which browsers reach this server.
     public_url: Option<Url>,
     running: TaskTracker,
 }
 
 impl Oauth {
-    /// OAuth flows for the resources of `policy`.
+    /// Creates the service for the resources of `policy`.
     pub fn new(
         store: Store,
         vault: Arc<Vault>,
@@ -138,20 +138,20 @@ impl Oauth {
         Ok(Started { begin_url, expires_at: flow.expires_at })
     }
 
-    /// The authorization whose begin page has this ticket in its URL.
+    /// Returns the authorization whose begin page has this ticket in its URL.
     pub async fn of_ticket(&self, ticket: &str) -> Result<OauthFlowRow, OauthError> {
         let flow = self.store.oauth_flow_of_ticket(&hash(ticket), self.clock.now()).await?;
         flow.ok_or(OauthError::NotThisBrowser)
     }
 
-    /// The authorization with this `state`, which the provider returns.
+    /// Returns the authorization with this `state`, which the provider has sent back.
     pub async fn of_state(&self, state: &str) -> Result<OauthFlowRow, OauthError> {
         let flow = self.store.oauth_flow_of_state(&hash(state), self.clock.now()).await?;
         flow.ok_or(OauthError::NotThisBrowser)
     }
 
-    /// Sends a browser to the provider. Only the first browser that opened the begin page may return to it; `browser` is the
-    /// secret that it got then.
+    /// Sends a browser to the provider. Only the browser that first opened the begin page may open it again. `browser`
+    /// is the secret that this browser received.
     pub async fn begin(&self, flow: &OauthFlowRow, browser: Option<&str>) -> Result<Begun, OauthError> {
         let browser = match flow.status {
             FlowStatus::Started => random()?,
@@ -186,8 +186,8 @@ impl Oauth {
         Ok(Begun { authorization_url, browser })
     }
 
-    /// Handles the provider's answer, a code or an error code, and stores the credential. A browser that disconnects
-    /// meanwhile does not cancel storing a fetched token.
+    /// Handles the provider's answer, a code or an error code, and stores the credential. If the browser disconnects
+    /// meanwhile, a fetched token is stored nevertheless.
     pub async fn finish(
         self: &Arc<Self>,
         flow: OauthFlowRow,
@@ -240,12 +240,12 @@ impl Oauth {
         self.save(resource, &given_for, tokens).await
     }
 
-    /// Deletes authorizations that ended long ago.
+    /// Deletes authorizations that expired more than a day ago.
     pub async fn purge(&self) -> Result<u64, StoreError> {
         self.store.purge_oauth_flows(self.clock.now().plus_ms(-KEPT_MS)).await
     }
 
-    /// Stores how an authorization ended.
+    /// Stores the result of an authorization, and returns it.
     async fn end(
         &self,
         flow: &OauthFlowRow,
@@ -265,8 +265,9 @@ impl Oauth {
         ended
     }
 
-    /// Stores the credential that `obtain` returns. The audit entry is opened before the provider is asked, because a token
-    /// that cannot be recorded would be lost. No request of the API records this change, so it is recorded here.
+    /// Stores the credential that `obtain` returns, and records the change in the audit. The entry is opened before the
+    /// request to the provider, because a token whose change cannot be recorded would be lost. The change is recorded
+    /// here because it is not made by a request of the API.
     async fn recorded(
         &self,
         flow: &OauthFlowRow,
@@ -292,7 +293,7 @@ impl Oauth {
             Ok(()) => CallOutcome::success(JsonText::from(&serde_json::Value::Null)),
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
         };
-        // The start is on disk; the end is written as soon as the audit can be written.
+        // The row `started` is on disk. The row `finished` is written as soon as the audit can be written.
         let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
             tracing::error!(oauth_flow.id = %flow.id, "the end of a change is not in the audit yet");
@@ -334,7 +335,7 @@ impl Oauth {
         }
     }
 
-    /// The OAuth provider for the type of `resource`, and the current purpose of a credential of method `kind`.
+    /// Returns the OAuth provider for the type of `resource`, and the current purpose of a credential of method `kind`.
     async fn of_type(&self, resource: &Resource, kind: AuthKind) -> Result<(OauthProviderRow, GivenFor), OauthError> {
         let method = method(resource, kind).ok_or(OauthError::NoMethod { method: kind })?;
         let resource_type = &resource.row.resource_type;
@@ -345,8 +346,9 @@ impl Oauth {
         Ok((provider, given_for))
     }
 
-    /// The resource and the provider of an authorization, if both, and the key that started it, are unchanged since the
-    /// start. Revoking a key therefore ends its authorizations.
+    /// Returns the resource and the provider of an authorization. Returns an error if one of them, or the key that
+    /// started the authorization, has changed since the start. Therefore the revocation of a key ends its
+    /// authorizations.
     async fn unchanged(&self, flow: &OauthFlowRow) -> Result<(Arc<Resource>, OauthProviderRow), OauthError> {
         let snapshot = self.policy.load();
         if !snapshot.key_of_id(flow.key_id).is_some_and(|key| key.administers(flow.workspace_id)) {
@@ -368,7 +370,7 @@ impl Oauth {
         Ok(format!("{}/{path}", base.as_str().trim_end_matches('/')))
     }
 
-    /// The URL to which providers send browsers back.
+    /// Returns the URL to which providers redirect browsers.
     fn callback_url(&self) -> Result<String, OauthError> {
         self.own_url("api/oauth/callback")
     }
@@ -386,7 +388,7 @@ impl Oauth {
     }
 }
 
-/// The row of a credential that was obtained by OAuth.
+/// Creates the row of a credential that was obtained by OAuth.
 fn credential_row(
     vault: &Vault,
     resource: &Resource,
@@ -436,7 +438,7 @@ fn new_flow(
     }
 }
 
-/// The purpose that was agreed when the authorization was started.
+/// Returns the purpose of the credential that was recorded when the authorization was started.
 fn agreed(flow: &OauthFlowRow) -> Result<GivenFor, OauthError> {
     serde_json::from_value(flow.given_for.clone()).map_err(|_| OauthError::Changed)
 }
@@ -445,7 +447,7 @@ fn place_of(flow: &OauthFlowRow) -> AssociatedData {
     place(flow.workspace_id, flow.id, flow.resource_id, flow.provider_id, &flow.given_for)
 }
 
-/// The associated data of a sealed flow: its row, and the purpose that was agreed when it was started.
+/// Returns the associated data of a sealed flow: its ids, and the purpose that was recorded when it was started.
 pub fn place(
     workspace: WorkspaceId,
     flow: OauthFlowId,
@@ -461,7 +463,7 @@ pub fn place(
         .with_json("given_for", given_for)
 }
 
-/// The secret of the browser that opened the begin page, if `browser` is that browser.
+/// Checks that `browser` is the secret of the browser that opened the begin page, and returns it.
 fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, OauthError> {
     let (Some(expected), Some(browser)) = (&flow.browser_hash, browser) else {
         return Err(OauthError::NotThisBrowser);
@@ -470,8 +472,8 @@ fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, Oa
     if is_same { Ok(Secret::new(browser.to_owned())) } else { Err(OauthError::NotThisBrowser) }
 }
 
-/// Whether the `iss` of an answer (RFC 9207) has an origin of this provider. The code of another issuer must not be sent to
-/// this provider (mix-up attack).
+/// Whether the `iss` of an answer (RFC 9207) has the origin of one of this provider's endpoints. The code of another
+/// issuer must not be sent to this provider (mix-up attack).
 fn is_of_provider(issuer: &str, provider: &OauthProviderRow) -> bool {
     let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin().ascii_serialization());
     let known = [provider.authorization_url.as_deref(), Some(provider.token_url.as_str())];
@@ -483,7 +485,7 @@ fn stored_url(text: &str) -> Result<Url, OauthError> {
     provider::parse_url(text).map_err(|_| OauthError::Changed)
 }
 
-/// 256 random bits as text.
+/// Generates 256 random bits, encoded as text.
 fn random() -> Result<Secret, OauthError> {
     let mut bits = zeroize::Zeroizing::new([0_u8; 32]);
     getrandom::fill(bits.as_mut_slice()).map_err(VaultError::Random)?;

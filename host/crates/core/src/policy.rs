@@ -1,11 +1,11 @@
 //! The policy in force: keys, bots, bindings and plugins, in one immutable snapshot behind one atomic swap.
 //!
-//! A call takes the snapshot once and uses it to the end, so it never sees half of a change. If the snapshot cannot be
-//! renewed after a change, the old one is stale: no call runs until a renewal succeeds.
+//! A call loads the snapshot once and uses it to its end, so it never sees a part of a change. If the snapshot cannot
+//! be renewed after a change, the old one is stale: no new call runs until a renewal succeeds.
 //!
-//! A snapshot is assembled, not compiled: patterns and schemas that a tenant writes are compiled when a decision first
-//! needs them, so neither a revocation nor a start waits for the patterns of other tenants. Unchanged objects are taken
-//! over from the previous snapshot, together with everything that is compiled in them.
+//! A snapshot is assembled, not compiled: the patterns and schemas of a tenant are compiled when a decision first needs
+//! them, so neither a revocation nor a start waits for the patterns of other tenants. Unchanged objects are reused from
+//! the previous snapshot, together with their compiled patterns and schemas.
 
 pub mod api_key;
 mod assemble;
@@ -53,7 +53,8 @@ const TOOLS_STEPS: u64 = 1 << 16;
 /// Steps for each byte of the configuration, which defines the tools.
 const TOOLS_STEPS_PER_BYTE: u64 = 512;
 
-/// How long the names of changed rows are kept at least: much longer than a host takes from one look to the next.
+/// The minimum time for which the names of changed rows are kept. It is much longer than the interval at which a host
+/// reads them.
 const CHANGES_KEPT: Duration = Duration::from_secs(3_600);
 
 /// An API key.
@@ -83,24 +84,24 @@ impl Key {
 pub struct Bot {
     pub row: BotRow,
     pub bindings: Vec<Arc<Binding>>,
-    /// Bindings that grant nothing, because their plugin does not serve or a row is unreadable.
+    /// Bindings that grant nothing, because no plugin serves the type of their resource or because a row is unreadable.
     pub dormant: Vec<BindingRow>,
 }
 
 impl Bot {
-    /// A binding of the bot that is active at `now`.
+    /// Returns the binding with this id if it belongs to the bot and is active at `now`.
     pub fn binding(&self, id: BindingId, now: UtcMillis) -> Option<&Arc<Binding>> {
         self.bindings.iter().find(|binding| binding.row.id == id && binding.is_active(now))
     }
 
-    /// The rows of its bindings. The binding of the switch has none.
+    /// The rows of the bot's bindings. The binding that the bot's switch grants has no row.
     fn stored_bindings(&self) -> impl Iterator<Item = &BindingRow> {
         let bound = self.bindings.iter().filter(|binding| binding.resource.is_stored).map(|binding| &binding.row);
         bound.chain(&self.dormant)
     }
 
-    /// The most memory of the compiled patterns of its bindings. Those of dormant bindings are compiled as soon as their
-    /// plugin serves.
+    /// The maximum memory, in bytes, of the compiled patterns of the bot's bindings. Dormant bindings count too,
+    /// because their patterns may be compiled once a plugin serves the type of their resource.
     fn pattern_bytes(&self) -> u64 {
         let bound = self.bindings.iter().map(|binding| binding.pattern_bytes);
         let dormant = self.dormant.iter().map(|row| compiled_bytes(lists_of_binding(row)));
@@ -111,23 +112,23 @@ impl Bot {
 /// A role, shared by all bindings to it.
 pub struct Role {
     pub row: RoleRow,
-    /// The most memory of its compiled patterns.
+    /// The maximum memory of its compiled patterns, in bytes.
     pattern_bytes: u64,
     /// `None` if the stored lists are unreadable: bindings with this role grant nothing.
     pub rules: Option<RoleRules>,
 }
 
-/// A resource bound to a bot, with the rules for the plugin that serves its type.
+/// The grant of a resource to a bot, with the rules for the tools of the resource's type.
 pub struct Binding {
     pub row: BindingRow,
     pub role: Option<Arc<Role>>,
     pub rules: BindingRules,
     /// The tools of other plugins that the resource's plugin may call.
     pub allow_calls: PatternList,
-    /// The rules for a bot that is called through this binding; without `delegate` they do not narrow it.
+    /// The rules for a bot that is called through this binding. A binding without `delegate` adds no restriction.
     pub link: Arc<DelegationRules>,
     pub resource: Arc<Resource>,
-    /// The most memory of its own compiled patterns.
+    /// The maximum memory of its own compiled patterns, in bytes, without those of its role.
     pattern_bytes: u64,
 }
 
@@ -137,7 +138,7 @@ impl Binding {
         self.row.enabled && self.row.expires_at.is_none_or(|end| now < end)
     }
 
-    /// Whether it was made of this row, role and resource.
+    /// Whether the binding was assembled from this row, role and resource.
     fn is_made_of(&self, row: &BindingRow, role: Option<&Arc<Role>>, resource: &Arc<Resource>) -> bool {
         self.row == *row && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
     }
@@ -156,17 +157,17 @@ fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
     }
 }
 
-/// An instance of a resource type whose plugin serves.
+/// A resource whose type is served by a plugin.
 pub struct Resource {
     pub row: ResourceRow,
     pub plugin: Arc<Plugin>,
-    /// The plugin of credentials of this type that name no plugin.
+    /// The plugin to which credentials of this type belong if their record names no plugin.
     pub legacy_plugin: Option<PluginName>,
-    /// With the manifest's defaults filled in.
+    /// The configuration, with the manifest's defaults filled in.
     pub config: Map<String, Value>,
-    /// The configuration as JSON text, as plugins get it.
+    /// The configuration as JSON text, in the form that plugins receive.
     pub config_text: String,
-    /// The egress scope of its calls.
+    /// The egress scope of calls on this resource.
     pub scope: Scope,
     /// See [`Resource::tools`].
     tools: OnceLock<Vec<Arc<Tool>>>,
@@ -177,20 +178,20 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Whether it was made of this row, plugin and credential. Compiling its tools and opening its credential again for
-    /// every change would be costly.
+    /// Whether the resource was assembled from this row, plugin and credential, and can be reused. This avoids
+    /// compiling its tools and decrypting its credential again after every change.
     fn is_made_of(&self, row: &ResourceRow, plugin: &Arc<Plugin>, credential: Option<&Arc<HeldCredential>>) -> bool {
         let is_same_credential = is_same(self.credential.as_ref(), credential);
         is_same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
     }
 
-    /// The id by which API clients know the resource; `None` if it has no row.
+    /// The id of the resource in the API; `None` if the resource has no row.
     pub fn stored_id(&self) -> Option<ResourceId> {
         self.is_stored.then_some(self.row.id)
     }
 
-    /// The tools of this resource beside those of its type. The first access compiles their schemas; if a schema does not
-    /// compile, the resource has no tools of its own.
+    /// The tools that the configuration of this resource defines, in addition to those of its type. The first access
+    /// compiles their schemas. If a schema does not compile, the list is empty.
     pub fn tools(&self, effort: &Effort) -> Result<&[Arc<Tool>], Overrun> {
         if self.tools.get().is_none() {
             effort.spend(TOOLS_STEPS + TOOLS_STEPS_PER_BYTE * self.config_text.len() as u64)?;
@@ -203,9 +204,9 @@ impl Resource {
         }))
     }
 
-    /// One of its own tools.
+    /// Returns the tool of this name if the configuration of the resource defines it.
     pub fn tool(&self, name: &ToolName, effort: &Effort) -> Result<Option<&Arc<Tool>>, Overrun> {
-        // The name of another tool must not compile anything.
+        // A name that cannot belong to this resource must not trigger the compilation.
         if !is_own_tool(&self.row.name, name) {
             return Ok(None);
         }
@@ -225,7 +226,7 @@ impl Resource {
             .collect()
     }
 
-    /// The credential for egress, opened on first use.
+    /// The credential for egress. It is decrypted on first use.
     pub fn credential_source(&self) -> &Arc<ResourceCredential> {
         self.credential_source.get_or_init(|| {
             let served = ServedResource {
@@ -240,20 +241,20 @@ impl Resource {
     }
 }
 
-/// What an operator allows for a resource beyond public https.
+/// The network access that an operator allows for a resource in addition to public addresses over https.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkRules {
     /// Address ranges (CIDR) that are allowed although they are not public.
     pub allow_addresses: Vec<IpNet>,
-    /// Whether `http://` is allowed; loopback addresses are no exception.
+    /// Whether `http://` is allowed. The setting also applies to loopback addresses.
     pub allow_http: bool,
 }
 
 /// A tool that a manifest declares, and the plugin that serves it.
 type ServedTool = (Arc<Plugin>, Arc<Tool>);
 
-/// The policy in force at one moment. Successive snapshots share what has not changed.
+/// The policy in force at one moment. Successive snapshots share unchanged objects.
 #[derive(Clone, Default)]
 pub struct Snapshot {
     pub generation: i64,
@@ -267,14 +268,14 @@ pub struct Snapshot {
     bots_by_name: imbl::HashMap<(WorkspaceId, String), BotId>,
     roles: imbl::HashMap<RoleId, Arc<Role>>,
     resources: imbl::HashMap<ResourceId, Arc<Resource>>,
-    /// The resources of the credentials.
+    /// The resource of each credential.
     credential_owners: imbl::HashMap<CredentialId, ResourceId>,
     bound: Bound,
-    /// The issuer of the tokens of a type in a workspace.
+    /// The issuer of OAuth tokens for each resource type in each workspace.
     issuers: Arc<HashMap<(WorkspaceId, ResourceTypeId), Issuer>>,
     types: Arc<HashMap<ResourceTypeId, Arc<Plugin>>>,
     tools: Arc<HashMap<ToolName, ServedTool>>,
-    /// The plugin of the sandbox, if it serves.
+    /// The built-in plugin for sandboxes; `None` if it is not among the serving plugins.
     sandbox: Option<Arc<Plugin>>,
     sharing: Sharing,
     owners: Arc<Owners>,
@@ -282,17 +283,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The most memory of the compiled patterns of a workspace.
+    /// The maximum memory of the compiled patterns of a workspace, in bytes.
     pub fn pattern_bytes(&self, workspace: WorkspaceId) -> u64 {
         self.patterns.of(workspace)
     }
 
-    /// The key with this SHA-256.
+    /// The key whose text has this SHA-256.
     pub fn key(&self, hash: &[u8; 32]) -> Option<&Key> {
         self.keys.get(hash)
     }
 
-    /// The hash of a key's text; a rotation changes it, a deletion removes it.
+    /// The hash of a key's text. A rotation changes it. `None` if the key was deleted.
     pub fn key_hash(&self, id: KeyId) -> Option<&[u8; 32]> {
         self.key_hashes.get(&id)
     }
@@ -302,39 +303,39 @@ impl Snapshot {
         self.keys.values()
     }
 
-    /// When each key was last used, as far as this host knows.
+    /// The last use of each key that is known to this host.
     pub fn key_uses(&self) -> impl Iterator<Item = (Option<WorkspaceId>, KeyId, &LastUse)> {
         self.keys().map(|key| (key.workspace, key.id, key.last_use.as_ref()))
     }
 
-    /// When this key was last used, as far as this host knows.
+    /// The last use of this key that is known to this host.
     pub fn last_use(&self, row: &KeyRow) -> Option<UtcMillis> {
         let noted = key_hash(row).and_then(|hash| self.key(&hash)?.last_use.at());
         noted.max(row.last_used_at)
     }
 
-    /// The workspace of this name or id.
+    /// The workspace with this name or id.
     pub fn workspace(&self, name_or_id: &str) -> Option<WorkspaceId> {
         self.workspaces.get(name_or_id).copied()
     }
 
-    /// The workspace of a root key that names none; `None` if its row is not authentic.
+    /// The workspace for requests of root keys that name no workspace. `None` if its row is not authentic.
     pub fn known_default_workspace(&self) -> Option<WorkspaceId> {
         self.default_workspace
     }
 
-    /// The workspace of a root key that names none.
+    /// The workspace for requests of root keys that name no workspace.
     pub fn default_workspace(&self) -> WorkspaceId {
         self.default_workspace.expect("the workspace `default` is created together with the database")
     }
 
-    /// The bindings of this workspace that have a role.
+    /// The bindings of this workspace that use this role.
     pub fn bindings_of_role(&self, workspace: WorkspaceId, role: RoleId) -> impl Iterator<Item = &Arc<Binding>> {
         let bots = self.bound.of_role(role).filter_map(move |bot| self.bot(workspace, *bot));
         bots.flat_map(|bot| &bot.bindings).filter(move |binding| binding.row.role_id == Some(role))
     }
 
-    /// A bot of this workspace.
+    /// The bot with this id, if it belongs to this workspace.
     pub fn bot(&self, workspace: WorkspaceId, id: BotId) -> Option<&Arc<Bot>> {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
     }
@@ -344,7 +345,7 @@ impl Snapshot {
         if resource.row.resource_type.as_str() != built_in::BOT {
             return None;
         }
-        // Only by id: a name may be given to another bot later.
+        // The bot is looked up by id only, because another bot may get its name later.
         let id = resource.config.get(built_in::BOT)?.as_str()?.parse().ok()?;
         self.bot(resource.row.workspace_id, id)
     }
@@ -355,17 +356,17 @@ impl Snapshot {
         by_id.or_else(|| self.bot(workspace, *self.bots_by_name.get(&(workspace, id_or_name.to_owned()))?))
     }
 
-    /// A resource of this workspace whose plugin serves.
+    /// The resource with this id, if it belongs to this workspace and a plugin serves its type.
     pub fn resource(&self, workspace: WorkspaceId, id: ResourceId) -> Option<&Arc<Resource>> {
         self.resources.get(&id).filter(|resource| resource.row.workspace_id == workspace)
     }
 
-    /// Every resource whose plugin serves.
+    /// All resources whose type is served by a plugin.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.values()
     }
 
-    /// The current issuer of tokens for a resource.
+    /// The current issuer of OAuth tokens for a resource.
     pub fn issuer(&self, resource: &ResourceRow) -> Option<&Issuer> {
         self.issuers.get(&(resource.workspace_id, resource.resource_type.clone()))
     }
@@ -380,19 +381,19 @@ impl Snapshot {
         self.types.get(id)
     }
 
-    /// Every plugin that serves, by the id of its type.
+    /// All plugins that serve a type, sorted by the id of the type.
     pub fn resource_types(&self) -> Vec<&Arc<Plugin>> {
         let mut plugins: Vec<_> = self.types.values().collect();
         plugins.sort_by(|a, b| a.manifest.resource_type.id.cmp(&b.manifest.resource_type.id));
         plugins
     }
 
-    /// The owners of types and tools.
+    /// The owners of resource types and tool names.
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// A tool that a manifest declares, and the plugin that serves it.
+    /// The tool of this name that a manifest declares, and the plugin that serves it.
     pub fn tool(&self, name: &ToolName) -> Option<&ServedTool> {
         self.tools.get(name)
     }
@@ -416,22 +417,22 @@ pub struct Policy {
     plugins: Arc<Plugins>,
     stale: AtomicBool,
     reported: Reported,
-    /// Notifies of each new snapshot.
+    /// Notifies subscribers of each new snapshot.
     renewals: tokio::sync::watch::Sender<()>,
     /// The number of requested renewals.
     requested: AtomicU64,
-    /// Held during a renewal, so that an older read never replaces a newer one.
+    /// Locked during a renewal, so that the result of an older read never replaces that of a newer one.
     renewing: tokio::sync::Mutex<Renewed>,
-    /// A generation, and when it was current. See [`Policy::forget_changes`].
+    /// A generation and the time at which it was current. See [`Policy::forget_changes`].
     noted_generation: Mutex<Option<(Instant, i64)>>,
 }
 
-/// What the last renewal did.
+/// The state after the last renewal.
 #[derive(Default)]
 struct Renewed {
-    /// The number of requested renewals that are done.
+    /// The number of requested renewals that are complete.
     requests: u64,
-    /// What the next renewal continues from; `None` if it must read everything.
+    /// The state to which the next renewal applies changes; `None` if it must read all rows.
     base: Option<Base>,
 }
 
@@ -476,18 +477,19 @@ impl Policy {
         self.renewals.subscribe()
     }
 
-    /// Whether the snapshot may lag behind the database.
+    /// Whether the snapshot may be older than the database.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Brings the current state of database and plugins into force. Call this after every change. Calls use the old snapshot
-    /// until the new one is assembled; if that fails, calls stop.
+    /// Replaces the snapshot by one of the current database and plugins. Every change must be followed by a renewal.
+    /// New calls use the old snapshot until the new one is assembled. If the renewal fails, the snapshot is stale and
+    /// no new call runs.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let turn = self.requested.fetch_add(1, Ordering::AcqRel) + 1;
         let mut renewed = self.renewing.lock().await;
         if renewed.requests >= turn {
-            // A renewal that began after this change has brought it into force.
+            // Another renewal that began after this change has included it.
             return Ok(());
         }
         let requested = self.requested.load(Ordering::Acquire);
@@ -509,11 +511,11 @@ impl Policy {
         }
     }
 
-    /// Assembles the snapshot on a blocking thread: from the rows that changed since the current one or, if they do not
-    /// suffice, from all rows.
+    /// Assembles the snapshot on a blocking thread. It applies the rows that have changed since the current snapshot
+    /// or, if the changes are not completely known, reads all rows.
     async fn assemble(&self, base: &mut Option<Base>) -> Result<Snapshot, StoreError> {
         let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
-        // If this fails, the next renewal reads everything.
+        // `take` leaves `None`, so that the next renewal reads all rows if this one fails.
         if let Some(base_before) = base.take().filter(|base| base.serves(&serving) && before.verification.is_whole())
             && let Some((changes, verified)) = self.store.changes_since(&base_before.verified).await?
         {
@@ -529,8 +531,8 @@ impl Policy {
         Ok(snapshot)
     }
 
-    /// Deletes the names of changed rows after an hour; a host that has not read them by then reads everything. Call this
-    /// now and then.
+    /// Deletes the names of changed rows that are older than an hour. A host that has not read them by then reads all
+    /// rows. This function must be called regularly.
     pub async fn forget_changes(&self) -> Result<(), StoreError> {
         let now = Instant::now();
         let current = self.load().generation;
@@ -547,32 +549,33 @@ impl Policy {
         Ok(())
     }
 
-    /// Makes the next renewal read everything.
+    /// Makes the next renewal read all rows.
     async fn distrust(&self) {
         self.renewing.lock().await.base = None;
     }
 
-    /// Renews the snapshot if it lacks a change: the handler of the change was cancelled, or another process made it.
+    /// Renews the snapshot if it lacks a change. This happens if the handler of the change was cancelled, or if another
+    /// process made the change.
     pub async fn renew_if_behind(&self) -> Result<(), StoreError> {
         let generation = self.store.generation().await;
         let generation = generation.inspect_err(|_| self.stale.store(true, Ordering::Release))?;
         if self.is_stale() || generation != self.load().generation {
             self.renew().await?;
         }
-        // This includes rows that were rejected when they were read individually.
+        // The report includes rows that were rejected outside a renewal, when they were read individually.
         self.reported.report(&self.store, &self.load().verification);
         Ok(())
     }
 
-    /// Renews the snapshot if a seal differs from the one that it was verified with. The generation in `settings` has no MAC,
-    /// so a host does not rely on it alone.
+    /// Renews the snapshot if a seal differs from the one with which the snapshot was verified. A host does not rely on
+    /// the generation in `settings` alone, because that row has no MAC.
     pub async fn renew_if_seals_differ(&self) -> Result<(), StoreError> {
         let before = self.load();
         let seals = self.store.seal_generations().await?;
         if before.verification.is_of(&seals) {
             return Ok(());
         }
-        // Most likely, a change was committed that this snapshot does not have yet.
+        // The usual reason is a committed change that this snapshot does not contain yet.
         self.renew().await?;
         if !self.load().verification.has_reached(&seals, &before.verification) {
             self.distrust().await;

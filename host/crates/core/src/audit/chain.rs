@@ -1,14 +1,14 @@
-//! One chain a writer: each row carries a sequence number, the hash of the row before it, and its own.
+//! The chain of a writer. Each row contains its sequence number, the hash of the previous row, and its own hash.
 
 use std::sync::Arc;
 
 use monstrum_store::{AuditRow, ChainedRow, ScanFrom, Store, StoreError, StoreRow};
 use monstrum_vault::AuditKeys;
 
-/// What the first row of a chain has as the hash before it.
+/// The previous hash in the first row of a chain.
 pub(super) const GENESIS: [u8; 32] = [0; 32];
 
-/// Rows read at a time.
+/// The number of rows that are read at a time.
 const SCAN_ROWS: u32 = 1000;
 
 /// How much memory for texts is kept between batches: enough for a batch of usual rows.
@@ -17,12 +17,12 @@ const BODIES_BYTES_KEPT: usize = 1 << 20;
 /// Where a chain stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Of the last row; 0 before the first.
+    /// The sequence number of the last row; 0 for an empty chain.
     pub sequence: i64,
     pub hash: [u8; 32],
 }
 
-/// The chain of one writer, and the keys that it is made with.
+/// The chain of one writer, and the keys with which its hashes are computed.
 pub struct Chain {
     writer: String,
     keys: Arc<AuditKeys>,
@@ -34,14 +34,14 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Takes the chain of `writer` up where the database has it.
+    /// Reads the end of the chain of `writer` from the database, to continue it there.
     pub async fn resume(store: &Store, writer: String, keys: Arc<AuditKeys>) -> Result<Chain, StoreError> {
         let position = position(store, &writer).await?;
         Ok(Chain { writer, keys, position, head_sequence: None, bodies: String::new(), ends: Vec::new() })
     }
 
-    /// Looks again where the database stands, since a commit that failed may have happened all the same; the rows that it
-    /// has and that were not known to be committed.
+    /// Reads the end of the chain from the database again, because a failed commit may have happened nevertheless.
+    /// Returns the rows in the database that were not known to be committed.
     pub async fn catch_up(&mut self, store: &Store) -> Result<Vec<AuditRow>, StoreError> {
         let found = position(store, &self.writer).await?;
         let known = self.position.sequence;
@@ -49,11 +49,10 @@ impl Chain {
             tracing::error!(known, found = found.sequence, "the database has lost rows of the audit that it had taken");
         }
         let mut written = Vec::new();
-        // New rows have version 2.
         let mut next = Some(ScanFrom::Version2(known + 1)).filter(|_| known < found.sequence);
         while let Some(from) = next {
             let page = store.scan(&self.writer, from, SCAN_ROWS).await?;
-            // What cannot be read is not a row of ours.
+            // Unreadable rows are skipped, because this process cannot have written them.
             written.extend(page.rows.into_iter().flatten().map(|scanned| scanned.row));
             next = page.next;
         }
@@ -61,17 +60,17 @@ impl Chain {
         Ok(written)
     }
 
-    /// Whose chain it is.
+    /// The writer of the chain.
     pub fn writer(&self) -> &str {
         &self.writer
     }
 
-    /// Where it stands.
+    /// The current end of the chain.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// The keys that it is made with.
+    /// The keys with which the hashes are computed.
     pub fn keys(&self) -> &AuditKeys {
         &self.keys
     }
@@ -118,23 +117,23 @@ impl Chain {
         end
     }
 
-    /// How many rows no head covers yet.
+    /// The number of rows that no head covers yet.
     pub fn rows_since_head(&self) -> i64 {
         self.position.sequence - self.head_sequence.unwrap_or(0)
     }
 
-    /// Whether the last head is of another row than the last.
+    /// Whether no head covers the last row yet.
     pub fn wants_head(&self) -> bool {
         self.head_sequence != Some(self.position.sequence)
     }
 
-    /// A head for the present position is on disk.
+    /// Records that a head for the current end of the chain is on disk.
     pub fn head_signed(&mut self) {
         self.head_sequence = Some(self.position.sequence);
     }
 }
 
-/// Where the database has the chain of `writer`.
+/// Reads the end of the chain of `writer` from the database.
 async fn position(store: &Store, writer: &str) -> Result<Position, StoreError> {
     Ok(match store.last(writer).await? {
         Some(last) => Position { sequence: last.sequence, hash: last.hash },

@@ -1,7 +1,7 @@
-//! Changes of what is permitted: recorded before they are made, with what was there before and what comes after.
+//! Changes of permissions. A change is recorded before it is made, with the old and the new state.
 //!
-//! They stand in the same chains as calls, as `started` and `finished` with the flag `change`, so that a change that was
-//! under way when the host ended is marked like a call that was.
+//! Changes are in the same chains as calls, as rows `started` and `finished` with the flag `change`. If the host ends
+//! during a change, the next start marks it as interrupted, like a call.
 
 use std::sync::Arc;
 
@@ -11,27 +11,29 @@ use serde_json::{Value, json};
 
 use super::{AuditUnavailable, Auditor, Entry, started};
 
-/// What is changed, by whom.
+/// A change of permissions, and the key that makes it.
 pub struct Change {
     pub request_id: RequestId,
     pub workspace: WorkspaceId,
-    /// The API key that asked, and its kind; `None` for a command on the data folder.
+    /// The API key of the request; `None` for a command on the data folder.
     pub key: Option<KeyId>,
+    /// The kind of that key, if it is known.
     pub key_kind: Option<&'static str>,
-    /// What is done to what, such as `role.update`.
+    /// The kind of change, such as `role.update`.
     pub what: &'static str,
-    /// The id or the name of what is changed.
+    /// The id or the name of the changed object.
     pub object: String,
     pub bot: Option<BotId>,
     pub resource: Option<ResourceId>,
-    /// As the API shows it; null for what is new.
+    /// The old state in the form of the API; null for a new object.
     pub before: Value,
-    /// Null for what is deleted.
+    /// The new state in the form of the API; null for a deleted object.
     pub after: Value,
 }
 
 impl Auditor {
-    /// Opens the entry of a change. It is on disk when [`Entry::started`] returns; only then is the change made.
+    /// Opens the entry of a change. The change must be made only after [`Entry::started`] has returned, because only
+    /// then its row is on disk.
     pub fn open_change(&self, change: Change) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let Change { request_id, workspace, key, key_kind, what, object, bot, resource, before, after } = change;

@@ -1,5 +1,5 @@
-//! Signed heads: how far the chain of a writer had come at a moment, kept in a file outside the database, so that a tail
-//! cut off the database is found.
+//! Signed heads. A head records the end of a writer's chain at one moment. The heads are in a file outside the
+//! database, so that a removal of the newest rows from the database is detected.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use super::chain::Chain;
 use super::verify::KeyRing;
 
-/// The file in the data folder.
+/// The name of the file of heads in the data folder.
 pub const HEADS_FILE: &str = "audit-heads.log";
-/// A head is signed after this many rows, besides every 10 s (architecture).
+/// The number of rows after which a head is signed, in addition to the regular heads every 10 s.
 pub(super) const ROWS_PER_HEAD: i64 = 1000;
-/// A head has about 330 bytes; a line of more is not one.
+/// The maximum length of a line. A head has about 330 bytes, so a longer line is not a head.
 const LINE_BYTES_MAX: u64 = 4096;
-/// How much of the end of the file is searched for the newest head: some 200 of them.
+/// How much of the end of the file is searched for the newest head. This part contains about 200 heads.
 const NEWEST_BYTES_MAX: u64 = 64 << 10;
 
-/// The file cannot be used.
+/// The error for a file of heads that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
 pub struct HeadsError {
@@ -32,17 +32,17 @@ pub struct HeadsError {
     source: std::io::Error,
 }
 
-/// What of the policy a head is signed for.
+/// The state of the policy that a head records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyState {
     /// The sum of the generations of all policy seals.
     pub generation: i64,
-    /// The version of the oldest row key under which rows are valid.
+    /// The version of the oldest row key under which rows are valid; `None` if the store has no row key.
     pub row_key_version: Option<u32>,
 }
 
-/// One line of the file. Lines of older versions stay valid: version 1 is from before policy rows were authenticated, and
-/// version 2 from before their key could be rotated.
+/// One line of the file. Lines of older versions stay valid. Version 1 dates from before policy rows were
+/// authenticated, and version 2 from before the row key could be rotated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Head {
@@ -50,10 +50,10 @@ pub(super) struct Head {
     pub writer: String,
     pub sequence: i64,
     pub hash: String,
-    /// The sum of the generations of all policy seals, from version 2 on.
+    /// The sum of the generations of all policy seals; since version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_generation: Option<i64>,
-    /// The version of the oldest row key under which rows were valid, from version 3 on.
+    /// The version of the oldest row key under which rows were valid; since version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_key_version: Option<u32>,
     pub at: UtcMillis,
@@ -63,13 +63,13 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// What is signed: the line without its signature.
+    /// Returns the signed bytes: the line without its signature.
     fn signed_bytes(&self) -> Vec<u8> {
         let unsigned = Head { signature: String::new(), ..self.clone() };
         serde_json::to_vec(&unsigned).expect("plain strings and numbers")
     }
 
-    /// Whether `keys` signed it.
+    /// Whether the head was signed with `keys` and has the fields of its version.
     pub(super) fn is_signed_by(&self, keys: &AuditKeys) -> bool {
         let mut signature = [0; 64];
         let known = (self.v, self.policy_generation, self.row_key_version);
@@ -79,19 +79,19 @@ impl Head {
     }
 }
 
-/// The file, open for appending.
+/// The file of heads, open for appending.
 pub struct Heads {
     path: PathBuf,
     file: File,
-    /// What the last head that this run signed says of the policy.
+    /// The state of the policy in the last head of this run.
     policy: Option<PolicyState>,
-    /// What the newest head of an earlier run says of it. No head says less.
+    /// The generation of the policy in the newest head of an earlier run. No new head has a smaller generation.
     floor: i64,
 }
 
 impl Heads {
-    /// Opens the file, making it if need be, and ends a line that a crash left half written. `keys` are those by which the
-    /// heads of earlier runs were signed.
+    /// Opens or creates the file, and terminates a line that a crash left incomplete. `keys` are the keys with which
+    /// the heads of earlier runs were signed.
     pub fn open(path: &Path, keys: &KeyRing) -> Result<Heads, HeadsError> {
         let floor = match newest(path, keys)? {
             Newest::Signed(head) => head.policy_generation.unwrap_or(0),
@@ -108,7 +108,8 @@ impl Heads {
         Ok(Heads { path: path.to_owned(), file, policy: None, floor })
     }
 
-    /// Signs where `chain` and the policy stand, unless the last head says so already.
+    /// Signs and appends a head for the end of `chain` and the state of the policy, unless the last head already
+    /// records both.
     pub fn sign(&mut self, chain: &mut Chain, policy: PolicyState, now: UtcMillis) -> Result<(), HeadsError> {
         let policy = PolicyState { generation: policy.generation.max(self.floor), ..policy };
         if !chain.wants_head() && self.policy == Some(policy) {
@@ -136,7 +137,7 @@ impl Heads {
         Ok(())
     }
 
-    /// Whether the last head was signed for another state of the policy.
+    /// Whether the last head records another generation of the policy, or this run has not signed a head yet.
     pub fn lacks_policy(&self, generation: i64) -> bool {
         self.policy.is_none_or(|signed| signed.generation != generation.max(self.floor))
     }
@@ -147,12 +148,12 @@ impl Heads {
 pub(super) enum Newest {
     /// The file is missing or has no head.
     Absent,
-    /// There are heads, and none of the newest was signed by these keys.
+    /// There are heads, but none of the newest was signed with these keys.
     OtherKeys,
     Signed(Head),
 }
 
-/// Finds the newest head that `keys` signed, among the last lines of the file.
+/// Finds the newest head that was signed with `keys`, among the last lines of the file.
 pub(super) fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> {
     let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
     let mut file = match File::open(path) {
@@ -165,7 +166,8 @@ pub(super) fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> 
     file.seek(SeekFrom::Start(from)).map_err(fail("read"))?;
     let mut tail = Vec::new();
     file.take(NEWEST_BYTES_MAX).read_to_end(&mut tail).map_err(fail("read"))?;
-    // A line that a crash cut off has no end, and a tail that begins within a line does not parse there.
+    // A line that a crash left incomplete has no line break. If the tail begins within a line, that part does not
+    // parse.
     let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |end| &tail[..end]);
     let mut newest = Newest::Absent;
     for line in whole.split(|byte| *byte == b'\n').rev() {
@@ -178,10 +180,10 @@ pub(super) fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> 
     Ok(newest)
 }
 
-/// A line of the file: a head, or the number of a line that is not one.
+/// A line of the file: a head, or the line number if the line is not a head.
 pub(super) type Line = Result<Head, usize>;
 
-/// Reads every line. `None`: the file is missing.
+/// Reads every line. Returns `None` if the file is missing.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<Line>>, HeadsError> {
     let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
     let file = match File::open(path) {
@@ -197,7 +199,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<Line>>, HeadsError> {
         if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(fail("read"))? == 0 {
             break;
         }
-        // A line cut by a crash never was a head: it is not counted, and nothing was promised by it.
+        // A line that a crash left incomplete is not an error, because its head was never in force.
         if line != b"\n" && line.ends_with(b"\n") {
             lines.push(serde_json::from_slice(&line).map_err(|_| number));
         }

@@ -1,5 +1,5 @@
-//! Readings of what a conversation keeps: recorded like calls, with what was asked for and how much was read, and without
-//! the content.
+//! Reads of a conversation's files. They are recorded like calls, with the path and the amount of data, and without the
+//! content.
 
 use std::sync::Arc;
 
@@ -9,23 +9,25 @@ use serde_json::{Value, json};
 
 use super::{AuditUnavailable, Auditor, Entry, started};
 
-/// What is read, by whom.
+/// A read of a file or folder, and the key that requests it.
 pub struct Reading {
     pub request_id: RequestId,
     pub workspace: WorkspaceId,
-    /// The API key that asked, and its kind.
+    /// The API key of the request.
     pub key: KeyId,
+    /// The kind of that key.
     pub key_kind: &'static str,
     /// The operation, such as `sandbox.read`.
     pub operation: &'static str,
-    /// The id of what is read from.
+    /// The id of the object from which data is read.
     pub object: String,
     pub bot: BotId,
     pub path: String,
 }
 
 impl Auditor {
-    /// Opens the entry of a reading. It is on disk when [`Entry::started`] returns; only then is anything read.
+    /// Opens the entry of a read. Data must be read only after [`Entry::started`] has returned, because only then the
+    /// row is on disk.
     pub fn open_reading(&self, reading: Reading) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let Reading { request_id, workspace, key, key_kind, operation, object, bot, path } = reading;
@@ -41,7 +43,7 @@ impl Auditor {
 }
 
 impl Entry {
-    /// Adds what a reading has found out, such as how many bytes were read, to what its end says.
+    /// Adds a result of a read, such as the number of bytes, to the row `finished`.
     pub fn found(&self, name: &str, value: u64) {
         let mut row = self.row.lock();
         let params = row.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
@@ -51,7 +53,7 @@ impl Entry {
         }
     }
 
-    /// Queues the end without waiting for its row: what was read has left already.
+    /// Queues the row `finished` without waiting, because the data has already left the host.
     pub fn close_at_once(&self, outcome: &CallOutcome) {
         self.close_with(self.finished(outcome));
     }

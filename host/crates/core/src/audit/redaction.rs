@@ -1,5 +1,6 @@
-//! Rows of the audit are searched for the secrets of their call, within a budget of their own: a call cannot keep its
-//! parameters out of the audit by using up the budget of its answer. Parameters that could not be searched are withheld.
+//! Redaction of audit rows. Each row is searched for the secrets of its call with a separate budget, so that a call
+//! cannot keep its parameters out of the audit by using up the budget of its answer. Parameters that could not be
+//! searched are withheld.
 
 use std::sync::Arc;
 
@@ -10,15 +11,15 @@ use sha2::Digest as _;
 use super::Entry;
 use crate::call_types::call_secrets::redact_text;
 
-/// Larger parameters are kept as digest and first KiB.
+/// The maximum size of recorded parameters. Of larger parameters, the digest and the first KiB are recorded.
 const PARAMS_BYTES_MAX: usize = 16 << 10;
 
 impl Entry {
-    /// `row` without secrets, and without parameters that are too long for it.
+    /// Redacts the secrets in `row`, and shortens parameters that exceed [`PARAMS_BYTES_MAX`].
     pub(super) async fn redacted_row(&self, mut row: AuditRow) -> AuditRow {
         let (task_id, params) = (row.task_id.take(), row.params.take());
         let bytes = task_id.as_ref().map_or(0, String::len) + params.as_ref().map_or(0, String::len);
-        // For the case that the search is not to its end.
+        // A copy for the case that the search is not completed.
         let searched_bytes = bytes.saturating_mul(self.secrets.redactors().len().max(1));
         let unsearched = params.clone().filter(|_| searched_bytes > INLINE_SEARCH_BYTES_MAX);
         let is_of_change = row.is_of_change();
@@ -32,13 +33,13 @@ impl Entry {
             Ok((task_id, params)) => AuditRow { task_id, params, ..row },
             Err(_) => {
                 let params = tokio::task::spawn_blocking(move || unsearched.as_deref().map(withheld));
-                // Without its parameters where even this fails.
+                // If even the digest cannot be computed, the row has no parameters.
                 AuditRow { params: params.await.unwrap_or(None), ..row }
             }
         }
     }
 
-    /// The same at once, where nothing can be waited for.
+    /// Redacts the secrets in `row` in place, for callers that cannot wait. Large parameters are withheld.
     pub(super) fn redacted_row_at_once(&self, mut row: AuditRow) -> AuditRow {
         let redactors = self.secrets.redactors();
         let redact = |text: String| redactors.iter().fold(text, |text, redactor| redactor.redact_text(text));
@@ -51,7 +52,7 @@ impl Entry {
     }
 }
 
-/// Large parameters are kept as their digest and their first KiB.
+/// Replaces large parameters by their digest and their first KiB.
 fn shorten(params: String) -> String {
     const KEPT_BYTES: usize = 1024;
     if params.len() <= PARAMS_BYTES_MAX {
@@ -61,7 +62,7 @@ fn shorten(params: String) -> String {
     serde_json::json!({ "digest": digest(&params), "bytes": params.len(), "first": first }).to_string()
 }
 
-/// What a row says of parameters that could not be searched for secrets.
+/// Returns the replacement for parameters that could not be searched for secrets.
 fn withheld(params: &str) -> String {
     serde_json::json!({ "digest": digest(params), "bytes": params.len() }).to_string()
 }

@@ -1,8 +1,9 @@
-//! Detects a database that is older than the heads signed for it, as after a restore of the database alone, and accepts
-//! the loss when an operator says so.
+//! Detects a database that is older than its signed heads, for example after a restore of the database alone. An
+//! operator can accept the loss.
 //!
-//! The heads lie outside the database, so a writer of the database can put an older state back but cannot take back
-//! what was signed. Only the newest head is compared: heads are appended in the order of what they sign.
+//! The heads are outside the database, so an attacker who can write to the database can restore an older state of it
+//! but cannot change the heads. Only the newest head is compared, because each head covers at least as much as the
+//! previous one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,22 +17,22 @@ use monstrum_types::UtcMillis;
 use super::heads::{self, HEADS_FILE, Head, Heads, HeadsError, Newest};
 use super::verify::KeyRing;
 
-/// What the new file of heads is called until it takes the place of the old one.
+/// The name of the new file of heads until it replaces the old one.
 const NEW_FILE: &str = "audit-heads.log.new";
 
-/// More changes than a host makes before the next head covers them.
+/// An upper bound for the number of changes that a host makes before the next head covers them.
 const UNSIGNED_CHANGES_MAX: i64 = 1 << 20;
 
 /// One way in which the database is older than its newest head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rollback {
-    /// The audit keys of the database signed none of the newest heads.
+    /// None of the newest heads was signed with the audit keys of the database.
     OtherKeys,
-    /// Rows of the audit that were signed are missing.
+    /// Audit rows that a head covers are missing.
     RowsMissing { writer: String, signed: i64, found: i64 },
-    /// The row that was signed is another one.
+    /// The signed audit row was replaced by another row.
     RowReplaced { writer: String, sequence: i64 },
-    /// Changes of the policy that were signed are missing.
+    /// Changes of the policy that a head covers are missing.
     PolicyBehind { signed: i64, found: i64 },
     /// The rows are authenticated by a row key that a rotation has retired.
     RetiredRowKey { signed: u32, found: u32 },
@@ -62,7 +63,7 @@ impl fmt::Display for Rollback {
     }
 }
 
-/// Every way in which a database is older than its newest head, as one sentence.
+/// All ways in which a database is older than its newest head. They are displayed as one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollbackList(pub Vec<Rollback>);
 
@@ -73,7 +74,7 @@ impl fmt::Display for RollbackList {
     }
 }
 
-/// The comparison failed, or the loss could not be accepted.
+/// The error if the comparison fails or the loss cannot be accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
     #[error("the audit cannot be read")]
@@ -84,8 +85,8 @@ pub enum RollbackError {
     Write { path: PathBuf, source: std::io::Error },
 }
 
-/// Compares the database with the newest head in `data_dir`. An empty list: the database is not older, or there is no
-/// head. A server may be running: the head is read first, and the database only grows.
+/// Compares the database with the newest head in `data_dir`. The list is empty if the database is not older or if there
+/// is no head. A server may be running meanwhile, because the head is read first and the database only grows.
 pub async fn find_rollback(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Vec<Rollback>, RollbackError> {
     let head = match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
         Newest::Absent => return Ok(Vec::new()),
@@ -107,13 +108,13 @@ pub async fn find_rollback(store: &Store, keys: &KeyRing, data_dir: &Path) -> Re
     Ok(found)
 }
 
-/// Whether the database is under an older row key than the one that a head was signed under.
+/// Returns a finding if the row key of the database is older than the one in a head.
 pub(super) fn retired_row_key(store: &Store, signed: Option<u32>) -> Option<Rollback> {
     let (signed, found) = signed.zip(store.row_key_version())?;
     (found < signed).then_some(Rollback::RetiredRowKey { signed, found })
 }
 
-/// The version of the row key that the newest head in `data_dir` names. Older ones were retired.
+/// Returns the version of the row key in the newest head in `data_dir`. Older versions were retired.
 pub fn signed_row_key_version(data_dir: &Path, keys: &KeyRing) -> Result<Option<u32>, HeadsError> {
     Ok(match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
         Newest::Absent | Newest::OtherKeys => None,
@@ -121,17 +122,17 @@ pub fn signed_row_key_version(data_dir: &Path, keys: &KeyRing) -> Result<Option<
     })
 }
 
-/// Whether a head in `data_dir` says that the rows of the policy were sealed.
+/// Whether the newest head in `data_dir` shows that the rows of the policy were sealed.
 pub fn rows_were_sealed(data_dir: &Path, keys: &KeyRing) -> Result<bool, HeadsError> {
     Ok(match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
         Newest::Absent => false,
-        // Nothing that these keys can read says that they were not.
+        // None of the newest heads can be checked with these keys. The safe assumption is that the rows were sealed.
         Newest::OtherKeys => true,
         Newest::Signed(head) => head.policy_generation.is_some_and(|generation| generation > 0),
     })
 }
 
-/// Whether the database holds the row that `head` was signed for.
+/// Whether the database contains the row that `head` covers.
 async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
     if head.sequence == 0 {
         return Ok(true);
@@ -146,7 +147,7 @@ async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
     Ok(false)
 }
 
-/// A file of heads without those that the database is behind, which is not in place yet.
+/// A new file of heads, without the heads that are newer than the database. It has not replaced the old file yet.
 pub struct AcceptedLoss {
     data_dir: PathBuf,
     at: UtcMillis,
@@ -154,9 +155,9 @@ pub struct AcceptedLoss {
 }
 
 impl AcceptedLoss {
-    /// Writes the heads that the database still satisfies into a new file beside the old one. Record the loss with
-    /// [`AcceptedLoss::heads`], then call [`AcceptedLoss::put_in_place`]. A run that ends in between changes nothing but
-    /// a row of the audit.
+    /// Writes the heads that match the database into a new file next to the old one. The caller then records the loss
+    /// with [`AcceptedLoss::heads`] and calls [`AcceptedLoss::put_in_place`]. If the process ends in between, only a
+    /// row of the audit has been added.
     pub async fn prepare(
         store: &Store,
         keys: &KeyRing,
@@ -166,7 +167,8 @@ impl AcceptedLoss {
         let policy_generation = store.sealed_generations().await?;
         let (mut kept, mut held_writers, mut signed_generation) = (Vec::new(), BTreeSet::new(), 0);
         let mut lines = heads::read(&data_dir.join(HEADS_FILE))?.unwrap_or_default();
-        // From the newest to the oldest: once the database holds the row of a head, it holds those before it in that chain.
+        // The heads are checked from the newest to the oldest. If the database contains the row of a head, it also
+        // contains the rows of older heads of that chain.
         while let Some(line) = lines.pop() {
             let Ok(head) = line else { continue };
             let is_ours = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
@@ -186,18 +188,19 @@ impl AcceptedLoss {
         Ok(AcceptedLoss { data_dir: data_dir.to_owned(), at, signed_generation })
     }
 
-    /// A generation that the policy of the lost state never had: above the newest head, and above all changes that came after
-    /// it. A database that has it is newer than that state, which is refused from then on.
+    /// Returns a generation that the policy of the lost state cannot have reached. It exceeds the generation in the
+    /// newest head by more than the number of changes that can have followed that head. After the database has this
+    /// generation, the lost state counts as older and is rejected.
     pub fn generation_above_loss(&self) -> i64 {
         self.signed_generation.saturating_add(UNSIGNED_CHANGES_MAX)
     }
 
-    /// The new file, to sign the heads of the record of the loss in.
+    /// Opens the new file, so that the heads for the record of the loss can be appended to it.
     pub fn heads(&self, keys: &KeyRing) -> Result<Heads, HeadsError> {
         Heads::open(&self.data_dir.join(NEW_FILE), keys)
     }
 
-    /// Puts the new file in the place of the old one, which is kept under the name that this returns.
+    /// Replaces the old file by the new one. The old file is kept under the returned path.
     pub fn put_in_place(self) -> Result<PathBuf, RollbackError> {
         let (new, heads) = (self.data_dir.join(NEW_FILE), self.data_dir.join(HEADS_FILE));
         let kept = self.data_dir.join(format!("audit-heads.superseded-{}.log", self.at.0));

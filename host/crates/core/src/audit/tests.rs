@@ -1,4 +1,4 @@
-//! Entries with a writer that the test answers for.
+//! Tests of entries. The test plays the role of the writer.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::call_types::call_secrets::tests::HeldSearches;
 
-/// An entry, and the queue that a writer would read.
+/// Returns an entry and the queue from which a writer would read its rows.
 fn entry() -> (Entry, mpsc::Receiver<Pending>) {
     entry_of(json!({}))
 }
@@ -47,14 +47,14 @@ async fn requests_are_held_back_until_the_row_is_written() {
     assert!(!entry.is_held_back(), "there was no request");
     start(&entry, &mut rows, Err(AuditUnavailable)).await;
     assert!(entry.is_held_back());
-    // The plugin tries again, and the audit accepts rows again.
+    // The plugin retries after the audit accepts rows again.
     start(&entry, &mut rows, Ok(())).await;
     assert!(!entry.is_held_back());
 }
 
 const SECRET: &str = "s3cr3t-t0ken/x";
 
-/// More than is searched in place.
+/// Returns a text that is too long to be searched in place.
 fn large() -> String {
     format!("{} {SECRET} {}", "x".repeat(INLINE_SEARCH_BYTES_MAX), "y".repeat(INLINE_SEARCH_BYTES_MAX))
 }
@@ -94,13 +94,13 @@ async fn parameters_that_cannot_be_searched_in_time_are_withheld() {
 fn a_row_that_is_queued_at_once_has_no_large_parameters() {
     let (entry, mut rows) = entry_of(json!({ "text": large() }));
     know_secret(&entry.secrets);
-    // As after a panic.
+    // The entry is dropped without being closed, as after a panic.
     drop(entry);
     let params = row_of(rows.try_recv().ok()).0.params.unwrap();
     assert_eq!(members(&params), ["digest", "bytes"]);
 }
 
-/// The names of the members of an object.
+/// Returns the names of the members of an object.
 fn members(json: &str) -> Vec<String> {
     let value: Value = serde_json::from_str(json).unwrap();
     value.as_object().unwrap().keys().cloned().collect()

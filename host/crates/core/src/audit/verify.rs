@@ -1,4 +1,5 @@
-//! Verification: walks every chain, checks every hash, every head, and that no tail behind a head is missing.
+//! Verifies the audit: reads every chain, checks every hash and every head, and detects missing rows that a head
+//! covers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,32 +13,32 @@ use super::chain::GENESIS;
 use super::heads::{self, HEADS_FILE, Head, HeadsError};
 use super::rollback::{Rollback, retired_row_key};
 
-/// Rows read at a time.
+/// The number of rows that are read at a time.
 const PAGE_ROWS: u32 = 1000;
-/// More problems than anyone reads; the audit is not valid from the first on.
+/// The maximum number of reported problems. A single problem makes the audit invalid.
 const PROBLEMS_MAX: usize = 1000;
 
-/// What verification found.
+/// The result of a verification.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// No problem was found.
+    /// Whether no problem was found.
     pub valid: bool,
-    /// How many rows were checked.
+    /// The number of checked rows.
     pub rows: u64,
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is not as it was written.
+/// One problem in the audit or the policy rows.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Whose chain; empty where it is the file of heads.
+    /// The writer of the chain; empty for a problem that does not belong to a chain, such as one in the file of heads.
     pub writer: String,
-    /// The row; the line, where it is the file of heads.
+    /// The sequence number of the row, or the line number in the file of heads; 0 for other problems.
     pub sequence: i64,
     pub what: String,
 }
 
-/// Verification could not be done.
+/// The error if the verification cannot be completed.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     #[error("the audit cannot be read")]
@@ -46,13 +47,13 @@ pub enum VerifyError {
     Heads(#[from] HeadsError),
 }
 
-/// The keys by version.
+/// The audit keys by version.
 pub type KeyRing = BTreeMap<u32, Arc<AuditKeys>>;
 
-/// Verifies everything in `store` against the heads in `data_dir`.
+/// Verifies all chains and policy rows in `store` against the heads in `data_dir`.
 pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Report, VerifyError> {
     let mut found = Findings { rows: 0, problems: Vec::new() };
-    // Heads are read first: rows that come in the meantime are ahead of them, never behind.
+    // The heads are read first, so that rows that are written meanwhile are newer than the heads.
     let mut heads: BTreeMap<String, BTreeMap<i64, Head>> = BTreeMap::new();
     let (mut policy_generation, mut row_key_version) = (0, None);
     match heads::read(&data_dir.join(HEADS_FILE))? {
@@ -79,7 +80,7 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     if let Some(retired) = retired_row_key(store, row_key_version) {
         found.add("", 0, retired.to_string());
     }
-    // Counted before the chains are walked: rows that come in the meantime only add to what is found.
+    // The rows are counted before the chains are read, so that rows that are written meanwhile cannot cause a problem.
     let stored = u64::try_from(store.count_events().await?).unwrap_or_default();
     let mut writers = match store.writers().await {
         Err(StoreError::Corrupt { what }) => {
@@ -88,7 +89,8 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
         }
         writers => writers?,
     };
-    // Hosts that share a database keep the heads of their own chains; a file without heads belongs to none of them.
+    // Each of the hosts that share a database has only the heads of its own chain. A file without any head is not the
+    // file of such a host.
     let may_lack_heads = store.is_shared() && !heads.is_empty();
     writers.extend(heads.keys().cloned());
     writers.sort();
@@ -97,7 +99,7 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
         let of_writer = heads.remove(&writer);
         let lacks_heads = of_writer.is_none() && !may_lack_heads;
         let last = check_chain(&mut found, store, keys, &writer, of_writer.unwrap_or_default()).await?;
-        // A host signs a head when it starts, before its first row.
+        // A host signs its first head at the start, before its first row.
         if lacks_heads && last > 0 {
             found.add(&writer, last, format!("{HEADS_FILE} holds no head of this chain"));
         }
@@ -105,7 +107,7 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     if found.rows < stored {
         found.add("", 0, format!("{} rows belong to no chain", stored - found.rows));
     }
-    // The rows that permit something: a change of one that the audit does not know was made by another program.
+    // Changes by a host keep the MACs and seals of policy rows valid, so another program has caused any problem here.
     let rows = store.verify_rows().await?;
     for what in rows.problems() {
         found.add("", 0, what);
@@ -126,7 +128,7 @@ impl Findings {
     }
 }
 
-/// Adds a head to those of its writer, if this host signed it; whether it did.
+/// Adds a head to the heads of its writer if this host signed it. Returns whether it did.
 fn check_signature(
     found: &mut Findings,
     keys: &KeyRing,
@@ -142,7 +144,7 @@ fn check_signature(
     is_signed
 }
 
-/// Checks a chain; the sequence of its last row.
+/// Checks a chain. Returns the sequence number of its last row.
 async fn check_chain(
     found: &mut Findings,
     store: &Store,
@@ -154,7 +156,7 @@ async fn check_chain(
     let mut previous = Some(GENESIS);
     let mut fetched = Some(store.scan(writer, ScanFrom::START, PAGE_ROWS).await?);
     while let Some(ScanPage { rows, next }) = fetched {
-        // Hashes are checked in another thread while the database looks for the next page.
+        // The hashes of this page are checked on another thread while the database reads the next page.
         let ahead = async {
             match next {
                 Some(from) => store.scan(writer, from, PAGE_ROWS).await.map(Some),
@@ -180,8 +182,7 @@ async fn check_chain(
                 found.add(writer, expected, gap(expected, row.sequence));
                 previous = None;
             }
-            // After a gap the row's own word is taken, so that one missing row is one problem and not one for every
-            // row that follows.
+            // After a gap the previous hash in the row is not checked, so that one missing row causes only one problem.
             if previous.is_some_and(|previous| previous != row.previous_hash) {
                 found.add(writer, row.sequence, "the row does not follow the one before it");
             }
@@ -211,7 +212,7 @@ fn gap(expected: i64, sequence: i64) -> String {
     }
 }
 
-/// What the hash of a row says of its content.
+/// The result of checking the hash of a row.
 enum Seal {
     Whole,
     Altered,

@@ -1,14 +1,18 @@
-//! How many calls run at once: on this host, of one plugin, of one bot, of one binding. A call that finds no room waits
-//! up to 5 s. Room that becomes free goes to the waiting workspaces in turn and, within a workspace, to its bots in turn
-//! (`fair_queue.rs`), so that a bot with many calls delays only its own. While several workspaces use a plugin, or the
-//! host, each of them holds a part of the room only ([`Share`]).
+//! Limits on concurrent calls: on this host, of one plugin, of one bot, and of one binding. A call for which there is
+//! no room waits up to 5 s. Free room goes to the waiting workspaces in turn and, within a workspace, to its bots in
+//! turn (`fair_queue.rs`), so that a bot with many calls delays only its own calls. While several workspaces use a
+//! plugin or the host, each of them can hold only a part of the room ([`Share`]).
 //!
-//! A call under another one holds up the call that made it, so it must not wait for room that only its ancestors could
-//! give up. It runs in its root's place among the bot's calls. Plugins have a lane for each depth: a call that waits in
-//! one holds room of lesser depths only, and the deepest calls wait for no call below, so that there is always one that
-//! goes on. This includes a call that waits for the share of its own workspace: the calls that hold it have the same
-//! depth. In a binding that an ancestor has a place in, a call shares that place. And it does not wait for the host as a
-//! whole: where every place is taken, the calls that hold them may all be waiting for one like it.
+//! A call waits for its child calls, so a child call must not wait for room that only its ancestors could release.
+//! These rules prevent such a deadlock:
+//!
+//! - A child call uses the place of its root call among the bot's calls.
+//! - A plugin has one lane for each depth. A call that waits in a lane holds room in lanes of lesser depths only, and
+//!   the deepest calls wait for no other call. Therefore at least one call can always proceed. The rule also covers a
+//!   call that waits for the share of its own workspace, because the calls that hold this share have the same depth.
+//! - If an ancestor has a place in a binding, the child call shares that place.
+//! - A child call does not wait for room on the host. If the host is full, all running calls may be waiting for child
+//!   calls of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +25,11 @@ use crate::fair_queue::{FairQueue, FairQueues, Share, Ticket};
 /// How long a call waits for room.
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// The most calls of a host. The engine's pool has room for these and for plugins that are being loaded.
+/// The maximum number of concurrent calls of a host. The engine's pool has room for these and for plugins that are
+/// being loaded.
 pub const CALLS_MAX: u32 = 1000;
 
-/// How many calls run at the same time.
+/// The maximum numbers of concurrent calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub in_all: u32,
@@ -33,51 +38,51 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 calls of one plugin are enough to hide a slow upstream, and few enough to leave room for other plugins.
+    /// 64 calls of one plugin keep the throughput high with a slow upstream, and leave room for other plugins.
     fn default() -> Self {
         Limits { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
     }
 }
 
-/// The members of a lane's groups: the bots of a workspace. Calls without a bot take their turn like those of a bot.
+/// A member of a group in a lane: a bot of the workspace. All calls without a bot count as one member, `None`.
 type Member = Option<BotId>;
 
-/// Room for one call; dropping it makes room for the next.
+/// Room for one call. Dropping it releases the room.
 pub struct Place {
     _tickets: Vec<Ticket<WorkspaceId, Member>>,
 }
 
-/// Room among the calls of one bot. A call takes it before the host computes anything for it.
+/// Room among the calls of one bot. A call acquires it before the host does any larger work for the call.
 pub struct BotPlace(Ticket<WorkspaceId, Member>);
 
-/// No room in time.
+/// The lane that had no room before the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
-    /// Among the calls of the plugin, the bot or the binding.
+    /// The lane of the plugin, the bot or the binding.
     Busy,
-    /// On the whole host.
+    /// The lane of the whole host.
     Full,
 }
 
-/// The room that a call needs besides its bot's.
+/// The room that a call needs in addition to the place among the calls of its bot.
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
     pub workspace: WorkspaceId,
-    /// `None` for infrastructure.
+    /// `None` for calls without a bot.
     pub bot: Option<BotId>,
-    /// The binding, where it allows so many calls at once.
+    /// The binding and its limit of concurrent calls; `None` if it sets no such limit.
     pub binding: Option<(BindingId, u32)>,
-    /// `None` where the calls have room of their own, as those of sandboxes have.
+    /// `None` for calls that another limit bounds, such as calls of sandbox tools.
     pub plugin: Option<&'a PluginName>,
-    /// What the workspace may hold of the plugin's room.
+    /// The share of the plugin's room that the workspace may hold.
     pub share_of_plugin: Share,
-    /// What the workspace may hold of the host's room.
+    /// The share of the host's room that the workspace may hold.
     pub share_of_host: Share,
-    /// How many calls it stands under.
+    /// The number of ancestors of the call.
     pub depth: u8,
-    /// Bindings with a number of calls of their own in which an ancestor has its place.
+    /// The bindings in which an ancestor already has a place.
     pub held: &'a [BindingId],
-    /// Until when the call waits: [`WAIT_MAX`] after it first asked for room.
+    /// The end of the wait: [`WAIT_MAX`] after the call first asked for room.
     pub until: Instant,
 }
 
@@ -92,7 +97,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Lanes in which nothing runs.
+    /// Creates empty lanes.
     pub fn new(room: Limits) -> Lanes {
         Lanes {
             room,
@@ -103,8 +108,8 @@ impl Lanes {
         }
     }
 
-    /// Waits for room among the bot's own calls. This comes first, so that a busy bot queues behind itself. A call under
-    /// another one runs in the place of its root and must not ask for one.
+    /// Waits for room among the bot's own calls. This wait comes first, so that a busy bot queues behind its own calls.
+    /// A child call uses the place of its root call and must not call this function.
     pub async fn enter_bot(
         &self,
         workspace: WorkspaceId,
@@ -115,7 +120,7 @@ impl Lanes {
         lane.enter(&workspace, bot, Share::Whole, until).await.map(BotPlace).ok_or(NoRoom::Busy)
     }
 
-    /// Waits for all other room, on the whole host last. `of_bot` is `None` for a call under another one.
+    /// Waits for room in the other lanes, in the lane of the host last. `of_bot` is `None` for a child call.
     pub async fn enter(&self, asking: &Asking<'_>, of_bot: Option<BotPlace>) -> Result<Place, NoRoom> {
         let Asking { workspace, bot, binding, plugin, depth, held, until, .. } = *asking;
         let mut tickets = Vec::with_capacity(4);
@@ -137,17 +142,17 @@ impl Lanes {
         Ok(Place { _tickets: tickets })
     }
 
-    /// Calls that run.
+    /// The number of running calls.
     pub fn running(&self) -> u32 {
         self.room.in_all.saturating_sub(self.all.free())
     }
 
-    /// Calls that may run at once.
+    /// The maximum number of concurrent calls.
     pub fn room(&self) -> u32 {
         self.room.in_all
     }
 
-    /// Calls that wait for room in any lane.
+    /// The number of calls that wait for room in any lane.
     pub fn waiting(&self) -> u32 {
         self.all.waiting() + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
     }
@@ -163,7 +168,7 @@ mod tests {
         "github".parse().unwrap()
     }
 
-    /// A bot that asks alone, in a workspace that uses everything alone.
+    /// A bot that is the only caller, in a workspace that shares no plugin and not the host.
     #[derive(Clone, Copy)]
     struct Caller {
         workspace: WorkspaceId,
@@ -193,12 +198,12 @@ mod tests {
             enter(lanes, &self.asking(&plugin())).await
         }
 
-        /// The same for a call that stands under `depth` others.
+        /// Like `enter`, for a call with `depth` ancestors.
         async fn enter_below(&self, lanes: &Lanes, depth: u8) -> Result<Place, NoRoom> {
             enter(lanes, &Asking { depth, ..self.asking(&plugin()) }).await
         }
 
-        /// The same where other workspaces use the plugin.
+        /// Like `enter_below`, while other workspaces use the plugin too.
         async fn enter_shared(&self, lanes: &Lanes, depth: u8) -> Result<Place, NoRoom> {
             enter(lanes, &Asking { depth, share_of_plugin: Share::Part, ..self.asking(&plugin()) }).await
         }
@@ -218,11 +223,11 @@ mod tests {
         let caller = Caller::new();
         let roots = [caller.enter(&lanes).await, caller.enter(&lanes).await];
         assert!(roots.iter().all(Result::is_ok));
-        // Bot and plugin are full of the parents.
+        // The parents occupy all room of the bot and the plugin.
         let asked_at = Instant::now();
         let children = [caller.enter_below(&lanes, 1).await, caller.enter_below(&lanes, 1).await];
         assert!(children.iter().all(Result::is_ok));
-        // Now the host is full, and the calls that could leave wait for this one.
+        // Now the host is full, and the calls that could release room wait for this one.
         assert_eq!(caller.enter_below(&lanes, 2).await.err(), Some(NoRoom::Full));
         assert_eq!(asked_at.elapsed(), Duration::ZERO);
         assert_eq!(lanes.running(), 4);
@@ -230,7 +235,7 @@ mod tests {
         assert_eq!(lanes.running(), 0);
     }
 
-    /// Every place of a workspace's share is taken by a call that makes another one of the same plugin.
+    /// Calls that make child calls of the same plugin occupy every place of the workspace's share.
     #[tokio::test(start_paused = true)]
     async fn calls_under_others_do_not_wait_for_the_share_that_their_ancestors_hold() {
         let lanes = Lanes::new(Limits { per_plugin: 4, ..ROOM });
@@ -269,7 +274,7 @@ mod tests {
         assert_eq!(asked_at.elapsed(), Duration::ZERO);
     }
 
-    /// Calls without a bot, such as checks of credentials, are an admin's of any workspace to make.
+    /// Admins of all workspaces can make calls without a bot, such as checks of credentials.
     #[tokio::test(start_paused = true)]
     async fn calls_without_a_bot_have_a_lane_in_each_workspace() {
         let lanes = Lanes::new(Limits { per_bot: 1, ..ROOM });

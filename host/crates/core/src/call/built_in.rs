@@ -1,4 +1,4 @@
-//! The tools that the platform serves itself.
+//! The built-in tools, which run without a plugin.
 
 pub mod bots;
 pub mod sandbox;

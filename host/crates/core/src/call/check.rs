@@ -1,5 +1,5 @@
-//! The checks of a call besides the Guardian's: its parameters against the schema of the tool, and whether its parent may
-//! make it. Also the prediction of a call's outcome without running it.
+//! The checks of a call that the Guardian does not make: whether its parameters match the schema of the tool, and
+//! whether its parent may make it. This module also predicts the outcome of a call without running it.
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question};
@@ -15,19 +15,19 @@ use crate::call_types::refusal::{NotPermitted, Refusal, refuse};
 use crate::checks::pay_for;
 use crate::plugins::{Tool, built_in};
 
-/// The outcome that a call would have.
+/// The predicted outcome of a call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
     pub allowed: bool,
-    /// The message that the caller would read.
+    /// The message that the caller would receive.
     pub message: Option<String>,
     pub rule: Option<String>,
-    /// For administrators, who can change the rules.
+    /// The reason for administrators, who can change the rules.
     pub reason: Option<String>,
     pub smallest_change: Option<String>,
 }
 
-/// Judges a call by the functions that judge a real one.
+/// Predicts the outcome of a call with the same functions that judge a real one.
 pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Prediction, Overrun> {
     let resolved = match find(session, call, effort) {
         Ok(resolved) => resolved,
@@ -68,19 +68,19 @@ impl Prediction {
         }
     }
 
-    /// Invalid parameters: no rule of the bot denies the call.
+    /// The prediction for invalid parameters, where no rule of the bot denies the call.
     fn unfit(outcome: CallOutcome) -> Prediction {
         let reason = Some("the parameters do not satisfy the tool's input_schema".to_owned());
         Prediction { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
     }
 }
 
-/// The longest text of parameters, on every interface.
+/// The maximum size of the parameters as JSON text, on every interface.
 pub const PARAMS_BYTES_MAX: usize = 1 << 20;
-/// The deepest nesting of parameters, on every interface; the limit of results and manifests as well.
+/// The maximum nesting depth of parameters, on every interface. Results and manifests have the same limit.
 pub const PARAMS_DEPTH_MAX: usize = 64;
 
-/// Refuses parameters that are too long or too deep.
+/// Rejects parameters that exceed [`PARAMS_BYTES_MAX`] or [`PARAMS_DEPTH_MAX`].
 pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
     let text = serde_json::to_vec(params).expect("a JSON value has a text");
     let bytes = text.len();
@@ -94,7 +94,8 @@ pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
     Err(vec![InputError { path: String::new(), message }])
 }
 
-/// The parameters with defaults filled in and without the name of the resource, or the validation errors.
+/// Validates parameters. Returns them with defaults filled in and without the name of the resource, or the validation
+/// errors.
 pub fn check_params(
     tool: &Tool,
     params: &Value,
@@ -111,7 +112,7 @@ pub fn check_params(
     tool.input.check(params, effort)
 }
 
-/// The parameters of a call, valid against the schema of `tool` and with its defaults filled in.
+/// Validates the parameters of a call against the schema of `tool`, and fills in its defaults.
 pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Result<Map<String, Value>, NotPermitted> {
     check_params(tool, call.params(), effort)?.map_err(|faults| NotPermitted::invalid(&faults))
 }
@@ -119,8 +120,8 @@ pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Resu
 /// The maximum depth of child calls.
 pub const DEPTH_MAX: u8 = 8;
 
-/// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. Refusals read like those for an
-/// unknown tool.
+/// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. A refusal has the same text as
+/// that for an unknown tool.
 pub fn check_lineage(
     lineage: &Lineage,
     session: &Session,
@@ -142,7 +143,7 @@ pub fn check_lineage(
                 let reason = "the calling plugin's manifest does not name the tool";
                 return Err(hidden(call, "executor.calls", reason).into());
             }
-            // By the current policy, not by the one when the calling call began.
+            // The current policy decides, not the one in force when the parent call began.
             let caller = session.bindings().find(|present| present.row.id == *binding);
             let is_allowed = caller.map(|caller| caller.allows_call(call.tool(), effort)).transpose()?;
             if is_allowed != Some(true) {
@@ -154,7 +155,7 @@ pub fn check_lineage(
     Ok(())
 }
 
-/// Refuses a call that is identical with one of its ancestors.
+/// Refuses a call that is identical to one of its ancestors.
 pub fn check_new(lineage: &Lineage, digest: CallDigest) -> Result<(), Refusal> {
     if lineage.ancestors.contains(&digest) {
         return Err(limit("the same call is already under way above this one".to_owned()));

@@ -1,7 +1,7 @@
 //! Child calls: the calls that a running call makes.
 //!
-//! A child call passes through the whole pipeline, has a row of its own in the audit, and is judged by the policy of its
-//! own moment. `check.rs` has what is refused besides.
+//! A child call passes through the whole pipeline, has its own row in the audit, and is judged by the policy in force
+//! when it begins. The additional checks of child calls are in `check.rs`.
 
 use std::sync::Arc;
 
@@ -22,9 +22,10 @@ use crate::call_types::lineage::{CallDigest, Lineage, Link, MadeBy};
 use crate::checks::{Asker, Unchecked};
 use crate::policy::Binding;
 
-/// The maximum number of calls of one root: each is a row in the audit.
+/// The maximum number of child calls below one root call. The limit exists because each call writes to the audit.
 pub const CALLS_MAX: u32 = 100;
-/// Names of tools that plugins give are cut to this length: no tool has a longer name, and the audit needs only the start.
+/// Tool names that plugins pass are truncated to this length. No tool has a longer name, and the audit needs only the
+/// beginning.
 const NAME_BYTES_MAX: usize = 256;
 
 /// The child calls of one running call.
@@ -38,7 +39,8 @@ pub struct ChildCalls {
 }
 
 impl ChildCalls {
-    /// The calls of a plugin that `parent` runs, through `binding`, until `until`. The plugin may call what `calls` names.
+    /// Prepares the child calls of the plugin that `parent` runs through `binding`. They end at `until`. The plugin may
+    /// call the tools that match `calls`.
     pub fn of_plugin(
         pipeline: &Pipeline,
         parent: &IncomingCall,
@@ -51,7 +53,8 @@ impl ChildCalls {
         ChildCalls::new(pipeline, parent, digest, until, binding, made_by)
     }
 
-    /// The calls of the bot `to` on behalf of the bot of `parent`, through `binding`, until `until`.
+    /// Prepares the child calls that the bot `to` makes on behalf of the bot of `parent`, through `binding`. They end
+    /// at `until`.
     pub fn of_bot(
         pipeline: &Pipeline,
         parent: &IncomingCall,
@@ -82,19 +85,21 @@ impl ChildCalls {
         ChildCalls { pipeline: pipeline.clone(), parent: parent.without_params(), bot: binding.row.bot_id, lineage }
     }
 
-    /// The calls that the same plugin makes by importing `sandbox`. They have the same depth and are counted together.
+    /// Prepares the calls that the same plugin makes through the import `sandbox`. They have the same depth and count
+    /// against the same limit.
     pub fn of_sandbox_import(&self) -> ChildCalls {
         let mut lineage = self.lineage.clone();
         lineage.made_by = MadeBy::SandboxImport;
         ChildCalls { pipeline: self.pipeline.clone(), parent: self.parent.clone(), bot: self.bot, lineage }
     }
 
-    /// The redactors of all calls of the root.
+    /// The redactors of the root call and of all calls below it.
     pub fn secrets(&self) -> &SharedRedactors {
         &self.lineage.secrets
     }
 
-    /// Counts one more call. A call beyond the limit is neither made nor recorded.
+    /// Counts one more call. Returns an error if the call exceeds the limit; the call is then neither made nor
+    /// recorded.
     pub fn count(&self) -> Result<(), ToolFailure> {
         if self.lineage.count() < CALLS_MAX {
             return Ok(());
@@ -102,13 +107,14 @@ impl ChildCalls {
         Err(ToolFailure::error(Code::Limit, format!("{CALLS_MAX} calls have been made under one, which is the limit")))
     }
 
-    /// A session of the bot that makes the calls. `None` if the policy cannot be read or the bot was deleted.
+    /// Opens a session of the bot that makes the calls. Returns `None` if the policy cannot be read or the bot was
+    /// deleted.
     pub fn session(&self) -> Option<Session> {
         let Pipeline { policy, clock, .. } = &self.pipeline;
         Session::open(policy, clock.now(), &self.next(String::new(), Value::Null)).ok()
     }
 
-    /// Runs a check on behalf of the call, in place if it is little work.
+    /// Runs a check on behalf of the call. A small check runs in place.
     pub async fn check<T: Send + 'static>(
         &self,
         check: impl Fn(&Effort) -> Result<T, Overrun> + Send + 'static,
@@ -119,7 +125,7 @@ impl ChildCalls {
         self.pipeline.checks.run(asker, check).await
     }
 
-    /// Calls a tool for a plugin. `params` is the text that the plugin gave.
+    /// Calls a tool for a plugin. `params` is the JSON text from the plugin.
     pub async fn call(&self, mut tool: String, params: &str) -> Result<JsonText, ToolFailure> {
         tool.truncate(tool.floor_char_boundary(NAME_BYTES_MAX));
         answer(self.make(tool, parse(params)?).await?)
@@ -151,7 +157,7 @@ fn parse(params: &str) -> Result<Value, ToolFailure> {
     if params.len() > PARAMS_BYTES_MAX {
         return Err(invalid("more than 1 MiB"));
     }
-    // Before parsing, so that no nesting can exhaust a stack.
+    // The depth is checked before parsing, so that deep nesting cannot exhaust the stack.
     if json_depth(params.as_bytes()) > PARAMS_DEPTH_MAX {
         return Err(invalid("nested more than 64 levels deep"));
     }

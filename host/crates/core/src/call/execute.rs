@@ -1,6 +1,6 @@
 //! Fourth stage: runs the component under its limits, with the host functions that this call may use.
 //!
-//! It takes a [`Permit`], which only the Guardian can issue. Its answer is not redacted yet.
+//! The stage requires a [`Permit`], which only the Guardian can issue. The outcome that it returns is not redacted yet.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::plugins::{Ceilings, Plugin, built_in};
 use crate::policy::Binding;
 use crate::sandboxes::Sandboxes;
 
-/// When a caller that found the host full may try again.
+/// The delay after which a caller may retry if the host was full.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs permitted calls.
@@ -43,12 +43,12 @@ pub struct Executor {
     ceilings: Ceilings,
     ledger: Ledger,
     sandboxes: Arc<Sandboxes>,
-    /// One limiter for each rate that some binding sets.
+    /// One limiter for each distinct rate that a binding sets.
     rates: Mutex<std::collections::HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<BindingId>>>>,
 }
 
 impl Executor {
-    /// An executor whose calls go out through `egress`, and whose commands run in `sandboxes`.
+    /// Creates an executor whose requests go through `egress` and whose commands run in `sandboxes`.
     pub fn new(
         egress: Egress,
         lanes: Lanes,
@@ -60,22 +60,23 @@ impl Executor {
         Executor { egress, lanes, checks, ceilings, ledger, sandboxes, rates: Mutex::default() }
     }
 
-    /// Where checks run that are not done in place.
+    /// The thread pool for checks that do not run in place.
     pub fn checks(&self) -> &Arc<Checks> {
         &self.checks
     }
 
-    /// The time that the operator allows a call.
+    /// The operator's time limit for a call.
     pub fn longest_call(&self) -> Duration {
         Duration::from_secs(u64::from(self.ceilings.timeout_s))
     }
 
-    /// Who runs and who waits.
+    /// The lanes of running and waiting calls.
     pub fn lanes(&self) -> &Lanes {
         &self.lanes
     }
 
-    /// Runs the call that `permit` permits. `of_bot` is its place among the calls of its bot, if it has one already.
+    /// Runs the call that `permit` permits. `of_bot` is the call's place among the calls of its bot, if it already has
+    /// one.
     pub async fn execute(&self, execution: &Execution<'_>, permit: Permit, of_bot: Option<BotPlace>) -> CallOutcome {
         let has_large_params = is_large_object(permit.params());
         let permit = FreedBeside::new(permit, has_large_params);
@@ -139,7 +140,8 @@ impl Executor {
         outcome
     }
 
-    /// Waits for room: among the calls of the same bot first, except for a child call, which runs in the place of its root.
+    /// Waits for room in all lanes. A root call first waits for a place among the calls of its bot. A child call uses
+    /// the place of its root.
     async fn enter(
         &self,
         execution: &Execution<'_>,
@@ -162,7 +164,7 @@ impl Executor {
             workspace,
             bot,
             binding: binding.map(|binding| binding.row.id).zip(max),
-            // Commands run in sandboxes, which --sandbox-max bounds.
+            // Commands run in sandboxes, whose number --sandbox-max limits.
             plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX),
             share_of_plugin: snapshot.share_of_plugin(plugin, workspace),
             share_of_host: snapshot.share_of_host(workspace),
@@ -173,7 +175,7 @@ impl Executor {
         self.lanes.enter(&asking, of_bot).await
     }
 
-    /// Charges the cost of the tool, if it has one. Infrastructure has no budget.
+    /// Charges the cost of the tool, if it has one. Calls without a bot have no budget.
     async fn charge(&self, execution: &Execution<'_>) -> Option<CallOutcome> {
         let Execution { call, target, .. } = *execution;
         let bot = call.bot()?;
@@ -181,7 +183,7 @@ impl Executor {
         self.ledger.charge(call.workspace(), bot, call.task_id(), cost).await
     }
 
-    /// Runs a tool that the platform serves itself, under the same time limit.
+    /// Runs a built-in tool under the time limit of the call.
     async fn built_in(
         &self,
         execution: &Execution<'_>,
@@ -189,7 +191,7 @@ impl Executor {
         child_calls: Option<&ChildCalls>,
         limits: CallLimits,
     ) -> CallOutcome {
-        // First: what child calls do outside is done on behalf of this one.
+        // This call's row must be on disk first, because its child calls have outside effects on its behalf.
         if execution.entry.started().await.is_err() {
             return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
         }
@@ -207,12 +209,12 @@ impl Executor {
         })
     }
 
-    /// The limits of the call, within the time that is left to its parent.
+    /// Returns the limits of the call. A child call gets at most the remaining time of its parent.
     fn limits(&self, execution: &Execution<'_>, permit: &Permit) -> CallLimits {
         let Execution { call, target, .. } = *execution;
         let mut limits = limits(self.ceilings, &target.plugin, target.binding().map(Arc::as_ref));
         if execution.is_of_sandbox() {
-            // The ceiling is for plugins; a command has a limit of its own.
+            // The ceiling applies to plugins only. A command has its own limit.
             limits.timeout = sandbox::time_limit(permit);
         }
         let Some(lineage) = call.lineage() else { return limits };
@@ -221,7 +223,7 @@ impl Executor {
         CallLimits { timeout: limits.timeout.min(left), ..limits }
     }
 
-    /// Counts the call against the binding's rate, if it has one.
+    /// Counts the call against the binding's rate limit, if it has one. Returns the refusal of a call that exceeds it.
     fn over_rate(&self, binding: &Binding) -> Option<CallOutcome> {
         let per_minute = NonZeroU32::new(u32::try_from(binding.row.calls_per_minute?).unwrap_or(u32::MAX))?;
         let limiter = {
@@ -235,11 +237,11 @@ impl Executor {
     }
 }
 
-/// The child calls that the call may make until `until`, if its plugin makes calls.
+/// Prepares the child calls of the call, which end at `until`. Returns `None` if its plugin makes no calls.
 fn child_calls(execution: &Execution<'_>, until: Instant) -> Result<Option<ChildCalls>, Refusal> {
     let Execution { call, target, digest, pipeline, .. } = *execution;
     let plugin = &target.plugin;
-    // A call without a bot can call no tool.
+    // A call without a bot cannot call tools.
     let Some(binding) = target.binding().filter(|_| plugin.makes_calls()) else { return Ok(None) };
     if plugin.component.is_some() {
         return Ok(Some(ChildCalls::of_plugin(pipeline, call, digest, until, binding, plugin.calls.clone())));
@@ -253,7 +255,7 @@ fn child_calls(execution: &Execution<'_>, until: Instant) -> Result<Option<Child
     }
 }
 
-/// The smallest of the limits of the operator, the manifest and the binding.
+/// Returns the smallest of the limits of the operator, the manifest and the binding.
 fn limits(ceilings: Ceilings, plugin: &Plugin, binding: Option<&Binding>) -> CallLimits {
     let (asked, default) = (plugin.manifest.executor.limits, Ceilings::default());
     let bound = |name| binding.and_then(|binding| limit_u64(&binding.row.limits, name)).unwrap_or(u64::MAX);
@@ -293,7 +295,7 @@ fn request(execution: &Execution<'_>, permit: &Permit, params: String, limits: C
     }
 }
 
-/// Turns the result of a component into the outcome of its call.
+/// Converts the result of a component into the outcome of its call.
 fn outcome(end: CallEnd, functions: &HostFunctions) -> CallOutcome {
     match end.outcome {
         Ok(ExecuteResult::Success(data)) => CallOutcome::success(data),
@@ -306,7 +308,7 @@ fn outcome(end: CallEnd, functions: &HostFunctions) -> CallOutcome {
     }
 }
 
-/// Writes the plugin's log lines to the host's log at level debug.
+/// Writes the plugin's log lines to the host's log at level debug, without secrets.
 async fn write_log(permit: &Permit, end: &CallEnd, secrets: &CallSecrets) {
     let (call, plugin) = (permit.request_id(), permit.plugin());
     if tracing::enabled!(target: "plugin", tracing::Level::DEBUG) {

@@ -23,13 +23,14 @@ use crate::credentials::ResourceCredential;
 use crate::meters;
 use crate::policy::Resource;
 
-/// Requests end later than their call, so that an upstream that never answers is reported as the call's time-out.
+/// How long a request may outlast its call. With this margin, an upstream that never answers is reported as the call's
+/// time-out.
 const REQUEST_MARGIN: Duration = Duration::from_secs(1);
 
 /// The upstreams that a call may reach, and its credential.
 enum Reach {
     Resource(Arc<Resource>),
-    /// Without a resource: the hosts that the manifest lists under `egress`, without a credential.
+    /// For a call without a resource: the hosts that the manifest lists under `egress`, without a credential.
     NoResource(Box<(Scope, ResourceCredential)>),
 }
 
@@ -65,13 +66,13 @@ pub(super) struct HostFunctions {
     /// `None` if the plugin may not call tools.
     child_calls: Option<ChildCalls>,
     until: Instant,
-    /// Knows every secret that the call has met.
+    /// The redactor with every secret that the call has used.
     redactor: RedactorCell,
     failures: Mutex<Vec<FailureCode>>,
 }
 
 impl HostFunctions {
-    /// For a call of `target` that ends at `until` and may use `fuel`.
+    /// Creates the host functions for a call of `target` that ends at `until` and may use `fuel`.
     pub(super) fn new(
         egress: Egress,
         target: &Target,
@@ -93,17 +94,18 @@ impl HostFunctions {
         }
     }
 
-    /// The redactor for everything that the call has met so far.
+    /// The redactor for all secrets that the call has used so far.
     pub(super) fn redactor(&self) -> Arc<Redactor> {
         self.redactor.current()
     }
 
-    /// The fuel that searches for secrets in requests and responses have used.
+    /// The fuel consumed by searches for secrets in requests and responses.
     pub(super) fn search_fuel_used(&self) -> u64 {
         self.redactor.budget().fuel_used()
     }
 
-    /// The code for an error that the plugin reports: its own, unless a failed request explains it.
+    /// Returns the code for an error that the plugin reports: [`Code::Plugin`], unless the last failed request is its
+    /// cause.
     pub(super) fn cause(&self) -> Code {
         let failures = self.failures.lock();
         match failures.last() {
@@ -113,7 +115,7 @@ impl HostFunctions {
         }
     }
 
-    /// The sandbox. The row `started` of this call is on disk before anything happens there.
+    /// Returns the sandbox. The row `started` of this call is on disk before a command runs or a file is used there.
     async fn sandbox(&self) -> Result<SandboxImport, Failure> {
         let child_calls = self.child_calls.as_ref();
         let unavailable = || Failure::unsent(FailureCode::Unavailable, "a call without a bot has no sandbox");
@@ -123,14 +125,14 @@ impl HostFunctions {
         Ok(import)
     }
 
-    /// Waits until the row `started` is on disk. Nothing of a call leaves this host before.
+    /// Waits until the row `started` is on disk. The call sends no data from this host before that.
     async fn record_start(&self) -> Result<(), Failure> {
         let recorded = self.entry.started().await;
         recorded.map_err(|_| Failure::unsent(FailureCode::Unavailable, "the audit cannot be written"))
     }
 }
 
-/// The class of the response's status, or the code of the failure, for the metrics.
+/// Returns the class of the response's status, or the code of the failure, for the metrics.
 fn egress_outcome(sent: &Result<HttpResponse, Failure>) -> &'static str {
     match sent {
         Ok(response) => match response.status / 100 {
@@ -171,7 +173,7 @@ impl HostCalls for HostFunctions {
                 return Err(ToolFailure::error(Code::Unavailable, "this plugin may not call tools"));
             };
             child_calls.count()?;
-            // First: what the child call does outside is done on behalf of this one.
+            // This call's row must be on disk first, because its child call has outside effects on its behalf.
             self.record_start().await.map_err(|failure| ToolFailure::error(Code::Unavailable, failure.message))?;
             self.secrets.redact_with(self.redactor.current());
             child_calls.call(tool, &params).await

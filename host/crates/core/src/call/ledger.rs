@@ -1,9 +1,9 @@
-//! The cost of calls, charged to the bot and the task before the plugin runs. A call that exceeds the bot's budget is
+//! Charges the cost of calls to the bot and the task before the plugin runs. A call that exceeds the bot's budget is
 //! refused.
 //!
-//! The charge is committed by the writer of the audit, with the rows of other calls, and is on disk before the plugin starts,
-//! so concurrent calls, several hosts and restarts cannot exceed a budget. A charge is never refunded: a call that ran costs what its manifest says, whatever
-//! its outcome. Calls that were refused earlier, and tools without a cost, are not charged.
+//! The charge is one SQL statement and is on disk before the plugin starts, so concurrent calls, several hosts and
+//! restarts cannot exceed a budget. A charge is never refunded: a call that ran costs the amount in its manifest, even
+//! if it failed. Calls that were refused earlier, and tools without a cost, are not charged.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Ledger {
                 );
                 CallOutcome::error(Code::Budget, message).by_rule("budget")
             }
-            // The bot or its budget went away in between, or an account is as full as a number can be.
+            // The bot or its budget was deleted in the meantime, or the charge would overflow a counter.
             Ok(_) => CallOutcome::error(Code::Budget, "this call cannot be charged; try again").by_rule("budget"),
             Err(error) => {
                 tracing::error!(%error, "the budget of a bot cannot be read");
@@ -65,7 +65,7 @@ fn cannot_be_written() -> CallOutcome {
     CallOutcome::error(Code::Unavailable, "the cost of this call cannot be written at present; try again")
 }
 
-/// The month of a moment, in UTC: `2026-11`.
+/// Returns the month in UTC, such as `2026-11`.
 fn month(now: UtcMillis) -> String {
     now.to_string().chars().take("YYYY-MM".len()).collect()
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     impl Books {
-        /// With a bot that may spend `budget`, at noon of 30 November 2026.
+        /// Opens a ledger with a bot that may spend `budget`, at noon of 30 November 2026.
         async fn open(budget: i64) -> Books {
             let folder = tempfile::tempdir().unwrap();
             let store = row_seals::open_for_tests(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();

@@ -1,4 +1,4 @@
-//! A call that the Guardian has permitted, and what the executor needs to run it.
+//! A call that the Guardian has permitted, and the data that the executor needs to run it.
 
 use std::sync::Arc;
 
@@ -16,28 +16,28 @@ use crate::checks::Checks;
 use crate::plugins::{Plugin, Tool, built_in};
 use crate::policy::{Binding, Policy, Resource, Snapshot};
 
-/// A call that may run, once.
+/// A permitted call. It can run only once.
 pub struct PermittedCall {
     pub permit: Permit,
     pub target: Target,
-    /// Identifies the call among its descendants; `None` if it can have none.
+    /// Identifies the call among its ancestors and descendants; `None` if it has no parent and can make no child calls.
     pub digest: Option<CallDigest>,
-    /// The policy snapshot by which it was judged.
+    /// The policy snapshot by which the call was judged.
     pub judged_by: Arc<Snapshot>,
 }
 
-/// What a call needs from the pipeline to make child calls.
+/// The parts of the pipeline that a call needs to make child calls.
 #[derive(Clone)]
 pub struct Pipeline {
     pub runs: Arc<dyn RunsCalls>,
     pub policy: Arc<Policy>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
-    /// The child calls of this call, which ends after them.
+    /// The child calls of this call. They end before it does.
     pub children: TaskTracker,
 }
 
-/// One run of a permitted call: what the executor needs besides the permit.
+/// One run of a permitted call: the data that the executor needs in addition to the permit.
 #[derive(Clone, Copy)]
 pub struct Execution<'a> {
     pub call: &'a IncomingCall,
@@ -55,7 +55,7 @@ impl Execution<'_> {
     }
 }
 
-/// What a permitted call runs.
+/// The part of a plugin that a permitted call runs, and its resource.
 pub struct Target {
     pub plugin: Arc<Plugin>,
     /// `None` for a function that is called without a resource.
@@ -65,11 +65,11 @@ pub struct Target {
 
 /// The entry points of a plugin.
 pub enum TargetKind {
-    /// A tool, for a bot.
+    /// A tool, called by a bot.
     Tool(ResolvedCall),
     /// The tool that checks the credential of a resource.
     CredentialCheck(Arc<Tool>),
-    /// A function, for infrastructure.
+    /// A platform function, called by infrastructure.
     Function(String),
 }
 
@@ -80,7 +80,7 @@ impl Target {
         Target { plugin: Arc::clone(&resolved.plugin), resource, kind: TargetKind::Tool(resolved) }
     }
 
-    /// What a bot's call was resolved to.
+    /// The resolved call; `None` for a call without a bot.
     pub fn resolved(&self) -> Option<&ResolvedCall> {
         match &self.kind {
             TargetKind::Tool(resolved) => Some(resolved),
@@ -97,7 +97,7 @@ impl Target {
         }
     }
 
-    /// The binding through which a bot acts.
+    /// The binding of the call; `None` for a call without a bot.
     pub fn binding(&self) -> Option<&Arc<Binding>> {
         self.resolved().map(|resolved| &resolved.binding)
     }

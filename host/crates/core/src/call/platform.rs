@@ -1,5 +1,5 @@
 //! Calls without a bot: platform functions of a plugin, which infrastructure calls under a root key, and checks of
-//! credentials. No roles apply to them; everything else is the same as for a tool.
+//! credentials. Roles do not apply to them. Otherwise they run like tools.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::checks::pay_for;
 use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource, Snapshot};
 
-/// Permits the call of a function that the plugin has, on no resource or on one of its own.
+/// Permits the call of a platform function, without a resource or with a resource of the plugin's own type. Refuses it
+/// if the plugin does not have the function.
 pub(super) fn judge_function(
     policy: &Policy,
     call: &IncomingCall,
@@ -44,7 +45,7 @@ pub(super) fn judge_function(
     Ok(permitted(call, permit, target, snapshot))
 }
 
-/// Permits the check of a resource's credential that its manifest declares, and no other call.
+/// Permits only the credential check that the manifest of the resource's type declares.
 pub(super) fn judge_check(
     policy: &Policy,
     call: &IncomingCall,
@@ -58,7 +59,7 @@ pub(super) fn judge_check(
     let declared = declared.ok_or_else(|| unavailable("the type declares no check"))?;
     let tool = plugin.tools.iter().find(|tool| tool.manifest.name == declared.tool);
     let tool = Arc::clone(tool.ok_or_else(|| unavailable("the type declares no check"))?);
-    // Both with their defaults filled in.
+    // Defaults are filled in on both sides, so that the parameters can be compared.
     let filled = |params: &Value| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
     let (params, wanted) = (filled(call.params())?, filled(&Value::Object(declared.params.clone()))?);
     let permit = authorize_check(&tool.rules, (&declared.tool, &wanted), facts(call, &plugin, params));

@@ -1,6 +1,6 @@
-//! Second stage, the `ToolResolver`: what a bot may see, and which binding a call goes through.
+//! Second stage: selects the binding that a call uses, and lists the tools that a bot may see.
 //!
-//! The list and the call ask the same function of the Guardian, so a bot sees exactly what it could call.
+//! The list and the call use the same function of the Guardian, so a bot sees exactly the tools that it can call.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::plugins::built_in::SHELL;
 use crate::plugins::{Plugin, Tool};
 use crate::policy::{Binding, Resource};
 
-/// The parameter by which a caller names the resource, where a bot has a tool through several. Names that start with
-/// `_` are reserved, so no tool has a parameter like it.
+/// The parameter that names the resource if a bot has a tool through several resources. Names that start with `_` are
+/// reserved, so it cannot collide with a parameter of a tool.
 pub const RESOURCE_PARAM: &str = "_resource";
 
-/// Steps to look at a tool of a binding.
+/// The steps charged for each tool of a binding that is considered.
 const CANDIDATE_STEPS: u64 = 64;
 
 /// A tool, the version of the plugin that serves it, and the binding that grants it to the bot.
@@ -37,7 +37,7 @@ impl ResolvedCall {
         &self.tool
     }
 
-    /// The tool as the plugin holds it.
+    /// The tool as a shared reference.
     pub fn shared_tool(&self) -> &Arc<Tool> {
         &self.tool
     }
@@ -46,36 +46,36 @@ impl ResolvedCall {
         Subject { tool: &self.tool().rules, binding: &self.binding.rules, delegation: &self.delegation }
     }
 
-    /// Another tool of the same plugin, through the same binding.
+    /// Returns another tool of the same plugin, through the same binding.
     pub fn sibling(&self, name: &str) -> Option<ResolvedCall> {
         let tool = self.plugin.tools.iter().find(|tool| tool.manifest.name.as_str() == name)?;
         Some(ResolvedCall { tool: Arc::clone(tool), ..self.clone() })
     }
 
-    /// The same tool under the given binding and the delegations of `session`.
+    /// Returns the same tool under the given binding and the delegations of `session`.
     pub fn with_rules_of(&self, binding: &Arc<Binding>, session: &Session) -> ResolvedCall {
         let (binding, delegation) = (Arc::clone(binding), Arc::clone(&session.delegation));
         ResolvedCall { binding, delegation, ..self.clone() }
     }
 
-    /// Whether the decision was made by exactly these delegations.
+    /// Whether the call was resolved under exactly these delegations.
     pub fn is_delegated_by(&self, delegation: &[Arc<DelegationRules>]) -> bool {
         self.delegation.len() == delegation.len()
             && self.delegation.iter().zip(delegation).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// The Guardian's decision on `question`.
+    /// Returns the Guardian's decision on `question`.
     pub fn decide(&self, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
         decide_within(&self.subject(), question, effort)
     }
 
-    /// Hands the rules of the tool, the binding and the delegations to `ask`.
+    /// Calls `ask` with the rules of the tool, the binding and the delegations.
     pub fn with_subject<T>(&self, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         ask(&self.subject())
     }
 }
 
-/// Every tool that the bot may see, by name, each with the bindings through which it has it.
+/// Lists every tool that the bot may see, sorted by name. A tool appears once for each binding that grants it.
 pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Overrun> {
     let mut visible = Vec::new();
     for binding in session.bindings() {
@@ -98,15 +98,15 @@ pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Ove
     Ok(visible)
 }
 
-/// Why a call was not resolved, with what the audit records of it.
+/// The refusal of a call that was not resolved, with the data that the audit records.
 pub struct Refused {
     pub refusal: NotPermitted,
     pub tool: Option<(Arc<Plugin>, Arc<Tool>)>,
-    /// Set if the call can only mean this one.
+    /// The resource, if only one is possible.
     pub resource: Option<Arc<Resource>>,
 }
 
-/// Finds the binding through which the bot has the tool. A tool that does not exist and one that no role of the bot
+/// Finds the binding that grants the tool to the bot. A tool that does not exist and a tool that no role of the bot
 /// permits get the same answer.
 pub fn resolve(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<ResolvedCall, Refused> {
     let tool = |resolved: &ResolvedCall| (Arc::clone(&resolved.plugin), Arc::clone(&resolved.tool));
@@ -123,7 +123,7 @@ pub fn resolve(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
     })
 }
 
-/// The denial for a tool that the bot does not have. The sandbox tools are granted by a switch of the bot.
+/// The denial for a tool that the bot does not have. For the shell tool, it names the switch that grants sandbox tools.
 fn unknown(tool: &str) -> Denial {
     let denial = Denial::unknown_tool(tool);
     if tool != SHELL {
@@ -136,13 +136,14 @@ fn unknown(tool: &str) -> Denial {
     }
 }
 
-/// Why no single binding was found.
+/// The reason why no single binding was found.
 pub(super) enum Unresolved {
-    /// With the tool and the binding that does not permit it, if there is one.
+    /// No binding permits the tool. The second field is a binding that has the tool but does not permit it, if there is
+    /// one.
     Denied(Box<Denial>, Option<Box<ResolvedCall>>),
-    /// The bot has the tool through several resources, and the call names none of them.
+    /// The bot has the tool through several resources and the call names none of them, or it names a wrong one.
     Input(Refusal, Option<Box<ResolvedCall>>),
-    /// The search needs more work than it may take.
+    /// The search exceeds its limit of steps.
     Overrun(Overrun),
 }
 
@@ -182,7 +183,7 @@ pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> R
             delegation: Arc::clone(&session.delegation),
         };
         match resolved.decide(Question::List, effort)? {
-            // What a role permits is known to the bot; its scopes are judged with the parameters at hand.
+            // A scope violation does not rule out the binding: scopes are judged later, with the parameters.
             Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some((denial, resolved)),
             Decision::Deny(_) | Decision::Allow => candidates.push(resolved),
         }
@@ -195,7 +196,7 @@ pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> R
     choose(call, &mut candidates).map_err(|refusal| Unresolved::Input(refusal, candidates.pop().map(Box::new)))
 }
 
-/// The one of `candidates` that the call means: the only one, or the one whose resource it names.
+/// Selects the only one of `candidates`, or the one whose resource the call names.
 fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<ResolvedCall, Refusal> {
     let names = |candidates: &[ResolvedCall]| -> String {
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
@@ -226,13 +227,14 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
     }
 }
 
-/// The schema with the parameter that says which of several resources is meant.
+/// Adds the parameter [`RESOURCE_PARAM`] to the schema if there are several resources.
 pub fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     if names.len() < 2 {
         return schema;
     }
     let parameter = json!({"type": "string", "enum": names, "description": "The resource to use"});
-    // Both are of these kinds where they are present: the schema was compiled when the plugin was loaded.
+    // If present, `properties` is an object and `required` an array: the schema was validated when the plugin was
+    // loaded.
     if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
         properties.insert(RESOURCE_PARAM.to_owned(), parameter);
     }

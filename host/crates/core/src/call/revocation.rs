@@ -1,7 +1,8 @@
 //! Revocation: a running call ends when the policy no longer permits it, and its child calls end with it.
 //!
-//! Each new policy snapshot is compared: the key, the bot, the binding, the roles and scopes, and every delegation. The
-//! version of the plugin does not count: a running call finishes on the version that it began with.
+//! Each new policy snapshot is compared with the one that permitted the call: the key, the bot, the binding, the roles
+//! and scopes, and every delegation. The version of the plugin is not compared: a running call keeps the version with
+//! which it began.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +18,19 @@ use crate::call_types::refusal::{NotPermitted, Refusal, refuse};
 use crate::checks::{Asker, Checks, Unchecked, in_place};
 use crate::policy::{Policy, Snapshot};
 
-/// What judges a running call again.
+/// The parts of the pipeline that are needed to judge a running call again.
 #[derive(Clone)]
 pub(super) struct Judges {
     pub policy: Arc<Policy>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
-    /// How long a check may take. Each check of a running call has time of its own, because a call may run for longer.
+    /// The time limit of one check. It starts anew with each check, because a call may run for longer than one check
+    /// may take.
     pub longest_check: Duration,
 }
 
-/// Waits until the policy that permitted the call, `judged_by`, has changed so that it no longer does, and returns the
-/// refusal. Does not return otherwise. For a call without a bot only the key is watched.
+/// Waits until the policy no longer permits the call, and returns the refusal. Never returns while the call is
+/// permitted. `judged_by` is the snapshot that permitted the call. For a call without a bot, only the key is watched.
 pub(super) async fn revoked(
     judges: &Judges,
     call: &Arc<IncomingCall>,
@@ -36,7 +38,7 @@ pub(super) async fn revoked(
     judged_by: &Arc<Snapshot>,
 ) -> Refusal {
     let clock = judges.clock.as_ref();
-    // Before the snapshot is looked at, so that no change falls between the two.
+    // The subscription is made before the snapshot is loaded, so that no change in between is missed.
     let mut renewals = judges.policy.renewals();
     let mut snapshot = Arc::clone(judged_by);
     let mut is_judged = true;
@@ -49,7 +51,7 @@ pub(super) async fn revoked(
         }
         if let Some(resolved) = resolved.filter(|_| !is_judged) {
             let mut judged = std::pin::pin!(judged(judges, &snapshot, call, resolved));
-            // It may wait for its turn, and the key is watched meanwhile.
+            // The check may wait for a thread. The key is watched meanwhile.
             let judged = loop {
                 tokio::select! {
                     judged = &mut judged => break judged,
@@ -71,7 +73,7 @@ pub(super) async fn revoked(
         is_judged = tokio::select! {
             renewed = renewals.changed() => {
                 if renewed.is_err() {
-                    // The policy outlives its calls.
+                    // This does not happen, because the policy outlives its calls.
                     std::future::pending::<()>().await;
                 }
                 true
@@ -81,8 +83,8 @@ pub(super) async fn revoked(
     }
 }
 
-/// Judges the call again by `snapshot`, in place if that is little work. If the check cannot be completed, the call ends:
-/// no decision permits it any more.
+/// Judges the call again by `snapshot`. A small check runs in place. Returns a refusal if the check cannot be
+/// completed, because then no current decision permits the call.
 async fn judged(
     judges: &Judges,
     snapshot: &Arc<Snapshot>,
@@ -126,7 +128,7 @@ fn judge(
     }
     let row = &resolved.binding.row;
     let Some(binding) = session.bot.binding(row.id, session.now) else {
-        // The plugin is not loaded at the moment, which does not change the permissions.
+        // The binding is not in the snapshot because its plugin is not loaded. This does not change the permissions.
         if session.bot.dormant.contains(row) && resolved.binding.is_active(session.now) {
             return Ok(());
         }
@@ -144,7 +146,8 @@ fn judge(
     }
 }
 
-/// Waits until the first binding that the call relies on expires. Never returns if none of them expires.
+/// Waits until the first of the bindings that permit the call expires. Never returns if none of them has an expiry
+/// date.
 async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: Option<&ResolvedCall>) {
     let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
     let now = clock.now();
@@ -156,14 +159,14 @@ async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, res
     match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).min() {
         Some(end) => {
             let left = u64::try_from(end.0.saturating_sub(now.0)).unwrap_or_default();
-            // At least 1 ms, so that clocks that disagree do not cause a busy loop.
+            // The wait is at least 1 ms, so that a difference between the two clocks does not cause a busy loop.
             tokio::time::sleep(Duration::from_millis(left.max(1))).await;
         }
         None => std::future::pending().await,
     }
 }
 
-/// Whether the key that the call was made with is unchanged. A call without a key depends on none.
+/// Whether the key of the call still exists unchanged. Returns true for a call without a key.
 pub(super) fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
     call.key().is_none_or(|key| snapshot.key_hash(key.id) == Some(&key.hash))
 }

@@ -1,4 +1,4 @@
-//! First stage: the bot that calls, and the permissions that hold for the whole call.
+//! First stage: the calling bot, and the policy snapshot that applies to the whole call.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ pub struct Session {
     pub snapshot: Arc<Snapshot>,
     pub bot: Arc<Bot>,
     pub now: UtcMillis,
-    /// The rules of the delegations by which the bot acts, outermost first; empty when it acts for itself.
+    /// The rules of the delegations under which the bot acts, outermost first. Empty if the bot acts for itself.
     pub delegation: Arc<[Arc<DelegationRules>]>,
 }
 
 impl Session {
-    /// Opens a session with the current snapshot. Refuses while the snapshot may lag behind the database.
+    /// Opens a session with the current snapshot. Refuses the call while the snapshot may be older than the database.
     pub fn open(policy: &Policy, now: UtcMillis, call: &IncomingCall) -> Result<Session, Refusal> {
         if policy.is_stale() {
             let message = "the permissions could not be read; try again";
@@ -48,7 +48,7 @@ impl Session {
     }
 }
 
-/// The current rules of the delegations; `None` if one of them no longer leads from its bot to the next.
+/// Returns the current rules of the delegations, or `None` if one of them no longer connects its bot to the next one.
 fn in_force(
     snapshot: &Snapshot,
     now: UtcMillis,

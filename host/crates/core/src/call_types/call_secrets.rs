@@ -1,8 +1,8 @@
-//! The secrets that a call knows, and the search for them in everything that the call says: its answer, its log lines and
-//! its rows in the audit.
+//! The secrets that a call uses, and the search for them in its output: the answer, the log lines and the rows in the
+//! audit.
 //!
-//! Short texts are searched in place, longer ones on a thread, within the time of the call and a grace period. Text that
-//! could not be searched in time is withheld.
+//! Short texts are searched in place, longer ones on a separate thread. The search must end within the time limit of
+//! the call plus a grace period; otherwise the text is withheld.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,30 +12,31 @@ use monstrum_types::{CallOutcome, Code};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a search may take after the time of its call. The largest answer takes 0.3 s, so this is mostly a wait for
-/// earlier searches.
+/// How long a search may continue after the end of its call. The search of the largest answer takes 0.3 s, so most of
+/// this time is for waiting until earlier searches have ended.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The secrets of one call.
 #[derive(Default)]
 pub struct CallSecrets {
     known: Mutex<Known>,
-    /// When the call ends.
+    /// The deadline of the call.
     until: OnceLock<Instant>,
-    /// For the answer and the log lines. Requests to upstreams have a budget of their own, so that a call that has used it
-    /// up can still answer.
+    /// The budget for searches of the answer and the log lines. Requests to upstreams have a separate budget, so that a
+    /// call that has used that one up can still answer.
     budget: Arc<SearchBudget>,
 }
 
 #[derive(Default)]
 struct Known {
     redactor: Option<Arc<Redactor>>,
-    /// Those of all calls of the same root, where there are several.
+    /// The redactors of all calls with the same root; `None` if the call has no relatives.
     shared: Option<SharedRedactors>,
 }
 
-/// The redactors of all calls of one root. A secret of one call may appear in another in pieces that the other's redactor
-/// does not know, so each answer goes through all of them.
+/// The redactors of a root call and of all calls below it. A secret of one call may appear in another call in parts
+/// that the redactor of that call does not know. Therefore the answer of each call passes through all of these
+/// redactors.
 #[derive(Clone, Default)]
 pub struct SharedRedactors(Arc<Mutex<Vec<Arc<Redactor>>>>);
 
@@ -58,17 +59,17 @@ impl std::fmt::Debug for SharedRedactors {
     }
 }
 
-/// Text that was not searched to its end.
+/// The error for a text whose search for secrets was not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withheld(Code);
 
 impl Withheld {
-    /// The outcome in place of one that could not be searched.
+    /// The outcome that replaces one that could not be searched.
     pub fn outcome(self) -> CallOutcome {
         CallOutcome::error(self.0, self.message())
     }
 
-    /// What the plugin reads.
+    /// The error message for the plugin and the caller.
     pub fn message(self) -> &'static str {
         match self.0 {
             Code::Limit => "searching the texts of this call for secrets has used up its budget",
@@ -79,12 +80,12 @@ impl Withheld {
 }
 
 impl CallSecrets {
-    /// The secrets of a call; a child shares those of its root.
+    /// Creates the secrets of a call. A child call passes the redactors that it shares with its root as `shared`.
     pub fn new(shared: Option<SharedRedactors>) -> CallSecrets {
         CallSecrets { known: Mutex::new(Known { redactor: None, shared }), ..CallSecrets::default() }
     }
 
-    /// Redacts everything from now on with `redactor`, in place of the previous one.
+    /// Replaces the redactor of the call by `redactor`.
     pub fn redact_with(&self, redactor: Arc<Redactor>) {
         let mut known = self.known.lock();
         if let Some(shared) = &known.shared {
@@ -93,14 +94,14 @@ impl CallSecrets {
         known.redactor = Some(redactor);
     }
 
-    /// Shares the secrets with the calls that this call makes, in both directions.
+    /// Shares the secrets between this call and its child calls, in both directions.
     pub fn share(&self, shared: &SharedRedactors) {
         let mut known = self.known.lock();
         known.redactor.iter().for_each(|redactor| shared.add(redactor));
         known.shared = Some(shared.clone());
     }
 
-    /// The redactors that every text of the call goes through.
+    /// The redactors that are applied to every text of the call.
     pub fn redactors(&self) -> Vec<Arc<Redactor>> {
         let known = self.known.lock();
         match &known.shared {
@@ -109,12 +110,13 @@ impl CallSecrets {
         }
     }
 
-    /// Sets the end of the call, once: searches may take until then, and [`GRACE`].
+    /// Sets the deadline of the call. Only the first value has an effect. Searches may run until the deadline plus
+    /// [`GRACE`].
     pub fn search_until(&self, until: Instant) {
         self.until.get_or_init(|| until);
     }
 
-    /// `texts` without secrets.
+    /// Redacts the secrets in `texts`.
     pub async fn redacted_texts(&self, texts: Vec<String>) -> Result<Vec<String>, Withheld> {
         let bytes = texts.iter().map(String::len).sum();
         let work = |redactors: &[Arc<Redactor>], watch: &Watch| {
@@ -123,7 +125,7 @@ impl CallSecrets {
         self.search(bytes, &self.budget, work).await
     }
 
-    /// `bytes`, which need not be text, without secrets.
+    /// Redacts the secrets in `bytes`, which need not be text.
     pub async fn redacted_bytes(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Withheld> {
         let length = bytes.len();
         let work = |redactors: &[Arc<Redactor>], watch: &Watch| {
@@ -132,7 +134,7 @@ impl CallSecrets {
         self.search(length, &self.budget, work).await
     }
 
-    /// `outcome` without secrets, or an error where it could not be searched.
+    /// Redacts the secrets in `outcome`. Returns an outcome with an error if it could not be searched.
     pub async fn redacted_outcome(&self, mut outcome: CallOutcome) -> CallOutcome {
         let (message, data) = (outcome.message.take(), outcome.data.take());
         let bytes = message.as_ref().map_or(0, String::len) + data.as_ref().map_or(0, |data| data.as_str().len());
@@ -148,7 +150,8 @@ impl CallSecrets {
         }
     }
 
-    /// Runs `work`, which reads `bytes` bytes once with each redactor: in place if that is little, else on a thread.
+    /// Runs `work`, which applies each redactor once to `bytes` bytes. A small amount runs in place, more runs on a
+    /// thread.
     pub async fn search<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -169,7 +172,7 @@ impl CallSecrets {
     }
 }
 
-/// `text` without the secrets of all `redactors`.
+/// Redacts the secrets of all `redactors` in `text`.
 pub fn redact_text(text: String, redactors: &[Arc<Redactor>], watch: &Watch) -> Result<String, SearchError> {
     redactors.iter().try_fold(text, |text, redactor| redactor.redact_text_watched(text, watch))
 }
@@ -191,7 +194,7 @@ pub(crate) mod tests {
         secrets
     }
 
-    /// More than is searched in place.
+    /// Returns a text that is too long to be searched in place.
     fn large() -> String {
         format!("{} {SECRET} {}", "x".repeat(INLINE_SEARCH_BYTES_MAX), "y".repeat(INLINE_SEARCH_BYTES_MAX))
     }
@@ -223,11 +226,11 @@ pub(crate) mod tests {
         assert_eq!((parent.redactors().len(), child.redactors().len()), (2, 2));
     }
 
-    /// A runtime of one thread that is never blocked: while a large text is searched, other tasks go on.
+    /// The only thread of the runtime is not blocked: other tasks continue while a large text is searched.
     #[tokio::test]
     async fn a_large_text_is_searched_on_another_thread() {
         let secrets = secrets();
-        // Text that is slow to search, by the megabyte.
+        // Two megabytes of text that is slow to search.
         let text = "\\".repeat(2 << 20);
         let mut search = std::pin::pin!(secrets.redacted_texts(vec![text]));
         assert!(futures::poll!(search.as_mut()).is_pending(), "the search is on a thread of its own");
@@ -253,7 +256,7 @@ pub(crate) mod tests {
                         let budget = Arc::default();
                         let search = search(INLINE_SEARCH_BYTES_MAX + 1, &budget, move |_| {
                             has_begun.add_permits(1);
-                            // Until the sender is dropped.
+                            // Waits until the sender is dropped.
                             released.lock().recv().unwrap_err();
                             Ok(())
                         });

@@ -1,4 +1,4 @@
-//! A call as an entry point of the server hands it to the pipeline. The entry point has authenticated the caller.
+//! The call that an entry point of the server passes to the pipeline. The entry point has authenticated the caller.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::call_types::lineage::Lineage;
 use crate::language::Language;
 
-/// A call that has not been judged yet. Each kind of call has its constructor; what is optional is added by the `with_`
-/// functions.
+/// A call that has not been judged yet. Each kind of call has its own constructor. The `with_` functions add optional
+/// parts.
 #[derive(Clone, Debug)]
 pub struct IncomingCall {
     request_id: RequestId,
@@ -28,7 +28,7 @@ pub struct IncomingCall {
     attachments: Attachments,
 }
 
-/// What a call runs, and on whose behalf.
+/// The kind of a call: which code it runs, and for which caller.
 #[derive(Clone, Debug)]
 pub enum CallKind {
     /// A tool, called by a bot.
@@ -39,11 +39,11 @@ pub enum CallKind {
     CredentialCheck,
 }
 
-/// The API key that a call was made with. The call ends when the key is deleted or rotated.
+/// The API key with which a call was made. The call ends when the key is deleted or rotated.
 #[derive(Clone, Copy, Debug)]
 pub struct CallerKey {
     pub id: KeyId,
-    /// SHA-256 of the key's text: a rotated key keeps its id.
+    /// SHA-256 of the key's text. It is needed in addition to the id because a rotated key keeps its id.
     pub hash: [u8; 32],
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Attachments {
 }
 
 impl IncomingCall {
-    /// A call of a tool by a bot. The name of the tool is the caller's and need not exist.
+    /// A call of a tool by a bot. The name of the tool comes from the caller, and such a tool need not exist.
     pub fn bot_tool(
         request_id: RequestId,
         workspace: WorkspaceId,
@@ -131,19 +131,20 @@ impl IncomingCall {
         IncomingCall { resource, ..self }
     }
 
-    /// Sets the language in which the caller would like to read the answer.
+    /// Sets the caller's preferred language for the answer.
     #[must_use]
     pub fn with_language(self, language: Language) -> IncomingCall {
         IncomingCall { language, ..self }
     }
 
-    /// Sets what the plugin is told besides the parameters: a JSON object, such as the conversation of the call.
+    /// Sets the context that the plugin receives in addition to the parameters: a JSON object, with the conversation of
+    /// the call for example.
     #[must_use]
     pub fn with_context(self, context: Value) -> IncomingCall {
         IncomingCall { context, ..self }
     }
 
-    /// Ties the call to the key that it was made with.
+    /// Ties the call to the key with which it was made.
     #[must_use]
     pub fn with_key(self, key: CallerKey) -> IncomingCall {
         IncomingCall { key: Some(key), ..self }
@@ -155,7 +156,7 @@ impl IncomingCall {
         IncomingCall { attachments, ..self }
     }
 
-    /// A copy without parameters and attachments, from which child calls are made.
+    /// Returns a copy without parameters and attachments, from which child calls are made.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
         IncomingCall {
@@ -174,7 +175,7 @@ impl IncomingCall {
         }
     }
 
-    /// A call of a tool that this call makes, by `bot`. It belongs to the same task and is tied to the same key.
+    /// Creates a child call of a tool by `bot`. It belongs to the same task and is tied to the same key.
     #[must_use]
     pub fn child(&self, bot: BotId, lineage: Arc<Lineage>, tool: String, params: Value) -> IncomingCall {
         IncomingCall {
@@ -199,7 +200,7 @@ impl IncomingCall {
         &self.kind
     }
 
-    /// The bot that calls; `None` for infrastructure.
+    /// The calling bot; `None` for calls of infrastructure and for credential checks.
     pub fn bot(&self) -> Option<BotId> {
         match self.kind {
             CallKind::BotTool { bot } => Some(bot),
@@ -207,7 +208,7 @@ impl IncomingCall {
         }
     }
 
-    /// The name as the caller gave it: it need not be that of a tool.
+    /// The tool name from the caller. A tool of this name need not exist.
     pub fn tool(&self) -> &str {
         &self.tool
     }
@@ -221,7 +222,7 @@ impl IncomingCall {
         self.task_id.as_deref()
     }
 
-    /// The task of the call: the request itself where the caller named none.
+    /// The task of the call, or its request id if the caller named no task.
     pub fn task_or_request_id(&self) -> String {
         self.task_id.clone().unwrap_or_else(|| self.request_id.to_string())
     }
@@ -242,7 +243,7 @@ impl IncomingCall {
         self.key.as_ref()
     }
 
-    /// Its place among the calls of its root; `None` for a root.
+    /// The ancestors of the call; `None` for a root call.
     pub fn lineage(&self) -> Option<&Arc<Lineage>> {
         self.lineage.as_ref()
     }
@@ -251,12 +252,12 @@ impl IncomingCall {
         &self.attachments
     }
 
-    /// How many calls lead to it: 0 for a root.
+    /// The number of ancestors of the call: 0 for a root call.
     pub fn depth(&self) -> u8 {
         self.lineage.as_ref().map_or(0, |lineage| lineage.depth)
     }
 
-    /// Whether a plugin has made the call by importing `sandbox`.
+    /// Whether a plugin has made the call through the import `sandbox`.
     pub fn is_of_sandbox_import(&self) -> bool {
         self.lineage.as_ref().is_some_and(|lineage| lineage.is_of_sandbox_import())
     }

@@ -1,4 +1,4 @@
-//! Where a call stands in the tree of calls that one root call makes.
+//! The position of a call in the tree of calls below one root call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,32 +13,32 @@ use tokio::time::Instant;
 
 use crate::call_types::call_secrets::SharedRedactors;
 
-/// The ancestors of a call that another call made, and what they permit it.
+/// The ancestors of a child call, and the permissions that they pass to it.
 #[derive(Clone, Debug)]
 pub struct Lineage {
     pub parent: RequestId,
-    /// 1 for a call that a root has made.
+    /// The number of ancestors: 1 for a child call of a root call.
     pub depth: u8,
-    /// When the parent ends.
+    /// The deadline of the parent call.
     pub until: Instant,
-    /// The bindings in which an ancestor counts as a running call.
+    /// The bindings in which an ancestor has a place as a running call.
     pub held: Vec<BindingId>,
-    /// The redactors of all calls of the root.
+    /// The redactors of the root call and of all calls below it.
     pub secrets: SharedRedactors,
     /// The delegations that led to the call, outermost first.
     pub links: Vec<Link>,
     pub made_by: MadeBy,
     pub ancestors: Vec<CallDigest>,
-    /// The number of calls that the root has led to.
+    /// The number of calls made so far below the root call.
     made: Arc<AtomicU32>,
 }
 
-/// By what right a call was made by another.
+/// The permission under which a call makes a child call.
 #[derive(Clone, Debug)]
 pub enum MadeBy {
     /// A plugin: its manifest (`calls`) and the binding through which it runs must both name the tool.
     Plugin { binding: BindingId, calls: PatternSet },
-    /// A bot that may call the bot that the last link names.
+    /// A bot that may call the bot in the last link.
     Bot,
     /// A plugin that imports `sandbox`: its manifest has the capability, and the switch of the bot grants the tools.
     SandboxImport,
@@ -51,11 +51,11 @@ pub struct Link {
     pub binding: BindingId,
     pub from: BotId,
     pub to: BotId,
-    /// The constraints when the call began, for the audit. The call is judged by the present ones.
+    /// The constraints at the start of the call, for the audit. The call is judged by the current constraints.
     pub delegate: Option<Value>,
 }
 
-/// Larger constraints are recorded by their digest.
+/// The maximum size of constraints in the audit. Of larger constraints, only the digest is recorded.
 const DELEGATE_BYTES_MAX: usize = 4 << 10;
 
 impl Link {
@@ -70,7 +70,7 @@ impl Link {
 }
 
 impl Lineage {
-    /// The lineage of the calls that `parent` makes, which has the lineage `above` itself.
+    /// Creates the lineage for the child calls of `parent`. `above` is the lineage of `parent`.
     pub fn of_children(above: Option<&Lineage>, parent: RequestId, until: Instant, made_by: MadeBy) -> Lineage {
         let (depth, held, secrets, links, ancestors, made) = match above {
             Some(above) => (
@@ -86,12 +86,12 @@ impl Lineage {
         Lineage { parent, depth: depth + 1, until, held, secrets, links, made_by, ancestors, made }
     }
 
-    /// Counts one more call of the root, and returns how many there were before.
+    /// Counts one more call below the root call, and returns the previous number.
     pub fn count(&self) -> u32 {
         self.made.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The delegations for the audit; `None` where the bot acts for itself.
+    /// The delegations as JSON for the audit; `None` if the bot acts for itself.
     pub fn delegation(&self) -> Option<String> {
         let links: Vec<Value> = self.links.iter().map(Link::recorded).collect();
         (!links.is_empty()).then(|| Value::from(links).to_string())
@@ -106,7 +106,7 @@ impl Lineage {
         Some(DelegateConstraints { allowed_tools: list, scope_constraints: scopes.map(Value::to_string) })
     }
 
-    /// Whether a plugin has made the call by importing `sandbox`.
+    /// Whether a plugin has made the call through the import `sandbox`.
     pub fn is_of_sandbox_import(&self) -> bool {
         matches!(self.made_by, MadeBy::SandboxImport)
     }
@@ -125,7 +125,7 @@ impl CallDigest {
     }
 }
 
-/// Writes JSON with sorted keys and one notation for each number.
+/// Writes JSON with sorted keys and a single notation for equal numbers.
 fn write(value: &Value, text: &mut String) {
     match value {
         Value::Array(elements) => {
@@ -138,7 +138,7 @@ fn write(value: &Value, text: &mut String) {
         }
         Value::Object(fields) => write_object(fields, text),
         Value::Number(number) => text.push_str(&match number.as_f64() {
-            // What a double holds exactly is the same number with and without a point.
+            // Integers that a double represents exactly are written without a fraction, so that 1.0 equals 1.
             Some(double) if double.fract() == 0.0 && double.abs() < 9.0e15 => format!("{}", double + 0.0),
             _ => number.to_string(),
         }),
@@ -184,7 +184,7 @@ mod tests {
         assert_ne!(digest("u", r#"{"a": 1}"#), digest("t", r#"{"a": 1}"#));
         assert_ne!(digest("t", r#"{"a": 9007199254740993}"#), digest("t", r#"{"a": 9007199254740992}"#));
         assert_eq!(digest("t", r#"{"a": -0.0}"#), digest("t", r#"{"a": 0}"#));
-        // Names and texts cannot imitate the structure around them.
+        // Names and strings cannot imitate the surrounding JSON structure.
         assert_ne!(digest("t", r#"{"a":1,"b":2}"#), digest("t", r#"{"a\":1,\"b":2}"#));
         assert_ne!(digest("t", "{}"), CallDigest::of("t\n{}", &Map::new()));
     }

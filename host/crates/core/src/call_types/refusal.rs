@@ -1,21 +1,21 @@
-//! Why a call does not run.
+//! The reasons why a call does not run.
 
 use monstrum_guardian::Denial;
 use monstrum_types::{CallOutcome, Code, InputError, Overrun};
 
-/// The outcome of a call that a stage has refused. Boxed, because it is rare and large.
+/// The outcome of a call that a stage has refused. It is boxed, because it is rare and large.
 pub type Refusal = Box<CallOutcome>;
 
-/// Why a stage has not let a call through.
+/// The reason why a stage has stopped a call.
 #[derive(Debug)]
 pub enum NotPermitted {
     Refused(Refusal),
-    /// The check needs more work than it may take where it runs.
+    /// The check exceeds the limit of steps that applies on the thread where it runs.
     Overrun(Overrun),
 }
 
 impl NotPermitted {
-    /// Parameters that do not match their schema.
+    /// Creates the refusal for parameters that do not match their schema.
     pub fn invalid(errors: &[InputError]) -> NotPermitted {
         NotPermitted::Refused(Box::new(invalid_params(errors)))
     }
@@ -33,12 +33,12 @@ impl From<Overrun> for NotPermitted {
     }
 }
 
-/// A denial by the Guardian as the outcome of the call.
+/// Converts a denial by the Guardian into the outcome of the call.
 pub fn refuse(denial: Denial) -> Refusal {
     Box::new(CallOutcome::failure(denial.status, denial.code(), denial.message).by_rule(denial.rule))
 }
 
-/// The outcome for parameters that do not match their schema: each error with its JSON pointer.
+/// Returns the outcome for parameters that do not match their schema. It lists each error with its JSON pointer.
 pub fn invalid_params(errors: &[InputError]) -> CallOutcome {
     let listed: Vec<String> = errors
         .iter()

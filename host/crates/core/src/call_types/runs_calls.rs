@@ -1,4 +1,4 @@
-//! How a running call starts the pipeline again for a call of its own.
+//! The trait with which a running call starts the pipeline again for a child call.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::call_types::incoming::IncomingCall;
 
-/// The pipeline, for the stages that lie below it.
+/// The pipeline as seen by its stages, which must not depend on `call.rs`.
 pub trait RunsCalls: Send + Sync {
-    /// Runs a child call to its end. Its parent waits for all `siblings` before it ends itself.
+    /// Runs a child call to its end. The parent call waits for all `siblings` before it ends.
     fn run_child<'a>(
         self: Arc<Self>,
         call: IncomingCall,

@@ -1,4 +1,4 @@
-//! The purpose that a credential is sealed for.
+//! The purpose for which a credential is sealed.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use monstrum_types::{PluginName, ResourceTypeId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The purpose of a credential: the plugin, type and method that it was saved for, and how it may be sent.
+/// The purpose of a credential: the plugin, type and method for which it was saved, and how it may be sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GivenFor {
-    /// The plugin that served the type. Absent in records from before types had owners: such a record belongs to the
-    /// plugin that owned the type when the table of owners was filled.
+    /// The plugin that served the type. It is absent in records from before types had owners. Such a record belongs to
+    /// the plugin that owned the type when the table of owners was filled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<PluginName>,
     pub resource_type: ResourceTypeId,
@@ -21,10 +21,10 @@ pub struct GivenFor {
     pub audience: Vec<OriginPattern>,
     /// How the credential is added to a request.
     pub inject: Vec<InjectRule>,
-    /// The fields that were not secret. No other field may ever be shown.
+    /// The fields that were not secret. Other fields must never be shown.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub plain_fields: BTreeSet<String>,
-    /// The issuer, which also refreshes the credential; only of credentials obtained by OAuth.
+    /// The issuer, which also refreshes the credential. Only credentials obtained by OAuth have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oauth: Option<Issuer>,
 }
@@ -37,7 +37,7 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// The provider of this row as an issuer.
+    /// Returns the provider of this row as an issuer.
     pub fn of(provider: &OauthProviderRow) -> Issuer {
         Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() }
     }
@@ -49,7 +49,7 @@ impl Issuer {
 }
 
 impl GivenFor {
-    /// The purpose that manifest and configuration describe now.
+    /// Returns the purpose that results from the current manifest and configuration.
     pub fn now(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Value>) -> GivenFor {
         let Manifest { resource_type, executor, .. } = manifest;
         GivenFor {
@@ -63,14 +63,14 @@ impl GivenFor {
         }
     }
 
-    /// This purpose, for a credential that `provider` issues. All fields of such a credential are secret, even if
-    /// the manifest declares them otherwise.
+    /// Returns this purpose for a credential that `provider` issues. All fields of such a credential are secret, even
+    /// if the manifest declares them otherwise.
     pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
         GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), ..self }
     }
 
-    /// The purpose that manifest and configuration describe now for the auth method of this credential; `None` if the
-    /// manifest no longer has that method.
+    /// Returns the purpose that results from the current manifest and configuration for the auth method of this
+    /// credential. Returns `None` if the manifest no longer has that method.
     pub(super) fn wanted_by(&self, manifest: &Manifest, config: &Map<String, Value>) -> Option<GivenFor> {
         let methods = &manifest.resource_type.auth_methods;
         let method = methods.iter().find(|method| method.method == self.auth_method)?;
@@ -78,8 +78,8 @@ impl GivenFor {
         Some(GivenFor { oauth: self.oauth.clone(), ..now })
     }
 
-    /// The audience that both this sealed purpose and `now` allow; `None` if `now` requires more than was given. A
-    /// record without a plugin belongs to `legacy_plugin`.
+    /// Returns the audience that both this sealed purpose and `now` allow, or `None` if `now` requires more than this
+    /// purpose allows. A record without a plugin belongs to `legacy_plugin`.
     pub(super) fn narrowed_to(&self, now: &GivenFor, legacy_plugin: Option<&PluginName>) -> Option<Vec<OriginPattern>> {
         let plugin = self.plugin.as_ref().or(legacy_plugin);
         let same = plugin.is_some()
@@ -92,7 +92,7 @@ impl GivenFor {
     }
 }
 
-/// The fields that the manifest declares as anything but secret.
+/// Returns the fields that the manifest does not declare as secret.
 fn plain_fields(resource_type: &ResourceType, method: &AuthMethod) -> BTreeSet<String> {
     let declared = method.credential_fields(resource_type).iter();
     declared.filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
@@ -123,10 +123,10 @@ mod tests {
             (Some("github"), Some(&other), "github", true),
             (Some("github"), None, "other", false),
             (Some("github"), Some(&other), "other", false),
-            // An old record names no plugin. It belongs to the owner of that time.
+            // An old record names no plugin. It belongs to the plugin that owned the type at that time.
             (None, Some(&github), "github", true),
             (None, Some(&github), "other", false),
-            // A type that had no owner then has no old record.
+            // A type without an owner at that time has no old records.
             (None, None, "github", false),
         ] {
             let narrowed = given_for(given).narrowed_to(&given_for(Some(now)), legacy);
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// The record is part of the associated data, so a changed text would not open.
+    /// The text is part of the associated data. If it changed, the sealed record could not be decrypted.
     #[test]
     fn a_record_without_a_plugin_keeps_its_text() {
         let text = serde_json::to_value(given_for(None)).unwrap();

@@ -1,4 +1,4 @@
-//! OAuth providers: their endpoints, and their sealed client secrets.
+//! OAuth providers: their endpoints and their sealed client secrets.
 
 use monstrum_manifest::{OauthConfig, ResourceType};
 use monstrum_store::OauthProviderRow;
@@ -6,12 +6,12 @@ use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use url::Url;
 
-/// Seals a client secret for the provider of `row`. It opens for no other client and no other endpoint.
+/// Seals a client secret for the provider of `row`. It cannot be decrypted for another client or another endpoint.
 pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Result<Sealed, VaultError> {
     vault.seal(secret.expose().as_bytes(), place_of(row))
 }
 
-/// The client secret of a provider; `None` for a public client.
+/// Decrypts the client secret of a provider. Returns `None` for a public client.
 pub fn open_secret(vault: &Vault, row: &OauthProviderRow) -> Result<Option<Secret>, VaultError> {
     let Some(sealed) = &row.client_secret else { return Ok(None) };
     let plaintext = vault.unseal(&sealed.parse()?, place_of(row))?;
@@ -24,7 +24,8 @@ fn place_of(row: &OauthProviderRow) -> AssociatedData {
     place(row.workspace_id, row.id, &row.resource_type, &row.client_id, &row.token_url, device_authorization_url)
 }
 
-/// The associated data of a client secret. It contains the endpoints, so that an edit of the row cannot redirect the secret.
+/// Returns the associated data of a client secret. It contains the endpoints, so that an edit of the row cannot
+/// redirect the secret.
 pub fn place(
     workspace: WorkspaceId,
     provider: OauthProviderId,
@@ -42,13 +43,13 @@ pub fn place(
         .with("device_authorization_url", device_authorization_url)
 }
 
-/// The requested scopes in one text (RFC 6749, section 3.3).
+/// Returns the requested scopes, separated by spaces (RFC 6749, section 3.3).
 pub fn scopes(row: &OauthProviderRow) -> String {
     let scopes = row.scopes.as_array().into_iter().flatten();
     scopes.filter_map(serde_json::Value::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// The provider that the manifest proposes for all its OAuth methods.
+/// Merges the OAuth settings of all auth methods in the manifest. The first value of each field is used.
 pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
     let methods = resource_type.auth_methods.iter().filter(|method| method.method.is_oauth());
     let mut proposed = OauthConfig {
@@ -74,7 +75,8 @@ pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
     proposed
 }
 
-/// Parses the URL of a provider: https, or http on loopback, without user, password or fragment.
+/// Parses the URL of a provider. It must use https, or http to a loopback address, and must not contain a user,
+/// password or fragment.
 pub fn parse_url(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "expected an absolute URL")?;
     let is_local = match url.host() {
@@ -133,7 +135,7 @@ mod tests {
         ] {
             assert!(open_secret(&vault, &moved).is_err(), "{moved:?}");
         }
-        // The secret is never sent to the authorization URL.
+        // The authorization URL is not part of the associated data, because the secret is never sent to it.
         let row = OauthProviderRow { authorization_url: Some("https://id.example/a".to_owned()), ..row };
         assert!(open_secret(&vault, &row).is_ok());
     }

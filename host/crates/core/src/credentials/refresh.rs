@@ -1,8 +1,9 @@
-//! Refreshing credentials obtained by OAuth: one refresh at a time for each credential, over all hosts of a database.
+//! Refreshes credentials that were obtained by OAuth. Each credential has at most one refresh in progress across all
+//! hosts that share a database.
 //!
-//! Many providers accept a refresh token only once, so the new tokens are stored before a caller gets them, by a task
-//! that no caller can cancel. A second caller finds the newer token in the row. If the provider rejects the grant, and
-//! the row has not changed since, the credential is marked: a person has to authorize it again.
+//! Many providers accept a refresh token only once. Therefore a task that callers cannot cancel stores the new tokens
+//! before a caller gets them. A second caller finds the newer token in the row. If the provider rejects the grant and
+//! the row has not changed since, the credential is marked, and a person has to authorize it again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,22 +22,22 @@ use super::provider::{open_secret, parse_url, scopes};
 use super::token_endpoint::{ANSWER_WAIT_MAX, Grant, Provider, TokenError, Tokens};
 use super::{GivenFor, NEEDS_AUTHORIZATION, Opened, READY, access_token, seal};
 
-/// The lease of a refresh: the longest answer for each place of the client secret, and the time to store the result. A
-/// claim older than its lease has expired.
+/// The duration of the lease of a refresh, in milliseconds. It covers two requests to the provider, one for each place
+/// of the client secret, and the time to store the result.
 const CLAIM_MS: i64 = 2 * ANSWER_WAIT_MAX.as_millis() as i64 + 5_000;
-/// How long a caller waits for another host's refresh.
+/// How long a caller waits for the refresh of another host.
 const WAIT_MAX: Duration = Duration::from_millis(CLAIM_MS as u64 + 1_000);
-/// How often a caller looks whether another host has finished.
+/// How often a caller checks whether another host has finished.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the provider is not asked again after a failure, however many calls come.
+/// The pause after a failure, during which this host sends no further refresh request for the credential.
 const BACKOFF: Duration = Duration::from_secs(2);
-/// How long storing new tokens is retried: longer than a restart of the database takes.
+/// How long storing new tokens is retried. This is longer than a restart of the database takes.
 const STORE_MAX: Duration = Duration::from_secs(120);
 const STORE_RETRY: Duration = Duration::from_millis(200);
-/// The least time between two refreshes by this host: an upstream that rejects a fresh token, or a very short lifetime,
-/// must not cause a refresh with every call.
+/// The minimum time between two refreshes of a credential by this host. Without it, an upstream that rejects a fresh
+/// token, or a very short lifetime, would cause a refresh with every call.
 const AGE_MIN: Duration = Duration::from_secs(10);
-/// At this number of entries, the finished ones are dropped. An entry has some 100 bytes.
+/// The number of entries at which finished entries are removed. An entry has about 100 bytes.
 const REFRESHES_SWEEP_AT: usize = 1024;
 
 /// Refreshes the credentials of all resources.
@@ -54,13 +55,13 @@ pub struct Refresher {
 /// The last refresh of one resource by this host.
 #[derive(Default)]
 struct LastRefresh {
-    /// Until when the provider is not asked again, and the state that callers get until then.
+    /// The end of the pause after a failure, and the state that callers get until then.
     backoff: Option<(Instant, CredentialState)>,
     refreshed_at: Option<Instant>,
 }
 
 impl LastRefresh {
-    /// Whether it still affects the next refresh.
+    /// Whether the last refresh still affects the next one.
     fn is_recent(&self) -> bool {
         self.backoff.as_ref().is_some_and(|(until, _)| Instant::now() < *until)
             || self.refreshed_at.is_some_and(|at| at.elapsed() < AGE_MIN)
@@ -93,7 +94,7 @@ enum Attempt {
 }
 
 impl Refresher {
-    /// A refresher; it does nothing until a caller asks for a refresh.
+    /// Creates a refresher. It is idle until a caller requests a refresh.
     pub fn new(store: Store, vault: Arc<Vault>, egress: Egress, clock: Arc<dyn Clock>) -> Refresher {
         Refresher {
             vault,
@@ -106,14 +107,15 @@ impl Refresher {
         }
     }
 
-    /// A newer credential than the one with the access token `stale`.
+    /// Returns a newer credential than the one with the access token `stale`: one that is already stored, or one from
+    /// the provider.
     pub async fn refresh(
         self: &Arc<Self>,
         target: RefreshTarget,
         stale: Option<Secret>,
     ) -> Result<Refreshed, CredentialState> {
         let this = Arc::clone(self);
-        // A caller that is cancelled must not lose tokens that were fetched and are not stored yet.
+        // The cancellation of a caller must not lose tokens that were fetched but are not stored yet.
         let task = self.running.spawn(async move { this.wait_and_refresh(&target, stale.as_ref()).await });
         task.await.unwrap_or(Err(CredentialState::Unavailable))
     }
@@ -129,11 +131,11 @@ impl Refresher {
         self.running.wait().await;
     }
 
-    /// The entry of a resource. Two callers at the same time get the same entry.
+    /// Returns the entry of a resource. Concurrent callers get the same entry.
     fn in_progress(&self, resource: ResourceId) -> Arc<tokio::sync::Mutex<LastRefresh>> {
         let mut refreshes = self.refreshes.lock();
         if refreshes.len() >= REFRESHES_SWEEP_AT && !refreshes.contains_key(&resource) {
-            // An entry that is referenced outside of the map is in use.
+            // An entry that is referenced outside the map is in use.
             refreshes.retain(|_, refresh| {
                 Arc::strong_count(refresh) > 1 || refresh.try_lock().is_ok_and(|refresh| refresh.is_recent())
             });
@@ -177,7 +179,7 @@ impl Refresher {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
         if opened.given_for != target.given_for {
-            // It was saved for another audience or with other inject rules. The next snapshot of the policy has it.
+            // The credential was saved again for another purpose. The next policy snapshot will contain it.
             return Ok(Attempt::Failed(CredentialState::Unavailable));
         }
         let now = self.clock.now();
@@ -202,8 +204,8 @@ impl Refresher {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
         if !self.store.is_verified_provider(&provider)? {
-            // The row is not the one that was verified: it is older, or another host has just written it. The next snapshot
-            // of the policy decides.
+            // The row differs from the verified one: either it is older, or another host has just written it. The next
+            // policy snapshot decides.
             return Ok(Attempt::Failed(CredentialState::Unavailable));
         }
         let now = self.clock.now();
@@ -255,7 +257,7 @@ impl Refresher {
     ) -> Result<Attempt, StoreError> {
         let Opened { given_for, mut fields } = opened;
         fields.insert("access_token".to_owned(), tokens.access_token);
-        // Without a new refresh token the old one stays valid (RFC 6749, section 6).
+        // If the answer has no new refresh token, the old one stays valid (RFC 6749, section 6).
         fields.extend(tokens.refresh_token.map(|token| ("refresh_token".to_owned(), token)));
         let sealed = match seal(&self.vault, row.workspace_id, row.resource_id, row.id, &given_for, &fields) {
             Ok(sealed) => sealed,
@@ -278,13 +280,14 @@ impl Refresher {
             self.refused.lock().remove(&row.resource_id);
             Ok(Attempt::Refreshed(Refreshed { fields, expires_at }))
         } else {
-            // The credential was saved again meanwhile; the saved one takes precedence.
+            // The credential was saved again meanwhile. The saved credential takes precedence.
             Ok(Attempt::TryAgain)
         }
     }
 
-    /// Replaces the row whose sealed text is `sealed`; false if the row has changed. The old refresh token may be spent, so
-    /// this waits for a database that is unavailable, and callers that need the credential wait too.
+    /// Replaces the row whose sealed text is `sealed`. Returns false if the row has changed. The old refresh token may
+    /// no longer be valid, so this function retries while the database is unavailable. Callers that need the credential
+    /// wait meanwhile.
     async fn replace(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
         let until = Instant::now() + STORE_MAX;
         loop {
@@ -302,7 +305,7 @@ impl Refresher {
         }
     }
 
-    /// Marks the credential if its grant is void; otherwise releases the lease and starts a pause.
+    /// Marks the credential if its grant is invalid. Otherwise releases the lease and starts a pause.
     async fn record_failure(
         &self,
         row: &CredentialRow,
@@ -314,7 +317,7 @@ impl Refresher {
             let refused =
                 CredentialRow { status: NEEDS_AUTHORIZATION.to_owned(), updated_at: self.clock.now(), ..row.clone() };
             let is_marked = self.store.put_refused(&refused, &row.sealed).await?;
-            // If the row has changed, another refresh or save has succeeded.
+            // If the row has changed, another refresh or a save has succeeded.
             return Ok(if is_marked {
                 Attempt::Failed(CredentialState::NeedsAuthorization)
             } else {
@@ -322,7 +325,7 @@ impl Refresher {
             });
         }
         self.store.release_refresh(row, until).await?;
-        // A provider that rejects the client needs a person too, but the credential itself stays valid.
+        // If the provider rejects the client, a person must act too, but the credential itself stays valid.
         let state = match error.code() {
             None | Some("temporarily_unavailable" | "server_error" | "slow_down") => CredentialState::Unavailable,
             Some(_) => {

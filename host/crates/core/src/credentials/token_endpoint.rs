@@ -1,7 +1,8 @@
 //! The client of token endpoints (RFC 6749, section 3.2). Requests go through egress, like all outgoing traffic.
 //!
-//! Answers are parsed leniently, because providers differ from the standard: an error may come with status 200, a lifetime
-//! as text or not at all. The target of a request and the text that is shown of an answer are checked strictly.
+//! Answers are parsed leniently, because providers deviate from the standard. For example, an error may have status
+//! 200, and a lifetime may be a string or missing. The target of a request and the displayed parts of an answer are
+//! checked strictly.
 
 use std::time::Duration;
 
@@ -16,21 +17,22 @@ use tokio::time::Instant;
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
-/// Longer than a working provider takes; a call waits for the answer.
+/// The maximum time for an answer. A working provider answers faster. The limit exists because a call waits for the
+/// answer.
 pub const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
-/// A token must fit into a header block together with other headers.
+/// The maximum size of a token, which must fit into a header block together with other headers.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// Lifetimes are cut at ten years.
+/// The maximum lifetime in seconds: ten years. Longer lifetimes are reduced to it.
 const LIFETIME_S_MAX: i64 = 10 * 365 * 24 * 3600;
-/// The longest part of a provider's error description that is shown.
+/// The number of characters after which a provider's error description is truncated.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 const ERROR_CHARS_MAX: usize = 64;
 
-/// A provider, and the client by which this host is known to it.
+/// A provider, and the OAuth client that represents this host.
 pub struct Provider<'a> {
     pub egress: &'a Egress,
     pub clock: &'a dyn Clock,
-    /// The network rules of the resource; they apply to its provider too.
+    /// The network rules of the resource. They also apply to requests to its provider.
     pub network: &'a Network,
     pub client_id: &'a str,
     pub client_secret: Option<&'a Secret>,
@@ -48,14 +50,14 @@ pub enum Grant<'a> {
 pub struct Tokens {
     pub access_token: Secret,
     pub refresh_token: Option<Secret>,
-    /// When the access token expires, by the clock of this host; `None` if the answer names no lifetime.
+    /// The expiry of the access token by the clock of this host; `None` if the answer has no lifetime.
     pub expires_at: Option<UtcMillis>,
 }
 
-/// Why no tokens were obtained.
+/// The reason why no tokens were obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// An error of RFC 6749 or RFC 8628, cleaned for display.
+    /// An error response of RFC 6749 or RFC 8628, sanitized for display.
     #[error("the provider answered `{error}`{description}")]
     Refused { error: String, description: String },
     #[error("the provider answered with status {status}")]
@@ -81,7 +83,7 @@ impl TokenError {
         matches!(self.code(), Some("invalid_grant" | "bad_refresh_token" | "access_denied" | "expired_token"))
     }
 
-    /// Whether the provider may expect the client secret elsewhere in the request.
+    /// Whether the error may mean that the provider expects the client secret in another place of the request.
     fn may_be_of_client(&self) -> bool {
         const CODES: [&str; 4] =
             ["invalid_client", "incorrect_client_credentials", "invalid_request", "unauthorized_client"];
@@ -101,15 +103,16 @@ enum SecretIn {
 }
 
 impl Provider<'_> {
-    /// Asks the token endpoint for tokens.
+    /// Requests tokens from the token endpoint.
     pub async fn tokens(&self, token_url: &Url, grant: &Grant<'_>) -> Result<Tokens, TokenError> {
         let asked_at = self.clock.now();
         let answer = self.ask(token_url, &grant.form()).await?;
         Tokens::read(&answer, asked_at)
     }
 
-    /// Sends a form to an endpoint of the provider and returns the members of the answer. The client secret is sent in the
-    /// header, which every server must accept (RFC 6749, section 2.3.1); if that is refused, it is sent in the body.
+    /// Sends a form to an endpoint of the provider and returns the members of the answer. The client secret is sent in
+    /// the header, which every server must accept (RFC 6749, section 2.3.1). If the provider rejects that, the secret
+    /// is sent in the body.
     pub async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Map<String, Value>, TokenError> {
         let answer = self.ask_with(url, form, SecretIn::Header).await;
         match answer {
@@ -127,7 +130,7 @@ impl Provider<'_> {
         secret_in: SecretIn,
     ) -> Result<Map<String, Value>, TokenError> {
         let request = self.request(url, form, secret_in);
-        // The answer is not redacted: it may repeat a sent value that is needed, such as the refresh token.
+        // The answer is not redacted, because it may repeat a sent value that is needed, such as the refresh token.
         let scope = Scope { api_base: Some(url.clone()), network: self.network.clone(), ..Scope::default() };
         let until = Instant::now() + ANSWER_WAIT_MAX;
         let nothing_to_do = || -> BoxFuture<'static, Result<(), Failure>> { async { Ok(()) }.boxed() };
@@ -154,7 +157,8 @@ impl Provider<'_> {
             }
             (None, _) => {}
         }
-        // The client id may be repeated beside the header, and device endpoints require it (RFC 8628, section 3.1).
+        // The client id may be repeated in addition to the header, and device endpoints require it (RFC 8628, section
+        // 3.1).
         body.append_pair("client_id", self.client_id);
         HttpRequest {
             method: "POST".to_owned(),
@@ -166,7 +170,7 @@ impl Provider<'_> {
     }
 }
 
-/// The value of a form field that an error must not repeat.
+/// Returns the value of a form field if it is a secret, which an error message must not repeat.
 fn secret_of((name, value): &(&str, &str)) -> Option<Secret> {
     const SECRETS: [&str; 4] = ["code", "code_verifier", "refresh_token", "device_code"];
     SECRETS.contains(name).then(|| Secret::new((*value).to_owned()))
@@ -194,11 +198,11 @@ impl Grant<'_> {
     }
 }
 
-/// The members of a successful answer.
+/// Returns the members of a successful answer, or the error in it.
 fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
     let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
     let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
-    // A gateway puts its own text under `error` when its upstream is unavailable.
+    // A gateway may put its own text into `error` if its upstream is unavailable.
     let is_away = answer.status >= 500 || answer.status == 429;
     let is_of_oauth = |error: &Value| matches!(error.as_str(), Some("slow_down" | "authorization_pending"));
     if let Some(error) = error.filter(|error| !is_away || is_of_oauth(error)) {
@@ -221,7 +225,7 @@ fn is_of_code(character: &char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.')
 }
 
-/// A provider's text, shortened and without control characters.
+/// Truncates a provider's text and removes control characters.
 fn shown(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(DESCRIPTION_CHARS_MAX).collect()
 }
@@ -242,7 +246,7 @@ impl Tokens {
     }
 }
 
-/// A token that is valid in a header and long enough to be redacted.
+/// Reads a token from an answer. Rejects a token that is not valid in a header or too short to be redacted.
 fn token(answer: &Map<String, Value>, name: &str) -> Result<Option<Secret>, &'static str> {
     let text = match answer.get(name) {
         None | Some(Value::Null) => return Ok(None),
@@ -259,7 +263,7 @@ fn token(answer: &Map<String, Value>, name: &str) -> Result<Option<Secret>, &'st
     Ok(Some(Secret::new(text.clone())))
 }
 
-/// A lifetime in seconds, from a number or its text; `None` for any other value.
+/// Parses a lifetime in seconds from a number or a numeric string. Returns `None` for any other value.
 pub fn lifetime_s(expires_in: Option<&Value>) -> Option<i64> {
     let seconds = match expires_in? {
         Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|seconds| seconds as i64))?,

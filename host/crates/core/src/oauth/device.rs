@@ -1,4 +1,4 @@
-//! The device flow (RFC 8628): a person enters a code elsewhere, and the host polls the provider until they have.
+//! The device flow (RFC 8628): a person enters a code on another device, and the host polls the provider meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::credentials::provider::{open_secret, scopes};
 use crate::credentials::token_endpoint::{Grant, TokenError, lifetime_s};
 use crate::policy::Resource;
 
-/// The longest lifetime of a device code, even if the provider names a longer one.
+/// The maximum lifetime of a device code, in seconds. It applies even if the provider sends a longer one.
 const DEVICE_LIFETIME_S_MAX: i64 = 30 * 60;
-/// The poll interval for a provider that names none (RFC 8628, section 3.2).
+/// The default poll interval, in seconds, for a provider that does not send one (RFC 8628, section 3.2).
 const POLL_INTERVAL_S: i64 = 5;
 const POLL_INTERVAL_S_MAX: i64 = 120;
-/// How much `slow_down` adds to the interval (RFC 8628, section 3.5).
+/// The number of seconds that the error `slow_down` adds to the interval (RFC 8628, section 3.5).
 const SLOW_DOWN_S: i64 = 5;
-/// A longer code is not reasonable to type.
+/// The maximum length of a user code, which a person has to type.
 const USER_CODE_BYTES_MAX: usize = 64;
-/// How often this host looks for polls that are due.
+/// How often this host checks for due polls.
 const DUE_INTERVAL: Duration = Duration::from_millis(500);
 const DUE_AT_ONCE: u32 = 16;
 
@@ -53,7 +53,7 @@ struct DeviceAnswer {
 }
 
 impl Oauth {
-    /// Starts an authorization with a code that a person enters elsewhere.
+    /// Starts an authorization with a code that a person enters on another device.
     pub async fn start_device(&self, resource: &Resource, key: KeyId) -> Result<DeviceStarted, OauthError> {
         let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2DeviceCode).await?;
         let url = provider.device_authorization_url.as_deref();
@@ -87,7 +87,7 @@ impl Oauth {
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         let flow = OauthFlowRow { sealed: Some(self.seal(&flow, &answer.device_code)?), ..flow };
-        // One at a time: a new authorization ends the one before.
+        // A resource has one pending authorization at a time. A new one ends the previous one.
         let superseded = "another authorization of this resource was started";
         self.store.end_pending_oauth_flows(flow.workspace_id, flow.resource_id, superseded).await?;
         self.store.insert_oauth_flow(&flow).await?;
@@ -101,7 +101,8 @@ impl Oauth {
         })
     }
 
-    /// Polls providers until `stop`. Due polls are in the database, so that a restarted or another host continues them.
+    /// Polls providers until `stop`. The times of the next polls are in the database, so that another host, or this
+    /// host after a restart, continues them.
     pub async fn follow_devices(self: &Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(DUE_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -113,7 +114,8 @@ impl Oauth {
                     continue;
                 }
             };
-            // A claimed poll is not due again before its interval is over, so a slow provider does not delay others.
+            // Each poll is a separate task, so a slow provider does not delay others. A claimed poll is not due again
+            // before its interval is over.
             for flow in due {
                 let this = Arc::clone(self);
                 self.running.spawn(async move { this.poll(&flow).await });
@@ -135,7 +137,7 @@ impl Oauth {
             return Ok(());
         }
         if !self.auditor.is_healthy() {
-            // A token could not be recorded, and therefore not be stored.
+            // The poll is skipped, because a token could not be recorded in the audit and therefore not be stored.
             return Ok(());
         }
         if flow.expires_at <= now {

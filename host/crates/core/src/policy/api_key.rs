@@ -1,15 +1,16 @@
-//! API keys: `mk_` and 256 random bits. Only the SHA-256 is stored; a value of 256 random bits needs no slow hash.
+//! API keys. A key is `mk_` followed by 256 random bits. Only its SHA-256 is stored. A slow hash is not necessary,
+//! because 256 random bits cannot be guessed.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use monstrum_types::Secret;
 use sha2::{Digest, Sha256};
 
-/// How many characters of a key are stored in clear text, so that a list can show which key is which: `mk_` and 30 of
-/// its 256 bits.
+/// The number of leading characters of a key that are stored in clear text: `mk_` and 30 of its 256 bits. They identify
+/// the key in lists.
 const PREFIX_CHARS: usize = 8;
 
-/// A new key. Its text is shown once.
+/// A new key. Its text is shown only once.
 pub struct NewKey {
     pub text: Secret,
     pub hash: [u8; 32],

@@ -1,5 +1,5 @@
-//! Assembles a snapshot from the rows. Nothing is compiled here, and unchanged objects are taken over from the previous
-//! snapshot, so the duration of a change does not depend on the rules of other tenants.
+//! Assembles a snapshot from the rows. Patterns and schemas are not compiled here, and unchanged objects are reused
+//! from the previous snapshot. Therefore the duration of a change does not depend on the rules of other tenants.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ use crate::plugins::{Plugin, built_in};
 use crate::policy::key_uses::LastUse;
 use crate::policy::verification::Verification;
 
-/// The snapshot of these rows and of the serving plugins.
+/// Assembles a snapshot from all rows and the serving plugins.
 pub(super) fn snapshot(
     rows: PolicyRows,
     serving: &[Arc<Plugin>],
@@ -58,7 +58,8 @@ pub(super) fn snapshot(
     Assembly { next, before, refresher }.with(changes)
 }
 
-/// The snapshot after `before` and these changes, with the same serving plugins. Its cost depends on the changes only.
+/// Applies these changes to the snapshot `before`, with the same serving plugins. The duration depends only on the
+/// changes.
 pub(super) fn changed(changes: PolicyChanges, refresher: &Arc<Refresher>, before: &Snapshot) -> Snapshot {
     let verification = before.verification.after(&changes);
     let next = Snapshot { generation: changes.generation, verification, ..before.clone() };
@@ -87,16 +88,16 @@ fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) {
     (snapshot.types, snapshot.tools) = (Arc::new(types), Arc::new(tools));
 }
 
-/// A snapshot to which changes are applied.
+/// A snapshot in progress, to which changes are applied.
 struct Assembly<'a> {
     next: Snapshot,
-    /// The snapshot from which unchanged objects are taken.
+    /// The snapshot whose unchanged objects are reused.
     before: &'a Snapshot,
     refresher: &'a Arc<Refresher>,
 }
 
 impl Assembly<'_> {
-    /// The snapshot after these changes.
+    /// Applies these changes and returns the snapshot.
     fn with(mut self, changes: PolicyChanges) -> Snapshot {
         let PolicyChanges { keys, roles, bots, resources, credentials, bindings, .. } = changes;
         self.change_keys(keys);
@@ -144,7 +145,8 @@ impl Assembly<'_> {
         }
     }
 
-    /// Changes resources and their credentials, and returns the resources that are other objects now.
+    /// Applies changes of resources and credentials. Returns the resources whose object was created, replaced or
+    /// removed.
     fn change_resources(
         &mut self,
         mut rows: Changed<ResourceId, ResourceRow>,
@@ -189,7 +191,7 @@ impl Assembly<'_> {
         changed
     }
 
-    /// The credential of this row, from the previous snapshot if it has not changed.
+    /// Returns the credential of this row. An unchanged one is reused from the previous snapshot.
     fn held(&self, row: CredentialRow, resource: ResourceId) -> Arc<HeldCredential> {
         let known = self.before.resources.get(&resource).and_then(|known| known.credential.as_ref());
         match known.filter(|held| held.is_of(&row)) {
@@ -198,8 +200,8 @@ impl Assembly<'_> {
         }
     }
 
-    /// The resource of this row, from the previous snapshot if nothing of it has changed. `None` if no plugin serves its
-    /// type, or if the row is unreadable.
+    /// Returns the resource of this row. An unchanged one is reused from the previous snapshot. Returns `None` if no
+    /// plugin serves its type, or if the row is unreadable.
     fn resource(&self, row: ResourceRow, credential: Option<Arc<HeldCredential>>) -> Option<Arc<Resource>> {
         let plugin = self.next.types.get(&row.resource_type)?;
         let known = self.before.resources.get(&row.id);
@@ -211,14 +213,15 @@ impl Assembly<'_> {
         resource(row, Arc::clone(plugin), legacy_plugin, credential).map(Arc::new)
     }
 
-    /// Assembles these bots, of which the rows or bindings have changed.
+    /// Assembles the bots whose rows or bindings have changed.
     fn change_bots(
         &mut self,
         affected: BTreeSet<BotId>,
         mut rows: Changed<BotId, BotRow>,
         mut bindings: HashMap<BotId, Changed<BindingId, BindingRow>>,
     ) {
-        // All old names go before the new ones come, which may be the same.
+        // All old names are removed before new ones are added, because a new name may equal the old name of another
+        // bot.
         let mut changed = Vec::with_capacity(affected.len());
         for id in affected {
             let known = self.next.bots.remove(&id);
@@ -268,14 +271,15 @@ impl Assembly<'_> {
     }
 }
 
-/// `None` if the hash is malformed: no key has it.
+/// Returns `None` if the hash is malformed and therefore cannot match any key.
 fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key)> {
     let last_use = held.cloned().unwrap_or_else(|| Arc::new(LastUse::new(row.last_used_at)));
     let key = Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id, last_use };
     Some((key_hash(row)?, key))
 }
 
-/// `None`, with a log line, if this host cannot read the row. The resource then grants nothing.
+/// Assembles a resource. Logs an error and returns `None` if this host cannot read the row; bindings to the resource
+/// then grant nothing.
 fn resource(
     row: ResourceRow,
     plugin: Arc<Plugin>,
@@ -326,7 +330,7 @@ fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> 
     }
 }
 
-/// The role of this row, from the previous snapshot if the row is unchanged.
+/// Returns the role of this row. An unchanged one is reused from the previous snapshot.
 fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
     if let Some(known) = before.roles.get(&row.id).filter(|known| known.row == row) {
         return Arc::clone(known);
@@ -346,7 +350,8 @@ fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
     Arc::new(Role { pattern_bytes: compiled_bytes(lists_of_role(&row)), row, rules })
 }
 
-/// `None` if the binding grants nothing: the plugin of its resource does not serve, or a row is unreadable.
+/// Assembles a binding. Returns `None` if the binding grants nothing, because no plugin serves the type of its resource
+/// or because a row is unreadable.
 fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) -> Option<Arc<Binding>> {
     let resource = snapshot.resources.get(&row.resource_id)?;
     let role = match row.role_id {

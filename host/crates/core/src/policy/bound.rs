@@ -1,4 +1,4 @@
-//! The bots that a change of a role, a resource or a binding affects.
+//! An index of the bots that a change of a role, a resource or a binding affects.
 
 use std::hash::Hash;
 
@@ -42,7 +42,7 @@ impl Bound {
         }
     }
 
-    /// Removes the bindings of a bot that was added.
+    /// Removes the bindings of a bot. The bot must be in the state in which it was added.
     pub(super) fn remove(&mut self, bot: &Bot) {
         for row in bot.stored_bindings() {
             self.bindings.remove(&row.id);

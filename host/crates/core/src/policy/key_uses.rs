@@ -1,16 +1,18 @@
-//! When API keys were last used, to the minute. A request notes the time in memory; a background task, and the
-//! shutdown, write new times to the database. No request waits for that write, and no decision depends on it.
+//! The time of the last use of each API key, to the minute. A request notes the time in memory. A background task and
+//! the shutdown write new times to the database. Requests do not wait for that write, and decisions do not depend on
+//! it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use monstrum_store::{KeyUse, Store, StoreError};
 use monstrum_types::{KeyId, UtcMillis, WorkspaceId};
 
-/// How many keys one transaction writes. The audit waits for the same lock, so a transaction must be short.
+/// The maximum number of keys that one transaction writes. A transaction must be short, because the audit waits for the
+/// same lock.
 const KEYS_PER_TRANSACTION: usize = 100;
 
-/// The least time between two noted uses of a key. This is precise enough to find unused keys, and reading a list of
-/// keys page by page does not change the list.
+/// The minimum time between two noted uses of a key, in milliseconds. A minute is precise enough to find unused keys,
+/// and reading a list of keys page by page does not change the list.
 const RESOLUTION_MS: i64 = 60_000;
 
 const NEVER: i64 = i64::MIN;
@@ -19,12 +21,12 @@ const NEVER: i64 = i64::MIN;
 #[derive(Debug)]
 pub struct LastUse {
     at: AtomicI64,
-    /// The last use that the database holds.
+    /// The last use according to the database.
     saved: AtomicI64,
 }
 
 impl LastUse {
-    /// The last use that the database holds; `None` for a key that was never used.
+    /// Creates a last use. `saved` is the last use according to the database; `None` if the key was never used.
     pub fn new(saved: Option<UtcMillis>) -> Self {
         let saved = saved.map_or(NEVER, |at| at.0);
         LastUse { at: AtomicI64::new(saved), saved: AtomicI64::new(saved) }
@@ -38,7 +40,7 @@ impl LastUse {
         }
     }
 
-    /// `None` for a key that was never used.
+    /// The time of the last use; `None` for a key that was never used.
     pub fn at(&self) -> Option<UtcMillis> {
         Some(self.at.load(Ordering::Relaxed)).filter(|at| *at != NEVER).map(UtcMillis)
     }
@@ -52,7 +54,7 @@ impl LastUse {
     }
 }
 
-/// Writes the uses that the database does not have yet. Uses that cannot be written stay for the next time.
+/// Writes the uses that are not in the database yet. If the write fails, the next call writes them again.
 pub async fn save<'a>(
     store: &Store,
     keys: impl Iterator<Item = (Option<WorkspaceId>, KeyId, &'a LastUse)>,
@@ -61,7 +63,7 @@ pub async fn save<'a>(
         Some((KeyUse { workspace_id, id, at: last_use.unsaved()? }, last_use))
     });
     let mut uses: Vec<_> = unsaved.collect();
-    // One order for all hosts, so that two hosts that write at the same time do not deadlock.
+    // All hosts use the same order, so that concurrent writes of two hosts do not deadlock.
     uses.sort_unstable_by_key(|(key_use, _)| key_use.id);
     for group in uses.chunks(KEYS_PER_TRANSACTION) {
         let rows: Vec<_> = group.iter().map(|(key_use, _)| *key_use).collect();
@@ -133,7 +135,7 @@ mod tests {
         let options = || StoreOptions::sqlite(folder.path().join("monstrum.db"));
         let store = row_seals::open_for_tests(options()).await.unwrap();
         let mut keys = Vec::new();
-        // More keys than one transaction takes.
+        // More keys than one transaction writes.
         for number in 0..=KEYS_PER_TRANSACTION {
             keys.push(root_key(&store, number).await);
         }

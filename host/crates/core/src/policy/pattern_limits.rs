@@ -1,7 +1,8 @@
-//! Limits of the patterns of roles and bindings: their number, their length, and the memory of a workspace's compiled patterns.
+//! Limits for the patterns of roles and bindings: their number, their length, and the memory of a workspace's compiled
+//! patterns.
 //!
-//! The limits apply when a row is saved. Rows from before the limits stay in force until they are saved again; `doctor`
-//! names them.
+//! The limits apply when a row is saved. Rows that were saved before the limits existed stay in force until they are
+//! saved again. `doctor` lists them.
 
 use std::time::Duration;
 
@@ -14,19 +15,19 @@ use tokio::time::Instant;
 use crate::fair_queue::{FairQueues, Share, Ticket};
 use crate::policy::Policy;
 
-/// The memory, in MiB, of the compiled patterns of a workspace, unless the operator sets another limit: enough for some
-/// 100 000 bindings with a few patterns each, or for 16 patterns of the most expensive kind.
+/// The default limit, in MiB, for the memory of the compiled patterns of a workspace. It is enough for about 100 000
+/// bindings with a few patterns each, or for 16 patterns of the most expensive kind.
 pub const WORKSPACE_MIB_DEFAULT: u32 = 64;
-/// More than a host has to spare for one workspace.
+/// The largest limit that an operator can set, in MiB. It is more memory than a host can spare for one workspace.
 pub const WORKSPACE_MIB_MAX: u32 = 4096;
-/// How long a change waits for other changes of patterns in its workspace: as long as a call waits for its turn.
+/// How long a change waits for other changes of patterns in its workspace. Calls wait for room equally long.
 const SAVE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// The longest pattern, in bytes: the length of the longest value that is compared with it.
+/// The maximum length of a pattern, in bytes. It equals the maximum length of a value that is compared with a pattern.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// The most patterns of one list: each value is compared with all of them.
+/// The maximum number of patterns in one list. The limit exists because each value is compared with all of them.
 pub const LIST_PATTERNS_MAX: usize = 200;
 
-/// The most memory of the compiled patterns of each workspace.
+/// The maximum memory, in bytes, of the compiled patterns of each workspace.
 #[derive(Clone, Default)]
 pub(super) struct PatternBytes(imbl::HashMap<WorkspaceId, u128>);
 
@@ -40,21 +41,21 @@ impl PatternBytes {
         *self.0.entry(workspace).or_default() += u128::from(bytes);
     }
 
-    /// Subtracts what was added.
+    /// Subtracts bytes that were added before.
     pub(super) fn remove(&mut self, workspace: WorkspaceId, bytes: u64) {
         let sum = self.0.entry(workspace).or_default();
         *sum = sum.saturating_sub(bytes.into());
     }
 }
 
-/// The lists of a role, each with its JSON pointer.
+/// The pattern lists of a role, each with its JSON pointer.
 pub fn lists_of_role(row: &RoleRow) -> Vec<(String, &Value)> {
     let own = [("allowed_operations", &row.allowed_operations), ("allowed_tools", &row.allowed_tools)];
     let own = own.into_iter().filter_map(|(name, list)| Some((format!("/{name}"), list.as_ref()?)));
     own.chain(lists_of_scopes("/scope_constraints", Some(&row.scope_constraints))).collect()
 }
 
-/// The lists of a binding, each with its JSON pointer.
+/// The pattern lists of a binding, each with its JSON pointer.
 pub fn lists_of_binding(row: &BindingRow) -> Vec<(String, &Value)> {
     let (permissions, delegate) = (row.permissions.as_ref(), row.delegate.as_ref());
     let own = [
@@ -74,15 +75,15 @@ fn lists_of_scopes<'v>(path: &str, scopes: Option<&'v Value>) -> impl Iterator<I
     scopes.map(move |(key, list)| (format!("{path}/{}", pointer_token(key)), list))
 }
 
-/// A key as a token of a JSON pointer (RFC 6901).
+/// Escapes a key as a token of a JSON pointer (RFC 6901).
 pub fn pointer_token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// The most keys of one set of scopes: more than the types of one host have.
+/// The maximum number of keys in one set of scopes. The resource types of one host have fewer scope dimensions.
 pub const SCOPE_KEYS_MAX: usize = 200;
 
-/// The validation error of the scopes at `path`, if they have too many keys.
+/// Returns the validation error of the scopes at `path` if they have more than [`SCOPE_KEYS_MAX`] keys.
 pub fn scopes_error(path: &str, scopes: &Value) -> Option<(String, String)> {
     let keys = scopes.as_object().map_or(0, serde_json::Map::len);
     let message = || format!("{keys} scope dimensions; at most {SCOPE_KEYS_MAX} are allowed");
@@ -96,7 +97,7 @@ pub fn scopes_of_binding(row: &BindingRow) -> Vec<(&'static str, &Value)> {
     [own].into_iter().chain(of_link.map(|scopes| ("/delegate/scope_constraints", scopes))).collect()
 }
 
-/// The validation errors of the list at `path`: the JSON pointer and the message of each.
+/// Returns the validation errors of the list at `path`, each with its JSON pointer and message.
 pub fn list_errors(path: &str, list: &Value) -> Vec<(String, String)> {
     let patterns = list.as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut errors = Vec::new();
@@ -117,7 +118,7 @@ pub fn list_errors(path: &str, list: &Value) -> Vec<(String, String)> {
     errors
 }
 
-/// The most memory of the compiled patterns in these lists.
+/// Returns the maximum memory of the compiled patterns in these lists, in bytes.
 pub fn compiled_bytes<'v>(lists: impl IntoIterator<Item = (String, &'v Value)>) -> u64 {
     let lists = lists.into_iter().filter_map(|(_, list)| list.as_array());
     lists.flatten().filter_map(Value::as_str).map(compiled_bytes_max).fold(0, u64::saturating_add)
@@ -126,16 +127,16 @@ pub fn compiled_bytes<'v>(lists: impl IntoIterator<Item = (String, &'v Value)>) 
 /// The memory limit of a workspace's compiled patterns, checked when patterns are saved.
 pub struct PatternRoom {
     bytes_max: u64,
-    /// One change at a time in each workspace, so that each is checked against the result of the previous one.
+    /// Allows one change at a time in each workspace, so that each is checked against the result of the previous one.
     saving: FairQueues<WorkspaceId, (), ()>,
 }
 
-/// Held until the saved patterns are in force.
+/// The reservation for a change of patterns. It is held until the saved patterns are in force.
 pub struct Saving {
     _turn: Option<Ticket<(), ()>>,
 }
 
-/// Why patterns cannot be saved.
+/// The reason why patterns cannot be saved.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPatternRoom {
     #[error(
@@ -149,25 +150,25 @@ pub enum NoPatternRoom {
     Busy,
 }
 
-/// In MiB, rounded up to a tenth.
+/// Formats bytes in MiB, rounded up to a tenth.
 fn mib(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
     if tenths.is_multiple_of(10) { (tenths / 10).to_string() } else { format!("{}.{}", tenths / 10, tenths % 10) }
 }
 
 impl PatternRoom {
-    /// A limit of `mib_max` in each workspace.
+    /// Creates a limit of `mib_max` MiB for each workspace.
     pub fn new(mib_max: u32) -> PatternRoom {
         PatternRoom { bytes_max: u64::from(mib_max) << 20, saving: FairQueues::default() }
     }
 
-    /// The error for patterns of this size, if it exceeds the limit.
+    /// Returns an error if patterns of this size, in bytes, exceed the limit.
     pub fn over(&self, bytes: u64) -> Option<NoPatternRoom> {
         (bytes > self.bytes_max).then_some(NoPatternRoom::Full { bytes, bytes_max: self.bytes_max })
     }
 
-    /// Checks that a workspace may replace patterns of `replaced` bytes by patterns of `bytes`. A change that needs no more
-    /// than before is always allowed, even if the workspace is over the limit.
+    /// Checks that a workspace may replace patterns of `replaced` bytes by patterns of `bytes` bytes. A change that
+    /// does not increase the size is always allowed, even if the workspace exceeds the limit.
     pub async fn reserve(
         &self,
         policy: &Policy,
@@ -180,7 +181,7 @@ impl PatternRoom {
         }
         let turn = self.saving.queue(&workspace, 1).enter(&(), (), Share::Whole, Instant::now() + SAVE_WAIT_MAX).await;
         let turn = turn.ok_or(NoPatternRoom::Busy)?;
-        // Changes by other hosts, and by cancelled requests that are not in force yet, count too.
+        // After the renewal, the snapshot also includes changes by other hosts and by cancelled requests.
         policy.renew_if_behind().await.map_err(|_| NoPatternRoom::Busy)?;
         let bytes = policy.load().pattern_bytes(workspace).saturating_sub(replaced).saturating_add(bytes);
         self.over(bytes).map_or(Ok(Saving { _turn: Some(turn) }), Err)

@@ -1,5 +1,5 @@
-//! The row key of this instance, by which the store authenticates every row that grants something. It is random, is stored
-//! sealed among the keys of the instance, and is created together with the database.
+//! The row key of this instance. The store uses it to authenticate every row that grants permissions. The key is
+//! random, is created together with the database, and is stored sealed among the keys of the instance.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use monstrum_vault::{RowKey, Vault, VaultError};
 /// The name of the row key among the keys of the instance.
 pub const ROW_KEY: &str = "rows";
 
-/// A row key as the store uses it.
+/// A row key in the form that the store uses.
 pub struct RowSeals(RowKey);
 
 impl RowSeals {
-    /// Row seals with this key.
+    /// Creates row seals with this key.
     pub fn new(key: RowKey) -> Self {
         RowSeals(key)
     }
 
-    /// The row key of a record.
+    /// Decrypts the row key of a record.
     pub fn of(row: &InstanceKeyRow, vault: &Vault) -> Result<Self, VaultError> {
         let version = u32::try_from(row.version).unwrap_or(u32::MAX);
         row.sealed.parse().and_then(|sealed| RowKey::from_sealed(vault, &sealed, version)).map(RowSeals)
     }
 
-    /// A new row key and its record.
+    /// Generates a row key and its record.
     pub fn generate(version: u32, vault: &Vault, clock: &dyn Clock) -> Result<(Self, InstanceKeyRow), VaultError> {
         let key = RowKey::generate(version)?;
         let sealed = key.to_sealed(vault)?.to_string();
@@ -59,7 +59,7 @@ impl SealsRows for RowSeals {
     }
 }
 
-/// Why the rows of a database cannot be authenticated.
+/// The reason why the rows of a database cannot be authenticated.
 #[derive(Debug, thiserror::Error)]
 pub enum RowKeyError {
     #[error("the database cannot be used")]
@@ -77,9 +77,9 @@ pub enum RowKeyError {
     Interrupted,
 }
 
-/// Gives the store its row keys. An empty database gets a new key and is sealed with it. Any other database without a key is
-/// refused, since an attacker could have removed the key. Keys older than version `signed`, which a head of the audit
-/// names, are retired: nothing is valid under them.
+/// Adds the row keys to the store. An empty database gets a new key and is sealed with it. Any other database without a
+/// key is rejected, because an attacker could have removed the key. `signed` is the version in the newest head of the
+/// audit; older keys are retired, and no row is valid under them.
 pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn Clock) -> Result<Store, RowKeyError> {
     if let Some(keys) = held(&store, vault, signed).await? {
         return Ok(keys.given_to(store));
@@ -89,14 +89,14 @@ pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn 
     if founded.initialize(&row, clock.now()).await? {
         return Ok(founded);
     }
-    // Another host on the same database may have been faster; then its key is in force.
+    // Another host may have initialized the same database in the meantime. Its key is then in force.
     match held(&founded, vault, signed).await? {
         Some(keys) => Ok(keys.given_to(founded)),
         None => Err(RowKeyError::Unsealed),
     }
 }
 
-/// Gives the store its row keys for reading. Nothing is created.
+/// Adds the row keys to the store for reading. Does not create a key.
 pub async fn inspect(store: Store, vault: &Vault, signed: Option<u32>) -> Result<Store, RowKeyError> {
     let keys = held(&store, vault, signed).await?.ok_or(RowKeyError::Unsealed)?;
     Ok(keys.given_to(store))
@@ -105,7 +105,7 @@ pub async fn inspect(store: Store, vault: &Vault, signed: Option<u32>) -> Result
 /// The row keys in force.
 struct Held {
     newest: Arc<RowSeals>,
-    /// The previous key, while a rotation is not finished.
+    /// The previous key, until a rotation is complete.
     older: Option<Arc<RowSeals>>,
 }
 
@@ -115,18 +115,19 @@ impl Held {
     }
 }
 
-/// The row keys in the database; `None` if there are none.
+/// Reads the row keys from the database. Returns `None` if it has no row key.
 async fn held(store: &Store, vault: &Vault, signed: Option<u32>) -> Result<Option<Held>, RowKeyError> {
     let mut rows = store.instance_keys(ROW_KEY).await?;
     let Some(newest) = rows.pop() else { return Ok(None) };
-    // A rotation deletes old records. A record older than `signed` was put back by another program.
+    // A rotation deletes old records, so another program has restored a record that is older than `signed`.
     let is_in_force = |row: &InstanceKeyRow| signed.is_none_or(|signed| row.version >= i64::from(signed));
     let older = rows.pop().filter(is_in_force);
     let older = older.map(|row| RowSeals::of(&row, vault).map(Arc::new)).transpose()?;
     Ok(Some(Held { newest: Arc::new(RowSeals::of(&newest, vault)?), older }))
 }
 
-/// The store with a new row key beside the current one, and the record of the new key, which is not stored yet.
+/// Returns the store with a new row key in addition to the current one, and the record of the new key. The record is
+/// not stored yet.
 pub async fn with_fresh_key(
     store: &Store,
     vault: &Vault,
@@ -138,13 +139,13 @@ pub async fn with_fresh_key(
     Ok((store.clone().with_row_keys(Arc::new(newest), Some(Arc::new(older))), record))
 }
 
-/// The store with its newest row key only, so that nothing is valid under an older key.
+/// Returns the store with its newest row key only, so that no row is valid under an older key.
 pub async fn with_newest_key(store: &Store, vault: &Vault) -> Result<Store, RowKeyError> {
     let row = store.instance_keys(ROW_KEY).await?.pop().ok_or(RowKeyError::Unsealed)?;
     Ok(store.clone().with_row_key(Arc::new(RowSeals::of(&row, vault)?)))
 }
 
-/// The database of a server, for tests that write rows into it.
+/// Opens the database of a server, for tests that write rows into it.
 #[doc(hidden)]
 pub async fn open_with_key_file(
     options: monstrum_store::StoreOptions,
@@ -154,7 +155,7 @@ pub async fn open_with_key_file(
     inspect(Store::open(options).await?, &Vault::new(keys), None).await
 }
 
-/// A new database for tests. Its row key is sealed by a fixed master key.
+/// Creates a database for tests. Its row key is sealed by a fixed master key.
 #[doc(hidden)]
 pub async fn open_for_tests(options: monstrum_store::StoreOptions) -> Result<Store, RowKeyError> {
     let vault = Vault::new(monstrum_vault::MasterKeys::from_text(&format!("1 {}", "5e".repeat(32)))?);

@@ -1,4 +1,4 @@
-//! Whether one workspace or several use a plugin, and the host.
+//! Counts the workspaces that use each plugin and the host.
 
 use monstrum_types::{PluginName, WorkspaceId};
 
@@ -9,8 +9,8 @@ use crate::policy::Bot;
 /// The workspaces that use a plugin or the host, with the number of their bindings.
 type Users = imbl::HashMap<WorkspaceId, usize>;
 
-/// The users of each plugin and of the host, by their bindings. A disabled binding counts too, since it may be enabled at
-/// any moment.
+/// The users of each plugin and of the host, counted by their bindings. A disabled binding counts too, because it may
+/// be enabled at any time.
 #[derive(Clone, Default)]
 pub(super) struct Sharing {
     plugins: imbl::HashMap<PluginName, Users>,
@@ -25,7 +25,7 @@ impl Sharing {
         }
     }
 
-    /// No longer counts the bindings of a bot that was counted.
+    /// Subtracts the bindings of a bot that was added before.
     pub(super) fn remove(&mut self, bot: &Bot) {
         for binding in &bot.bindings {
             uncount(&mut self.host, bot.row.workspace_id);
@@ -37,7 +37,7 @@ impl Sharing {
 
     fn count(&mut self, plugin: &PluginName, workspace: WorkspaceId) {
         *self.host.entry(workspace).or_default() += 1;
-        // Calls of the sandbox use no slots of a plugin.
+        // Calls of sandbox tools do not use slots of a plugin.
         if plugin.as_str() != built_in::SANDBOX {
             *self.plugins.entry(plugin.clone()).or_default().entry(workspace).or_default() += 1;
         }
@@ -56,7 +56,7 @@ impl Sharing {
 
 #[cfg(test)]
 impl Sharing {
-    /// The users with the number of their bindings.
+    /// Returns the users with the number of their bindings, as text.
     pub(super) fn counts(&self) -> String {
         let sorted =
             |users: &Users| users.iter().map(|(id, count)| (*id, *count)).collect::<std::collections::BTreeMap<_, _>>();
@@ -66,8 +66,8 @@ impl Sharing {
     }
 }
 
-/// Only a sole user may use all slots. A workspace without a binding can still run a plugin, by a credential check or a
-/// platform function, and gets the share of an additional user.
+/// Returns the share of `workspace`. Only a sole user may use all slots. A workspace without a binding can still run a
+/// plugin, for a credential check or a platform function, and gets the share of an additional user.
 fn share(users: Option<&Users>, workspace: WorkspaceId) -> Share {
     let is_sole = users.is_some_and(|users| users.len() == 1 && users.contains_key(&workspace));
     if is_sole { Share::Whole } else { Share::Part }

@@ -1,4 +1,5 @@
-//! Whether the rows of a snapshot match their seals, and the log lines about rows and scopes that do not.
+//! The verification of the rows of a snapshot against their seals, and the log messages about rows and scopes that do
+//! not match.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,7 +20,7 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// The result for these rows.
+    /// Returns the result for these rows.
     pub fn of(rows: &PolicyRows) -> Self {
         Verification {
             refused: rows.refused.clone(),
@@ -29,7 +30,7 @@ impl Verification {
         }
     }
 
-    /// The result after these changes, which match their seals.
+    /// Returns the result after these changes. The store has verified that they match their seals.
     pub(super) fn after(&self, changes: &PolicyChanges) -> Self {
         let mut generations = self.generations.clone();
         generations.extend(changes.scope_generations.iter().map(|(scope, generation)| (*scope, *generation)));
@@ -47,12 +48,12 @@ impl Verification {
         self.generations_total
     }
 
-    /// Whether root keys, plugins, trust and workspaces match their seal.
+    /// Whether the instance scope (root keys, plugins, trusted keys and workspaces) matches its seal.
     pub fn is_instance_verified(&self) -> bool {
         self.find(Scope::Instance).is_none()
     }
 
-    /// The unverified scope because of which calls and changes of a workspace are refused: the workspace or the instance.
+    /// The unverified scope that causes calls and changes of a workspace to be refused: the instance or the workspace.
     pub fn unverified_for(&self, workspace: WorkspaceId) -> Option<&UnverifiedScope> {
         self.find(Scope::Instance).or_else(|| self.find(Scope::Workspace(workspace)))
     }
@@ -61,8 +62,9 @@ impl Verification {
         self.unverified.iter().find(|found| found.scope == scope)
     }
 
-    /// Whether this result has everything that `seals` stand for, which were read from the database after the result
-    /// `before` and before this one. A seal that is older than that of `before` was put back by another program.
+    /// Whether this result is at least as new as `seals`. The seals were read from the database after the result
+    /// `before` and before this one. If a seal is older than that of `before`, another program has restored an old
+    /// seal.
     pub fn has_reached(&self, seals: &[(String, i64)], before: &Verification) -> bool {
         let seals = by_scope(seals);
         let has_reached = |(scope, generation): (&Scope, &i64)| {
@@ -77,7 +79,7 @@ impl Verification {
         self.unverified.is_empty() && self.generations.iter().all(has_reached)
     }
 
-    /// Whether `seals`, read from the database, are the seals that this result was verified with.
+    /// Whether this result was verified with exactly the given seals, which were read from the database.
     pub fn is_of(&self, seals: &[(String, i64)]) -> bool {
         let seals = by_scope(seals);
         let is_same = |(scope, generation): (&Scope, &i64)| seals.get(scope.to_string().as_str()) == Some(generation);
@@ -89,7 +91,7 @@ fn by_scope(seals: &[(String, i64)]) -> HashMap<&str, i64> {
     seals.iter().map(|(scope, generation)| (scope.as_str(), *generation)).collect()
 }
 
-/// The rows and scopes that were logged, so that each is logged once.
+/// The rows and scopes that were already logged. Each is logged only once.
 #[derive(Default)]
 pub struct Reported(Mutex<(BTreeSet<RowName>, BTreeSet<String>)>);
 

@@ -15,12 +15,12 @@ use crate::call::session::Session;
 use crate::checks::pay_for_object;
 use crate::plugins::built_in::{CALL_TOOL, LIST_TOOLS};
 
-/// Runs one of the tools.
+/// Runs one of the tools of the type.
 pub async fn run(execution: &Execution<'_>, permit: &Permit, child_calls: &ChildCalls) -> CallOutcome {
     match permit.tool() {
         CALL_TOOL => call_tool(permit.params(), child_calls).await,
         LIST_TOOLS => list_tools(execution, child_calls).await,
-        // Only reached if a tool is declared that nothing implements.
+        // Reached only if a declared tool has no implementation.
         _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
     }
 }
@@ -31,14 +31,14 @@ async fn call_tool(params: &Map<String, Value>, child_calls: &ChildCalls) -> Cal
     if let Err(failure) = child_calls.count() {
         return CallOutcome::failure(failure.status, failure.code, failure.message);
     }
-    // The answer of the other bot unchanged, so that the caller knows the reason of a refusal.
+    // The answer of the other bot is passed on unchanged, so that the caller learns the reason for a refusal.
     match child_calls.make(tool, params).await {
         Ok(outcome) => CallOutcome { rule: None, output_mismatch: false, retry_after: None, ..outcome },
         Err(failure) => CallOutcome::failure(failure.status, failure.code, failure.message),
     }
 }
 
-/// The tools of the other bot that the delegation and this binding permit.
+/// Lists the tools of the other bot that the delegation and this binding permit.
 async fn list_tools(execution: &Execution<'_>, child_calls: &ChildCalls) -> CallOutcome {
     let Some(session) = child_calls.session() else {
         return CallOutcome::error(Code::Unavailable, "the bot of this resource cannot be used at present");

@@ -1,7 +1,7 @@
-//! The tools of the built-in type `sandbox`: commands and files on the machine of the conversation.
+//! The tools of the built-in type `sandbox`: commands and files in the sandbox of the conversation.
 //!
-//! A command that fails or takes too long is an answer like any other. What is an error is that there was no machine to
-//! run it on, and that says so in words for a user.
+//! A command that fails or exceeds its time limit still ends the call with `success`. If there is no sandbox in which
+//! the command can run, the call ends with an error whose message is written for users.
 
 pub mod import;
 mod output;
@@ -30,18 +30,20 @@ use crate::plugins::built_in::{
 };
 use crate::sandboxes::{AccessError, Conversation, Open, Sandboxes};
 
-/// The time in which a sandbox must run. It is longer than the start itself waits, so that the start's error is reported.
+/// How long a call waits for its sandbox to run. It is longer than the time-out of the start, so that the error of the
+/// start is reported.
 const START_MAX: Duration = Duration::from_secs(90);
-/// What a call has beyond its command's own time.
+/// The time that a call has in addition to the time limit of its command.
 const MARGIN: Duration = Duration::from_secs(30);
-/// Where whole outputs are kept in the sandbox, and how many of them: enough for a model to go back to.
+/// The folder in the sandbox that keeps complete outputs, so that a model can read them again later.
 const OUTPUTS: &str = ".monstrum/output";
+/// The maximum number of outputs in that folder.
 const OUTPUTS_MAX: usize = 20;
 
-/// What becomes of a command whose sandbox goes.
+/// The message for a command whose sandbox was stopped or deleted.
 const TAKEN_AWAY: &str = "the sandbox was stopped or deleted while the command ran; it may have done anything";
 
-/// How long a call may take: until its sandbox runs, and then as its command asks for.
+/// The time limit of a call: the start of its sandbox, the time limit of its command, and a margin.
 pub fn time_limit(permit: &Permit) -> Duration {
     START_MAX + timeout(permit) + MARGIN
 }
@@ -51,7 +53,7 @@ fn timeout(permit: &Permit) -> Duration {
     seconds.map_or(EXEC_TIMEOUT_DEFAULT, Duration::from_secs)
 }
 
-/// Runs one of the tools.
+/// Runs one of the tools of the type.
 pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: &Permit) -> CallOutcome {
     let ran = async {
         let machine = Machine { call: execution.call, plugin: &execution.target.plugin, permit };
@@ -60,14 +62,14 @@ pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: 
             LIST_FILES => machine.list(sandboxes).await,
             READ_FILE => machine.read(sandboxes).await,
             WRITE_FILE => machine.write(sandboxes).await,
-            // Only reached if a tool is declared that nothing implements.
+            // Reached only if a declared tool has no implementation.
             _ => Err(Box::new(CallOutcome::error(Code::Unavailable, "this server cannot run the tool"))),
         }
     };
     ran.await.unwrap_or_else(|refusal: Box<CallOutcome>| *refusal)
 }
 
-/// Why the call failed. Boxed, because it is rare and large.
+/// A result whose error is the outcome of a failed call. The outcome is boxed, because it is rare and large.
 type Refused<T> = Result<T, Box<CallOutcome>>;
 
 /// A tool call in the sandbox of its conversation.
@@ -115,7 +117,8 @@ impl Machine<'_> {
         })
     }
 
-    /// Keeps the whole output in a file of the sandbox. That it cannot be kept is told, and no failure of the command.
+    /// Writes the complete output to a file in the sandbox. If this fails, the answer says so, and the call does not
+    /// fail.
     async fn keep(&self, open: &Open, output: &ExecOutput) -> Kept {
         let path = format!("{WORKSPACE}/{OUTPUTS}/{}.txt", self.call.request_id());
         match open.write(&path, Bytes::from(output::whole(output))).await {
@@ -150,7 +153,7 @@ impl Machine<'_> {
         };
         let told = json!({ "path": entry.path, "bytes": content.len(), "digest": digest(&content) });
         if let Some(place) = &self.call.attachments().read {
-            // Only this call fills it.
+            // No other call fills this cell, so `set` cannot fail.
             drop(place.set(content));
         }
         Ok(CallOutcome::success(JsonText::from(&told)))
@@ -165,7 +168,7 @@ impl Machine<'_> {
         Ok(CallOutcome::success(JsonText::from(&Value::Null)))
     }
 
-    /// The running sandbox of the conversation, created if necessary.
+    /// Returns the running sandbox of the conversation, and creates or starts it if necessary.
     async fn open(&self, sandboxes: &Arc<Sandboxes>) -> Refused<Open> {
         let of = self.conversation()?;
         let Some(bot) = self.permit.bot() else {
@@ -174,7 +177,7 @@ impl Machine<'_> {
         let opened = sandboxes.of_conversation(self.permit.workspace(), bot, &of);
         match tokio::time::timeout(START_MAX, opened).await {
             Ok(Ok(open)) => Ok(open),
-            // No room for another one; a command that has begun never meets this.
+            // There is no room for another sandbox. This error cannot occur after the command has begun.
             Ok(Err(AccessError::Provider(SandboxError::Exhausted(message)))) => {
                 Err(Box::new(CallOutcome::error(Code::Busy, message)))
             }
@@ -202,7 +205,7 @@ impl Machine<'_> {
         self.permit.params().get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Why the sandbox did not do it, in words for the caller. Details for the operator go to the log.
+    /// Converts an error of the sandbox into an outcome for the caller. Details for the operator go to the log.
     fn failed(&self, error: AccessError) -> Box<CallOutcome> {
         let is_command = self.permit.tool() == SHELL;
         let outcome = match error {
@@ -219,14 +222,14 @@ impl Machine<'_> {
                 if is_command { outcome.with_data(no_answer()) } else { outcome }
             }
             AccessError::OtherUser | AccessError::Conflict(_) => {
-                // One answer for all: whose it is, is not the caller's to know.
+                // All cases get the same answer, so that it does not reveal the owner of the sandbox.
                 let message =
                     "Permission denied: the sandbox of this name belongs to another conversation, user or bot";
                 CallOutcome::failure(Status::PermissionDenied, Code::Denied, message).by_rule("sandbox.conversation")
             }
             AccessError::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
             AccessError::Limit(message) => CallOutcome::error(Code::Limit, message),
-            // What ran in a sandbox that was taken away has run, for a while.
+            // The command may have run for a while before its sandbox was deleted.
             AccessError::Provider(SandboxError::NotFound(_)) if is_command => {
                 CallOutcome::error(Code::Interrupted, TAKEN_AWAY).with_data(no_answer())
             }
@@ -234,7 +237,7 @@ impl Machine<'_> {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
             }
             AccessError::Provider(SandboxError::Exhausted(message)) => {
-                // A listing uses nothing up: there is too much to list.
+                // A listing consumes nothing, so the error means that the list is too long.
                 let is_listing = self.permit.tool() == LIST_FILES;
                 CallOutcome::error(if is_listing { Code::ResultTooLarge } else { Code::Limit }, message)
             }
@@ -250,7 +253,7 @@ fn invalid(path: &str, message: String) -> Box<CallOutcome> {
     Box::new(invalid_params(&[InputError { path: path.to_owned(), message }]))
 }
 
-/// The answer without a provider: for a command, with the exit code that no command has.
+/// The outcome if the sandbox is not available. For a command, its data has the exit code -1, which no command returns.
 fn unavailable(language: &Language, plugin: &Plugin, is_command: bool) -> CallOutcome {
     let outcome = CallOutcome::error(Code::Unavailable, unavailable_text(language, plugin));
     if !is_command {
@@ -259,7 +262,7 @@ fn unavailable(language: &Language, plugin: &Plugin, is_command: bool) -> CallOu
     outcome.with_data(no_answer())
 }
 
-/// Of a command that has none: the exit code that no command has.
+/// The data for a command without a result: empty output and the exit code -1, which no command returns.
 fn no_answer() -> JsonText {
     JsonText::from(&json!({
         "stdout": "", "stderr": "", "exitCode": -1, "termination": Termination::Lost.as_str(), "truncated": false,
@@ -272,7 +275,7 @@ pub fn unavailable_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), UNAVAILABLE_KEY, UNAVAILABLE_TEXT).to_owned()
 }
 
-/// Why nothing was done for a conversation whose files are missing, in the caller's language.
+/// The message for a conversation whose sandbox has lost its files, in the caller's language.
 pub fn lost_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), LOST_KEY, LOST_TEXT).to_owned()
 }
@@ -288,7 +291,8 @@ fn answer(output: &ExecOutput, stdout: &str, stderr: &str, truncated: bool) -> V
     })
 }
 
-/// The content of a file, `None` where it has more than may be read whole. A file may grow while it is read.
+/// Reads the content of a file. Returns `None` if it has more than [`FILE_BYTES_MAX`] bytes. The bytes are counted
+/// while they are read, because the file may grow meanwhile.
 pub async fn whole_file(size: u64, mut stream: ByteStream) -> Result<Option<Vec<u8>>, SandboxError> {
     if usize::try_from(size).map_or(true, |size| size > FILE_BYTES_MAX) {
         return Ok(None);
@@ -304,12 +308,12 @@ pub async fn whole_file(size: u64, mut stream: ByteStream) -> Result<Option<Vec<
     Ok(Some(content))
 }
 
-/// SHA-256 of what was read or written, for the audit.
+/// Returns the SHA-256 of the content that was read or written, for the audit.
 pub fn digest(content: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(content)))
 }
 
-/// Removes all but the newest outputs. Their names are ids of requests, which sort by time.
+/// Removes all but the newest [`OUTPUTS_MAX`] outputs. Their names are request ids, which sort by time.
 async fn forget_oldest(open: &Open) {
     let folder = format!("{WORKSPACE}/{OUTPUTS}");
     let Ok(entries) = open.list(&folder).await else { return };

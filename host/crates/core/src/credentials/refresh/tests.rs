@@ -37,7 +37,7 @@ fn given_for(origin: &str) -> GivenFor {
     serde_json::from_value(given_for).unwrap()
 }
 
-/// A new store and a new vault in `folder`.
+/// Creates a store and a vault in `folder`.
 async fn opened(folder: &tempfile::TempDir) -> (Store, Arc<Vault>) {
     let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
     let store = store.with_row_key(Arc::new(TestRowKey));
@@ -81,7 +81,7 @@ async fn an_unverified_provider_is_not_asked() {
         client_id: "client".to_owned(),
         client_secret: None,
         authorization_url: None,
-        // Nothing listens there.
+        // No server listens at this address.
         token_url: "https://127.0.0.1:1/token".to_owned(),
         device_authorization_url: None,
         scopes: json!([]),
@@ -126,7 +126,7 @@ fn resource(workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
     }
 }
 
-/// A credential that was saved for another audience meanwhile is not sent by the earlier rules.
+/// A credential that was saved for another audience meanwhile is not sent under the earlier rules.
 #[tokio::test]
 async fn a_credential_for_another_purpose_is_not_a_newer_token() {
     let folder = tempfile::tempdir().unwrap();

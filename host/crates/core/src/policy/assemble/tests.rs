@@ -34,7 +34,7 @@ impl World {
         super::snapshot(self.rows.clone(), &self.serving, &self.refresher, before)
     }
 
-    /// A workspace with a role of these patterns and `bots` bots that are bound to it.
+    /// Adds a workspace with a role that has these patterns, and `bots` bots with a binding under that role.
     fn tenant(&mut self, name: &str, patterns: &[String], bots: usize) -> (WorkspaceId, RoleId) {
         let (id, role) = (WorkspaceId::new(), RoleId::new());
         let (created_at, updated_at) = (NOW, NOW);
@@ -105,7 +105,7 @@ fn binding_row(bot: &BotRow, resource: &ResourceRow, role: RoleId) -> BindingRow
     }
 }
 
-/// Every binding of the workspace by id, bindings of switches included.
+/// Returns all bindings of the workspace by id, including those that switches grant.
 fn bindings(snapshot: &Snapshot, workspace: WorkspaceId) -> HashMap<BindingId, Arc<Binding>> {
     let bots = snapshot.bots.values().filter(|bot| bot.row.workspace_id == workspace);
     bots.flat_map(|bot| &bot.bindings).map(|binding| (binding.row.id, Arc::clone(binding))).collect()
@@ -128,7 +128,7 @@ fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId) -> Vec<Arc
     bindings(snapshot, workspace).into_values().filter(|binding| binding.row.role_id == Some(role)).collect()
 }
 
-/// Patterns of the largest compiled size.
+/// Returns patterns whose compiled size is close to the maximum.
 fn costly() -> Vec<String> {
     (0..200).map(|number| format!("*{}{number}*", "[xy]".repeat(680))).collect()
 }
@@ -146,7 +146,7 @@ async fn a_role_is_compiled_once_for_all_its_bindings_when_it_is_first_used() {
     assert_eq!(bound.len(), 11);
     for binding in &bound {
         assert!(Arc::ptr_eq(binding.role.as_ref().unwrap(), &shared));
-        // The lists are shared: one reference of each binding, and one of the role.
+        // The lists are shared: each binding holds one reference, and the role another.
         assert_eq!(shared.rules.as_ref().unwrap().references(), 12);
     }
     assert_eq!(ask(&snapshot, &bound[0], "allowed"), Decision::Allow);
@@ -160,7 +160,7 @@ async fn a_change_keeps_unchanged_objects() {
     let (a, role_a) = world.tenant("a", &["one".to_owned()], 3);
     let (b, _) = world.tenant("b", &["two".to_owned()], 2);
     let first = world.snapshot(&Snapshot::default());
-    // Each bot also has the binding of its switch.
+    // Each bot also has the binding that its switch grants.
     assert_eq!((bindings(&first, a).len(), bindings(&first, b).len()), (6, 4));
 
     let other = bot(b, 7);
@@ -187,7 +187,7 @@ async fn a_change_keeps_unchanged_objects() {
     assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "its role is unchanged");
 }
 
-/// A revocation is in force with the next snapshot, which does not wait for any pattern.
+/// A revocation takes effect with the next snapshot, and its assembly compiles no patterns.
 #[tokio::test]
 async fn a_revocation_does_not_wait_for_the_patterns_of_others() {
     let mut world = World::new().await;

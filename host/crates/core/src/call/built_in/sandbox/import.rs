@@ -1,5 +1,5 @@
-//! The import `sandbox` of a plugin. Each use is a child call of a built-in tool, with a row in the audit, judged by the
-//! bot's permissions at that moment. The plugin's capability and the bot's switch grant it.
+//! The import `sandbox` of a plugin. Each use is a child call of a built-in tool, with its own row in the audit, and is
+//! judged by the bot's permissions at that moment. It requires the plugin's capability and the bot's switch.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,12 +21,12 @@ pub struct SandboxImport {
 }
 
 impl SandboxImport {
-    /// The sandbox for a call that makes `child_calls`.
+    /// Creates the import for a call that makes `child_calls`.
     pub fn of(child_calls: &ChildCalls) -> SandboxImport {
         SandboxImport { child_calls: child_calls.of_sandbox_import() }
     }
 
-    /// Runs a command; the answer has all that was captured of its output.
+    /// Runs a command. The answer contains all captured output and is not shortened for models.
     pub async fn exec(&self, command: String, timeout_s: Option<u32>) -> Result<SandboxOutput, Failure> {
         if command.len() > COMMAND_BYTES_MAX {
             let message = format!("the command may have {COMMAND_BYTES_MAX} bytes at most");
@@ -89,7 +89,7 @@ impl SandboxImport {
     }
 }
 
-/// Refuses an invalid path before a child call is made and recorded.
+/// Rejects an invalid path before a child call is made and recorded.
 fn check_path(path: &str) -> Result<(), Failure> {
     if path.is_empty() || path.len() > PATH_BYTES_MAX {
         let message = format!("a path has 1 to {PATH_BYTES_MAX} bytes");
@@ -108,7 +108,7 @@ fn entry(entry: &Value) -> SandboxEntry {
     SandboxEntry { name: text("name"), path: text("path"), kind, size: entry["size"].as_u64().unwrap_or_default() }
 }
 
-/// The outcome of a child call as the failure of a host function.
+/// Converts the outcome of a failed child call into the failure of a host function.
 fn of_call(status: Status, code: Code, message: String) -> Failure {
     let failure = match (status, code) {
         (Status::PermissionDenied | Status::ScopeViolation, _) => FailureCode::Denied,
@@ -116,7 +116,7 @@ fn of_call(status: Status, code: Code, message: String) -> Failure {
         (_, Code::ResultTooLarge) => FailureCode::TooLarge,
         (_, Code::Limit | Code::Budget) => FailureCode::Limit,
         (_, Code::Unavailable | Code::Busy) => FailureCode::Unavailable,
-        // The command may have run, and done anything.
+        // The command may have run and may have had effects.
         (_, Code::Timeout) => return Failure::sent(FailureCode::Timeout, message),
         (_, Code::Interrupted | Code::Cancelled) => return Failure::sent(FailureCode::Unavailable, message),
         _ => FailureCode::Internal,

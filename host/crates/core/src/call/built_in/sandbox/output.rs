@@ -1,25 +1,27 @@
-//! What a model reads of a command's output: the newest of it, cut at a line boundary, with a line that says so.
+//! Shortens the output of a command for a model: the end of the output, cut at a line boundary, after a line that says
+//! how much is missing.
 
 use monstrum_sandbox::{ExecOutput, Output};
 
-/// Both streams together: what a model can read at once and still think (requirement S8).
+/// The maximum size of both streams together. More text in one answer would leave a model too little room in its
+/// context.
 pub(super) const TEXT_BYTES_MAX: usize = 50_000;
-/// The same in lines.
+/// The maximum number of lines of both streams together.
 pub(super) const LINES_MAX: usize = 2_000;
-/// Room for the line that says what is missing.
+/// The maximum size of the line that says how much is missing.
 const MARKER_BYTES_MAX: usize = 400;
-/// Of the words of a provider that could not keep the whole output.
+/// The maximum length of the provider's error message in that line.
 const REASON_CHARS_MAX: usize = 60;
 
-/// Where the whole output is.
+/// The place of the complete output.
 pub(super) enum Kept {
-    /// In this file of the sandbox.
+    /// A file in the sandbox, by its path.
     In(String),
-    /// Nowhere, because of this.
+    /// The output was not kept, for this reason.
     Nowhere(String),
 }
 
-/// Whether a model gets less than was captured, or less was captured than was written.
+/// Whether the output exceeds a limit for models, or the provider has not captured all of it.
 pub(super) fn is_too_long(output: &ExecOutput) -> bool {
     let (stdout, stderr) = (&output.stdout, &output.stderr);
     output.is_truncated()
@@ -27,7 +29,7 @@ pub(super) fn is_too_long(output: &ExecOutput) -> bool {
         || lines(&stdout.text) + lines(&stderr.text) > LINES_MAX
 }
 
-/// What a model gets of the two streams, where it cannot get all.
+/// Shortens the two streams to the limits for models.
 pub(super) fn cut(output: &ExecOutput, kept: &Kept) -> (String, String) {
     let (stdout, stderr) = (&output.stdout, &output.stderr);
     let bytes_max = TEXT_BYTES_MAX - 2 * MARKER_BYTES_MAX;
@@ -36,7 +38,7 @@ pub(super) fn cut(output: &ExecOutput, kept: &Kept) -> (String, String) {
     (cut_one(stdout, stdout_bytes, stdout_lines, kept), cut_one(stderr, stderr_bytes, stderr_lines, kept))
 }
 
-/// What is written to the file: what was captured of the output and, where there is any, of the error output after it.
+/// Returns the content of the file: the captured standard output, then the captured standard error if there is any.
 pub(super) fn whole(output: &ExecOutput) -> String {
     let ExecOutput { stdout, stderr, .. } = output;
     if stderr.text.is_empty() {
@@ -46,7 +48,7 @@ pub(super) fn whole(output: &ExecOutput) -> String {
     format!("{}{between}==> stderr <==\n{}", stdout.text, stderr.text)
 }
 
-/// How much of `max` each of two gets: half, and what the other leaves over.
+/// Divides `max` between two streams: half each. If one needs less than half, the other gets the rest.
 fn shares(max: usize, first: usize, second: usize) -> (usize, usize) {
     let half = max / 2;
     match (first <= half, second <= half) {
@@ -64,7 +66,7 @@ fn cut_one(stream: &Output, bytes_max: usize, lines_max: usize, kept: &Kept) -> 
     }
     let before = usize::try_from(stream.bytes).unwrap_or(usize::MAX).saturating_sub(stream.text.len());
     let bytes = left_out.len() + if stream.is_truncated { before } else { 0 };
-    // The number of lines that the provider has dropped is not known.
+    // The provider does not report how many lines it has dropped.
     let in_lines = if stream.is_truncated { String::new() } else { format!(" in {} lines", lines(left_out)) };
     let place = match kept {
         Kept::In(path) if stream.is_truncated => format!("what was kept of it is in {path}"),
@@ -78,7 +80,8 @@ fn cut_one(stream: &Output, bytes_max: usize, lines_max: usize, kept: &Kept) -> 
     format!("[{bytes} bytes{in_lines} were cut here; {place}]\n{shown}")
 }
 
-/// The end of a text, from the beginning of a line on; of a line that alone is too long, its end.
+/// Returns the end of a text, starting at the beginning of a line. If the last line alone exceeds `bytes_max`, returns
+/// the end of that line.
 fn newest(text: &str, bytes_max: usize, lines_max: usize) -> &str {
     let mut from = text.ceil_char_boundary(text.len().saturating_sub(bytes_max));
     if from > 0 && !text[..from].ends_with('\n') {

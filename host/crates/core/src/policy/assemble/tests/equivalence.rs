@@ -1,4 +1,4 @@
-//! A snapshot after changes is the same as one that is assembled from all rows.
+//! Tests that a snapshot to which changes were applied equals one that is assembled from all rows.
 
 use std::fmt::{Debug, Write as _};
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A change of the rows: what to do, and to which of the rows.
+/// A change of the rows: the kind of change, and two numbers that select the rows.
 type Step = (u8, usize, usize);
 
 impl World {
@@ -44,7 +44,7 @@ impl World {
                 let bot = &mut rows.bots[bot_at];
                 bot.use_agent_sandbox = !bot.use_agent_sandbox;
             }
-            // One of three is of a type that no plugin serves.
+            // One of three resources has a type that no plugin serves.
             4 => {
                 let resource_type = if second.is_multiple_of(3) { "github" } else { built_in::BOT };
                 rows.resources.push(ResourceRow {
@@ -63,7 +63,7 @@ impl World {
                 rows.bindings.retain(|binding| binding.resource_id != gone);
                 rows.credentials.retain(|credential| credential.resource_id != gone);
             }
-            // A readable or an unreadable configuration.
+            // The new configuration is valid or invalid.
             6 if resource < rows.resources.len() => {
                 let config = if first.is_multiple_of(2) { json!({"bot": BotId::new()}) } else { json!({"bot": 5}) };
                 rows.resources[resource].config = config;
@@ -165,7 +165,7 @@ fn diff<Id: Ord + Copy, R: PartialEq + Clone>(before: &[R], after: &[R], id: imp
     gone.map(|row| (id(row), None)).chain(new.map(|row| (id(row), Some(row.clone())))).collect()
 }
 
-/// The changes as the store reads them.
+/// Returns the changes in the form in which the store reads them.
 fn changes(before: &PolicyRows, after: &PolicyRows) -> PolicyChanges {
     let resources = diff(&before.resources, &after.resources, |row| row.id);
     let mut credentials = diff(&before.credentials, &after.credentials, |row| row.id);
@@ -182,7 +182,7 @@ fn changes(before: &PolicyRows, after: &PolicyRows) -> PolicyChanges {
     }
 }
 
-/// Everything that a snapshot holds, as sorted text.
+/// Returns the whole content of a snapshot as sorted text.
 fn described(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     let mut list = |name: &str, items: Vec<String>| {
@@ -248,7 +248,7 @@ proptest! {
         for (number, taken) in steps.into_iter().enumerate() {
             let before = world.rows.clone();
             for (place, step) in taken.into_iter().enumerate() {
-                // The numbers below are those of the first bots.
+                // The first bots use the numbers below 10.
                 world.take(step, 10 + number * 4 + place);
             }
             current = changed(changes(&before, &world.rows), &world.refresher, &current);
