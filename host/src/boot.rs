@@ -1,4 +1,4 @@
-//! Start and end of a server: the only place that names concrete implementations.
+//! Startup and shutdown of a server: the only module that names concrete implementations.
 
 mod data;
 pub mod doctor;
@@ -53,24 +53,26 @@ pub use sandboxes::SANDBOX_FOLDER;
 #[cfg(target_os = "linux")]
 pub(crate) use sandboxes::{KeptImages, kept_images};
 
-/// How often the server checks whether the policy in force is that of the database.
+/// How often the server checks the database for changes of the policy.
 const POLICY_POLL: Duration = Duration::from_millis(500);
-/// How often the server compares all seals with those that the policy in force was verified with.
+/// How often the server compares all seals in the database with the seals that verified the policy in force.
 const SEALS_POLL: Duration = Duration::from_secs(10);
 /// How often the server polls the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// How often expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often new uses of keys are written; each key has at most one a minute.
+/// How often the last uses of keys are written; for each key, at most once a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
 /// How long fetching and storing a token may take at shutdown.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
-/// How long sandboxes may take to stop at shutdown. The next start corrects the rows of others.
+/// How long sandboxes may take to stop at shutdown. The next start corrects the rows of sandboxes that exceed this
+/// limit.
 const SANDBOXES_MAX: Duration = Duration::from_secs(15);
-/// How long reading finished answers, and writing the last uses of keys, may take at shutdown.
+/// At shutdown, how long clients may take to read finished answers, and how long writing the last uses of keys may
+/// take.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Why the server did not start.
+/// An error while starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     #[error(transparent)]
@@ -93,7 +95,7 @@ pub enum BootError {
 pub struct Running {
     pub address: SocketAddr,
     pub base_url: String,
-    /// The root key, if this start has created it.
+    /// The root key, if this start created it.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
     shutdown_grace: Duration,
@@ -104,17 +106,17 @@ pub struct Running {
     _data: data::Lock,
 }
 
-/// Starts a server. It answers when this returns; plugins are scanned in the background.
+/// Starts a server. It accepts requests when this function returns; plugins are scanned in the background.
 pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
 
-/// Replacements for parts outside of the server.
+/// Replacements for the network and for the provider of sandboxes.
 #[derive(Default)]
 pub struct Outside {
-    /// Options of egress, which the author's kit replaces.
+    /// Options of egress. The author's kit replaces the network here.
     pub egress: EgressOptions,
-    /// Another provider of sandboxes.
+    /// The provider of sandboxes; `None` uses the provider of the settings.
     pub sandboxes: Option<Arc<dyn SandboxProvider>>,
 }
 
@@ -207,17 +209,17 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
 }
 
 impl Running {
-    /// Cancelling this token stops the server.
+    /// Returns a token that stops the server when it is cancelled.
     pub fn stop_handle(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Waits for the stop, then shuts the server down: no new calls start, calls in progress finish or are recorded as
-    /// interrupted, and a last head is signed.
+    /// Waits until the server is stopped, then shuts it down: no new calls start, calls in progress finish or are
+    /// recorded as interrupted, and a last head is signed.
     pub async fn stopped(self) {
         let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
-            // The server also ends by itself after a stop.
+            // A stop also ends the server's task. The order prefers the stop, which is not an error.
             biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
@@ -234,7 +236,7 @@ impl Running {
             chore.abort();
         }
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
-        // A fetched token must be stored.
+        // A token that was fetched must be stored before the process ends.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
             tracing::warn!("a credential was being obtained or refreshed");
@@ -243,7 +245,7 @@ impl Running {
         if let Err(error) = audited.await {
             tracing::error!(%error, "the audit's writer failed");
         }
-        // This comes after the audit: if the process is killed here, losing times of last use is acceptable.
+        // This comes after the audit, because losing the times of last use is acceptable if the process is killed here.
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
             tracing::warn!("the last uses of keys were not written in time");
         }
@@ -274,7 +276,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
             watch.forget(&entry.name);
         }
         let looked = tokio::task::spawn_blocking(move || (watch.poll(Instant::now()), watch));
-        // Only the end of the process cancels this.
+        // Only the shutdown of the runtime cancels this task.
         let Ok((looked, back)) = looked.await else { return };
         watch = back;
         match looked {
@@ -314,7 +316,7 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Loads plugins again whose names another host has moved or freed.
+/// Reloads plugins whose names another host has moved or freed.
 async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {

@@ -1,8 +1,9 @@
-//! The command line: one file a subcommand.
+//! The command line, with one file for each subcommand.
 //!
-//! `serve` runs the server; `vault rotate` and `key recover` work on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`,
-//! `registry index`, `doctor`, `sandbox doctor` and `template`, `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
-//! goes to standard output, what it has to say about itself to standard error.
+//! `serve` runs the server. `vault rotate` and `key recover` change the data folder of a stopped server. These commands
+//! need no server: `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`, `sandbox
+//! doctor` and `template`, `completions`, and `audit verify --data-dir`. All other commands are clients of the API.
+//! Results go to standard output, progress and errors to standard error.
 
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
@@ -38,10 +39,10 @@ use crate::gateway;
 
 use failure::Failure;
 
-/// Work that no command waits for any more may keep the process this long.
+/// How long the process waits for unfinished background work before it exits.
 const LEFTOVERS_MAX: Duration = Duration::from_secs(1);
 
-/// What to do about a database server that cannot be used.
+/// The hint for a database server that cannot be used.
 const DATABASE_HINT: &str = "is the database of --database-url running and within reach? may its user log in?";
 
 const EXAMPLES: &str = "\
@@ -68,7 +69,7 @@ struct Cli {
     command: Command,
 }
 
-/// What every command understands.
+/// The options of every command.
 #[derive(Args, Clone)]
 struct Options {
     /// The server [default: http://127.0.0.1:8080]
@@ -95,7 +96,7 @@ struct Options {
     json: bool,
 }
 
-/// Where the parts of a server are that may lie outside of its data folder.
+/// The places of a server's parts that can be outside its data folder.
 #[derive(Args, Default)]
 struct FolderFlags {
     /// The database of the folder, if it is not in it
@@ -139,7 +140,7 @@ enum Command {
     Openapi,
 }
 
-/// Runs the command that the arguments name.
+/// Runs the command in the process's arguments.
 pub fn main() -> ExitCode {
     let parsed = Cli::command().try_get_matches();
     let parsed = parsed.and_then(|matches| Ok((is_offline(&matches), Cli::from_arg_matches(&matches)?)));
@@ -152,7 +153,8 @@ pub fn main() -> ExitCode {
     result.unwrap_or_else(|failure| failure.report(json))
 }
 
-/// An environment variable says where the key is; only the flag itself asks to work on the folder without a server.
+/// Whether the command works on the data folder without a server. Only the flag `--data-dir` requests that: clients of
+/// a server use the environment variable to find the key.
 fn is_offline(matches: &ArgMatches) -> bool {
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
     is_given("data_dir") && !is_given("url")
@@ -188,7 +190,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
 }
 
 impl Options {
-    /// The settings of the server that these options speak of.
+    /// Resolves the settings of the server that uses this data folder.
     fn settings(&self, folder: FolderFlags) -> Result<Settings, Failure> {
         let FolderFlags { database_url, master_key_file } = folder;
         let flags =
@@ -197,7 +199,7 @@ impl Options {
     }
 }
 
-/// Reads the settings in the working directory.
+/// Resolves `flags` over the settings file in the working directory.
 fn resolve(flags: ServeFlags) -> Result<Settings, Failure> {
     Settings::resolve(flags, Path::new(""))
         .and_then(Settings::with_keys_of_environment)

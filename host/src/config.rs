@@ -1,4 +1,4 @@
-//! Settings: the only module that reads the environment and the file of settings.
+//! Settings: the only module that reads the environment and the settings file.
 //!
 //! A flag takes precedence over its `MONSTRUM_…` variable, the variable over `monstrum.toml`, the file over the default.
 
@@ -200,7 +200,7 @@ pub struct ServeFlags {
     pub otlp_endpoint: Option<String>,
 }
 
-/// The size of a slot of the engine's pool.
+/// The size of one memory slot in the pool of the WebAssembly engine.
 const MEMORY_MIB_MAX: u32 = 1024;
 
 fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
@@ -229,13 +229,13 @@ pub enum LogFormat {
     Json,
 }
 
-/// The address of a database, which may hold a password.
+/// The URL of a database, which may contain a password.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct DatabaseUrl(Secret);
 
 impl DatabaseUrl {
-    /// The complete URL.
+    /// Returns the URL with its password.
     pub fn expose(&self) -> &str {
         self.0.expose()
     }
@@ -253,12 +253,12 @@ impl std::fmt::Debug for DatabaseUrl {
     }
 }
 
-/// The name of the file of the master keys in a data folder.
+/// The file name of the master keys in a data folder.
 pub const MASTER_KEY_FILE: &str = "master.key";
-/// The variable that may hold the master keys themselves.
+/// The environment variable that may contain the master keys.
 pub const MASTER_KEY_VARIABLE: &str = "MONSTRUM_MASTER_KEY";
 
-/// The place of the master keys.
+/// Where the master keys are.
 #[derive(Clone)]
 pub enum MasterKeyPlace {
     File(PathBuf),
@@ -293,7 +293,7 @@ pub struct Settings {
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
     pub registry: Option<Place>,
-    /// Non-public addresses that the registry's server may have.
+    /// Non-public addresses that the host name of the registry may resolve to.
     pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
     pub calls_at_once: admission::Limits,
@@ -306,7 +306,7 @@ pub struct Settings {
     pub otlp_endpoint: Option<String>,
 }
 
-/// Why settings could not be resolved.
+/// An error while resolving settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("cannot read {}", path.display())]
@@ -323,14 +323,14 @@ pub enum SettingsError {
     Parse { path: PathBuf, source: Box<toml::de::Error> },
 }
 
-/// The folder of a user's own settings: XDG_CONFIG_HOME, or `.config` in their home.
+/// Returns the user's settings folder: XDG_CONFIG_HOME, or `.config` in the home directory.
 #[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 pub fn user_config_dir() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     named("XDG_CONFIG_HOME").or_else(|| named("HOME").map(|home| home.join(".config")))
 }
 
-/// The file of settings in the working directory.
+/// The settings file in the working directory.
 pub const FILE: &str = "monstrum.toml";
 
 impl Settings {
@@ -388,14 +388,15 @@ impl Settings {
 }
 
 impl Settings {
-    /// The URL by which browsers reach this server. Without a public URL it is known only if the server listens on loopback.
+    /// Returns the URL at which browsers reach this server. Without a public URL, it is known only if the server
+    /// listens on loopback.
     pub fn url_for_browsers(&self, address: SocketAddr) -> Option<Url> {
         let own = || format!("http://{address}").parse().ok().filter(|_| address.ip().is_loopback());
         self.public_url.as_ref().map(|public| public.url().clone()).or_else(own)
     }
 
-    /// These settings with the master keys from the environment, if it has them. Naming a key file too is an error, because it
-    /// would be unclear which keys are meant.
+    /// Replaces the key file with the master keys from the environment, if they are set. Setting both is an error,
+    /// because it would be unclear which keys apply.
     pub fn with_keys_of_environment(mut self) -> Result<Settings, SettingsError> {
         let Some(text) = master_key_variable()? else { return Ok(self) };
         match self.master_key {
@@ -410,8 +411,8 @@ impl Settings {
     }
 }
 
-/// The variable of the master keys. It is not a flag, because arguments are visible to all users, and not a setting of
-/// `monstrum.toml`, because that file is not secret.
+/// Reads the environment variable of the master keys. The keys are not a flag, because arguments are visible to all
+/// users, and not a setting of `monstrum.toml`, because that file is not secret.
 #[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 fn master_key_variable() -> Result<Option<Secret>, SettingsError> {
     match std::env::var(MASTER_KEY_VARIABLE) {

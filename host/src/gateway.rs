@@ -1,7 +1,8 @@
-//! The HTTP API: one file a resource. Handlers translate between HTTP and the rest; they decide nothing about calls.
+//! The HTTP API, with one file for each resource. Handlers translate between HTTP and operations. They make no
+//! decisions about calls.
 //!
-//! The description that `/api/openapi.json` serves is generated from the handlers: a route that is not described cannot
-//! be registered, because both come from one macro.
+//! The description that `/api/openapi.json` serves is generated from the handlers. A route without a description cannot
+//! be registered, because one macro creates both.
 
 mod audit;
 mod bindings;
@@ -56,8 +57,8 @@ pub use http::state::Options;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The routes that create, which take an `Idempotency-Key`, by who may use them. A key is shown once, so its answer is
-/// not stored.
+/// The routes that create objects and accept an `Idempotency-Key`, by the right that they require. The route that
+/// creates API keys is not among them: a key is shown only once, so its answer must not be stored.
 struct Creating {
     by_root: OpenApiRouter<HttpState>,
     by_admin: OpenApiRouter<HttpState>,
@@ -152,12 +153,12 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(audit::export))
 }
 
-/// Every route of the API, with its description.
+/// Returns every route of the API, with its description.
 fn api() -> OpenApiRouter<HttpState> {
     others().merge(Creating::new().bare())
 }
 
-/// The whole server.
+/// Returns the router of the server, with all routes and middleware.
 pub fn router(app: Arc<App>, options: Options) -> axum::Router {
     let state = HttpState { app, options };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
@@ -174,7 +175,8 @@ pub fn router(app: Arc<App>, options: Options) -> axum::Router {
         .with_state(state)
 }
 
-/// A request that comes before the start-up scan is over waits for it: what it asks for may still be loading.
+/// Delays requests until the start-up scan is complete, because their plugin may still be loading. The limit is 30 s.
+/// Health checks are not delayed.
 async fn readiness(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     const WAIT_MAX: Duration = Duration::from_secs(30);
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
@@ -188,7 +190,7 @@ async fn readiness(State(app): State<Arc<App>>, request: Request, next: Next) ->
     next.run(request).await
 }
 
-/// Gives every request an id, a line in the log and, where it failed, the one envelope of errors.
+/// Gives every request an id and a log line, and turns every error into problem+json.
 async fn envelope(mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let request_id = RequestId::new();
@@ -218,7 +220,8 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// A method as a label. A client can make methods up, and each would be a series of its own.
+/// Returns a method as the label of a metric. Unknown methods share one label, because clients can invent methods and
+/// each would create another time series.
 fn label(method: &Method) -> String {
     const KNOWN: [Method; 7] =
         [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];

@@ -1,9 +1,9 @@
-//! The binary: hands the arguments to the command line and its exit code to the system.
+//! The `monstrum` binary: runs the command line and returns its exit code.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before anything else has begun: what becomes the launcher of sandboxes has one thread, and nothing in memory.
+    // This comes first: a process that becomes the launcher of sandboxes must have one thread and no secrets in memory.
     #[cfg(target_os = "linux")]
     monstrum_sandbox_embedded::run_if_launcher();
     monstrum_host::cli::main()

@@ -1,5 +1,5 @@
 //! Telemetry of the server: log lines on standard error, spans for OpenTelemetry, and the [`recorder`] behind `/metrics`.
-//! None of it ever holds parameters, results, headers or secrets.
+//! Telemetry never contains parameters, results, headers or secrets.
 
 #[cfg(feature = "otel")]
 mod otel;
@@ -13,13 +13,13 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{LogFormat, Settings};
 
-/// Libraries that log headers, paths or bodies at debug level. These lines can hold an injected credential, so no filter
-/// enables them.
+/// Libraries that log headers, paths or bodies at debug level. These lines can contain an injected credential, so no
+/// filter can enable them.
 const QUIET: [&str; 6] = ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Why telemetry could not be installed.
+/// An error while installing telemetry.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("log filter `{filter}`")]
@@ -32,7 +32,7 @@ pub enum TelemetryError {
     Export { endpoint: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// The installed telemetry. [`Telemetry::flush`] sends the spans that wait.
+/// The installed telemetry. [`Telemetry::flush`] sends the buffered spans.
 #[derive(Default)]
 pub struct Telemetry {
     #[cfg(feature = "otel")]
@@ -58,8 +58,8 @@ pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     Ok(telemetry)
 }
 
-/// The filter with each directive for the host's target repeated for that of core: calls, the audit and the policy logged
-/// under `monstrum_host` before they were a crate of their own.
+/// Repeats each directive for the target `monstrum_host` for the target `monstrum_core`. Calls, the audit and the
+/// policy logged under `monstrum_host` in earlier releases, before they became a separate crate.
 fn with_core(filter: &str) -> String {
     const HOST: &str = "monstrum_host";
     let core = |directive: &str| {
@@ -76,7 +76,8 @@ fn with_core(filter: &str) -> String {
         character == ',' && depth == 0
     });
     let repeated: String = directives.map(core).collect();
-    // In front: of two directives for the same target, the later one counts, and that may be the operator's own.
+    // The repeated directives come first. If two directives have the same target, the later one applies, and that must
+    // be the operator's own.
     format!("{repeated}{filter}")
 }
 
@@ -94,7 +95,7 @@ fn export(settings: &Settings) -> Result<(Telemetry, Option<BoxedLayer>), Teleme
 }
 
 impl Telemetry {
-    /// Sends the spans that wait.
+    /// Sends the buffered spans.
     pub async fn flush(self) {
         #[cfg(feature = "otel")]
         if let Some(exporter) = self.exporter {

@@ -1,13 +1,13 @@
-//! The order of the modules of core and of the host: which may import which.
+//! Checks the order of modules in core and in the host: a module may import only from lower modules.
 //!
-//! A unit is a module at the top of one of the two crates, or a file or folder of `call/`. Every path in a file is read,
-//! wherever it is written, and must lead to a unit further down. Files of one unit may import each other.
+//! A unit is a top-level module of one of the two crates, or a file or folder of `call/`. Every path in a file, not
+//! only in `use` declarations, must lead to a lower unit. Files of the same unit may import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Source, sources, workspace};
 
-/// The units from the bottom to the top. Those of one line never import each other.
+/// The units from the bottom to the top. Units in the same line must not import each other.
 const ORDER: &[&[&str]] = &[
     &["beside", "fair_queue", "language", "meters"],
     &["call_types"],
@@ -42,16 +42,16 @@ const ORDER: &[&[&str]] = &[
     &["main"],
 ];
 
-/// Imports that point up, or to a unit of the same line. The list may only get shorter.
+/// Permitted imports from a higher unit, or from a unit in the same line. Do not add entries.
 const EXCEPTIONS: &[(&str, &str)] = &[];
 
-/// The folders of the crates, the one that the other imports first.
+/// The folders of the two crates. The second crate imports the first.
 const ROOTS: [&str; 2] = ["host/crates/core/src/", "host/src/"];
 
-/// What the files import, by unit.
+/// The imports of all files, by unit.
 struct Imports {
     units: BTreeSet<String>,
-    /// Each arrow with the places where it is drawn.
+    /// The imports between two units, each with the places in the source.
     arrows: BTreeMap<(String, String), Vec<String>>,
     files: usize,
 }
@@ -66,7 +66,7 @@ fn read() -> Imports {
         for path in paths(&code(&source.text), module) {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             let other = unit_of(&path, &modules);
-            // An item at the root of a crate is one of lib.rs.
+            // A path that names no unit is an item in lib.rs.
             let other = if units.contains(&other) { other } else { "lib".to_owned() };
             if other != own {
                 arrows.entry((own.clone(), other)).or_default().push(format!("{}: {}", source.path, path.join("::")));
@@ -76,13 +76,14 @@ fn read() -> Imports {
     Imports { units, arrows, files: sources.len() }
 }
 
-/// The module of a file: `host/crates/core/src/call/x.rs` is `call`, `x`. The modules of both crates have different names.
+/// Returns the module path of a file: `call`, `x` for `host/crates/core/src/call/x.rs`. The crate is not part of the
+/// path, because no module name occurs in both crates.
 fn module_of(source: &Source) -> Vec<&str> {
     let path = ROOTS.iter().find_map(|root| source.path.strip_prefix(root)).expect("it was found there");
     path.strip_suffix(".rs").expect("a file of Rust").split('/').collect()
 }
 
-/// The unit of a path. `modules` are those of all files.
+/// Returns the unit of a path. `modules` are the module paths of all files.
 fn unit_of(path: &[&str], modules: &[Vec<&str>]) -> String {
     match path {
         ["call", part, ..] if modules.iter().any(|module| module.starts_with(&["call", part])) => {
@@ -93,7 +94,7 @@ fn unit_of(path: &[&str], modules: &[Vec<&str>]) -> String {
     }
 }
 
-/// The text without comments and without the unit tests that it contains.
+/// Returns the text of a file without comments and unit tests.
 pub(super) fn code(text: &str) -> String {
     let inline_tests = text.match_indices("\n#[cfg(test)]\nmod ").find(|(at, start)| {
         let line = text[at + start.len()..].lines().next().unwrap_or_default();
@@ -104,7 +105,7 @@ pub(super) fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Every path that begins with `crate::`, `monstrum_core::` or `super::`, from the root of its crate.
+/// Returns every path that begins with `crate::`, `monstrum_core::` or `super::`, relative to the root of its crate.
 fn paths(code: &str, module: &[&str]) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     for root in ["crate::", "monstrum_core::"] {
@@ -140,7 +141,7 @@ fn expand<'a>(text: &'a str, prefix: &[String], paths: &mut Vec<Vec<String>>) ->
                 return after;
             }
             rest = expand(rest, prefix, paths);
-            // An alias may follow.
+            // The alias of an import (`as`) is skipped.
             rest = &rest[rest.find([',', '}']).expect("a tree of imports is closed")..];
         }
     }

@@ -1,11 +1,11 @@
 //! The plugin {{name}}: items of an HTTP API.
 //!
-//! What a bot may do is declared in `monstrum.yaml` and enforced by the host, which also adds the credential. What is
-//! left to this code is to send the right request.
+//! `monstrum.yaml` declares what a bot may do. The host enforces it and adds the credential, so this code only has to
+//! send the right request.
 
 use monstrum_sdk::{Error, Executor, Http, Operations, Request, Value, operations, path};
 
-/// Where the API is, unless the resource's `api_base` says otherwise.
+/// The URL of the API, unless the resource sets `api_base`.
 const API: &str = "https://api.example.com";
 
 struct Plugin;

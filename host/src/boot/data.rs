@@ -24,10 +24,10 @@ const DATABASE_FILE: &str = "monstrum.db";
 const LOCK_FILE: &str = "monstrum.lock";
 /// The file with the name of this host's audit chain.
 pub const NODE_FILE: &str = "node.id";
-/// The name of the audit's own keys among those of the instance.
+/// The name of the audit keys in the table of instance keys.
 pub const AUDIT_KEYS: &str = "audit";
 
-/// Why the data folder cannot be used.
+/// An error while opening a data folder.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("cannot use the data folder {}", path.display())]
@@ -65,7 +65,7 @@ pub enum DataError {
     Node { path: PathBuf },
 }
 
-/// Held while the folder is in use. The operating system releases it when the process ends.
+/// The lock of a data folder in use. The operating system releases it when the process ends.
 pub struct Lock {
     _file: File,
 }
@@ -78,7 +78,7 @@ pub struct Data {
     pub audit_keys: KeyRing,
     /// The name of this host's chain in the audit.
     pub node: String,
-    /// The root key, if this start has created it.
+    /// The root key, if this start created it.
     pub admin_key: Option<Secret>,
     pub lock: Lock,
 }
@@ -102,7 +102,7 @@ impl Data {
         Data::open_unsealed(settings).await?.with_rows(settings, clock).await
     }
 
-    /// Opens an existing folder without reading rows, which may not be authentic.
+    /// Opens an existing folder without reading its rows, because they may not be authentic.
     pub async fn open_unsealed(settings: &Settings) -> Result<Unsealed, DataError> {
         let path = canonical(&settings.data_dir)?;
         let lock = take_lock(&path)?;
@@ -119,7 +119,7 @@ impl Data {
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
         let held = unseal(&vault, sealed.clone()).map_err(|error| error.of_keys_in(&settings.master_key))?;
         let signed = signed_row_key_version(&path, &held)?;
-        // This comes before the audit keys are created: they are the first trace in an empty database.
+        // This comes before the audit keys are created, because a database that has audit keys does not count as empty.
         let store = row_seals::open(store, &vault, signed, clock).await;
         let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
@@ -139,7 +139,7 @@ impl Data {
         inspected.map_err(|error| error.of_keys_in(&settings.master_key))
     }
 
-    /// The newest audit keys, with which new rows are chained.
+    /// Returns the newest audit keys, which chain new rows.
     pub fn newest_audit_keys(&self) -> Arc<AuditKeys> {
         let (_, keys) = self.audit_keys.last_key_value().expect("a data folder that is open has audit keys");
         Arc::clone(keys)
@@ -172,7 +172,7 @@ pub struct Unsealed {
 }
 
 impl Unsealed {
-    /// The keys of the audit.
+    /// Reads and opens the audit keys.
     pub async fn audit_keys(&self) -> Result<KeyRing, DataError> {
         unseal(&self.vault, self.store.instance_keys(AUDIT_KEYS).await?)
     }
@@ -184,8 +184,8 @@ impl Unsealed {
         Ok((inspected.map_err(|error| error.of_keys_in(&settings.master_key))?, lock))
     }
 
-    /// Opens the rows and creates missing keys. A database that is older than its signed heads is refused before any row is
-    /// written; its schema has been migrated by then.
+    /// Opens the rows and creates missing keys. A database that is older than its signed heads is rejected before any
+    /// row is written, but after its schema has been migrated.
     pub async fn with_rows(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let older = self.find_rollback().await.map_err(|error| error.of_keys_in(&settings.master_key))?;
         if !older.is_empty() {
@@ -194,7 +194,8 @@ impl Unsealed {
         Data::of(self, settings, clock).await
     }
 
-    /// Opens the rows even if the database is older than its signed heads, which the operator accepts.
+    /// Like [`Unsealed::with_rows`], but accepts a database that is older than its signed heads. The operator has to
+    /// request this.
     pub async fn with_rows_of_any_age(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         Data::of(self, settings, clock).await
     }
@@ -204,8 +205,8 @@ impl Unsealed {
         let signed = signed_row_key_version(&self.path, &keys)?;
         match row_seals::inspect(self.store.clone(), &self.vault, signed).await {
             Ok(store) => Ok(find_rollback(&store, &keys, &self.path).await?),
-            // Without a row key, the database is empty or older than authenticated rows. Heads that its keys cannot read
-            // do not belong to an empty database.
+            // Without a row key, the database is empty or comes from a release without authenticated rows. An empty
+            // database has no audit keys, so heads in the folder belong to a newer state of the database.
             Err(RowKeyError::Unsealed) if keys.is_empty() => Ok(find_rollback(&self.store, &keys, &self.path).await?),
             Err(RowKeyError::Unsealed) => Ok(Vec::new()),
             Err(error) => Err(error.into()),
@@ -224,7 +225,7 @@ impl From<RowKeyError> for DataError {
 }
 
 impl DataError {
-    /// This error, with the place of the master keys that do not open the database.
+    /// Adds the place of the master keys to an error about keys that do not open the database.
     fn of_keys_in(self, place: &MasterKeyPlace) -> DataError {
         let place = place.to_string();
         match self {
@@ -239,7 +240,7 @@ fn canonical(path: &Path) -> Result<PathBuf, DataError> {
     path.canonicalize().map_err(|source| DataError::Folder { path: path.to_owned(), source })
 }
 
-/// The existing master keys; `None` if their file does not exist.
+/// Reads the existing master keys; returns `None` if their file does not exist.
 fn master_keys(place: &MasterKeyPlace) -> Result<Option<MasterKeys>, DataError> {
     match place {
         MasterKeyPlace::File(path) => Ok(MasterKeys::open(path)?),
@@ -249,7 +250,8 @@ fn master_keys(place: &MasterKeyPlace) -> Result<Option<MasterKeys>, DataError> 
     }
 }
 
-/// Creates the first master key, unless the database has sealed records: these need the missing key.
+/// Creates the first master key. If the database has sealed records, this is an error, because they need the missing
+/// key.
 async fn make_master_key(place: &MasterKeyPlace, store: &Store) -> Result<MasterKeys, DataError> {
     let MasterKeyPlace::File(path) = place else { return Err(missing(place)) };
     for column in SealedColumn::ALL {
@@ -264,13 +266,14 @@ fn missing(place: &MasterKeyPlace) -> DataError {
     DataError::MasterKeyMissing { path: PathBuf::from(place.to_string()) }
 }
 
-/// The number of connections that servers with any data folder have to this database. Call this before opening it.
+/// Returns the number of connections to this database from servers with any data folder. Call this before opening the
+/// database, because its own connections count too.
 pub async fn connections_of_servers(settings: &Settings) -> Result<u64, DataError> {
     let options = place(&canonical(&settings.data_dir)?, settings.database_url.as_ref())?;
     Ok(Store::connections_of_servers(&options).await?)
 }
 
-/// The key versions of sealed credentials that are missing among the keys.
+/// Returns the key versions that sealed credentials need and that the master keys lack.
 pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>, StoreError> {
     let held: Vec<i64> = vault.keys().versions().map(i64::from).collect();
     let mut versions = store.credential_key_versions().await?;
@@ -278,7 +281,7 @@ pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>,
     Ok(versions)
 }
 
-/// Warns about credentials whose key is missing. They cannot be used, but the server starts.
+/// Logs an error for each missing key version of credentials. These credentials cannot be used, but the server starts.
 async fn warn_of_lost_keys(store: &Store, vault: &Vault, place: &MasterKeyPlace) -> Result<(), StoreError> {
     for version in lost_key_versions(store, vault).await? {
         tracing::error!(
@@ -289,7 +292,7 @@ async fn warn_of_lost_keys(store: &Store, vault: &Vault, place: &MasterKeyPlace)
     Ok(())
 }
 
-/// The place of the database.
+/// Returns the options of the database at its URL, or of the SQLite database in the data folder.
 fn place(folder: &Path, database_url: Option<&DatabaseUrl>) -> Result<StoreOptions, StoreError> {
     match database_url {
         Some(url) => StoreOptions::from_url(url.expose()),
@@ -327,7 +330,7 @@ async fn open_audit_keys(
     if store.insert_instance_key(&row).await? {
         return Ok(KeyRing::from([(1, Arc::new(keys))]));
     }
-    // Another host on the same database was faster; its keys are in force.
+    // Another host has inserted its audit keys into this database first. Those keys are in force.
     unseal(vault, store.instance_keys(AUDIT_KEYS).await?)
 }
 
@@ -341,7 +344,8 @@ fn unseal(vault: &Vault, sealed: Vec<InstanceKeyRow>) -> Result<KeyRing, DataErr
     Ok(ring)
 }
 
-/// The name of this data folder's audit chain. A chain has one writer, so every data folder has its own name.
+/// Reads or creates the name of this data folder's audit chain. A chain has one writer, so the name is unique to the
+/// folder.
 fn node_id(path: &Path) -> Result<String, DataError> {
     match std::fs::read_to_string(path) {
         Ok(text) => match uuid::Uuid::try_parse(text.trim()) {
@@ -362,7 +366,7 @@ fn node_id(path: &Path) -> Result<String, DataError> {
 async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result<Option<Secret>, DataError> {
     match store.has_root_key().await {
         Ok(false) => {}
-        // Nothing is added to an unverified instance: another program may have removed its keys.
+        // An unverified instance gets no new key, because another program may have removed its root keys.
         Ok(true) | Err(StoreError::Unverified { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
@@ -381,7 +385,7 @@ async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result
     };
     match store.insert_key(&row).await {
         Ok(()) => Ok(Some(key.text)),
-        // Another host on the same database was faster; the key in our file is not valid.
+        // Another host has created the root key of this database first, so the key in this host's file is invalid.
         Err(StoreError::Conflict { .. }) => {
             std::fs::remove_file(path).map_err(|source| DataError::Write { path: path.to_owned(), source })?;
             Ok(None)

@@ -24,7 +24,7 @@ use monstrum_core::plugins::{Plugin, PluginStatus, Plugins};
 use monstrum_core::policy::row_seals::RowKeyError;
 use monstrum_core::policy::{Policy, Resource};
 
-/// With less free space than this, an hour of audit may fill the disk.
+/// The least free space. With less, an hour of audit rows can fill the disk.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum vault rotate --row-key";
@@ -33,13 +33,13 @@ const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// It works, but is less safe than it could be.
+    /// The part works, but is less secure than it could be.
     Weak,
-    /// Something does not work.
+    /// The part does not work.
     Broken,
 }
 
-/// One thing to repair.
+/// One problem, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub severity: Severity,
@@ -67,7 +67,7 @@ impl Findings {
     }
 }
 
-/// Every finding about the installation with these settings.
+/// Examines the installation with these settings and returns all findings.
 pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let mut found = Findings::default();
     check_settings(&mut found, settings);
@@ -97,7 +97,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     found.0
 }
 
-/// Reports a database that is older than its signed heads; a start refuses it.
+/// Reports a database that is older than its signed heads. A server does not start with it.
 async fn check_heads(found: &mut Findings, data: &Inspected) {
     match find_rollback(&data.store, &data.audit_keys, &data.path).await {
         Err(error) => found.broken("audit", with_causes(&error), "run it as the user who runs the server"),
@@ -198,11 +198,11 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
     found.broken(about, with_causes(error), remedy);
 }
 
-/// Checks plugins, resources and credentials by the functions that a server uses.
+/// Checks plugins, resources and credentials with the functions that a server uses.
 async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let about = settings.plugins_dir.display().to_string();
-    // Doctor must not write to the server's cache, and does not have the key that authenticates it.
+    // Doctor must not write to the server's cache and does not have the key that authenticates it.
     let cache = match tempfile::tempdir() {
         Ok(cache) => cache,
         Err(error) => {
@@ -246,7 +246,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     Ok(())
 }
 
-/// Reports credentials that need a missing or an older master key. A start only checks the newest key.
+/// Reports credentials that need a missing or an older master key. A server checks only the newest key when it starts.
 async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     for version in lost_key_versions(&data.store, &data.vault).await? {
         let what =
@@ -317,7 +317,7 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
     }
 }
 
-/// Reports serving versions that exceed a newer limit, which the next version must keep.
+/// Reports serving versions that exceed a limit introduced after they were loaded. The next version must not exceed it.
 fn check_limits(found: &mut Findings, serving: &Plugin) {
     let exceeds: Vec<&str> = serving.exceeds().map(String::as_str).collect();
     if !exceeds.is_empty() {
@@ -329,7 +329,7 @@ fn check_limits(found: &mut Findings, serving: &Plugin) {
     }
 }
 
-/// Reports rows that another program has written, edited, removed or restored.
+/// Reports rows that another program has written, changed, removed or restored.
 async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
     let verified = data.store.verify_rows().await?;
     for row in &verified.refused {

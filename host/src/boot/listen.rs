@@ -1,8 +1,8 @@
 //! The accept loop: connections are counted and have time limits before any key is known.
 //!
-//! hyper has no limit that covers the time before the first byte, so the time limits are enforced here, by the bytes that
-//! are read and written (`activity.rs`). The gateway limits the time of a body, because only a handler knows when it waits
-//! for one.
+//! hyper has no time limit for the first byte of a connection. This module enforces time limits by watching the bytes
+//! that are read and written (`activity.rs`). The gateway limits the time of a request body, because only a handler
+//! knows when it waits for one.
 
 mod activity;
 mod descriptors;
@@ -38,40 +38,41 @@ use room::{Room, Seat};
 
 pub(super) use descriptors::raise as raise_descriptors;
 
-/// The longest head of a request. Keys, ids and a few headers take less than 2 KiB; proxies add some cookies. The server may
-/// hold this much for each connection before its key is known.
+/// The maximum length of a request's head. Keys, ids and a few headers take less than 2 KiB; proxies add some cookies.
+/// The server may buffer this much for each connection before the API key is known.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Concurrent requests on one HTTP/2 connection: hyper's default, set here so that an update cannot raise it.
+/// The maximum number of concurrent requests on one HTTP/2 connection. It is hyper's default, set here so that an
+/// update of hyper cannot raise it.
 const STREAMS_MAX: u32 = 200;
-/// The interval of pings on a quiet HTTP/2 connection, and the longest answer to one. A call takes up to 30 s, so a client
+/// The interval of pings on an idle HTTP/2 connection, and the time-out of a ping. A call takes up to 30 s, so a client
 /// that disconnected is detected within about the time of one call.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The delay after a connection could not be accepted, for example because the process has no descriptor left. Without a
 /// delay the loop would use a whole processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The most refused connections that get an answer at the same time; further ones are closed without an answer. Each uses a
-/// descriptor that is reserved for other purposes.
+/// The maximum number of refused connections that get an answer at the same time. Further connections are closed
+/// without an answer, because each answer uses a descriptor that is reserved for other purposes.
 const REFUSALS_AT_ONCE: usize = 32;
 /// How long a refused client may take to read the answer.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 /// The least time between two log lines about refused connections.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
-/// The bytes of an answer that the kernel buffers. With this limit, the written bytes show how much the client has read.
-/// Without it the kernel would accept megabytes at once and then nothing for minutes.
+/// The maximum number of unsent bytes of an answer that the kernel buffers. With this limit, the written bytes show how
+/// much the client has read. Without it, the kernel would accept megabytes at once and then no more bytes for minutes.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 16 << 10;
 
 /// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// From the first to the last byte of a request's head; on a new connection, from the accept. A head of a few KiB takes
-    /// well under a second on any line.
+    /// The limit from the first to the last byte of a request's head. On a new connection, it starts when the
+    /// connection is accepted. A head of a few KiB takes well under a second on any network.
     pub head: Duration,
-    /// Between two requests. More than the 60 s for which proxies keep connections open by default: a connection that the
-    /// server closes first can fail a request of the proxy.
+    /// The limit between two requests. It is longer than the 60 s for which proxies keep connections open by default:
+    /// if the server closed a connection first, a request of the proxy could fail.
     pub idle: Duration,
-    /// The least speed at which an answer is read. Only the time with unsent bytes counts.
+    /// The minimum speed at which a client must read an answer. Only the time with unsent bytes counts.
     pub write: Pace,
 }
 
@@ -81,7 +82,7 @@ impl Default for Patience {
     }
 }
 
-/// Serves `router` on `listener` until `stop` is cancelled, then ends after the requests in progress are answered.
+/// Serves `router` on `listener` until `stop` is cancelled, then returns after the requests in progress are answered.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -104,7 +105,7 @@ pub(super) async fn serve(
                 if let Some(times) = failed.count() {
                     tracing::error!(%error, times, "a connection cannot be accepted");
                 }
-                // A stop cuts this delay short, a further failure does not.
+                // A stop ends this delay early.
                 server.stop.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
                 continue;
             }
@@ -136,9 +137,9 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Sets the options of a connection. Options that the system refuses are skipped.
+/// Sets the socket options of a connection. Options that the operating system rejects are skipped.
 fn prepare(stream: &TcpStream) {
-    // Answers are written whole, so Nagle's algorithm would only delay them.
+    // Each answer is written at once, so Nagle's algorithm would only delay it.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
@@ -157,7 +158,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves one connection to its end. `_seat` is its permit.
+    /// Serves one connection until it closes. `_seat` is the permit of the connection.
     async fn connection<S>(self, stream: S, _seat: Seat)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -212,7 +213,7 @@ impl Server {
     }
 }
 
-/// A server of HTTP/1.1, and of HTTP/2 with prior knowledge.
+/// Returns the builder of a server for HTTP/1.1, and for HTTP/2 with prior knowledge.
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().max_buf_size(HEAD_BYTES_MAX);
@@ -226,7 +227,7 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-/// Answers a client whose connection is refused.
+/// Sends the answer to a client whose connection is refused.
 async fn refuse(mut stream: TcpStream, by: RefusedBy, _permit: OwnedSemaphorePermit) {
     let told = async {
         stream.write_all(refusal(by).as_bytes()).await?;
@@ -236,11 +237,11 @@ async fn refuse(mut stream: TcpStream, by: RefusedBy, _permit: OwnedSemaphorePer
         while stream.read(&mut request).await? > 0 {}
         io::Result::Ok(())
     };
-    // A client that does not read loses the answer only.
+    // If the client does not read in time, only the answer is lost.
     drop(timeout(REFUSAL_MAX, told).await);
 }
 
-/// The answer to an unread request.
+/// Returns the 503 answer of a refused connection, whose request is not read.
 fn refusal(by: RefusedBy) -> String {
     let detail = match by {
         RefusedBy::Host => "the server has no room for another connection",

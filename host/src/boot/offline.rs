@@ -1,4 +1,4 @@
-//! Changes by commands while no server runs. The audit records them like changes over the API.
+//! Changes that commands make while no server runs. The audit records them like changes over the API.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use monstrum_core::audit::{
     AuditUnavailable, Auditor, Change, HEADS_FILE, Heads, HeadsError, RollbackError, RollbackList, find_rollback,
 };
 
-/// The key kind in the record of a change without an API key.
+/// The key kind in the audit row of a change without an API key.
 const OFFLINE: &str = "offline";
 
 /// A change by a command.
@@ -24,7 +24,7 @@ pub struct OfflineChange {
     pub after: Value,
 }
 
-/// Why a change was not made or not recorded.
+/// An error while making or recording a change.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     #[error("the database cannot be used")]
@@ -43,8 +43,9 @@ pub enum OfflineError {
     Writer(#[source] tokio::task::JoinError),
 }
 
-/// Records `change` in the audit of this folder, makes it by `work`, and records the result. If the first record fails, `work`
-/// does not run. A database that is older than its signed heads is refused, because the head of this change would hide that.
+/// Records `change` in the audit of this folder, runs `work` to make it, and records the result. If the first record
+/// fails, `work` does not run. A database that is older than its signed heads is rejected, because signing a head after
+/// this change would hide that the database is older.
 pub async fn recorded<T, E: From<OfflineError> + std::fmt::Display>(
     data: &Data,
     clock: Arc<dyn Clock>,
@@ -59,7 +60,7 @@ pub async fn recorded<T, E: From<OfflineError> + std::fmt::Display>(
     recorded_with(data, heads, clock, change, work).await
 }
 
-/// [`recorded`] with another file of heads.
+/// Like [`recorded`], but signs heads into `heads`.
 pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
     data: &Data,
     heads: Heads,
@@ -98,7 +99,7 @@ pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
     if closed.await.is_err() {
         tracing::error!("the end of a change is not in the audit");
     }
-    // The last head covers the policy after the change.
+    // The last head includes the policy's generations after the change.
     auditor.policy_is_at(store.sealed_generations().await.map_err(OfflineError::from)?);
     auditor.close();
     writer.await.map_err(OfflineError::Writer)?;

@@ -1,5 +1,6 @@
-//! A new root key for an installation whose last root key is lost. Access to the data folder, the database and the master key
-//! is enough to read every secret, so this grants nothing new. The audit records it.
+//! Creates a new root key for an installation whose last root key is lost. A user who can read the data folder, the
+//! database and the master key can already read every secret, so the new key grants no additional access. The audit
+//! records it.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Data, OfflineChange, OfflineError, recorded};
 use monstrum_core::policy::api_key;
 
-/// Why no key was created.
+/// An error while creating the key.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
     #[error("no random numbers can be had for the key")]
@@ -35,7 +36,7 @@ pub async fn recover_root_key(data: &Data, clock: Arc<dyn Clock>) -> Result<Reco
     let row = KeyRow {
         id: KeyId::new(),
         workspace_id: None,
-        // Names of root keys are unique; the time makes this one unique.
+        // The name contains the time, because names of root keys are unique.
         name: format!("recovered-{}", now.0),
         kind: KeyKind::Root,
         bot_id: None,

@@ -1,9 +1,9 @@
-//! Rotation of the master key: a new key becomes the newest, and every sealed record is opened and sealed again with it.
+//! Rotation of the master key: adds a new key, opens every sealed record, and seals it again with the new key.
 //!
 //! A rotation runs while the server is stopped. It can be killed at any moment and run again: the key is on disk before the
-//! first record is sealed with it, records are replaced in small transactions and only if they are unchanged, and a run
-//! that finds records of an older key finishes these before it adds a key. Older keys stay in the file until
-//! [`Step::Prune`], which removes them after every record has opened with the newest key.
+//! first record is sealed with it, and records are replaced in small transactions and only if they are unchanged. A run
+//! that finds records of an older key seals these again and adds no key. Older keys stay in the file until
+//! [`Step::Prune`] removes them, after every record has opened with the newest key.
 
 pub mod row_key;
 
@@ -19,17 +19,17 @@ use monstrum_core::policy::row_seals::ROW_KEY;
 
 use crate::gateway;
 
-/// Records of one batch: they are held in memory, and one may have 16 MiB.
+/// The number of records in one batch. A batch is held in memory, and one record can have 16 MiB.
 const BATCH_RECORDS: u32 = 16;
-/// The most unreadable records that a report names.
+/// The maximum number of unreadable records that a report names.
 const UNREADABLE_NAMED_MAX: usize = 100;
 
 /// The step of a rotation to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Finish an interrupted run, or else add a key; then seal everything with the newest key.
+    /// Finish an interrupted run. If there is none, add a key and seal every record with it.
     Rotate,
-    /// Only add a key. Hosts that share a database must all have it before records need it.
+    /// Only add a key. All hosts that share a database must have the key before records need it.
     AddOnly,
     /// Seal the remaining records with the newest key, check that all records open with it, and remove the older keys.
     Prune,
@@ -42,15 +42,15 @@ pub struct Report {
     pub key_version: u32,
     /// Whether this run has added the newest key.
     pub added: bool,
-    /// How many sealed records there are.
+    /// The number of sealed records.
     pub records: u64,
-    /// How many records were sealed again.
+    /// The number of records that were sealed again.
     pub resealed: u64,
     /// The versions of the remaining keys.
     pub key_versions: Vec<u32>,
     /// The versions of the keys that were removed.
     pub removed: Vec<u32>,
-    /// Records that do not open, at most a hundred.
+    /// The first 100 records that do not open.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -58,12 +58,12 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 pub struct Unreadable {
     pub table: &'static str,
-    /// The values of its primary key.
+    /// The values of the row's primary key.
     pub key: Vec<String>,
     pub why: String,
 }
 
-/// Why a rotation did not run or did not finish.
+/// An error while rotating the master key.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
     #[error("the master key cannot be rotated")]
@@ -80,7 +80,7 @@ pub enum RotationError {
     Unreadable { records: u64, first: Unreadable },
 }
 
-/// Called with the number of processed records and the total.
+/// A callback that gets the number of processed records and the total.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
 /// Rotates the master key of an open folder. If other servers use the database (`has_others`), no record is sealed with a key
@@ -110,7 +110,7 @@ pub async fn run(
     }
     let mut removed = Vec::new();
     if step == Step::Prune {
-        // Other hosts may have written meanwhile, and a removed key is lost, so everything is checked once more.
+        // Other hosts may have written records meanwhile, and a removed key is lost. So all records are checked again.
         let again = walk(&data.store, &vault, false, progress).await?;
         removed = prune(place, &vault, again)?;
     }
@@ -140,7 +140,7 @@ fn prune(place: &MasterKeyPlace, vault: &Vault, walked: Walked) -> Result<Vec<u3
     }
     match place {
         MasterKeyPlace::File(path) => Ok(MasterKeys::prune(path, vault.keys())?),
-        // The report names the lines of the variable that are no longer needed.
+        // Nothing is removed from the variable. The report lists the key versions whose lines are no longer needed.
         MasterKeyPlace::Variable(_) => Ok(vault.keys().versions().filter(|version| *version < key_version).collect()),
     }
 }
@@ -156,7 +156,7 @@ struct Walked {
     unreadable: Vec<Unreadable>,
 }
 
-/// Opens every record. With `is_resealing`, records of older keys are sealed again.
+/// Opens every record. If `is_resealing` is set, seals records of older keys again.
 async fn walk(
     store: &Store,
     vault: &Vault,
@@ -195,7 +195,8 @@ async fn walk(
 }
 
 impl Walked {
-    /// The records of a page that are sealed with older keys, each with its text under the newest key.
+    /// Counts the records of a page. Returns the records that are sealed with older keys, each with its text under the
+    /// newest key.
     fn look_at(&mut self, column: SealedColumn, page: Vec<SealedRow>, vault: &Vault) -> Vec<(SealedRow, String)> {
         let mut replacements = Vec::new();
         for row in page {
@@ -221,7 +222,7 @@ impl Walked {
     }
 }
 
-/// Why a record does not open.
+/// An error while opening a record.
 #[derive(Debug, thiserror::Error)]
 enum Unopened {
     #[error(transparent)]
@@ -232,7 +233,7 @@ enum Unopened {
     Key,
 }
 
-/// The record sealed with the newest key; `None` if it already is. Both cases open the record.
+/// Opens a record and returns it sealed with the newest key; returns `None` if it already is.
 fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Option<String>, Unopened> {
     let place = place_of(column, row).ok_or(Unopened::Place)?;
     let sealed: Sealed = row.sealed.parse()?;
@@ -243,7 +244,8 @@ fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Opti
     Ok(None)
 }
 
-/// The associated data of a record, as the module that sealed it defines it; `None` if the row cannot be read.
+/// Returns the associated data of a record, as the module that sealed it defines it; returns `None` if the row cannot
+/// be read.
 fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
     match (column, row.key.as_slice(), row.bound.as_slice()) {
         (SealedColumn::Credentials, [id], [workspace, resource, given_for]) => {

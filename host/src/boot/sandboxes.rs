@@ -17,11 +17,11 @@ use monstrum_core::sandboxes::{Place, Sandboxes};
 
 /// The folder of the embedded provider's images, in the data folder.
 pub const SANDBOX_FOLDER: &str = "sandbox";
-/// The delay after which a start no longer needs all processors.
+/// The delay of the warm-up after a start. Until then, the start needs all processors.
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The sandboxes of this server, with the provider of the settings or with `other`.
+/// Opens the sandboxes of this server with the provider of the settings, or with `other` if it is given.
 pub(super) async fn open(
     settings: &Settings,
     data: &Data,
@@ -41,7 +41,7 @@ pub(super) async fn open(
     sandboxes
 }
 
-/// Starts the embedded provider. Without it the server runs without sandboxes.
+/// Starts the embedded provider. If that fails, the server runs without sandboxes.
 #[cfg(target_os = "linux")]
 async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
     use monstrum_sandbox_embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
@@ -87,7 +87,7 @@ async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvid
     Err(SandboxError::unavailable("the embedded provider of sandboxes needs Linux"))
 }
 
-/// The background tasks of sandboxes, until the server stops.
+/// Starts the background tasks of sandboxes, which run until the server stops.
 pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()>; 6] {
     let sandboxes = &app.sandboxes;
     [
@@ -100,7 +100,7 @@ pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()
     ]
 }
 
-/// Checks the switches of bots after each new snapshot.
+/// Checks after each new snapshot whether the bots' sandboxes were switched on or off.
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {

@@ -1,4 +1,4 @@
-//! `monstrum audit`: what was called, and whether the record of it is as it was written.
+//! `monstrum audit`: lists calls and changes, and verifies that the audit is unchanged.
 
 mod accept_loss;
 
@@ -14,7 +14,7 @@ use super::{FolderFlags, Options, folder, output};
 use crate::config::Settings;
 use monstrum_core::audit;
 
-/// The most that the API gives at a time.
+/// The maximum number of rows in a page of the API.
 const PAGE_ROWS_MAX: usize = 1000;
 
 const LIST_EXAMPLES: &str = "\
@@ -139,7 +139,7 @@ impl List {
     }
 }
 
-/// Up to `limit` items of a list, and where it goes on.
+/// Reads up to `limit` items of a list, page by page. Returns them with the cursor of the next page.
 async fn listed(
     options: &Options,
     path: &[&str],
@@ -205,7 +205,7 @@ fn show(items: &[Value]) -> Result<(), Failure> {
         return Ok(());
     }
     let row = |item: &Value| {
-        // What the file routes of sandboxes have read is of no tool.
+        // Rows of the file routes of sandboxes have no tool.
         let field = |name: &str| if name == "tool" && item["tool"].is_null() { "operation" } else { name }.to_owned();
         FIELDS.iter().map(|name| output::cell(&item[field(name)]).replace('\n', " ")).collect()
     };
@@ -215,7 +215,7 @@ fn show(items: &[Value]) -> Result<(), Failure> {
     )
 }
 
-/// Verifies the folder of a server that does not run; the folder's lock sees to that.
+/// Verifies the data folder of a stopped server. The folder's lock ensures that no server uses it.
 async fn verify_folder(settings: &Settings) -> Result<Value, Failure> {
     let running = "a server is running there: leave --data-dir out to ask it, or stop it first";
     let (data, _lock) = folder::inspect_locked(settings, running).await?;

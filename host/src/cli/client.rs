@@ -1,4 +1,5 @@
-//! The API, as the command line uses it: one server, one key, JSON in and out, and every refusal in words.
+//! The command line's client of the API: one server, one key, JSON requests and responses. Errors become readable
+//! messages.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,14 +16,15 @@ use super::{FolderFlags, Options, output};
 use crate::boot::ADMIN_KEY_FILE;
 
 const URL_DEFAULT: &str = "http://127.0.0.1:8080";
-/// A server that cannot be reached is noticed soon; one that compiles or verifies may take its time.
+/// The time limit for connecting. It is short, so that an unreachable server is reported soon.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// The time limit of a request. It is long, because the server may compile a plugin or verify the audit first.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
-/// A download may take as long as it does not stand still, but not for ever.
+/// The time limit of a whole download. A stalled download ends earlier, by the limit for each chunk.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(86_400);
-/// 1 000 rows of audit with the largest parameters that are kept in full (16 KiB), and room.
+/// The maximum size of an answer, enough for 1 000 audit rows with the largest parameters kept in full (16 KiB).
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// A file that holds one key is far smaller.
+/// The maximum size of a key file. A file with one key is far smaller.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
 /// A client of one server.
@@ -34,7 +36,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Prepares a client; nothing is sent yet.
+    /// Creates a client. Sends nothing yet.
     pub(super) fn new(options: &Options) -> Result<Client, Failure> {
         let base = server_url(options.url.as_deref().unwrap_or(URL_DEFAULT))?;
         let key = match &options.key {
@@ -53,7 +55,7 @@ impl Client {
             .connect_timeout(CONNECT_MAX)
             .timeout(ANSWER_MAX);
         if base.scheme() == "http" {
-            // Without this, a machine that has no certificates could not even talk to itself.
+            // Without this, building the client fails on a machine without CA certificates, even for a local server.
             http = http.tls_certs_only([]);
         }
         let http = http.build().map_err(|error| {
@@ -62,27 +64,27 @@ impl Client {
         Ok(Client { http, base, authorization, workspace: options.workspace.clone() })
     }
 
-    /// GET of the route made of `path`.
+    /// Sends GET to the route with the segments `path`.
     pub(super) async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, Failure> {
         self.send(Method::GET, path, query, None).await
     }
 
-    /// POST to the route made of `path`.
+    /// Sends POST to the route with the segments `path`.
     pub(super) async fn post(&self, path: &[&str], body: Option<&Value>) -> Result<Value, Failure> {
         self.send(Method::POST, path, &[], body).await
     }
 
-    /// DELETE of the route made of `path`.
+    /// Sends DELETE to the route with the segments `path`.
     pub(super) async fn delete(&self, path: &[&str]) -> Result<Value, Failure> {
         self.send(Method::DELETE, path, &[], None).await
     }
 
-    /// POST of a form to the route made of `path`.
+    /// Sends a form by POST to the route with the segments `path`.
     pub(super) async fn upload(&self, path: &[&str], form: Form) -> Result<Value, Failure> {
         self.answer(self.request(Method::POST, path).multipart(form)).await
     }
 
-    /// POST to the route made of `path`, whose answer is to be read piece by piece.
+    /// Sends POST to the route with the segments `path`. The caller reads the body of the response in chunks.
     pub(super) async fn open(&self, path: &[&str], body: &Value) -> Result<Response, Failure> {
         let request = self.request(Method::POST, path).json(body).timeout(DOWNLOAD_MAX);
         let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
@@ -95,13 +97,13 @@ impl Client {
         })
     }
 
-    /// What is said of an answer that ended before its end.
+    /// The failure for a response that ended early.
     pub(super) fn broken_off(&self, error: &reqwest::Error) -> Failure {
         let cause = std::error::Error::source(error).unwrap_or(error);
         Failure::of("the server broke the answer off", cause, "try again; the server's log says why")
     }
 
-    /// Every item of the list at `path`, page after page.
+    /// Reads all items of the list at `path`, page by page.
     pub(super) async fn items(&self, path: &[&str], query: &[(&str, String)]) -> Result<Vec<Value>, Failure> {
         let mut items = Vec::new();
         let mut query = [query, &[("limit", "1000".to_owned())]].concat();
@@ -124,7 +126,7 @@ impl Client {
         }
     }
 
-    /// PUT to the route made of `path`.
+    /// Sends PUT to the route with the segments `path`.
     pub(super) async fn put(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
         self.send(Method::PUT, path, &[], Some(body)).await
     }
@@ -192,7 +194,7 @@ impl Client {
 
 fn server_url(text: &str) -> Result<Url, Failure> {
     let hint = "give --url or MONSTRUM_URL like http://127.0.0.1:8080";
-    // The text is not repeated: it may hold a password.
+    // The message does not repeat the URL, because it may contain a password.
     let url = Url::parse(text).map_err(|error| Failure::of("the server's URL cannot be used", &error, hint))?;
     let fault = match url.scheme() {
         "http" | "https" if !url.username().is_empty() || url.password().is_some() => "it holds a user or password",
@@ -211,7 +213,7 @@ fn is_local(url: &Url) -> bool {
     }
 }
 
-/// The root key that the first start has left in the data folder.
+/// Reads the root key that the server wrote to the data folder when it first started.
 fn key_of_server(data_dir: &Path) -> Result<Secret, Failure> {
     let path = data_dir.join(ADMIN_KEY_FILE);
     let hint =
@@ -225,7 +227,7 @@ fn key_of_server(data_dir: &Path) -> Result<Secret, Failure> {
     Ok(Secret::new(text.trim().to_owned()))
 }
 
-/// Puts a refusal (RFC 9457) of the route at `path` into words.
+/// Turns an error response (RFC 9457) of the route at `path` into a failure with a hint.
 fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
     let hint = hint(status, path);
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `monstrum completions`: what a shell needs to complete commands, flags and their values.
+//! `monstrum completions`: prints the script with which a shell completes commands, flags and their values.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ Examples:
   monstrum completions zsh > ~/.zfunc/_monstrum      with ~/.zfunc in $fpath, before compinit
   monstrum completions fish > ~/.config/fish/completions/monstrum.fish";
 
-/// Prints the completions of `command` for `shell`.
+/// Prints the completion script of `command` for `shell`.
 pub(super) fn print(shell: Shell, command: &mut clap::Command) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, command, "monstrum", &mut script);
@@ -22,7 +22,7 @@ pub(super) fn print(shell: Shell, command: &mut clap::Command) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The shells for which they are tested.
+/// The shells for which the completions are tested.
 pub(super) fn shells() -> impl TypedValueParser<Value = Shell> {
     PossibleValuesParser::new(["bash", "zsh", "fish"])
         .map(|name| name.parse().expect("each of the names is that of a shell"))

@@ -1,4 +1,4 @@
-//! `monstrum doctor`: what is weak or broken here, and what to do about it.
+//! `monstrum doctor`: reports weak settings and broken parts, each with its remedy.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! How a command fails: what could not be done, why, and what to do about it.
+//! The failure of a command: a message, its causes, and a hint.
 
 use std::error::Error;
 use std::io;
@@ -8,12 +8,12 @@ use serde_json::json;
 
 use super::output;
 
-/// A command that did not do what was asked. Its last line is always a hint.
+/// The failure of a command. The last line of its report is always a hint.
 pub(super) struct Failure {
     message: String,
     causes: Vec<String>,
     hint: String,
-    /// The reader of our output has closed the pipe.
+    /// Whether the failure is not reported, because the reader of the output has closed the pipe.
     is_quiet: bool,
 }
 
@@ -22,17 +22,17 @@ impl Failure {
         Failure { message: message.into(), causes: Vec::new(), hint: hint.into(), is_quiet: false }
     }
 
-    /// `message`, because of `error` and its causes.
+    /// Creates a failure with `message`. The causes are `error` and its sources.
     pub(super) fn of(message: impl Into<String>, error: &dyn Error, hint: impl Into<String>) -> Self {
         Failure::new(message, hint).with_causes(Some(error))
     }
 
-    /// An error that says by itself what could not be done.
+    /// Creates a failure whose message is the text of `error`.
     pub(super) fn from_error(error: &dyn Error, hint: impl Into<String>) -> Self {
         Failure::new(error.to_string(), hint).with_causes(error.source())
     }
 
-    /// The same with one more cause, or as much of it as has not been said yet.
+    /// Adds a cause, without the lines that the message or another cause already contains.
     pub(super) fn because(mut self, cause: &str) -> Self {
         let is_known = |line: &str| self.message.contains(line) || self.causes.iter().any(|known| known.contains(line));
         let lines: Vec<&str> = cause.lines().filter(|line| !line.trim().is_empty() && !is_known(line)).collect();
@@ -43,19 +43,19 @@ impl Failure {
         self
     }
 
-    /// The same, of a part of something larger.
+    /// Prefixes the message with the name of the part that failed.
     pub(super) fn about(mut self, part: &str) -> Self {
         self.message = format!("{part}: {}", self.message);
         self
     }
 
-    /// What went wrong in one line, for a report of its own.
+    /// Returns the message and the causes as one line, for commands that report several failures.
     pub(super) fn sentence(&self) -> String {
         let parts = std::iter::once(&self.message).chain(&self.causes);
         parts.map(|part| part.replace('\n', "; ")).collect::<Vec<_>>().join(": ")
     }
 
-    /// Standard output took no more.
+    /// Creates the failure of a write to standard output.
     pub(super) fn of_output(error: &io::Error) -> Self {
         let mut failure = Failure::of("cannot write to standard output", error, "is the disk full?");
         failure.is_quiet = error.kind() == io::ErrorKind::BrokenPipe;
@@ -64,14 +64,14 @@ impl Failure {
 
     fn with_causes(mut self, mut error: Option<&dyn Error>) -> Self {
         while let Some(cause) = error {
-            // Some libraries repeat their cause in their own words.
+            // Some libraries repeat the text of the cause in their own message.
             self = self.because(&cause.to_string());
             error = cause.source();
         }
         self
     }
 
-    /// Tells the user, and what the process ends with.
+    /// Reports the failure to the user and returns the exit code.
     pub(super) fn report(&self, json: bool) -> ExitCode {
         if self.is_quiet {
             return ExitCode::SUCCESS;

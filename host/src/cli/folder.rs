@@ -1,4 +1,4 @@
-//! The data folder of a server that does not run, for the commands that work on it.
+//! Opens the data folder of a stopped server, for the commands that work on it.
 
 use monstrum_types::SystemClock;
 use monstrum_vault::VaultError;
@@ -7,31 +7,31 @@ use super::failure::Failure;
 use crate::boot::{Data, DataError, Inspected, Lock, NODE_FILE, Unsealed};
 use crate::config::{MASTER_KEY_FILE, Settings};
 
-/// What to do about a database that is older than its signed heads.
+/// The hint for a database that is older than its signed heads.
 pub(super) const OLDER_DATABASE_HINT: &str = "put back the database that belongs to this folder; if an older one was restored on \
                                               purpose, run: monstrum audit accept-loss --reason TEXT";
 
-/// Opens the folder; its lock sees to it that no server runs there, and `running` says what to do where one does.
+/// Opens the folder and takes its lock, so that no server can use it. `running` is the hint if a server holds the lock.
 pub(super) async fn open(settings: &Settings, running: &str) -> Result<Data, Failure> {
     check(settings)?;
     let opened = Data::open_existing(settings, &SystemClock).await;
     opened.map_err(|error| failure(settings, running, &error))
 }
 
-/// The same for a database that may be older than its signed heads.
+/// Like [`open`], but accepts a database that is older than its signed heads.
 pub(super) async fn open_of_any_age(settings: &Settings, running: &str) -> Result<Data, Failure> {
     let data = open_unsealed(settings, running).await?;
     let opened = data.with_rows_of_any_age(settings, &SystemClock).await;
     opened.map_err(|error| failure(settings, running, &error))
 }
 
-/// Looks at the folder: nothing is made in its database, which may be older than its signed heads.
+/// Opens the folder for reading. Creates nothing in the database and accepts one that is older than its signed heads.
 pub(super) async fn inspect_locked(settings: &Settings, running: &str) -> Result<(Inspected, Lock), Failure> {
     let data = open_unsealed(settings, running).await?;
     data.inspected(settings).await.map_err(|error| failure(settings, running, &error))
 }
 
-/// The same without the rows of its database, which may not be authenticated yet.
+/// Opens the folder without reading the rows of its database, because they may not be authenticated yet.
 pub(super) async fn open_unsealed(settings: &Settings, running: &str) -> Result<Unsealed, Failure> {
     check(settings)?;
     Data::open_unsealed(settings).await.map_err(|error| failure(settings, running, &error))
@@ -39,7 +39,7 @@ pub(super) async fn open_unsealed(settings: &Settings, running: &str) -> Result<
 
 fn check(settings: &Settings) -> Result<(), Failure> {
     let data_dir = &settings.data_dir;
-    // Opening a folder makes what is missing in it, and a folder that is not a server's is not ours to fill.
+    // Opening a folder creates missing files. A folder that does not belong to a server must stay unchanged.
     if ![MASTER_KEY_FILE, NODE_FILE].iter().any(|name| data_dir.join(name).is_file()) {
         let message =
             format!("{} is not the data folder of a server: it holds no {MASTER_KEY_FILE}", data_dir.display());
@@ -57,7 +57,7 @@ fn failure(settings: &Settings, running: &str, error: &DataError) -> Failure {
     Failure::from_error(error, hint)
 }
 
-/// What to do where the master keys are not what the database was sealed with.
+/// Returns the hint for master keys that cannot be used, or that did not seal this database.
 pub(super) fn keys_hint(error: &DataError) -> Option<&'static str> {
     match error {
         DataError::Vault(VaultError::Permissions { .. }) => {

@@ -1,4 +1,5 @@
-//! `monstrum key`: keys for programs that call the API. A key goes to standard output alone, so that a script can take it.
+//! `monstrum key`: manages keys of the API. Standard output contains only the text of a new key, so that scripts can
+//! use it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -142,7 +143,7 @@ impl Key {
     }
 }
 
-/// Works on the folder itself, because no key is left that a server would accept.
+/// Creates a root key in the data folder. It cannot use the API, because no key is left that a server would accept.
 async fn recover(options: &Options, flags: FolderFlags) -> Result<(), Failure> {
     let settings = options.settings(flags)?;
     let running = "stop the server first; while it runs, a root key that you have makes another: `monstrum key create`";
@@ -162,7 +163,7 @@ async fn recover(options: &Options, flags: FolderFlags) -> Result<(), Failure> {
     show(&key, "it is shown only now; give it as MONSTRUM_KEY, or put it into DATA/admin.key:", options.json)
 }
 
-/// A key that the server shows once. Only its text goes to standard output.
+/// Prints a new key, whose text the server shows only once. Only the text goes to standard output.
 fn show(key: &Value, what: &str, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(key);

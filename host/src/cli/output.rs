@@ -1,7 +1,7 @@
-//! What is written where: results to standard output, everything about the command itself to standard error.
+//! Output of commands: results go to standard output, messages about the command to standard error.
 //!
-//! Names, messages and parameters come from plugins, upstreams and bots. A terminal would obey control characters in
-//! them, so none is ever written as it is. Colours are for terminals only, and never where `NO_COLOR` is set.
+//! Names, messages and parameters come from plugins, upstreams and bots. A terminal would execute control characters in
+//! them, so every control character is replaced or escaped. Only terminals get colours, and only without `NO_COLOR`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -23,10 +23,10 @@ pub(super) fn json(value: &Value) -> Result<(), Failure> {
     line(json_text(value))
 }
 
-/// `value` as JSON in which no character can drive a terminal.
+/// Formats `value` as JSON without characters that control a terminal.
 pub(super) fn json_text(value: &Value) -> String {
     let text = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
-    // serde_json escapes what lies below the space; the rest occurs only inside of strings.
+    // serde_json escapes characters below the space. The others occur only in strings, where they can be escaped.
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         if is_command(character) && character != '\n' {
@@ -38,8 +38,8 @@ pub(super) fn json_text(value: &Value) -> String {
     safe
 }
 
-/// A table for people: no borders, as wide as the terminal, one line a row where there is none. A line feed in a cell
-/// would pass for the start of another row.
+/// Writes a table for people: no borders, and as wide as the terminal. Without a terminal, each row is one line. Line
+/// feeds in cells are replaced, because text after a line feed would look like another row.
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -50,7 +50,7 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failu
     line(table.trim_fmt())
 }
 
-/// Names and what they stand for, one a line.
+/// Writes names and their values, one on each line.
 pub(super) fn fields(fields: &[(&str, String)]) -> Result<(), Failure> {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 2;
     for (name, value) in fields {
@@ -60,51 +60,51 @@ pub(super) fn fields(fields: &[(&str, String)]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Something about the command, on standard error.
+/// Writes a message about the command to standard error.
 pub(super) fn note(text: &str) {
-    // There is nowhere left to say that standard error is closed.
+    // If standard error is closed, the error cannot be reported anywhere.
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
-/// An error, on standard error.
+/// Writes an error to standard error.
 pub(super) fn error(message: &str) {
     note(&format!("{} {}", "error:".if_supports_color(Stream::Stderr, |text| text.red()), plain(message)));
 }
 
-/// A warning, on standard error.
+/// Writes a warning to standard error.
 pub(super) fn warning(message: &str) {
     note(&format!("{} {}", "warning:".if_supports_color(Stream::Stderr, |text| text.yellow()), plain(message)));
 }
 
-/// What to do, on standard error.
+/// Writes a hint to standard error.
 pub(super) fn hint(text: &str) {
     note(&format!("{} {}", "hint:".if_supports_color(Stream::Stderr, |text| text.cyan()), plain(text)));
 }
 
-/// Whether standard error takes colours.
+/// Returns whether standard error supports colours.
 pub(super) fn is_coloured() -> bool {
     "x".if_supports_color(Stream::Stderr, |text| text.red()).to_string() != "x"
 }
 
-/// `text` without anything that a terminal would obey. Lines stay lines.
+/// Replaces characters that control a terminal, except line feeds.
 pub(super) fn plain(text: &str) -> String {
     text.chars()
         .map(|character| if is_command(character) && character != '\n' { '\u{fffd}' } else { character })
         .collect()
 }
 
-/// The same on one line.
+/// Replaces characters that control a terminal, and line breaks.
 fn one_line(text: &str) -> String {
     plain(text).replace(['\n', '\u{2028}', '\u{2029}'], "\u{fffd}")
 }
 
-/// Control characters, and those that make text read in another order than it is written.
+/// Returns whether a character is a control character, or changes the direction of text.
 fn is_command(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }
 
-/// A value in a cell: texts without quotes, nothing for null.
+/// Formats a value for a cell: strings without quotes, null as an empty text.
 pub(super) fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -1,4 +1,4 @@
-//! `monstrum platform`: functions of plugins, which infrastructure code calls.
+//! `monstrum platform`: calls platform functions of plugins, which infrastructure code uses.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `monstrum plugin`: what a server has loaded, and what a folder is worth before a server sees it.
+//! `monstrum plugin`: manages the plugins of a server, and checks, tests and packs the folder of a plugin without a
+//! server.
 
 mod dev;
 mod faults;
@@ -190,7 +191,7 @@ fn row(entry: &Value) -> Vec<String> {
     vec![cell("name"), cell("version"), cell("status"), tools, cell("author"), error]
 }
 
-/// Shows what became of a plugin that was to be loaded.
+/// Shows the result of loading a plugin.
 fn show_loaded(name: &str, entry: &Value, json: bool) -> Result<ExitCode, Failure> {
     show(entry, json)?;
     if entry["status"] == "failed" {
@@ -225,7 +226,7 @@ fn show(entry: &Value, json: bool) -> Result<(), Failure> {
     output::fields(&fields)
 }
 
-/// Lists have a line for each item.
+/// Formats a value with one line for each item of a list.
 fn many_lines(value: &Value) -> String {
     match value {
         Value::Array(items) => items.iter().map(output::cell).collect::<Vec<_>>().join("\n"),

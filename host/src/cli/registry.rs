@@ -1,4 +1,4 @@
-//! `monstrum registry`: a folder of packages that any web server can hand out.
+//! `monstrum registry`: creates the index of a folder of packages, which any web server can serve.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use super::failure::Failure;
 use super::{Options, output};
 use monstrum_core::plugins::packages::unpack;
 
-/// What the index is called.
+/// The file name of the index.
 const INDEX: &str = "index.json";
-/// A description is for a list; the whole of it is in the package.
+/// The maximum length of a description in the index, which lists show. The package contains the complete description.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 
 const INDEX_EXAMPLES: &str = "\
@@ -105,17 +105,17 @@ fn entry(dir: &Path, file: &str) -> Result<IndexEntry, Failure> {
     })
 }
 
-/// As much of a text as an entry may have.
+/// Truncates a text to the maximum length in an entry.
 fn within(text: &str) -> String {
     text[..text.floor_char_boundary(METADATA_BYTES_MAX)].to_owned()
 }
 
-/// A concurrent reader of the index gets the old one or the new one.
+/// Writes the index atomically: a concurrent reader gets the old index or the new one.
 fn write(dir: &Path, path: &Path, index: &Index) -> std::io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(index.to_text().as_bytes())?;
     file.as_file().sync_all()?;
-    // It is for everybody to read, a temporary file is not.
+    // Temporary files are private, but all users may read the index.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     file.as_file().set_permissions(mode)?;
     file.persist(path)?;

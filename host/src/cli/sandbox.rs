@@ -1,4 +1,4 @@
-//! `monstrum sandbox`: the machines of conversations, as a server has them, and whether this machine can have any.
+//! `monstrum sandbox`: manages the sandboxes of a server, and checks whether this machine can run sandboxes.
 
 mod download;
 mod machine;
@@ -152,7 +152,7 @@ impl Exec {
         if options.json {
             output::json(&answer)?;
         } else {
-            // What a machine wrote is not the terminal's to obey.
+            // The terminal must not execute control characters in the output of a sandbox.
             let text = |name: &str| output::plain(data[name].as_str().unwrap_or_default());
             let (stdout, stderr) = (text("stdout"), text("stderr"));
             if !stdout.is_empty() {

@@ -1,4 +1,4 @@
-//! `monstrum serve`: starts the server, says where it listens, and ends it when told to.
+//! `monstrum serve`: starts the server, prints its address, and stops it on a signal.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::boot::{self, ADMIN_KEY_FILE, BootError, DataError};
 use crate::config::{LogFormat, ServeFlags, Settings};
 use crate::telemetry::{self, TelemetryError};
 
-/// What a process ends with that was interrupted, as shells have it: 128 and the number of SIGINT.
+/// The exit code of an interrupted process, by the convention of shells: 128 plus the number of SIGINT.
 const INTERRUPTED: i32 = 130;
 
 const EXAMPLES: &str = "\
@@ -75,7 +75,7 @@ fn telemetry_hint(error: &TelemetryError) -> &'static str {
     }
 }
 
-/// The signals that end a server.
+/// The signals that stop a server.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -91,7 +91,7 @@ impl Signals {
         Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
-    /// The first signal lets calls in flight end, the second does not.
+    /// Stops the server on the first signal, after the calls in flight. The second signal ends the process immediately.
     async fn obey(mut self, stop: CancellationToken) {
         self.next().await;
         stop.cancel();

@@ -1,4 +1,4 @@
-//! `monstrum trust`: whose signature counts for which plugins.
+//! `monstrum trust`: manages the public keys that may sign packages of plugins.
 
 use std::process::ExitCode;
 

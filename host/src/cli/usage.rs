@@ -1,4 +1,4 @@
-//! Arguments that make no command: what is wrong with them, and as the last line what to do.
+//! Reports invalid arguments. The last line of the report is a hint.
 
 use std::process::ExitCode;
 
@@ -7,13 +7,13 @@ use clap::error::ErrorKind;
 use super::failure::Failure;
 use super::output;
 
-/// What a process ends with that did not understand its arguments.
+/// The exit code for invalid arguments.
 const MISUSED: u8 = 2;
 
-/// How clap itself ends; ours is a hint that names the command.
+/// The start of clap's last line, which a hint with the name of the command replaces.
 const TAIL: &str = "For more information, try";
 
-/// Tells the user. Help and the version are asked for in the same way, and no fault.
+/// Reports the error. clap also returns requests for help and the version as errors; these succeed.
 pub(super) fn report(error: &clap::Error, root: &clap::Command) -> ExitCode {
     if !error.use_stderr() {
         return match error.print() {
@@ -34,7 +34,7 @@ pub(super) fn report(error: &clap::Error, root: &clap::Command) -> ExitCode {
     ExitCode::from(MISUSED)
 }
 
-/// The help of the command that the arguments have got to.
+/// Returns a hint with the help of the deepest command that the arguments name.
 fn hint(arguments: impl Iterator<Item = String>, root: &clap::Command) -> String {
     let (mut command, mut path) = (root, root.get_name().to_owned());
     for argument in arguments.skip(1) {

@@ -1,4 +1,4 @@
-//! `monstrum vault`: the master key that seals every secret.
+//! `monstrum vault`: rotates the master key and the row key, and seals the rows of the database.
 
 mod row_key;
 mod seal;
@@ -79,7 +79,7 @@ impl Rotate {
             _ => Step::Rotate,
         };
         let settings = options.settings(self.folder)?;
-        // Asked before the database is opened, for afterwards there are connections of our own.
+        // This comes before the database is opened, because this process's own connections would count afterwards.
         let servers = connections_of_servers(&settings).await;
         let data =
             folder::open(&settings, "stop the server first: it would go on with the keys that it has read").await?;
@@ -111,7 +111,7 @@ impl Rotate {
     }
 }
 
-/// Shown on a terminal only.
+/// Creates a progress bar, which is shown only on a terminal.
 fn bar(of: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = format!("{{wide_bar}} {{pos}}/{{len}} {of}");

@@ -1,4 +1,5 @@
-//! `monstrum why`: whether a bot may call a tool, what decides that, and the smallest change that would let it.
+//! `monstrum why`: shows whether a bot may call a tool, the rule that decides, and the smallest change that would allow
+//! it.
 
 use std::process::ExitCode;
 
@@ -65,7 +66,8 @@ impl Why {
     }
 }
 
-/// The id of the bot that is called so. An id is taken as it is: a key may be allowed to ask about a bot and not to list bots.
+/// Returns the id of the bot with this name. An id is returned unchanged, because a key may be allowed to check a bot
+/// but not to list bots.
 async fn bot(client: &Client, name: &str) -> Result<String, Failure> {
     if name.parse::<BotId>().is_ok() {
         return Ok(name.to_owned());

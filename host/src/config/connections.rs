@@ -4,12 +4,12 @@ use std::num::NonZeroU32;
 
 use super::ServeFlags;
 
-/// How many connections may be open.
+/// The limits of open connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// All connections; `None` derives the limit from the number of files that may be open.
+    /// The limit of all connections; `None` derives it from the process's limit of open files.
     pub in_all: Option<NonZeroU32>,
-    /// Connections from one address; 0 sets no limit, `None` is half of all.
+    /// The limit of connections from one address; 0 sets no limit, `None` is half of the limit of all connections.
     pub per_address: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! The URL by which clients reach this server.
+//! The URL at which clients reach this server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use serde::Deserialize;
 use url::Url;
 
-/// An http or https URL with a host and an optional path. Links are made by appending to it.
+/// An http or https URL with a host and an optional path. Links are made by appending a path to it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PublicUrl(Url);
 
 impl PublicUrl {
-    /// The URL.
+    /// Returns the parsed URL.
     pub fn url(&self) -> &Url {
         &self.0
     }
@@ -41,7 +41,7 @@ impl TryFrom<String> for PublicUrl {
     }
 }
 
-/// Without a slash at its end.
+/// Writes the URL without a trailing slash.
 impl fmt::Display for PublicUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.0.as_str().trim_end_matches('/'))

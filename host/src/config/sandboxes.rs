@@ -1,4 +1,4 @@
-//! Settings of sandboxes: the provider, the options of the server and the limits of the host.
+//! Settings of sandboxes: the provider, the server's options and the host's limits.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -14,15 +14,16 @@ use monstrum_core::sandboxes::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB
 
 const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
 const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;
-/// A listing still reads this many rows quickly.
+/// A list of the maximum number of rows is still fast.
 const KEPT_MAX: RangeInclusive<u32> = 1..=1_000_000;
-/// No file system is larger than the maximum.
+/// The maximum is 1 PiB; no file system is larger.
 const KEPT_GIB: RangeInclusive<u32> = 1..=1_048_576;
-/// In percent.
+/// The range of a share, in percent.
 const SHARE: RangeInclusive<u32> = 1..=100;
-/// At least one sandbox of the least memory beside its init; no machine has more memory than the maximum.
+/// The minimum is enough for one sandbox with the least memory and its init; no machine has more memory than the
+/// maximum.
 const TOTAL_MEMORY_MIB: RangeInclusive<u32> = 256..=67_108_864;
-/// At least one sandbox of the fewest processes; the kernel has no more processes than the maximum.
+/// The minimum is enough for one sandbox with the fewest processes; the maximum is the kernel's own limit.
 const TOTAL_PROCESSES: RangeInclusive<u32> = 64..=4_194_304;
 
 /// The provider of sandboxes.
@@ -31,7 +32,7 @@ const TOTAL_PROCESSES: RangeInclusive<u32> = 64..=4_194_304;
 pub enum SandboxKind {
     /// No provider: the server has no sandboxes.
     Off,
-    /// This process, on this machine.
+    /// The provider in this process, with sandboxes on this machine.
     #[default]
     Embedded,
 }
@@ -48,14 +49,14 @@ impl FromStr for SandboxKind {
     }
 }
 
-/// The system of new sandboxes.
+/// The template of new sandboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxTemplate {
     /// The programs of this machine.
     #[default]
     Host,
-    /// A system that was built for sandboxes.
+    /// A system built by `monstrum sandbox template build`.
     Built,
 }
 
@@ -71,7 +72,7 @@ impl FromStr for SandboxTemplate {
     }
 }
 
-/// The limits of all sandboxes of a host together. An absent limit follows from the machine.
+/// The limits of all sandboxes of a host together. The default of an absent limit depends on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SandboxTotals {
     pub memory_mib: Option<u32>,
@@ -86,14 +87,14 @@ pub struct SandboxSettings {
     /// The limits of all sandboxes of this host together.
     pub totals: SandboxTotals,
     pub template: SandboxTemplate,
-    /// The addresses of sandboxes with a network, if not those that the provider would take.
+    /// The address range of sandboxes with a network; `None` uses the provider's default.
     pub network: Option<Ipv4Net>,
-    /// The resolvers of sandboxes with a network, if not those of the provider.
+    /// The DNS resolvers of sandboxes with a network; `None` uses the provider's default.
     pub resolvers: Option<Vec<IpAddr>>,
 }
 
 impl SandboxSettings {
-    /// The settings of the flags, then of the file, then the defaults.
+    /// Resolves each setting: the flag takes precedence over the file, the file over the default.
     pub(super) fn resolve(flags: &ServeFlags, file: &ServeFlags) -> SandboxSettings {
         let default = SandboxSettings::default();
         SandboxSettings {
@@ -109,7 +110,7 @@ impl SandboxSettings {
         }
     }
 
-    /// The first setting of a file that is out of range, and the expected range.
+    /// Returns the first setting of a file that is out of range, with the expected range.
     pub(super) fn fault(file: &ServeFlags) -> Option<(&'static str, String)> {
         let numbers = [
             ("sandbox_idle_s", file.sandbox_idle_s, IDLE_S),

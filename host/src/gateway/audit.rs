@@ -1,5 +1,5 @@
-//! `/api/audit`: one item a call, newest first, including reads by the file routes of sandboxes. Reading is for operators;
-//! verifying the chains, which cover all workspaces, is for root keys.
+//! `/api/audit`: one item for each call, newest first, including reads by the file routes of sandboxes. Operators may
+//! read the audit. Verifying the chains requires a root key, because they cover all workspaces.
 
 use std::sync::Arc;
 

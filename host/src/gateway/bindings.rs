@@ -1,5 +1,5 @@
-//! `/api/bots/{id}/resources`: bindings, each of which lets a bot use a resource within limits. They are permissions, so
-//! writing them is an admin's.
+//! `/api/bots/{id}/resources`: bindings. Each lets a bot use a resource within limits. Bindings are permissions, so
+//! only admins may write them.
 
 use std::sync::Arc;
 

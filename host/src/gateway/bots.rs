@@ -1,4 +1,4 @@
-//! `/api/bots`: agents that may touch the world through tools only.
+//! `/api/bots`: agents that can act only through tools.
 
 use std::sync::Arc;
 

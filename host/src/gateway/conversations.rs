@@ -1,5 +1,5 @@
-//! `/api/chats` and `/api/apps`: conversations are their owners' to keep; what we have of them is their sandboxes, and
-//! deleting one deletes those in the background.
+//! `/api/chats` and `/api/apps`: deletion of conversations. Clients keep the conversations themselves; the server only
+//! has their sandboxes. Deleting a conversation or an app deletes these sandboxes in the background.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `/api/resources/{id}/credential`: secrets go in and never come out. Answers hold metadata only, and no error of
-//! these routes repeats any part of a body: what was sent to the wrong field may be the secret itself.
+//! `/api/resources/{id}/credential`: credentials, which clients can write but not read. Answers contain only metadata.
+//! No error of these routes repeats any part of a request body, because a secret may have been sent in the wrong field.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The body of a PUT. It is not read like other bodies, whose errors may repeat what they complain of.
+/// The body of a PUT. It has a parser of its own, because errors about other bodies may repeat parts of them.
 pub(super) struct Given(NewCredential);
 
 impl FromRequest<HttpState> for Given {

@@ -1,7 +1,7 @@
-//! Whether the server lives, whether it is ready, and what it counts.
+//! Health checks and metrics.
 //!
-//! The first two are open and say nothing else. Metrics speak of tenants' traffic, so they need a key unless a setting
-//! makes them public.
+//! The health checks need no key and reveal nothing else. Metrics reveal the traffic of tenants, so they need a key
+//! unless a setting makes them public.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What all handlers share: requests in, one form of errors out, and the API description.
+//! Code that all handlers share: reading requests, the common format of errors, and the API description.
 
 pub(super) mod docs;
 pub(super) mod extract;

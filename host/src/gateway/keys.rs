@@ -1,4 +1,4 @@
-//! `/api/keys`: API keys. A key is shown once, when it is made or rotated; what is stored is its hash.
+//! `/api/keys`: API keys. A key is shown only once, when it is created or rotated. Only its hash is stored.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! OAuth: what an admin starts, and the two pages that a browser sees. The pages have no key: the address of the first
-//! is the ticket, and the second knows the browser by its cookie.
+//! OAuth: the routes with which an admin starts an authorization, and the two pages for a browser. The pages need no
+//! API key: the URL of the first page contains a ticket, and the second page identifies the browser by its cookie.
 
 mod page;
 pub(super) mod providers;
@@ -23,7 +23,8 @@ use utoipa::IntoParams;
 use crate::gateway::http::extract::{Id, Ids, OptionalInput, Params};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// What a provider answers through the browser (RFC 6749, section 4.1.2). What else it says is of no use here.
+/// The answer of a provider through the browser (RFC 6749, section 4.1.2). Other parameters of the provider are
+/// ignored.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CallbackQuery {
@@ -62,7 +63,7 @@ pub(super) async fn begin(
     method: Method,
     headers: HeaderMap,
 ) -> Response {
-    // Who only asks whether there is such a page is not the browser that it is for.
+    // HEAD only checks whether the page exists, so it does not begin the authorization.
     if method == Method::HEAD {
         return page::waiting();
     }
@@ -143,8 +144,8 @@ pub(super) async fn refresh(
     Ok(Json(oauth::refresh(&app, &caller, id).await?))
 }
 
-/// Each authorization has a cookie of its own, so that two in one browser do not meet. With the prefix, a browser takes
-/// it from this very host only.
+/// Returns the name of an authorization's cookie. It is unique, so that two authorizations can run in one browser. With
+/// the prefix `__Host-`, browsers accept the cookie only from this host.
 fn cookie_name(app: &App, flow: &OauthFlowRow) -> String {
     let prefix = if app.oauth.is_secure() { "__Host-" } else { "" };
     format!("{prefix}monstrum-oauth-{}", flow.id)
@@ -156,7 +157,7 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// The status of the page that shows the error to a browser.
+/// Returns the status of the page that shows the error in a browser.
 fn page_status(error: &OauthError) -> StatusCode {
     match error {
         OauthError::Token(_) => StatusCode::BAD_GATEWAY,

@@ -1,4 +1,4 @@
-//! `POST` and `DELETE` of `/api/plugins`: packages in, plugins out, and the picture of one. Changes are a root key's.
+//! `POST` and `DELETE` of `/api/plugins`, and the icon of a plugin. Installing and uninstalling require a root key.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::gateway::http::extract::{Id, read_body, whole_body};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::HttpState;
 
-/// A package, its signature, and what stands around them in a form.
+/// The maximum size of the form: a package, its signature, and the parts of the form around them.
 const FORM_BYTES_MAX: usize = PACKAGE_BYTES_MAX + (64 << 10);
 
-/// A picture does nothing but be shown.
+/// The Content-Security-Policy of an icon. An icon must not run scripts or load anything.
 const ICON_POLICY: &str = "default-src 'none'; sandbox";
 
 /// Installs a plugin: a signed package, or one of the registry by its name

@@ -1,5 +1,5 @@
-//! `/api/platform/{type}/{function}`: functions of plugins, for infrastructure code and its root key. They are outside of
-//! bots, roles and scopes; limits, egress and the audit are those of every call.
+//! `/api/platform/{type}/{function}`: platform functions of plugins, for infrastructure code with a root key. Bots,
+//! roles and scopes do not apply to them. Limits, egress and the audit apply as to every call.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! `/api/plugins`: what serves, what does not and why. Plugins belong to the instance, so changes are a root key's.
+//! `/api/plugins`: the plugins of the server, with the errors of those that did not load. Plugins belong to the
+//! instance, so changes require a root key.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! `/api/registry`: what could be installed by name. Root keys only, since plugins belong to the instance.
+//! `/api/registry`: the plugins that can be installed by name. Requires a root key, because plugins belong to the
+//! instance.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use utoipa::IntoParams;
 use crate::gateway::http::extract::{PageQuery, Params};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// `?q=`
+/// The query string `?q=`.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Search {

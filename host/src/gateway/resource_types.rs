@@ -1,5 +1,5 @@
-//! `/api/resource-types`: the contracts of the plugins that serve, in the caller's language. Forms and pickers are made
-//! from these.
+//! `/api/resource-types`: the resource types of the serving plugins, in the caller's language. Clients build forms and
+//! pickers from them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `/api/resources`: instances of resource types, with their configuration and what the network opens for them.
+//! `/api/resources`: instances of resource types, with their configuration and their network rules.
 
 use std::sync::Arc;
 

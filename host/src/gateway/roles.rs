@@ -1,4 +1,4 @@
-//! `/api/roles`: what a binding allows, under a name.
+//! `/api/roles`: named sets of permissions, which bindings use.
 
 use std::sync::Arc;
 

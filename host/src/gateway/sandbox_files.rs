@@ -1,5 +1,5 @@
-//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the shape that FastGPT's clients know, and so with
-//! its names in camelCase and with unknown fields ignored. No path leaves the sandbox: that is the provider's to hold.
+//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the format of FastGPT's API. So names are in
+//! camelCase and unknown fields are ignored. The provider ensures that no path leaves the sandbox.
 
 mod delivery;
 mod disposition;
@@ -26,10 +26,10 @@ use monstrum_core::operations::Caller;
 use monstrum_core::operations::sandbox_files::{Files, Place, guarded};
 use monstrum_core::sandboxes::{FREE_BYTES, Turn};
 
-/// The largest body: the largest file, with room for what JSON escapes.
+/// The maximum size of a request body: the largest file, with room for JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 
-/// Whole files are written as JSON beside the threads that serve.
+/// The threads that write files as JSON, so that serving threads stay free.
 static CONTENTS: Beside = Beside::new();
 
 /// Lists a folder, reads or writes a text file of a conversation's sandbox
@@ -57,7 +57,7 @@ pub(super) async fn file(
     let answer = match action {
         Action::List => FileAnswer::List { action, files: files.list(&row, &path).await? },
         Action::Read => {
-            // The turn of a large body is not one for the file.
+            // The turn of the request body is released, because reading the file needs its own turn.
             drop(turn);
             let (content, turn) = files.read(&row, &path, BODY_BYTES_MAX).await?;
             let answer = FileAnswer::Read { action, content };
@@ -75,7 +75,7 @@ pub(super) async fn file(
     Ok(Json(answer).into_response())
 }
 
-/// The body, and its turn where it is a large one.
+/// Reads the request body. A large body needs a turn, which is returned with the body.
 async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn>), Problem> {
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let turn = match length {
@@ -108,7 +108,7 @@ pub(super) async fn download(
 ) -> Result<Response, Problem> {
     let app = &state.app;
     let files = Files { app, caller: &caller, language: &language };
-    // Before the body is read.
+    // This is checked before the body is read.
     files.check_switch()?;
     let Input(DownloadInput { app_id, chat_id, user_id, path }) = Input::from_request(request, &state).await?;
     let begun = async {

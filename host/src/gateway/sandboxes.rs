@@ -1,7 +1,7 @@
-//! `/api/sandboxes`: the machines of conversations, and commands on them.
+//! `/api/sandboxes`: the sandboxes of conversations, and commands in them.
 //!
-//! A command goes through the whole pipeline, as the bot whose sandbox it is and in its conversation: a key that may see a
-//! sandbox gains nothing on it that the bot does not have.
+//! A command goes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation. So a key
+//! that may see a sandbox gets no permissions that the bot does not have.
 
 mod stream;
 
@@ -105,7 +105,7 @@ pub(super) async fn exec(
     Ok(Json(calls::run(&app, call).await?).into_response())
 }
 
-/// The sandbox that a path names, which the caller may see. The body is not read before this is known.
+/// The sandbox in the path, if the caller may see it. This is checked before the body is read.
 pub(super) struct Seen {
     caller: Caller,
     row: SandboxRow,
@@ -122,7 +122,7 @@ impl FromRequestParts<HttpState> for Seen {
     }
 }
 
-/// Whether one of the media types that the client accepts is that of events.
+/// Returns whether the client accepts server-sent events.
 fn wants_events(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
     lines

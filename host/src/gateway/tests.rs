@@ -1,4 +1,4 @@
-//! The routes through the router, over a real database in a folder of its own.
+//! Tests of the routes through the router, with a real database in a temporary folder.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::config::{ServeFlags, Settings};
 use crate::gateway;
 use monstrum_core::app::App;
 
-/// A server on an empty folder, spoken to without a socket.
+/// A server with an empty data folder. Requests go to its router directly, without a socket.
 struct Server {
     running: Running,
     root: String,
@@ -83,7 +83,7 @@ impl Server {
         self.ask(&self.root, Method::POST, path, Some(body)).await
     }
 
-    /// A key of this kind, in the default workspace.
+    /// Creates a key of this kind in the default workspace.
     async fn key(&self, kind: &str, bot: Option<&str>) -> String {
         let mut body = json!({"name": format!("{kind} {}", monstrum_types::KeyId::new()), "kind": kind});
         if let Some(bot) = bot {
@@ -99,7 +99,7 @@ impl Server {
     }
 }
 
-/// Every route of the description, with ids that name nothing in its path.
+/// Returns every route of the description, with ids of absent objects in its path.
 fn routes() -> Vec<(Method, String)> {
     let document: Value = serde_json::from_str(&gateway::description()).unwrap();
     let mut routes = Vec::new();
@@ -116,7 +116,7 @@ fn routes() -> Vec<(Method, String)> {
     routes
 }
 
-/// Probes, and the pages that a browser sees.
+/// Returns whether a path needs no key: health checks, and pages for a browser.
 fn is_open(path: &str) -> bool {
     matches!(path, "/" | "/healthz" | "/readyz" | "/api/oauth/callback") || path.starts_with("/oauth/begin/")
 }
@@ -145,7 +145,7 @@ async fn a_bot_key_reaches_its_own_tools_and_nothing_else() {
     let key = server.key("bot", Some(&own)).await;
     for (method, path) in routes() {
         let is_document = matches!(path.as_str(), "/api/openapi.json" | "/api/manifest.schema.json" | "/docs");
-        // What these reach is the bot's own sandboxes, and it has none.
+        // These routes reach only the bot's own sandboxes, and the bot has none.
         let is_of_its_own =
             path == "/api/sandboxes" || ["/api/chats/", "/api/apps/"].iter().any(|begin| path.starts_with(begin));
         if is_document || is_of_its_own || is_open(&path) {
@@ -187,7 +187,7 @@ async fn a_call_is_in_the_audit_and_the_chain_verifies() {
     let export = server.ask(&server.root, Method::GET, "/api/audit/export", None).await;
     assert_eq!(export.headers[header::CONTENT_TYPE], "application/jsonl");
     assert_eq!(export.body, shown, "one line is one JSON value");
-    // The bot that was made has two.
+    // Creating the bot wrote two of the rows.
     let verified = server.ask(&server.root, Method::GET, "/api/audit/verify", None).await;
     assert_eq!(verified.body, json!({"valid": true, "rows": 3, "problems": []}));
     let admin = server.key("admin", None).await;
@@ -208,12 +208,12 @@ async fn a_repeated_request_creates_once() {
     assert_eq!(first.body, again.body);
     assert_eq!(again.headers["idempotent-replayed"], "true");
     assert_eq!(create("/api/bots", "b", &key).await.status, StatusCode::CONFLICT);
-    // Another route and another caller are other requests.
+    // With the same key, another route or another caller is a different request.
     assert_eq!(create("/api/roles", "a", &key).await.status, StatusCode::CREATED);
     let admin = server.key("admin", None).await;
     let other = server.ask_with(&admin, Method::POST, "/api/bots", Some(json!({"name": "c"})), &key).await;
     assert_eq!(other.status, StatusCode::CREATED);
-    // Refusals are answers as well, and say the same each time.
+    // Error answers are also stored and repeated.
     let taken = create("/api/bots", "a", &[("idempotency-key", "two")]).await;
     let taken_again = create("/api/bots", "a", &[("idempotency-key", "two")]).await;
     assert_eq!(taken.status, StatusCode::CONFLICT, "{taken:?}");
@@ -353,7 +353,7 @@ async fn the_setting_opens_documents_and_nothing_else() {
 #[tokio::test]
 async fn a_body_that_never_comes_is_given_up() {
     let server = Server::start(false).await;
-    // The start-up scan is over after this.
+    // After this request, the start-up scan is complete.
     server.ask(&server.root, Method::GET, "/api/workspaces", None).await;
     let never = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     let request = Request::post("/api/workspaces").header(header::AUTHORIZATION, format!("Bearer {}", server.root));

@@ -1,4 +1,4 @@
-//! `/api/bots/{id}/tools`: what a bot may see, what it calls, and what would become of a call.
+//! `/api/bots/{id}/tools`: lists the tools of a bot, calls them, and checks whether a call would be permitted.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub(super) struct ToolsQuery {
     format: Option<String>,
 }
 
-/// The tools whose schemas are written on a thread that serves requests.
+/// The maximum number of tools whose schemas are written at once. For more, the thread's other tasks move to another
+/// thread.
 const TOOLS_IN_PLACE_MAX: usize = 32;
 
 /// Lists the tools that a bot may see
@@ -40,7 +41,7 @@ pub(super) async fn list(
     Params(query): Params<ToolsQuery>,
 ) -> Result<Response, Problem> {
     let items = tools::list(&app, &caller, bot, language).await?;
-    // Schemas are written and freed.
+    // Writing and freeing the schemas of many tools takes long.
     in_place(items.len() > TOOLS_IN_PLACE_MAX, || {
         let list = match query.format.as_deref() {
             None => ToolList::Plain { items },
@@ -78,7 +79,7 @@ pub(super) async fn check(
     Ok(Json(tools::check(&app, &caller, bot, tool, language, input).await?))
 }
 
-/// The tool that a path names, of a bot that exists for the caller. The body is not read before this is known.
+/// The tool in the path, of a bot that the caller may use. This is checked before the body is read.
 pub(super) struct ToolOfBot {
     caller: Caller,
     bot: BotId,

@@ -1,5 +1,5 @@
-//! `GET /`: what answers here and where to read on, for a person with a browser and for a program. It tells no more than
-//! that, since it is open.
+//! `GET /`: names the server and its documentation, as a page for browsers and as JSON for programs. It reveals nothing
+//! else, because it needs no key.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::gateway::http::state::Options;
 
-/// Nothing in the page runs, loads or can be framed.
+/// The Content-Security-Policy of the page, which runs no scripts, loads nothing and cannot be framed.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What answers here.
@@ -45,7 +45,7 @@ pub(super) async fn welcome(State(options): State<Options>, headers: HeaderMap) 
     response
 }
 
-/// Browsers ask for HTML by name; programs ask for JSON or for anything.
+/// Returns whether the client is a browser. Browsers list HTML in the Accept header; programs accept JSON or anything.
 fn is_browser(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
     lines

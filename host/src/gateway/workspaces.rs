@@ -1,4 +1,4 @@
-//! `/api/workspaces`: the walls between tenants. Root keys only.
+//! `/api/workspaces`: workspaces, which separate tenants. Requires a root key.
 
 use std::sync::Arc;
 

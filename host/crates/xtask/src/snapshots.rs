@@ -1,4 +1,4 @@
-//! Snapshot files that no test compares with any more: they look like tests and are none.
+//! Finds snapshot files that no test uses any more. They would look as if they were tested.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,27 +8,27 @@ use anyhow::{Context, Result, bail};
 
 use crate::repository::Repository;
 
-/// Where sources lie. Snapshots lie beside them.
+/// The folders with sources. Snapshots are beside the sources.
 const FOLDERS: [&str; 4] = ["host", "plugins-wasm", "sdk-guest", "tests"];
 
-/// A run of tests, and the snapshots that it compares with.
+/// The snapshots that a run of the tests uses.
 pub(crate) struct Snapshots {
-    /// A line for each snapshot file that a test has looked at; insta writes it.
+    /// A file to which insta writes a line for each snapshot file that a test uses.
     pub(crate) seen: PathBuf,
 }
 
 impl Snapshots {
-    /// Tells insta where it writes.
+    /// The environment variable with the path of that file.
     pub(crate) const VARIABLE: &str = "INSTA_SNAPSHOT_REFERENCES_FILE";
 
-    /// Before the tests run.
+    /// Creates the empty file. Call this before the tests run.
     pub(crate) fn begin(repository: &Repository) -> Result<Snapshots> {
         let seen = repository.target("snapshots-seen");
         fs::write(&seen, "").with_context(|| format!("cannot write {}", seen.display()))?;
         Ok(Snapshots { seen })
     }
 
-    /// Fails where a snapshot file lies in the repository that no test has looked at.
+    /// Fails if the repository contains a snapshot file that no test has used.
     pub(crate) fn all_are_seen(&self, repository: &Repository) -> Result<()> {
         let seen = fs::read_to_string(&self.seen).with_context(|| format!("cannot read {}", self.seen.display()))?;
         let mut files = Vec::new();

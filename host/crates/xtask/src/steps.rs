@@ -1,4 +1,4 @@
-//! Numbered steps on standard error, and the programs that they run.
+//! Reports numbered steps on standard error, and runs their programs.
 
 #![expect(clippy::print_stderr, reason = "a task talks to whoever runs it")]
 
@@ -24,7 +24,7 @@ impl Steps {
         eprintln!("[{}/{}] {title}", self.done, self.count);
     }
 
-    /// Announces the next step, takes it, and says how long it took.
+    /// Announces the next step, runs it, and reports its duration.
     pub(crate) fn step<T>(&mut self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.begin(title);
         let began = Instant::now();
@@ -34,12 +34,12 @@ impl Steps {
     }
 }
 
-/// Says something about a step.
+/// Prints a message about a step.
 pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// Runs a program to its end; what it prints goes through.
+/// Runs a program until it ends. Its output is not captured.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run `{}`", name(command)))?;
     if !status.success() {
@@ -48,7 +48,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end and takes what it printed on standard output.
+/// Runs a program until it ends and returns its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output =
         command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{}`", name(command)))?;
@@ -58,7 +58,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` did not print text", name(command)))
 }
 
-/// What a program prints when asked quietly; none if it is not there or fails.
+/// Runs a program without showing its output and returns its standard output. Returns `None` if the program is missing
+/// or fails.
 pub(crate) fn ask(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that is tested, on a machine that may have nothing but rustup and a C compiler.
+//! `cargo xtask test`: runs all tests. The machine needs only rustup and a C compiler.
 
 use std::process::Command;
 
@@ -10,17 +10,17 @@ use crate::setup::{self, WASIP1, WASIP2};
 use crate::snapshots::Snapshots;
 use crate::steps::{Steps, run};
 
-/// The plugin that is built both ways.
+/// The plugin that is built by both cargo and cargo-component.
 const BUILT_BOTH_WAYS: &str = "github";
 
-/// Sets up, builds and tests.
+/// Installs prerequisites, builds everything and runs the tests.
 pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     let mut steps = Steps::new(if with_long { 11 } else { 10 });
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
-    // Python's own fnmatch is what ours is compared with.
+    // A test compares the host's fnmatch with Python's.
     steps.step("set-up: Debian packages", || {
         setup::debian("python3", "python3")?;
-        // docs/backup.md and docs/start.md use them, and tests run the commands of these pages.
+        // Tests run the commands of docs/backup.md and docs/start.md, which use these programs.
         setup::debian("sqlite3", "sqlite3")?;
         setup::debian("jq", "jq")?;
         setup::debian("curl", "curl")?;
@@ -33,7 +33,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     steps.step("tests of the plugins, native", || {
         run(repository.cargo_of_plugins().args(["test", "--locked", "--workspace"]))
     })?;
-    // Programs and tests in one build, so that they share their dependencies.
+    // One build creates programs and tests, so that they share their dependencies.
     steps.step("workspace (some minutes the first time)", || {
         run(repository.cargo().args(["build", "--locked", "--workspace", "--bins", "--tests"]))
     })?;
@@ -51,10 +51,10 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     Ok(())
 }
 
-/// Authors may build with cargo-component, so what it makes has to load.
+/// Checks that a plugin built by cargo-component loads, because authors may use cargo-component.
 fn cargo_component_check(repository: &Repository) -> Result<()> {
     let mut cargo = repository.cargo_of_plugins();
-    // Its own folder: cargo-component and cargo build the same package in different ways.
+    // The target folder is separate, because cargo-component and cargo build the same package in different ways.
     let target = repository.target("cargo-component");
     cargo.env("CARGO_TARGET_DIR", &target);
     run(cargo.args(["component", "build", "--locked", "--release", "--package", BUILT_BOTH_WAYS]))?;

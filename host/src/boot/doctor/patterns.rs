@@ -1,4 +1,5 @@
-//! Patterns that exceed a limit because they were saved before it. They stay in force until they are saved again.
+//! Patterns that exceed a limit because they were saved before the limit existed. They stay in force until they are
+//! changed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use monstrum_core::policy::pattern_limits::{
     PatternRoom, list_errors, lists_of_binding, lists_of_role, scopes_error, scopes_of_binding,
 };
 
-/// Reports roles, bindings and workspaces that are over a limit.
+/// Reports roles, bindings and workspaces that exceed a limit.
 pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows, policy: &Policy) {
     let roles = rows.roles.iter().map(|row| (format!("role {}", row.name), lists_of_role(row)));
     let bindings = rows.bindings.iter().map(|row| (format!("binding {}", row.id), lists_of_binding(row)));

@@ -1,5 +1,5 @@
-//! Finds the changed rows of an unverified scope by comparing them with the last change of each object in the audit. A
-//! restored older row has a valid MAC, so its MAC alone does not reveal it.
+//! Finds the changed rows of an unverified scope by comparing each row with the last change of its object in the audit.
+//! The MACs are not enough, because the MAC of a restored older row is valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use monstrum_store::{AuditRow, PAGE_ITEMS_MAX, Page, Scope, ScopeRow, Store, Sto
 use monstrum_types::{Status, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-/// The most pages of changes that are read for a workspace: the newest 100 000 changes.
+/// The maximum number of pages of changes that are read for a workspace: the newest 100 000 changes.
 const PAGES_MAX: usize = 100;
 
 /// The last successful change of an object.
@@ -18,7 +18,7 @@ struct LastChange {
     bot: Option<String>,
 }
 
-/// The differences between the rows of a scope and the audit, one sentence each.
+/// Returns the differences between the rows of a scope and the audit, one sentence each.
 pub(super) async fn differences(store: &Store, scope: Scope) -> Result<Vec<String>, StoreError> {
     let workspaces = match scope {
         Scope::Instance => store.scopes().await?,
@@ -47,7 +47,7 @@ pub(super) async fn differences(store: &Store, scope: Scope) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// The difference between a row and the audit, if there is one.
+/// Returns the difference between a row and the audit, if they differ.
 fn difference(row: &ScopeRow, changes: &BTreeMap<(Table, String), LastChange>) -> Option<String> {
     let change = changes.get(&(row.name.table, row.name.key.clone()))?;
     let (name, at) = (&row.name, change.at);
@@ -62,7 +62,7 @@ fn difference(row: &ScopeRow, changes: &BTreeMap<(Table, String), LastChange>) -
     (!is_updated_then || !is_of_that_text).then(|| format!("row {name} is not as the audit has it since {at}"))
 }
 
-/// Adds the last change of each object, newest first.
+/// Reads the changes of a workspace, newest first, and adds the last change of each object.
 async fn read_changes(
     store: &Store,
     workspace: WorkspaceId,
@@ -86,7 +86,7 @@ async fn read_changes(
     Ok(())
 }
 
-/// The object and the result of a change; `None` if it failed or concerns no single row.
+/// Returns the object and the result of a change; returns `None` if the change failed or concerns no single row.
 fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
     if row.status.as_deref() != Some(Status::Success.as_str()) {
         return None;
@@ -108,7 +108,7 @@ fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
     Some(((table, object), LastChange { at: row.at, after, bot: row.bot_id.map(|id| id.to_string()) }))
 }
 
-/// Whether a row of a table belongs to a scope. A root key has no workspace and belongs to the instance.
+/// Returns whether a row of a table belongs to a scope. A root key has no workspace and belongs to the instance.
 fn is_of(table: Table, after: &Value, scope: Scope) -> bool {
     let is_of_instance = match table {
         Table::ApiKeys => after["kind"] == "root",

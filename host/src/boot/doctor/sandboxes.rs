@@ -1,4 +1,4 @@
-//! Sandboxes without files, and files without a sandbox: a restore may have restored only one of them.
+//! Finds sandboxes without files, and files without a sandbox. Restoring only one of the two from a backup causes both.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::boot::{Inspected, KeptImages, NODE_FILE, SANDBOX_FOLDER, kept_images}
 use crate::config::Settings;
 use monstrum_core::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
 
-/// How many rows are read at once.
+/// The number of rows in one query.
 const ROWS: u32 = 500;
-/// How many of a kind are named, so that the report stays short.
+/// The maximum number of sandboxes that one finding names, so that the report stays short.
 const NAMED_MAX: usize = 5;
-/// The name, in rows, of the provider whose files are in the data folder.
+/// The provider whose files are in the data folder, as rows name it.
 const PROVIDER: &str = "embedded";
 
 /// Reports sandboxes whose files are missing, and files without a sandbox.
 pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     let folder = data.path.join(SANDBOX_FOLDER);
-    // Files are listed first: a sandbox that is deleted meanwhile loses its files before its row.
+    // Files are listed before rows, because a deletion removes the files of a sandbox before its row.
     let kept = match kept_images(&folder) {
         Ok(kept) => kept,
         Err(error) => {
@@ -31,7 +31,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
         }
     };
     check_kept(found, &settings.sandboxes.options, data, &kept).await?;
-    // A folder without the file has never had a server.
+    // Without this file, no server has ever used the folder.
     let Ok(node) = std::fs::read_to_string(data.path.join(NODE_FILE)) else { return Ok(()) };
     let mut lost = Vec::new();
     let mut from = None;
@@ -94,7 +94,7 @@ async fn check_kept(
     Ok(())
 }
 
-/// Whether a sandbox ran before and has no files, not even files that the next start would restore.
+/// Returns whether a sandbox ran before and has no files, not even files that the next start would restore.
 fn is_lost(row: &SandboxRow, kept: &KeptImages) -> bool {
     if row.provider != PROVIDER || row.limit.is_none() || row.status == SandboxStatus::Deleting {
         return false;
@@ -109,7 +109,7 @@ fn count(sandboxes: usize) -> String {
     format!("{sandboxes} sandbox{}", if sandboxes == 1 { "" } else { "es" })
 }
 
-/// The first [`NAMED_MAX`] of a list.
+/// Joins the first [`NAMED_MAX`] names of a list and adds the number of the others.
 fn some(all: &[String]) -> String {
     let more = all.len().saturating_sub(NAMED_MAX);
     let first = all[..all.len() - more].join(", ");

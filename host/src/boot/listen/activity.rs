@@ -1,11 +1,11 @@
 //! The activity of one connection, and its time limits.
 //!
-//! A connection waits for its client while none of its requests is being answered, or while the client does not read an
-//! answer. Time that the server needs itself does not count.
+//! The time limits cover the time that a connection waits for its client: while no request is being answered, and while
+//! the client does not read an answer. The time that the server needs for an answer does not count.
 //!
-//! A client that does not read is detected in two ways. In HTTP/1 the socket accepts no more bytes. In HTTP/2 the client may
-//! also close the window of a stream while the socket stays writable, so each piece of an answer is tracked until its last
-//! byte is written.
+//! A client that does not read is detected in two ways. In HTTP/1, the socket accepts no more bytes. In HTTP/2, the
+//! client can also keep the flow-control window of a stream closed while the socket stays writable. So each piece of an
+//! answer is tracked until its last byte is written.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,21 +24,21 @@ use tokio::time::Instant;
 use super::Patience;
 use crate::gateway::Meter;
 
-/// One connection.
+/// The activity of one connection.
 pub(super) struct Activity {
     patience: Patience,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Requests whose answers are not written yet, in order of arrival.
+    /// The answers that are not completely written, by the number of their request.
     answers: BTreeMap<u64, Answer>,
     /// The number of requests so far.
     begun: u64,
     waits: Waits,
-    /// Runs while the socket accepts no more bytes.
+    /// The meter of the socket. It runs while the socket accepts no more bytes.
     socket: Meter,
-    /// The number of requests when an answer was first read too slowly.
+    /// The number of requests at the time when an answer was first read too slowly.
     begun_at_stall: Option<u64>,
 }
 
@@ -46,22 +46,23 @@ struct State {
 struct Answer {
     /// The pieces that are not completely written.
     pieces: u32,
-    /// Runs while there are unwritten pieces.
+    /// The meter of this answer. It runs while pieces are unwritten.
     meter: Meter,
-    /// The client read it too slowly.
+    /// Whether the client has read this answer too slowly.
     is_stalled: bool,
 }
 
 /// What a connection waits for while no request is being answered.
 #[derive(Clone, Copy)]
 enum Waits {
-    /// The first head, from the accept on.
+    /// The first head, since the connection was accepted.
     First(Instant),
-    /// The rest of a head (HTTP/1.1).
+    /// The rest of a head (HTTP/1.1), since its first byte.
     Head(Instant),
     /// Another request (HTTP/1.1).
     Next(Instant),
-    /// Another request (HTTP/2, where bytes may belong to other frames).
+    /// Another request (HTTP/2). A received byte does not start the limit of a head here, because it may belong to
+    /// another frame.
     NextOfHttp2(Instant),
 }
 
@@ -69,16 +70,16 @@ enum Waits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Stays,
-    /// One of its answers is not read. Other answers are still sent, but no new request is accepted.
+    /// The client does not read an answer. Other answers are still sent, but no new request is accepted.
     Drains,
-    /// It is closed for this reason.
+    /// The connection is closed for this reason.
     Ends(&'static str),
 }
 
 const NOT_READ: &str = "the answer is read too slowly";
 
 impl Activity {
-    /// The state of a new connection.
+    /// Creates the state of a new connection.
     pub(super) fn new(patience: Patience) -> Activity {
         let state = State {
             answers: BTreeMap::new(),
@@ -90,7 +91,7 @@ impl Activity {
         Activity { patience, state: Mutex::new(state) }
     }
 
-    /// Begins a request whose head has arrived. It is being answered until the turn is dropped.
+    /// Begins a request whose head has arrived. Dropping the turn ends the request.
     pub(super) fn begin(activity: &Arc<Activity>, version: Version) -> Turn {
         let mut state = activity.state.lock();
         let number = state.begun;
@@ -100,7 +101,7 @@ impl Activity {
         Turn { activity: Arc::clone(activity), version, number }
     }
 
-    /// No request has arrived yet.
+    /// Returns whether no request has arrived yet.
     pub(super) fn is_without_request(&self) -> bool {
         let state = self.state.lock();
         state.answers.is_empty() && matches!(state.waits, Waits::First(_))
@@ -125,14 +126,15 @@ impl Activity {
         if !has_stalled {
             return Verdict::Stays;
         }
-        // Further requests must not keep the connection open.
+        // Requests that arrive after the stall must not keep the connection open.
         let begun = state.begun;
         let before = *state.begun_at_stall.get_or_insert(begun);
         let is_over = state.answers.range(..before).all(|(_, answer)| answer.is_stalled);
         if is_over { Verdict::Ends(NOT_READ) } else { Verdict::Drains }
     }
 
-    /// The time of the next check. Any wait that begins later lasts at least as long as the limit of a head.
+    /// Returns the time of the next check. Every wait that begins later has a limit at least as long as the limit of a
+    /// head.
     pub(super) fn next_check(&self) -> Instant {
         let state = self.state.lock();
         let latest = Instant::now() + self.patience.head;
@@ -141,7 +143,7 @@ impl Activity {
         answers.chain(waits).chain(state.socket.step_ends()).fold(latest, Instant::min)
     }
 
-    /// Until when the connection may be without a request, and what it waits for.
+    /// Returns the end of the current wait for a request and the reason for closing the connection then.
     fn waits_until(&self, state: &State) -> Option<(Instant, &'static str)> {
         if !state.answers.is_empty() {
             return None;
@@ -236,7 +238,7 @@ impl HttpBody for Tracked {
     }
 }
 
-/// Bytes of an answer that hyper holds until they are written. The turn ends with its last piece.
+/// Bytes of an answer that hyper holds until they are written. The turn ends when its last piece is dropped.
 pub(super) struct Piece {
     bytes: Bytes,
     turn: Arc<Turn>,

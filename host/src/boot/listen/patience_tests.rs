@@ -1,5 +1,5 @@
-//! Clients that keep the server waiting, over streams in memory and on a clock that stands still while anything runs:
-//! the times are those of the product, and no machine is too slow for them.
+//! Tests with slow clients, over streams in memory. The clock is paused and advances only while every task waits, so
+//! the tests use the real time limits and do not depend on the speed of the machine.
 
 use std::time::Duration;
 
@@ -16,28 +16,28 @@ const PATIENCE: Patience = Patience {
     idle: Duration::from_secs(75),
     write: Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) },
 };
-/// The time in which a client that reads nothing is found out: a span, and what is left of a step.
+/// The seconds until a client that reads nothing is detected: one span, and the rest of a step.
 const STALL: std::ops::RangeInclusive<u64> = 30..=35;
 const LARGE: usize = 1 << 20;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 const GET_LARGE: &[u8] = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n";
 
-/// The server's side of one connection, until it ends.
+/// The server's side of one connection.
 struct Served {
     task: JoinHandle<()>,
     began: Instant,
 }
 
 impl Served {
-    /// After how many seconds the server has closed it.
+    /// Waits until the server closes the connection. Returns the seconds since it began.
     async fn ended(self) -> u64 {
         timeout(Duration::from_hours(24), self.task).await.expect("the connection ends").unwrap();
         self.began.elapsed().as_secs()
     }
 }
 
-/// A connection whose kernel holds 1 KiB. `/large` answers with one buffer of a mebibyte, `/stream` with pieces of
-/// 100 bytes, one each 100 s, and `/slow` after 300 s.
+/// Opens a connection whose buffer holds 1 KiB. `/large` answers with one buffer of 1 MiB, `/stream` with a piece of
+/// 100 bytes every 100 s, and `/slow` after 300 s.
 fn connected() -> (DuplexStream, Served) {
     let router = Router::new()
         .route("/", get(|| async { "hello" }))
@@ -65,7 +65,7 @@ fn connected() -> (DuplexStream, Served) {
     (client, Served { task: tokio::spawn(server.connection(stream, seat)), began: Instant::now() })
 }
 
-/// What comes until the server closes the connection, read at this pace.
+/// Reads at this pace until the server closes the connection. Returns the number of bytes.
 async fn read(client: &mut DuplexStream, bytes_per_s: usize) -> usize {
     let mut buffer = vec![0; bytes_per_s];
     let mut whole = 0;
@@ -81,7 +81,7 @@ async fn read(client: &mut DuplexStream, bytes_per_s: usize) -> usize {
     }
 }
 
-/// The next answer of a connection that stays open, up to `end`.
+/// Reads the next answer of a connection that stays open, up to `end`.
 async fn answer(client: &mut DuplexStream, end: &str) {
     let mut text = String::new();
     while !text.ends_with(end) {
@@ -98,7 +98,7 @@ async fn heads_that_are_not_finished_in_time_are_closed() {
         b"",
         b"G",
         b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ",
-        // A part of what begins HTTP/2, and all of it without a request.
+        // A part of the HTTP/2 preface, and the complete preface without a request.
         b"PRI * HTTP/2.0\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
     ];
@@ -208,7 +208,8 @@ async fn an_answer_that_was_read_slowly_leaves_the_whole_time_for_another_reques
     served.ended().await;
 }
 
-/// A client of HTTP/2 with this window for each stream. It answers pings and opens windows as its answers are read.
+/// Connects an HTTP/2 client with this window for each stream. The client answers pings and opens a window as its
+/// answer is read.
 async fn http2(window: u32) -> (SendRequest<bytes::Bytes>, Served) {
     let (client, served) = connected();
     let mut builder = h2::client::Builder::new();
@@ -222,7 +223,7 @@ async fn ask(requests: &mut SendRequest<bytes::Bytes>, path: &str) -> h2::RecvSt
     requests.send_request(request, true).unwrap().0.await.unwrap().into_body()
 }
 
-/// All of an answer, read at this pace.
+/// Reads an answer completely at this pace. Returns its number of bytes.
 async fn read_http2(mut body: h2::RecvStream, bytes_per_s: u32) -> Result<usize, h2::Error> {
     let mut whole = 0;
     while let Some(bytes) = body.data().await {
@@ -236,7 +237,8 @@ async fn read_http2(mut body: h2::RecvStream, bytes_per_s: u32) -> Result<usize,
 
 #[tokio::test(start_paused = true)]
 async fn an_http_2_client_that_opens_no_window_is_ended() {
-    // Of a window of one byte all of the answer is handed to HTTP/2; of none it stays with its body.
+    // With a window of one byte, hyper passes the whole answer to h2. With a window of zero, the answer stays in its
+    // body.
     for window in [0, 1, 1 << 14] {
         let (mut requests, served) = http2(window).await;
         let body = ask(&mut requests, "/large").await;

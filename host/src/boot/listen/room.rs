@@ -1,4 +1,4 @@
-//! The limits of open connections, in all and from each address.
+//! The limits of open connections: of all connections, and of those from one address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,11 +8,11 @@ use crate::config::Connections;
 use monstrum_core::meters::{self, RefusedBy};
 use parking_lot::Mutex;
 
-/// The default of the most connections in all: with a head of 64 KiB each, these hold 1 GiB.
+/// The maximum default for the limit of all connections. With a head of 64 KiB each, they use 1 GiB.
 const IN_ALL_DEFAULT_MAX: u32 = 16_384;
 
-/// The limits and counts of connections. A connection uses one descriptor. At most half of all descriptors are for
-/// connections; the others are reserved for the database, requests of plugins, sandboxes and files.
+/// The limits and counts of connections. Each connection uses one file descriptor. At most half of the descriptors are
+/// used for connections; the others are reserved for the database, requests of plugins, sandboxes and files.
 pub(super) struct Room {
     in_all: u32,
     /// `None`: one address may use all connections.
@@ -27,7 +27,7 @@ struct Open {
 }
 
 impl Room {
-    /// The limits of `settings` for a process that may have `descriptors` files open.
+    /// Applies the limits of `settings` to a process that may have `descriptors` files open.
     pub(super) fn new(settings: Connections, descriptors: u64) -> Arc<Room> {
         let half = u32::try_from(descriptors / 2).unwrap_or(u32::MAX).max(1);
         let in_all = settings.in_all.map_or(half.min(IN_ALL_DEFAULT_MAX), |asked| {
@@ -52,7 +52,7 @@ impl Room {
         self.in_all
     }
 
-    /// A permit for a connection from `address`.
+    /// Returns a permit for a connection from `address`, or the limit that rejects it.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Seat, RefusedBy> {
         let address = counted(address);
         let mut open = self.open.lock();
@@ -85,7 +85,8 @@ impl Room {
     }
 }
 
-/// The address by which a connection is counted. One subscriber usually has a whole IPv6 /64.
+/// Returns the address under which a connection is counted. For IPv6 it is the /64 network, because one subscriber
+/// usually has a whole /64.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

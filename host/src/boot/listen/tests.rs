@@ -1,4 +1,4 @@
-//! Room for connections, refusals and the stop, over real sockets. How long a client may take is in `patience_tests.rs`.
+//! Tests of connection limits, refusals and the stop, over real sockets. `patience_tests.rs` tests the time limits.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Far longer than anything takes on a machine that is not stuck.
+/// The time limit of each wait, far longer than any of them takes on a working machine.
 const WAIT_MAX: Duration = Duration::from_secs(120);
-/// Longer than any test: a machine that is busy with others must not end a connection.
+/// Limits that exceed the duration of any test, so that a busy machine does not cause a time-out.
 const PATIENCE: Patience = Patience {
     head: Duration::from_secs(600),
     idle: Duration::from_secs(600),
@@ -28,13 +28,13 @@ struct Listening {
     address: SocketAddr,
     stop: CancellationToken,
     served: JoinHandle<io::Result<()>>,
-    /// A request for `/held` has come.
+    /// Notified when a request for `/held` has arrived.
     held: Arc<Notify>,
     /// Lets a request for `/held` be answered.
     release: Arc<Notify>,
 }
 
-/// A server with this room, whose `/held` answers when it is released.
+/// Starts a server with these connection limits. `/held` answers when it is released.
 async fn listening(in_all: u32, per_address: u32) -> Listening {
     let (held, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (has_come, released) = (Arc::clone(&held), Arc::clone(&release));
@@ -57,13 +57,13 @@ async fn listening(in_all: u32, per_address: u32) -> Listening {
     Listening { address, stop, served, held, release }
 }
 
-/// A mark that an answer comes from the router.
+/// Marks an answer of the router with a header.
 async fn marked(request: Request, next: Next) -> Response {
     ([("x-router", "yes")], next.run(request).await).into_response()
 }
 
 impl Listening {
-    /// A connection that has sent this.
+    /// Opens a connection and sends these bytes.
     async fn connect(&self, sent: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(sent).await.unwrap();
@@ -71,7 +71,7 @@ impl Listening {
     }
 }
 
-/// What comes until the server closes the connection; empty too where it resets it.
+/// Reads until the server closes the connection. The result is also empty if the server resets the connection.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = timeout(WAIT_MAX, stream.read_to_end(&mut bytes)).await;
@@ -79,7 +79,7 @@ async fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The next answer of a connection that stays open: its whole text, up to `end`.
+/// Reads the next answer of a connection that stays open, up to `end`.
 async fn answer(stream: &mut TcpStream, end: &str) -> String {
     let mut text = String::new();
     let mut bytes = [0; 4096];
@@ -117,7 +117,7 @@ async fn a_connection_for_which_there_is_no_room_is_told_so() {
     assert!(told.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{told}");
     assert!(told.contains("\r\nretry-after: 1\r\n") && told.contains("urn:monstrum:error:unavailable"), "{told}");
     assert!(told.contains("from this address"), "{told}");
-    // Another address still gets in.
+    // A connection from another address is still accepted.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
     let mut other = socket.connect(server.address).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_connection_for_which_there_is_no_room_is_told_so() {
 async fn a_flood_of_refused_connections_does_not_stop_the_server() {
     let server = listening(2, 0).await;
     let held = [server.connect(b"").await, server.connect(b"").await];
-    // They do not read; most are closed without a word.
+    // These clients do not read. Most of their connections are closed without an answer.
     let flood = join_all((0..200).map(|_| server.connect(b""))).await;
     drop(held);
     let mut stream = server.connect(GET).await;
@@ -142,7 +142,7 @@ async fn a_flood_of_refused_connections_does_not_stop_the_server() {
     drop(flood);
 }
 
-/// Whether the router answers.
+/// Returns whether the router answers.
 async fn rest_of_one(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 4096];
     let read = timeout(WAIT_MAX, stream.read(&mut bytes)).await.expect("an answer, or the end");
@@ -151,7 +151,7 @@ async fn rest_of_one(stream: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn http_2_is_spoken_to_a_client_that_begins_with_it() {
-    // rustls needs a provider even where no TLS is spoken.
+    // The client needs a TLS provider even though no connection uses TLS.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let server = listening(100, 0).await;
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).http2_prior_knowledge().build().unwrap();
@@ -181,7 +181,7 @@ async fn a_stop_waits_for_answers_but_not_for_clients() {
     let mut asks = server.connect(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n").await;
     server.held.notified().await;
     server.stop.cancel();
-    // They have far longer by the server's patience.
+    // The server's time limits for these connections are far longer.
     assert_eq!(rest(&mut silent).await + &rest(&mut unfinished).await + &rest(&mut idle).await, "");
     assert!(!server.served.is_finished(), "a request is still being answered");
     server.release.notify_one();
@@ -190,7 +190,7 @@ async fn a_stop_waits_for_answers_but_not_for_clients() {
     assert!(TcpStream::connect(server.address).await.is_err(), "nothing listens any more");
 }
 
-/// Else what is written would say nothing of what is read for minutes.
+/// With a larger buffer, written bytes would not show for minutes that the client does not read.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_kernel_holds_little_of_an_answer_that_is_not_sent() {

@@ -1,4 +1,4 @@
-//! Rotation of the row key: every row with a MAC, and every seal, is verified and written again under a new key.
+//! Rotation of the row key: verifies every row with a MAC, and every seal, and writes them again under a new key.
 //!
 //! Each scope is one transaction, so a run can be killed at any moment and the next run continues. Until the rotation is
 //! finished, both keys are in force and no server starts. The older key is deleted when everything verifies under the newer
@@ -22,17 +22,17 @@ use monstrum_core::policy::row_seals::{ROW_KEY, RowKeyError, with_fresh_key, wit
 pub struct RowKeyReport {
     /// The version of the key in force.
     pub key_version: u32,
-    /// Whether this run has first finished an interrupted rotation.
+    /// Whether this run first finished an interrupted rotation.
     pub resumed: bool,
-    /// How many scopes there are: the instance, and each workspace.
+    /// The number of scopes: the instance, and each workspace.
     pub scopes: u64,
-    /// How many rows were written again.
+    /// The number of rows that were written again.
     pub rewritten: u64,
-    /// Rows that are unchanged because their MAC is missing or wrong. They grant nothing.
+    /// The rows that were left unchanged because their MAC is missing or wrong. They grant no permissions.
     pub refused: Vec<String>,
 }
 
-/// Why the rotation of the row key did not run or did not finish.
+/// An error while rotating the row key.
 #[derive(Debug, thiserror::Error)]
 pub enum RowKeyRotationError {
     #[error("the database cannot be used")]
@@ -49,8 +49,8 @@ pub enum RowKeyRotationError {
 
 /// Rotates the row key of an open folder. No server may use the database.
 ///
-/// A second key in the database may come from an interrupted run, or from an attacker who had the master key. Its rotation
-/// is finished first; then the rows get a key that this process has generated.
+/// A second key in the database may come from an interrupted run, or from an attacker who had the master key. The
+/// rotation to that key is finished first. Then the rows are rotated to a key that this process generated.
 pub async fn run(
     data: Data,
     clock: Arc<dyn Clock>,
@@ -61,7 +61,7 @@ pub async fn run(
     let (store, record) = if resumed {
         let work = async {
             let found = rewrite(&data.store, &data.vault, progress).await?;
-            // Immediately, because a server would start with a single key in force.
+            // The new key is added in the same step, because a server would start as soon as only one key is in force.
             let (store, record) = with_fresh_key(&data.store, &data.vault, clock.as_ref()).await?;
             insert(&store, &record).await?;
             Ok((store, found.rewritten))
@@ -98,7 +98,7 @@ struct Rewritten {
     refused: Vec<String>,
 }
 
-/// Runs `work`, which brings the rows under the newest key of the store, and records it in the audit.
+/// Runs `work`, which writes the rows again under the newest key of the store, and records this change in the audit.
 async fn step<T>(
     data: &Data,
     clock: &Arc<dyn Clock>,

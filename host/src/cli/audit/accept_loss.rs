@@ -1,4 +1,4 @@
-//! `monstrum audit accept-loss`: goes on with a database that is older than its signed heads.
+//! `monstrum audit accept-loss`: accepts a database that is older than its signed heads.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::super::{FolderFlags, Options, folder, output};
 use crate::boot::{Data, OfflineChange, OfflineError, recorded_with};
 use monstrum_core::audit::{AcceptedLoss, HeadsError, Rollback, RollbackError, find_rollback};
 
-/// Enough for one line written by a person.
+/// The maximum length of a reason, enough for one or two sentences.
 const REASON_CHARS_MAX: usize = 500;
 
-/// The loss was not accepted.
+/// An error while accepting the loss.
 #[derive(Debug, thiserror::Error)]
 enum AcceptError {
     #[error("the loss cannot be recorded")]
@@ -62,7 +62,7 @@ async fn accept(data: &Data, reason: &str) -> Result<(Vec<Rollback>, std::path::
     kept.map(|kept| (lost, kept)).map_err(|error| Failure::from_error(&error, disk))
 }
 
-/// Records the loss under new heads, then puts these in the place of the old ones.
+/// Records the loss under new heads, then replaces the old heads with them.
 async fn replace(data: &Data, lost: &[Rollback], reason: &str) -> Result<std::path::PathBuf, AcceptError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let accepted = AcceptedLoss::prepare(&data.store, &data.audit_keys, &data.path, clock.now()).await?;
@@ -73,7 +73,8 @@ async fn replace(data: &Data, lost: &[Rollback], reason: &str) -> Result<std::pa
         before: json!(null),
         after: json!({ "lost": lost, "reason": reason }),
     };
-    // The lost state must not pass for a newer one when it is put back.
+    // The generations are raised above those of the lost state. Otherwise the lost state would count as newer if it
+    // were restored later.
     let above = accepted.generation_above_loss();
     let raise = async { data.store.raise_generations(above).await.map_err(|error| AcceptError::Record(error.into())) };
     let is_raised = recorded_with(data, accepted.heads(&data.audit_keys)?, clock, change, raise).await?;

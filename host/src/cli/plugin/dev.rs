@@ -1,7 +1,7 @@
-//! `monstrum plugin dev`: a server of the author's own that has the plugin as it was saved last.
+//! `monstrum plugin dev`: runs a server with the last saved version of the author's plugin.
 //!
-//! Every save is built by cargo and reloaded; a version that does not build or load leaves the one before it serving.
-//! What the plugin's calls say is printed as they end.
+//! After every save, cargo builds the plugin and the server reloads it. If a version cannot be built or loaded, the
+//! previous version continues to serve. The log lines of a call are printed when the call ends.
 
 mod build;
 mod watch;
@@ -34,7 +34,7 @@ Examples:
 It starts a server of its own on a free port of 127.0.0.1, builds the plugin on every save, and prints each call with
 its log lines. Ctrl-C ends it.";
 
-/// The names of what is set up for the author.
+/// The name of the resource and of the bot that are created for the author.
 const NAME: &str = "dev";
 
 /// Build and load a plugin on every save, in a server of its own
@@ -84,7 +84,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Builds now, and again whenever something is saved.
+    /// Builds the plugin now and after every save.
     async fn follow(&self) -> Result<(), Failure> {
         let mut watch = Watch::new(&self.dev.dir);
         let mut is_set_up = false;
@@ -97,14 +97,14 @@ impl Session<'_> {
                         is_set_up = true;
                     }
                 }
-                // What is wrong with a save is mended by the next one.
+                // The author corrects a fault with the next save, so the command continues.
                 Err(failure) => drop(failure.report(false)),
             }
             watch.changed().await;
         }
     }
 
-    /// Builds, lays out and loads what is there now; the plugin as the server has it then.
+    /// Builds the plugin, puts it into the plugins folder and loads it. Returns the server's entry of the plugin.
     async fn turn(&self) -> Result<Value, Failure> {
         let source = Source::open(&self.dev.dir)?;
         let component = build::run(&self.dev.dir, self.dev.cargo_component).await?;
@@ -115,7 +115,7 @@ impl Session<'_> {
         if entry["status"] != "needs_approval" {
             return Ok(entry);
         }
-        // An author's own server: what the plugin asks for is what its author has just written.
+        // This is the author's own server, and the author has just written what the plugin asks for, so it is approved.
         for growth in entry["pending"]["grows"].as_array().into_iter().flatten() {
             output::note(&format!("approved: {}", output::plain(&output::cell(growth))));
         }
@@ -123,7 +123,7 @@ impl Session<'_> {
         client.post(&["api", "plugins", name, "approve"], Some(&approval)).await
     }
 
-    /// A resource and a bot that may use all of it, and how to call.
+    /// Creates a resource and a bot that may use all its tools, and prints how to call them.
     async fn set_up(&self, entry: &Value) -> Result<(), Failure> {
         let url = self.bench.url();
         let source = Source::open(&self.dev.dir)?;
@@ -168,7 +168,7 @@ impl Session<'_> {
         output::line(output::plain(&format!("to call a tool:\n  {line}")))
     }
 
-    /// What an earlier run has made in folders that were kept.
+    /// Returns the id of the object that an earlier run created in kept folders.
     async fn existing(&self, collection: &str) -> Result<Option<String>, Failure> {
         let page = self.bench.client().get(&["api", collection], &[("limit", "1000".to_owned())]).await?;
         let items = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -189,7 +189,7 @@ fn tell_entry(entry: &Value) -> Result<(), Failure> {
     output::line(output::plain(&format!("{name} {version} is loaded, {}", output::cell(&entry["digest"]))))
 }
 
-/// Prints a call when it has ended, with the lines that it has logged.
+/// Prints each call when it ends, with its log lines.
 fn print_calls() -> impl Fn(Said) + Send + Sync + 'static {
     let waiting: Mutex<BTreeMap<String, Vec<String>>> = Mutex::default();
     move |said| {
@@ -203,7 +203,7 @@ fn print_calls() -> impl Fn(Said) + Send + Sync + 'static {
                     text.push_str("\n  ");
                     text.push_str(&line.replace('\n', "\n    "));
                 }
-                // The terminal is gone; Ctrl-C still ends the server.
+                // If the output is closed, the server continues until Ctrl-C.
                 drop(output::line(output::plain(&text)));
             }
         }

@@ -1,19 +1,19 @@
-//! Faults of the files that an author writes, shown with the line where they are.
+//! Shows faults in an author's files with the source line.
 
 use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report};
 use monstrum_manifest::ManifestError;
 
 use super::super::output;
 
-/// A source line longer than this says nothing on a screen.
+/// The maximum length of a source line that is shown. A longer line is not readable on a screen.
 const LINE_CHARS_MAX: usize = 300;
 
-/// A fault of a file as a whole, or of a field whose line is not known.
+/// Creates a fault of a whole file, or of a field whose line is unknown.
 pub(super) fn fault(file: String, field: String, message: String) -> ManifestError {
     ManifestError { file, line: None, column: None, field, message }
 }
 
-/// One fault, with its line of `source` where it has one.
+/// Shows a fault, with its line of `source` if the line is known.
 pub(super) fn show(fault: &ManifestError, source: &str) {
     match snippet(fault, source) {
         Some(text) => output::note(text.trim_end()),
@@ -23,7 +23,7 @@ pub(super) fn show(fault: &ManifestError, source: &str) {
 
 fn snippet(fault: &ManifestError, source: &str) -> Option<String> {
     let (line, column) = (fault.line?, fault.column?);
-    // Character by character, so lines and columns stay what they are.
+    // Characters are replaced one by one, so lines and columns do not change.
     let source = output::plain(source);
     let start: usize = source.split_inclusive('\n').take(line.checked_sub(1)?).map(str::len).sum();
     let text = source[start..].lines().next()?;

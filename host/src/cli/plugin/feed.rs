@@ -1,6 +1,6 @@
-//! The log lines of calls while they run, and how each call ended, for an author who watches a plugin.
+//! The log lines and results of calls, for an author who watches a plugin.
 //!
-//! It listens where the server's own log does. Nothing in it is new: parameters, results and secrets are in no event.
+//! The feed receives the same events as the server's log. No event contains parameters, results or secrets.
 
 use std::fmt::Debug;
 
@@ -13,16 +13,16 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Where `executor` writes the lines of plugins.
+/// The target of the events with log lines of plugins, which `executor` emits.
 const LINES: &str = "plugin";
-/// Where `call` tells how a call ended.
+/// The target of the events about ended calls, which `call` emits.
 const CALLS: &str = "monstrum_core::call";
 const ENDED: &str = "call ended";
 
-/// Something that a call has said.
+/// An event of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// A line of the plugin's log, without secrets.
+    /// A log line of the plugin, without secrets.
     Line {
         call: String,
         text: String,
@@ -36,11 +36,11 @@ pub(super) enum Said {
     },
 }
 
-/// Has `hear` told everything that calls say from now on. The process has one feed.
+/// Passes all events of calls to `hear` from now on. A process can have only one feed.
 pub(super) fn install(hear: impl Fn(Said) + Send + Sync + 'static) {
     let heard = Targets::new().with_target(LINES, Level::DEBUG).with_target(CALLS, Level::DEBUG);
     let layer = Feed { hear }.with_filter(heard);
-    // Only where this process had a subscriber before, and this one has no use for two.
+    // This fails only if the process already has a subscriber. The command installs just one.
     drop(tracing_subscriber::registry().with(layer).try_init());
 }
 
@@ -69,7 +69,7 @@ impl Visit for Fields {
     }
 }
 
-/// Which call a span is of.
+/// The call of a span.
 struct CallNames {
     call: String,
     tool: String,

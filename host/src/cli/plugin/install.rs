@@ -1,7 +1,8 @@
-//! `monstrum plugin install`: a package that lies here, or one of the server's registry by its name.
+//! `monstrum plugin install`: installs a package from a local file, or from the server's registry by its name.
 //!
-//! The server takes signed packages only, by keys that it trusts. Who may write the plugins folder could put anything
-//! there by hand; `--allow-unsigned` does that for them, with the checks of a start, and is never asked of the server.
+//! The server accepts only packages with the signature of a trusted key. `--allow-unsigned` does not use the API: it
+//! writes into the plugins folder, which a user with write access could also do by hand, after the checks that a server
+//! makes.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use monstrum_core::plugins::folder::staging::Staged;
 use monstrum_core::plugins::folder::{MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir};
 use monstrum_core::plugins::packages;
 
-/// What is sent at a time: often enough for the bar to move.
+/// The size of a chunk of the upload. The progress bar moves after each chunk.
 const CHUNK_BYTES: usize = 64 << 10;
 
 const EXAMPLES: &str = "\
@@ -82,7 +83,7 @@ impl Install {
         }
     }
 
-    /// Sends the package with the signature that lies beside it.
+    /// Sends the package and its signature file to the server.
     async fn upload(&self, options: &Options) -> Result<ExitCode, Failure> {
         let file = Path::new(&self.what);
         let package = read(file, PACKAGE_BYTES_MAX, "is the name right?")?;
@@ -106,7 +107,7 @@ impl Install {
         show_loaded(&output::cell(&entry["name"]), &entry, options.json)
     }
 
-    /// Puts the package in place by hand, as it were.
+    /// Writes the package into the plugins folder and asks the server to load it.
     async fn place(&self, options: &Options) -> Result<ExitCode, Failure> {
         let file = Path::new(&self.what);
         let package = read(file, PACKAGE_BYTES_MAX, "is the name right?")?;
@@ -128,7 +129,8 @@ impl Install {
         let failed = |error: &dyn std::error::Error| {
             Failure::of("the package cannot be put in place; what was there is as it was", error, hint)
         };
-        // First as a folder of the same name where it does no harm: what would not load is not put in place.
+        // The package is first unpacked into a temporary folder and checked. A plugin that would not load is not
+        // installed.
         let trial = tempfile::tempdir().map_err(|error| failed(&error))?;
         let staged = Staged::write(trial.path(), &manifest.name, &files).map_err(|error| failed(&error))?;
         staged.put_in_place(&manifest.name).map_err(|error| failed(&error))?;
@@ -146,7 +148,7 @@ impl Install {
     }
 }
 
-/// The server reports the plugin of its own folder, which need not be the folder that was written to.
+/// Checks that the server has loaded this plugin. The server may use another plugins folder than the one written to.
 fn check_is_this(entry: &Value, manifest: &Manifest, component: Option<&str>, folder: &Path) -> Result<(), Failure> {
     let version = manifest.version.to_string();
     let is_this = |loaded: &Value| loaded["version"] == version && loaded["digest"].as_str() == component;
@@ -163,7 +165,7 @@ fn check_is_this(entry: &Value, manifest: &Manifest, component: Option<&str>, fo
     Err(Failure::new(message, hint))
 }
 
-/// Asks the server to install a plugin of its registry; what became of it.
+/// Asks the server to install a plugin from its registry. Returns the server's entry of the plugin.
 pub(super) async fn named(
     client: &Client,
     name: &str,
@@ -186,7 +188,7 @@ pub(super) async fn named(
     entry
 }
 
-/// What is in the folder is what a server would start from.
+/// Rejects a package that is older than the version in the plugins folder.
 fn check_not_older(plugins_dir: &Path, manifest: &Manifest) -> Result<(), Failure> {
     let there = std::path::absolute(plugins_dir.join(manifest.name.as_str())).ok();
     let text = there.and_then(|path| PluginFolder::open(&path).ok()?.text(MANIFEST, MANIFEST_BYTES_MAX).ok());
@@ -215,7 +217,7 @@ fn read(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>, Failure> {
     Ok(content)
 }
 
-/// Seen on a terminal only.
+/// Creates a progress bar, which is shown only on a terminal.
 fn bar(bytes: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
     let template = "{wide_bar} {bytes}/{total_bytes} {eta}";

@@ -1,4 +1,4 @@
-//! `monstrum plugin new`: a folder with a plugin that builds, and passes its own tests, as it is.
+//! `monstrum plugin new`: creates the folder of a plugin, which builds and passes its tests without changes.
 
 mod files;
 
@@ -24,11 +24,11 @@ README.md has the commands that build and test it.";
 
 const HINT_NAME: &str = "take a name such as weather or acme-tickets";
 
-/// What the README says of the copy of the SDK.
+/// The README's line about the copy of the SDK.
 const VENDORED: &str =
     "| `sdk/`, `wit/` | the SDK and the contract with the host, as of the `monstrum` that made this folder |\n";
 
-/// Names that cargo or rustc keep for themselves: keywords, and the crates that every plugin is built with.
+/// Names that cargo or rustc reserve: keywords, and the crates that every plugin depends on.
 const TAKEN: [&str; 41] = [
     "abstract",
     "alloc",
@@ -108,7 +108,7 @@ impl New {
     }
 }
 
-/// The SDK's folder as cargo shall find it from anywhere.
+/// Returns the absolute path of the SDK's folder. Fails if the folder is not the crate monstrum-sdk.
 fn checkout(sdk: &Path) -> Result<String, Failure> {
     let hint = "--sdk names the folder sdk-guest of a Monstrum checkout";
     let fail = |error: &dyn std::error::Error| {
@@ -117,14 +117,14 @@ fn checkout(sdk: &Path) -> Result<String, Failure> {
     let manifest = std::fs::read_to_string(sdk.join("Cargo.toml")).map_err(|error| fail(&error))?;
     let whole = sdk.canonicalize().map_err(|error| fail(&error))?;
     let is_named = manifest.lines().any(|line| line.trim() == "name = \"monstrum-sdk\"");
-    // The text goes into a TOML string.
+    // The path becomes part of a TOML string, so it must not need escapes.
     match whole.to_str().filter(|path| is_named && !path.contains(['"', '\\', '\n'])) {
         Some(path) => Ok(path.to_owned()),
         None => Err(Failure::new(format!("{} is not the crate monstrum-sdk", sdk.display()), hint)),
     }
 }
 
-/// Every file, with its text. The manifest among them is one that a server would load.
+/// Returns every file with its text. Fails if a server would reject the manifest with this name.
 fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, Failure> {
     if TAKEN.contains(&name.as_str()) {
         return Err(Failure::new(format!("no crate can be called `{name}`, and so no plugin"), HINT_NAME));
@@ -157,7 +157,7 @@ fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, 
         all.extend(files::sdk_sources().into_iter().map(|(path, text)| (path, text.to_owned())));
     }
     let manifest = all.iter().find(|(path, _)| path == MANIFEST).map(|(_, text)| text.as_str()).unwrap_or_default();
-    // Reserved names, and beginnings of tool names that belong to the platform.
+    // This rejects reserved names, and names that would give tools a prefix of the platform.
     match monstrum_manifest::parse(MANIFEST, manifest) {
         Ok(_) => Ok(all),
         Err(errors) => Err(errors
@@ -169,7 +169,7 @@ fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, 
     }
 }
 
-/// Writes the files beside `folder` first and moves them there when all are written.
+/// Writes the files into a temporary folder in `parent` and renames it to `folder` when all files are written.
 fn place(parent: &Path, folder: &Path, files: &[(String, String)]) -> Result<(), Failure> {
     make_dir(parent)?;
     let hint = "take another name, or another place with --dir";
@@ -180,7 +180,7 @@ fn place(parent: &Path, folder: &Path, files: &[(String, String)]) -> Result<(),
     for (path, text) in files {
         write(&new.join(path), text.as_bytes())?;
     }
-    // It replaces an empty folder, and nothing else.
+    // A rename replaces an empty folder and fails if anything else exists.
     match std::fs::rename(&new, folder) {
         Ok(()) => Ok(()),
         Err(_) if folder.symlink_metadata().is_ok() => {

@@ -1,4 +1,4 @@
-//! `monstrum plugin pack`: a signed package of a plugin's folder. What would not load is not packed.
+//! `monstrum plugin pack`: creates a signed package of a plugin's folder. A plugin that would not load is not packed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use monstrum_core::plugins::folder::{
     COMPONENT_BYTES_MAX, FolderError, ICON_BYTES_MAX, LOCALE_BYTES_MAX, MANIFEST_BYTES_MAX, PluginFolder,
 };
 
-/// Texts for people that go along, where they are there.
+/// Texts for people, which a package includes if they exist.
 const TEXTS: [&str; 6] = ["README.md", "CHANGELOG.md", "LICENSE", "LICENSE.txt", "LICENSE-MIT", "LICENSE-APACHE"];
 
 const EXAMPLES: &str = "\
@@ -62,7 +62,7 @@ impl Pack {
         write(&out, &package)?;
         let public_key = key.public().to_string();
         let mut trust = format!("monstrum trust add {public_key} --name {name}");
-        // Trust in the name counts for a type of the same name.
+        // Trust in a name includes the resource type of the same name.
         let by_name = TrustedTypes { key: public_key.clone(), globs: vec![name.to_string()] };
         let type_id = &manifest.resource_type.id;
         if !by_name.include(type_id) {
@@ -91,7 +91,7 @@ impl Pack {
     }
 }
 
-/// What of a folder goes into its package: what the contract knows, never what else lies about.
+/// Returns the files of a folder that its package includes. Files that the plugin format does not define are left out.
 fn files(dir: &Path, manifest: &Manifest) -> Result<BTreeMap<String, Vec<u8>>, FolderError> {
     let whole = std::path::absolute(dir).map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
     let folder = PluginFolder::open(&whole)?;

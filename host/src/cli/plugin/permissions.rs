@@ -1,4 +1,4 @@
-//! What a plugin may do once it serves, read from its manifest, for the person who decides.
+//! Summarizes the permissions that a plugin's manifest asks for, for the operator who approves the plugin.
 
 use monstrum_guardian::match_glob;
 use monstrum_manifest::{
@@ -13,41 +13,41 @@ use super::super::output;
 use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::{Plugin, Tool};
 
-/// The summary. Where the operator's configuration decides, it is that of a resource with the manifest's defaults.
+/// The summary. Values that depend on the configuration of a resource are those of the manifest's defaults.
 #[derive(Serialize)]
 pub(super) struct Permissions {
     resource_type: ResourceTypeId,
     capabilities: Vec<Capability>,
-    /// Globs over tools of other plugins.
+    /// Globs of the tools of other plugins that the plugin may call.
     calls: Vec<String>,
-    /// What a root key may call beside the tools.
+    /// The platform functions, which only a root key may call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     functions: Vec<String>,
     egress: Egress,
     credentials: Vec<Credential>,
     tools: Vec<ToolPermission>,
-    /// The tools whose parameters no dimension can bound.
+    /// The tools whose parameters no dimension can constrain.
     unconstrained_tools: Vec<ToolName>,
     limits: Limits,
 }
 
 #[derive(Serialize)]
 struct Egress {
-    /// The default of `api_base`; an operator may set another.
+    /// The default of `api_base`. An operator may set another value if `configurable` is true.
     api_base: Option<String>,
-    /// Whether the resource's configuration says where `api_base` is.
+    /// Whether the resource's configuration can set `api_base`.
     configurable: bool,
     origins: Vec<OriginPattern>,
     follow_redirects: u8,
 }
 
-/// How a credential leaves, and to whom.
+/// How a credential is added to requests, and which origins may receive it.
 #[derive(Serialize)]
 struct Credential {
     method: AuthKind,
     secret_fields: Vec<String>,
     inject: Vec<InjectRule>,
-    /// Null: wherever the operator says that `api_base` is.
+    /// The origins that may receive the credential; null is the origin of the `api_base` that the operator sets.
     audience: Option<Vec<OriginPattern>>,
 }
 
@@ -55,9 +55,9 @@ struct Credential {
 struct ToolPermission {
     name: ToolName,
     operation: String,
-    /// The dimensions that check its parameters.
+    /// The dimensions that check the tool's parameters.
     dimensions: Vec<String>,
-    /// The dimensions that deny it as soon as a binding constrains them.
+    /// The dimensions that deny the tool when a binding constrains them.
     denied_by: Vec<String>,
 }
 
@@ -103,7 +103,7 @@ impl Permissions {
         }
     }
 
-    /// For people.
+    /// Prints the summary for people.
     pub(super) fn show(&self) -> Result<(), Failure> {
         let credentials: Vec<String> = self.credentials.iter().map(Credential::sentence).collect();
         let Limits { fuel, memory_mib, timeout_s } = self.limits;
@@ -138,12 +138,12 @@ fn words(all: impl Iterator<Item = String>) -> String {
     if all.is_empty() { NOTHING.to_owned() } else { all.join(", ") }
 }
 
-/// A word of the manifest's own spelling.
+/// Returns a value as the manifest spells it.
 fn word(value: &impl Serialize) -> String {
     output::cell(&serde_json::to_value(value).expect("a word of the manifest is a JSON string"))
 }
 
-/// The configuration of a resource that sets nothing.
+/// Returns the configuration of a resource that sets no field.
 fn defaults(manifest: &Manifest) -> Map<String, Value> {
     let optional: Vec<_> =
         manifest.resource_type.config_schema.iter().filter(|field| field.default.is_some()).cloned().collect();

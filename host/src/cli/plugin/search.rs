@@ -1,4 +1,4 @@
-//! `monstrum plugin search`: what the server's registry has.
+//! `monstrum plugin search`: searches the server's registry.
 
 use std::process::ExitCode;
 

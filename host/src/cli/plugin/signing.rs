@@ -1,4 +1,4 @@
-//! The key with which this user signs packages: made on first use, readable by this user only.
+//! The user's key for signing packages. It is created on first use and only its owner can read it.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,11 +12,11 @@ use super::super::failure::Failure;
 use super::super::output;
 use crate::config;
 
-/// A key's text is far shorter.
+/// The maximum size of a key file. The text of a key is far shorter.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 const HINT: &str = "--key-file names another file";
 
-/// The key in `path` or, without one, in the user's own settings.
+/// Reads or creates the key in `path` or, without a path, in the user's settings folder.
 pub(super) fn key(path: Option<&Path>) -> Result<SigningKey, Failure> {
     let path = path.map(Path::to_owned).or_else(default_path).ok_or_else(|| {
         Failure::new("there is no place for a signing key: this user has no home", "name a file with --key-file")
@@ -53,7 +53,7 @@ fn make(path: &Path) -> Result<SigningKey, Failure> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| failed(&error))?;
     }
-    // Never over a key that another process has made meanwhile.
+    // This must not overwrite a key that another process has created meanwhile.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| {
         file.write_all(key.to_text().expose().as_bytes())?;

@@ -1,5 +1,5 @@
-//! The folder in which an author works: the manifest, translations and built component of a plugin among its sources.
-//! What a server takes of it is laid out as a plugins folder wants it.
+//! An author's folder, which contains the manifest, translations and built component of a plugin beside its sources.
+//! This module copies the files that a server loads into a plugins folder.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use monstrum_core::plugins::folder::{COMPONENT_BYTES_MAX, LOCALE_BYTES_MAX, MANI
 
 const HINT_FILE: &str = "is DIR the folder of your plugin, and may you read what is in it?";
 
-/// An author's folder whose manifest is right.
+/// An author's folder with a valid manifest.
 pub(super) struct Source {
     dir: PathBuf,
     pub(super) manifest: Manifest,
@@ -22,7 +22,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads the manifest; its faults are shown.
+    /// Reads the manifest and shows its faults.
     pub(super) fn open(dir: &Path) -> Result<Source, Failure> {
         let path = dir.join(MANIFEST);
         let bytes = read(&path, MANIFEST_BYTES_MAX)?;
@@ -40,12 +40,12 @@ impl Source {
         }
     }
 
-    /// Where the manifest says the component is.
+    /// Returns the path of the component in the manifest.
     pub(super) fn component(&self) -> PathBuf {
         self.dir.join(&self.manifest.executor.component)
     }
 
-    /// A component that cargo has built after the one that the manifest names was put there.
+    /// Returns the component that cargo built, if it is newer than the component at the manifest's path.
     pub(super) fn newer_build(&self) -> Option<PathBuf> {
         let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
         let present = modified(&self.component());
@@ -55,7 +55,7 @@ impl Source {
         built.into_iter().filter(|path| modified(path) > present).max_by_key(|path| modified(path))
     }
 
-    /// Puts the plugin with `component` into the plugins folder `plugins`, whole or not at all.
+    /// Copies the plugin with `component` into the plugins folder `plugins`, completely or not at all.
     pub(super) fn lay_out(&self, component: &Path, plugins: &Path) -> Result<(), Failure> {
         let name = self.manifest.name.as_str();
         let (target, staging) = (plugins.join(name), plugins.join(format!(".{name}.new")));
@@ -99,17 +99,17 @@ fn cannot_write(path: &Path, error: &dyn std::error::Error) -> Failure {
     )
 }
 
-/// Writes a file that others may not write, independent of the umask: a server refuses any other.
+/// Writes a file that only its owner can write, independent of the umask. A server rejects files that others can write.
 pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
     make_dir(path.parent().expect("a file lies in a folder"))?;
     let put = fs::write(path, content).and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o644)));
     put.map_err(|error| cannot_write(path, &error))
 }
 
-/// Makes a folder and those around it that are missing, none of which others may write.
+/// Creates a folder and its missing parents, which only their owner can write.
 pub(super) fn make_dir(folder: &Path) -> Result<(), Failure> {
     let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
-    // The empty path is the working folder, which is there.
+    // The empty path is the working directory, which exists.
     for folder in missing.into_iter().rev().filter(|folder| !folder.as_os_str().is_empty()) {
         let made = fs::create_dir(folder).and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)));
         made.map_err(|error| cannot_write(folder, &error))?;

@@ -1,5 +1,5 @@
-//! `monstrum plugin test`: runs the cases of a plugin with its real component under the real host. What is replaced is
-//! the network behind egress, and nothing else.
+//! `monstrum plugin test`: runs the test cases of a plugin with its real component in the real host. Only the network
+//! behind egress is replaced.
 
 mod case;
 mod compare;
@@ -26,10 +26,10 @@ use case::{Case, Expected, Found};
 use compare::{Closeness, differences};
 use upstream::{EveryName, Upstream};
 
-/// The lines of log that calls have written, by call.
+/// The log lines of calls, by call.
 type Log = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
 
-/// How a case went. Nothing in it is secret.
+/// The result of a case. It contains no secrets.
 struct Report {
     file: String,
     description: String,
@@ -78,7 +78,7 @@ fn not_built(source: &Source) -> Failure {
     Failure::new(format!("the component {} is not there", component.display()), hint)
 }
 
-/// What every case runs on.
+/// The server, upstream and plugin that all cases use.
 struct Rig<'a> {
     bench: &'a Workbench,
     upstream: &'a Upstream,
@@ -125,7 +125,8 @@ impl Rig<'_> {
         }
     }
 
-    /// Sets the case up as an operator would, and makes the call as a bot's program would.
+    /// Creates the resource, credential and binding of the case as an operator would, then calls the tool as a bot
+    /// would.
     async fn call(&self, name: &str, case: &Case) -> Result<Value, Failure> {
         let (bench, resource) = (self.bench, &case.resource);
         let body = json!({
@@ -145,7 +146,7 @@ impl Rig<'_> {
         bench.client().post(&["api", "bots", &bot, "tools", &case.tool, "call"], Some(&call)).await
     }
 
-    /// The case's own, or the first of the manifest that a person fills in.
+    /// Returns the authentication method of the case, or the first one in the manifest whose fields a person fills in.
     fn auth_method(&self, case: &Case) -> Value {
         let by_hand = |method: &&AuthMethod| {
             matches!(method.method, AuthKind::ApiKey | AuthKind::Token | AuthKind::SshKey | AuthKind::Basic)
@@ -157,7 +158,7 @@ impl Rig<'_> {
         }
     }
 
-    /// The values of the case that stand for secrets. A field that the manifest does not know may be one.
+    /// Returns the secret values of the case. A field that the manifest does not declare counts as secret.
     fn secrets(&self, case: &Case) -> Vec<Secret> {
         let resource_type = &self.manifest.resource_type;
         let wanted = self.auth_method(case);
@@ -173,7 +174,7 @@ impl Rig<'_> {
 impl case::Grant {
     fn binding(&self) -> Value {
         let operations = self.allowed_operations.clone();
-        // Where nothing is said, the case is not about permissions.
+        // Without either list, the case does not test permissions, so everything is allowed.
         let operations = operations.or_else(|| self.allowed_tools.is_none().then(|| vec!["*".to_owned()]));
         let mut permissions = json!({});
         if let Some(operations) = operations {
@@ -191,7 +192,7 @@ impl case::Grant {
 }
 
 impl Expected {
-    /// Where `answer` is not what was expected.
+    /// Returns the differences between `answer` and the expected answer.
     fn faults(&self, answer: &Value) -> Vec<String> {
         let mut faults = Vec::new();
         let words = [
@@ -203,7 +204,7 @@ impl Expected {
             let Some(expected) = expected else { continue };
             faults.extend(differences(name, &json!(expected), &answer[name], Closeness::Same));
         }
-        // Why it ended otherwise is what its author wants to know.
+        // The message explains the unexpected status.
         if answer["status"] != self.status.as_str() && answer["message"].is_string() {
             faults.push(format!("message: {} ({})", output::cell(&answer["message"]), output::cell(&answer["code"])));
         }
@@ -246,7 +247,7 @@ impl Report {
         })
     }
 
-    /// A line where all is well; else what is not, and what the plugin said meanwhile.
+    /// Prints one line for a passed case. For a failed case, also prints its faults and the plugin's log lines.
     fn show(&self) -> Result<(), Failure> {
         let word = if self.faults.is_empty() { "ok  " } else { "FAIL" };
         let mut text = format!("{word} {} ({} ms)", self.file, self.duration_ms);

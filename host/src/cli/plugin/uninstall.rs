@@ -1,4 +1,4 @@
-//! `monstrum plugin uninstall`.
+//! `monstrum plugin uninstall`: removes a plugin from the server.
 
 use std::process::ExitCode;
 

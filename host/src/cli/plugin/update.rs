@@ -1,4 +1,4 @@
-//! `monstrum plugin update`: what is installed, to the newest version in the registry.
+//! `monstrum plugin update`: updates installed plugins to the newest version in the registry.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ impl Update {
                 }
                 continue;
             };
-            // What waits for approval is installed already.
+            // A version that waits for approval is already installed.
             let present = [&entry["pending"]["version"], &entry["version"]].into_iter().find_map(version);
             if present.is_some_and(|present| present.cmp_precedence(&newest).is_ge()) {
                 continue;

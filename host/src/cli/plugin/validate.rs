@@ -1,5 +1,5 @@
-//! `monstrum plugin validate`: checks a folder as the server would, shows each fault where it is, and says what the
-//! plugin may do once it serves.
+//! `monstrum plugin validate`: checks a folder as the server would, shows each fault with its line, and summarizes the
+//! permissions of the plugin.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,16 +16,16 @@ use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 use monstrum_core::plugins::{self, LoadError};
 
-/// What was found in a folder.
+/// The faults in a folder.
 struct Findings {
-    /// The manifest's text, for the lines that are shown.
+    /// The text of the manifest, whose lines are shown.
     source: String,
     faults: Vec<ManifestError>,
-    /// The component is not there: it was not built, or not put in its place.
+    /// Whether the component is missing, because it was not built or not copied to its path.
     is_unbuilt: bool,
 }
 
-/// Checks `dir`.
+/// Checks `dir` and prints the result.
 pub(super) async fn run(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
     match check(dir).await? {
         Ok(plugin) => {
@@ -40,12 +40,12 @@ pub(super) async fn run(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The plugin of a folder, for commands that go on with one that is right.
+/// Checks `dir` and returns its plugin, for commands that need a valid plugin.
 pub(super) async fn valid(dir: &Path) -> Result<plugins::Plugin, Failure> {
     check(dir).await?.map_err(|findings| refusal(dir, &findings))
 }
 
-/// Shows what is wrong, and fails.
+/// Shows the faults and returns the failure.
 fn refusal(dir: &Path, findings: &Findings) -> Failure {
     for fault in &findings.faults {
         show(fault, &findings.source);
@@ -64,7 +64,7 @@ fn refusal(dir: &Path, findings: &Findings) -> Failure {
     Failure::new(message, hint)
 }
 
-/// The plugin as the server would have it, or everything that is wrong with it.
+/// Returns the plugin as the server would load it, or all its faults.
 async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure> {
     let cannot_check = |error: &dyn std::error::Error| {
         Failure::of("the component cannot be checked on this machine", error, "is there room in the temporary folder?")
@@ -75,7 +75,7 @@ async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure>
         None => return Ok(Err(findings)),
     };
     let cache = tempfile::tempdir().map_err(|error| cannot_check(&error))?;
-    // The cache lives as long as this command, so its key guards nothing.
+    // The cache exists only while this command runs, so its key needs no secrecy.
     let options = RuntimeOptions { cache_dir: cache.path().join("cache"), cache_mac_key: [0; 32] };
     let runtime = Runtime::new(options).map_err(|error| cannot_check(&error))?;
     let Read { manifest, locales, component } = read;
@@ -89,14 +89,14 @@ async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure>
     }
 }
 
-/// The files of a folder whose manifest is right.
+/// The files of a folder with a valid manifest.
 struct Read {
     manifest: Manifest,
     locales: std::collections::BTreeMap<String, String>,
     component: Vec<u8>,
 }
 
-/// Reads everything, so that faults of several files are told at once.
+/// Reads all files, so that the faults of several files are reported together.
 fn read(dir: &Path, findings: &mut Findings) -> Option<Read> {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let folder = match PluginFolder::open(&whole) {
@@ -153,7 +153,7 @@ fn file(dir: &Path, name: &str) -> String {
 fn of_folder(dir: &Path, name: &str, error: &FolderError) -> ManifestError {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let mut message = error.to_string();
-    // The file is already named as the user named it.
+    // The fault already names the file with the user's path, so the absolute path is removed.
     if let Some(rest) = message.strip_prefix(&file(&whole, name)) {
         message = rest.trim_start().to_owned();
     }

@@ -1,5 +1,5 @@
-//! A server of one's own, in this process and on a free port of the loopback interface, for as long as a command runs.
-//! It is the server that `monstrum serve` starts, with folders of its own.
+//! A server in the process of a command, on a free port of the loopback interface. It is the same server that
+//! `monstrum serve` starts, with separate folders.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,15 @@ use super::source::make_dir;
 use crate::boot::{self, ADMIN_KEY_FILE, Outside, Running};
 use crate::config::{ServeFlags, Settings};
 
-/// The folders of such a server.
+/// The folders of the server.
 pub(super) struct Home {
     path: PathBuf,
-    /// Removed with this value, unless the user asked to keep it.
+    /// The temporary folder, which is deleted when this value is dropped; `None` if the user asked to keep the folder.
     _temporary: Option<TempDir>,
 }
 
 impl Home {
-    /// A folder that is gone afterwards.
+    /// Creates a temporary folder.
     pub(super) fn temporary() -> Result<Home, Failure> {
         let folder = tempfile::Builder::new().prefix("monstrum-").tempdir();
         let folder = folder.map_err(|error| {
@@ -32,37 +32,37 @@ impl Home {
         Ok(Home { path: folder.path().to_owned(), _temporary: Some(folder) })
     }
 
-    /// A folder that stays.
+    /// Uses a folder that is not deleted.
     pub(super) fn kept(path: &Path) -> Home {
         Home { path: path.to_owned(), _temporary: None }
     }
 
-    /// Where the server finds its plugins.
+    /// Returns the server's plugins folder.
     pub(super) fn plugins_dir(&self) -> PathBuf {
         self.path.join("plugins")
     }
 
-    /// Where the root key is, once a server has started here.
+    /// Returns the path of the root key, which exists after a server has started with these folders.
     pub(super) fn key_file(&self) -> PathBuf {
         self.path.join("data").join(ADMIN_KEY_FILE)
     }
 }
 
-/// A running server and a client that holds its root key.
+/// A running server and a client with its root key.
 pub(super) struct Workbench {
     running: Running,
     client: Client,
 }
 
 impl Workbench {
-    /// Starts a server whose plugins go out by `egress`.
+    /// Starts a server whose egress has the options `egress`.
     pub(super) async fn start(home: &Home, egress: EgressOptions) -> Result<Workbench, Failure> {
         make_dir(&home.plugins_dir())?;
         let flags = ServeFlags {
             listen: Some(([127, 0, 0, 1], 0).into()),
             data_dir: Some(home.path.join("data")),
             plugins_dir: Some(home.plugins_dir()),
-            // The command says itself when there is something to load.
+            // The command requests each reload itself.
             watch_plugins: Some(false),
             ..ServeFlags::default()
         };
@@ -83,29 +83,29 @@ impl Workbench {
         Ok(Workbench { client: Client::new(&options)?, running })
     }
 
-    /// Where it listens.
+    /// Returns the URL of the server.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.running.address)
     }
 
-    /// Its API, with the root key.
+    /// Returns the client of the server's API, which uses the root key.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Ends it as Ctrl-C ends a server.
+    /// Stops the server in the same way as Ctrl-C.
     pub(super) async fn stop(self) {
         self.running.stop_handle().cancel();
         self.running.stopped().await;
     }
 
-    /// The id of what POST to `path` makes of `body`.
+    /// Sends `body` by POST to `path` and returns the id of the created object.
     pub(super) async fn made(&self, path: &[&str], body: &Value) -> Result<String, Failure> {
         let made = self.client.post(path, Some(body)).await?;
         Ok(made["id"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// A bot of this name, bound to `resource` by `binding`.
+    /// Creates a bot with this name, bound to `resource` by `binding`.
     pub(super) async fn bot(&self, name: &str, resource: &str, mut binding: Value) -> Result<String, Failure> {
         let bot = self.made(&["api", "bots"], &json!({ "name": name })).await?;
         binding["resource_id"] = resource.into();

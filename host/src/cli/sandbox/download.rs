@@ -1,4 +1,4 @@
-//! `monstrum sandbox download`: a file or a folder of a sandbox, whole or not at all.
+//! `monstrum sandbox download`: downloads a file or a folder of a sandbox, completely or not at all.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ Examples:
 
 A folder comes as a ZIP. The file is there when all of it has come, and not before.";
 
-/// The server says nothing for longer only when it is gone.
+/// The time limit for each chunk. A server that sends nothing for longer is gone.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// Download a file or a folder of a sandbox
@@ -55,7 +55,7 @@ impl Download {
         }
         let bytes = save(client, answer, &file, is_named).await.map_err(|fault| match fault {
             DownloadError::Server(failure) => failure,
-            // It came while the download did.
+            // The file was created during the download.
             DownloadError::File(error) if !is_named && error.kind() == std::io::ErrorKind::AlreadyExists => {
                 taken(&file)
             }
@@ -83,14 +83,14 @@ impl From<std::io::Error> for DownloadError {
     }
 }
 
-/// The last name of the path, which cannot lead out of this folder.
+/// Returns the last component of the path. It cannot name a file outside the working directory.
 fn default_name(path: &str, is_folder: bool) -> PathBuf {
     let mut names = path.split('/').filter(|name| !matches!(*name, "" | "." | ".."));
     let name = output::plain(names.next_back().unwrap_or("workspace")).replace('\n', "_");
     PathBuf::from(if is_folder { format!("{name}.zip") } else { name })
 }
 
-/// A file name that the user has not given never overwrites a file.
+/// The failure for an existing file. Only a file name from the user may overwrite a file.
 fn taken(file: &Path) -> Failure {
     let message = format!("{} is there already", output::plain(&file.display().to_string()));
     Failure::new(message, "name another with --output, or this one to write over it")
@@ -117,7 +117,7 @@ async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool
     Ok(bytes)
 }
 
-/// Seen on a terminal only.
+/// Creates a progress bar, which is shown only on a terminal.
 fn bar(bytes: Option<u64>) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
     let template =

@@ -1,5 +1,5 @@
-//! `monstrum sandbox doctor` and `template`: whether this machine can have sandboxes, and what they are made of. Neither
-//! needs a server.
+//! `monstrum sandbox doctor` and `template`: check whether this machine can run sandboxes, and build their template.
+//! Neither needs a server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

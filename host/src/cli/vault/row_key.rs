@@ -1,4 +1,4 @@
-//! `monstrum vault rotate --row-key`: a fresh key for every row that carries a MAC.
+//! `monstrum vault rotate --row-key`: rotates the row key, which authenticates rows with a MAC.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const RUNNING: &str = "stop every server of this database first";
 
 pub(super) async fn run(options: &Options, folder: FolderFlags) -> Result<ExitCode, Failure> {
     let settings = options.settings(folder)?;
-    // Asked before the database is opened, for afterwards there are connections of our own.
+    // This comes before the database is opened, because this process's own connections would count afterwards.
     let servers = connections_of_servers(&settings).await;
     let data = folder::open(&settings, RUNNING).await?;
     if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {

@@ -1,4 +1,4 @@
-//! `monstrum vault seal`: an operator looks at the rows of a database that permit something, and seals them as they are.
+//! `monstrum vault seal`: shows an operator the rows of a database that grant permissions, and seals them as they are.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use monstrum_core::audit::{HEADS_FILE, rows_were_sealed};
 use monstrum_core::policy::row_seals::{ROW_KEY, RowSeals};
 
 const RUNNING: &str = "stop every server of this database first";
-/// So much of the hash of a key tells it from another one.
+/// The number of hexadecimal digits shown of a key's hash, enough to distinguish keys.
 const HASH_DIGITS: usize = 12;
 const AGAIN: &str = "nothing was changed; run it again when the database can be used";
 
@@ -53,7 +53,7 @@ impl Seal {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let Seal { scope, delete, yes, folder } = self;
         let settings = options.settings(folder)?;
-        // Asked before the database is opened, for afterwards there are connections of our own.
+        // This comes before the database is opened, because this process's own connections would count afterwards.
         let servers = connections_of_servers(&settings).await;
         let data = folder::open_unsealed(&settings, RUNNING).await?;
         if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
@@ -92,7 +92,8 @@ async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Without its seals a database looks like one from before authenticated rows. A head that was signed since tells them apart.
+/// Rejects a database whose seals were deleted. Without seals it looks like a database from before authenticated rows,
+/// but its signed heads show that its rows were sealed.
 async fn refuse_where_sealed_before(data: &Unsealed) -> Result<(), Failure> {
     let keys = data.audit_keys().await;
     let keys = keys.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
@@ -138,7 +139,7 @@ async fn seal_scope(
     delete: &[String],
     yes: bool,
 ) -> Result<ExitCode, Failure> {
-    // A database that is older than its heads is refused: an operator cannot see in its rows what is missing.
+    // This rejects a database that is older than its heads, because its rows do not show an operator what is missing.
     let opened = data.with_rows(settings, &SystemClock).await;
     let data = opened.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
     let scope = scope_called(&data.store, scope).await?;
@@ -180,7 +181,7 @@ fn show_rows(rows: &[ScopeRow], deleted: &[monstrum_store::RowName]) -> Result<(
     output::table(&["", "ROW", "CONTENT"], rows.iter().map(row).collect())
 }
 
-/// The scope that goes by `text`: `instance`, or the name or id of a workspace.
+/// Returns the scope that `text` names: `instance`, or the name or id of a workspace.
 async fn scope_called(store: &Store, text: &str) -> Result<Scope, Failure> {
     if text == Scope::Instance.to_string() {
         return Ok(Scope::Instance);
@@ -221,7 +222,7 @@ async fn record_in_audit(data: Unsealed, settings: &Settings, object: &str, afte
     Ok(())
 }
 
-/// Writes a row of the audit that says what was sealed.
+/// Records in the audit what was sealed.
 async fn audit(data: &Data, object: &str, after: Value) -> Result<(), Failure> {
     let hint = "the rows are sealed, and the audit does not say so yet; see that its files can be written";
     let change = sealing(object, after);

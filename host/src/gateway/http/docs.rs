@@ -1,5 +1,5 @@
-//! The description of the API and its page. Both need a key unless `--public-docs` makes them public: a browser sends no
-//! key by itself, so that setting is needed to open the page in a browser.
+//! The description of the API and its page. Both need a key unless `--public-docs` makes them public. Browsers do not
+//! send a key, so opening the page in a browser needs that setting.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,11 +19,12 @@ use crate::gateway::http::state::HttpState;
 
 const DESCRIPTION_PATH: &str = "/api/openapi.json";
 
-/// The page runs its own scripts and speaks to this server, and that is all. It sets styles on its elements.
+/// The Content-Security-Policy of the page. The page may run its own scripts, connect to this server and set styles on
+/// its elements, and nothing else.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What the description says besides the routes.
+/// The parts of the description other than the routes.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -68,7 +69,7 @@ impl Modify for Bearer {
     }
 }
 
-/// The OpenAPI 3.1 description of every route, as JSON.
+/// Returns the OpenAPI 3.1 description of every route, as JSON.
 pub fn description() -> String {
     let (_, mut openapi) = crate::gateway::api().split_for_parts();
     name_operations(&mut openapi);
@@ -76,7 +77,8 @@ pub fn description() -> String {
     openapi.to_pretty_json().expect("a description is plain JSON")
 }
 
-/// Puts the tag before the name of each handler: handlers of two files may share a name, ids of operations may not.
+/// Prefixes the id of each operation with its tag. Ids are the names of handlers, which are not unique across files,
+/// but ids must be.
 fn name_operations(openapi: &mut utoipa::openapi::OpenApi) {
     for item in openapi.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
@@ -87,7 +89,7 @@ fn name_operations(openapi: &mut utoipa::openapi::OpenApi) {
     }
 }
 
-/// Routes that answer in the caller's language: those whose handlers take `Language`.
+/// The routes that answer in the caller's language. Their handlers extract `InLanguage`.
 const TRANSLATED: [&str; 11] = [
     "/api/bots/{id}/prompt",
     "/api/bots/{id}/tools",
@@ -102,7 +104,7 @@ const TRANSLATED: [&str; 11] = [
     "/api/sandboxes/{id}/exec",
 ];
 
-/// Says of each route what its handler does not: that an open one takes no key, and which headers the others read.
+/// Adds what handlers do not declare: that public routes need no key, and the headers that the other routes read.
 fn describe_doors(openapi: &mut utoipa::openapi::OpenApi) {
     let workspace = "A root key acts in the workspace of this name or id instead of `default`.";
     let language = "Translated texts are in the first of these languages that there is, as RFC 9110 weighs them.";
@@ -160,7 +162,7 @@ pub(crate) async fn page(_: Reader) -> Redirect {
     Redirect::to("/docs/")
 }
 
-/// The page and its files, which are part of this binary.
+/// Returns the routes of the page and its files, which are embedded in this binary.
 pub(crate) fn files() -> axum::Router<HttpState> {
     let index = |_: Reader| async { file("index.html") };
     let named = |_: Reader, Path(name): Path<String>| async move { file(&name) };
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(routes, expected);
     }
 
-    /// The routes of http-api.md that this release serves.
+    /// The routes that this release must serve.
     const ROUTES: &str = "
         GET /
         GET /healthz

@@ -1,4 +1,4 @@
-//! What handlers take: the caller, a checked body, a page, an id from the path.
+//! The extractors of handlers: the caller, a checked body, a page, an id from the path.
 
 use std::num::IntErrorKind;
 use std::str::FromStr;
@@ -19,11 +19,12 @@ use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
 use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root};
 
-/// The largest JSON body: twice the 1 MiB that parameters may have, so that their limit is reported as such.
+/// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters over their limit get their
+/// own error.
 pub(crate) const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// Callers with a right are taken before the body, so that a caller without the right learns nothing of the body and the
-/// server does not read it.
+/// Extracts callers with a right. This happens before the body is read, so for a caller without the right the server
+/// neither reads the body nor reports its faults.
 macro_rules! with_right {
     ($($right:ident),+) => {$(
         impl FromRequestParts<HttpState> for $right {
@@ -52,7 +53,7 @@ impl FromRequestParts<HttpState> for Caller {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
             _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
         };
-        // A key may have been deleted since.
+        // With a stale policy, the key may have been deleted meanwhile.
         if app.policy.is_stale() {
             return Err(Problem::unavailable("the keys could not be read"));
         }
@@ -64,7 +65,7 @@ impl FromRequestParts<HttpState> for Caller {
         entry.last_use.note(app.clock.now());
         let named = parts.headers.get("monstrum-workspace").map(|value| value.to_str().unwrap_or_default());
         let workspace = match (entry.workspace, named) {
-            // Its row may be one that is not authentic.
+            // The row of the workspace may have failed authentication.
             (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {
                 return Err(OperationError::unverified(&own.to_string()).into());
             }
@@ -74,7 +75,8 @@ impl FromRequestParts<HttpState> for Caller {
             (None, None) => snapshot.known_default_workspace().ok_or_else(|| OperationError::unverified("instance"))?,
             (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
         };
-        // A key may still read. Rows that may be forged permit no call and no change.
+        // In an unverified scope, a key may only read, because rows that may be forged must not permit calls or
+        // changes.
         if let Some(found) = snapshot.verification.unverified_for(workspace)
             && !matches!(parts.method, Method::GET | Method::HEAD)
         {
@@ -85,7 +87,7 @@ impl FromRequestParts<HttpState> for Caller {
     }
 }
 
-/// The reader of a document that a setting can make public.
+/// The reader of a document that needs a key unless a setting makes it public.
 pub(crate) enum Reader {
     Anybody,
     Key(Caller),
@@ -102,7 +104,7 @@ impl FromRequestParts<HttpState> for Reader {
     }
 }
 
-/// A JSON body of a known shape: unknown fields and wrong types are faults with their JSON pointer.
+/// A JSON body of type `T`. Unknown fields and wrong types are validation errors with a JSON pointer.
 pub(crate) struct Input<T>(pub T);
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<HttpState> for Input<T> {
@@ -113,7 +115,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<HttpState> for Input<T> {
     }
 }
 
-/// The same, of a body that may be left out or be `null`.
+/// Like [`Input`], but the body may be missing or `null`.
 pub(crate) struct OptionalInput<T>(pub T);
 
 impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<HttpState> for OptionalInput<T> {
@@ -129,12 +131,12 @@ impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<HttpState> for 
     }
 }
 
-/// The bytes of a body that is within the limit.
+/// Reads a body of at most [`BODY_BYTES_MAX`].
 pub(crate) async fn whole_body(body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {
     whole_body_of(body, BODY_BYTES_MAX).await
 }
 
-/// The same under a limit of its own.
+/// Reads a body of at most `bytes_max`.
 pub(crate) async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
     match Limited::new(body, bytes_max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
@@ -146,10 +148,10 @@ pub(crate) async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> R
     }
 }
 
-/// Bodies up to this size are read in place, which takes less than half a millisecond.
+/// The maximum size of a body that is parsed on the serving thread, which takes less than half a millisecond.
 const READ_IN_PLACE_BYTES_MAX: usize = 16 << 10;
 
-/// Reads a body as JSON of shape `T`: a large one on a thread that serves no other request.
+/// Parses a body as JSON of type `T`. A large body is parsed on a separate thread.
 pub(crate) async fn read_body<T: DeserializeOwned + Send + 'static>(bytes: axum::body::Bytes) -> Result<T, Problem> {
     static BODIES: Beside = Beside::new();
     if bytes.len() <= READ_IN_PLACE_BYTES_MAX {
@@ -159,13 +161,13 @@ pub(crate) async fn read_body<T: DeserializeOwned + Send + 'static>(bytes: axum:
     read.unwrap_or_else(|error| Err(Problem::internal(&error)))
 }
 
-/// Reads `bytes` as JSON of shape `T`.
+/// Parses `bytes` as JSON of type `T`.
 pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Every body is an object. The derived readers would take a list of its fields' values as well.
+    // Every body is an object. Derived deserializers would also accept an array of the fields' values.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(Problem::invalid_at("", "expected a JSON object"));
     }
-    // Keeping the path of each value takes as long as reading it, so only a body with a fault is read that way.
+    // Tracking the path of each value takes as long as parsing it, so only a body with an error is parsed that way.
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Ok(value);
     }
@@ -174,7 +176,8 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
         let path = json_pointer(error.path());
         let error = error.into_inner();
         let message = error.to_string();
-        // The path names the place. Only in a text that is no JSON is there none, and the position helps.
+        // The path locates an error, so the position is removed. Only text that is not JSON has no path and keeps the
+        // position.
         let is_of_shape = error.classify() == serde_json::error::Category::Data;
         let position = format!(" at line {} column {}", error.line(), error.column());
         let message = if is_of_shape { message.strip_suffix(&position).unwrap_or(&message) } else { &message };
@@ -184,8 +187,8 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
     Ok(value)
 }
 
-/// A body of another shape. A field that is missing, or there twice, is named by where it belongs, which the reader's
-/// path does not say.
+/// Returns the problem of a body that is not of the expected type. For a missing or duplicate field, the path gets the
+/// name of the field, because the deserializer's path ends at the object.
 fn misshapen(path: &str, message: &str) -> Problem {
     let field = |begin: &str| message.strip_prefix(begin)?.split_once('`').map(|(field, _)| format!("{path}/{field}"));
     if let Some(field) = field("missing field `") {
@@ -212,7 +215,7 @@ fn request_id(parts: &Parts) -> RequestId {
     parts.extensions.get().copied().unwrap_or_else(RequestId::new)
 }
 
-/// An id in the path. Text that cannot be an id is a 404.
+/// An id in the path. A text that is not a valid id is answered with 404.
 pub(crate) struct Id<T>(pub T);
 
 impl<T> FromRequestParts<HttpState> for Id<T>
@@ -247,7 +250,7 @@ where
     }
 }
 
-/// `?limit=&cursor=`: 1 to 1000 rows, 50 by default; larger is clamped.
+/// The query string `?limit=&cursor=`. The limit is 1 to 1000 rows, 50 by default; a larger limit is clamped to 1000.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
@@ -259,12 +262,12 @@ pub(crate) struct PageQuery {
 }
 
 impl PageQuery {
-    /// For a query that has more than these.
+    /// Creates the page of a query that has further parameters.
     pub(crate) fn of(limit: Option<String>, cursor: Option<String>) -> PageQuery {
         PageQuery { limit, cursor }
     }
 
-    /// Checks both parts.
+    /// Validates both parameters.
     pub(crate) fn page<C: FromStr>(self) -> Result<Page<C>, Problem> {
         const DEFAULT: u64 = 50;
         let limit = match self.limit.as_deref().map(str::parse::<u64>) {
@@ -283,7 +286,7 @@ impl PageQuery {
     }
 }
 
-/// A query string of a known shape.
+/// A query string of type `T`.
 pub(crate) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<HttpState> for Params<T> {

@@ -1,7 +1,9 @@
-//! `Idempotency-Key`: a request that creates can be sent again after a broken connection without creating twice.
+//! `Idempotency-Key`: a client can repeat a request that creates an object, for example after a broken connection,
+//! without creating a second one.
 //!
-//! The same key with the same body gets the stored answer for 24 hours, another body a 409. Answers are stored sealed,
-//! because an answer may hold any data. An answer of 500 and above is not one: the request may be repeated.
+//! For 24 hours, the same key with the same body gets the stored answer, and the same key with another body gets 409.
+//! Answers are stored sealed, because an answer may contain any data. Answers with status 500 or above are not stored,
+//! so the request can be repeated.
 
 use std::ops::Deref;
 
@@ -27,20 +29,22 @@ use monstrum_core::beside::in_place;
 use monstrum_core::operations::Caller;
 
 const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
-/// Says that an answer is the stored one.
+/// The header that marks a stored answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Longer than any UUID or hash that clients use.
+/// The maximum length of a key, longer than any UUID or hash that clients use.
 const KEY_CHARS_MAX: usize = 255;
-/// No route answers a creation with more than it was sent and a few fields; JSON escapes may make it longer.
+/// The maximum size of a stored answer. The answer to a creation contains the request's data and a few fields; JSON
+/// escapes can make it longer than the request.
 const ANSWER_BYTES_MAX: usize = 12 << 20;
-/// What is hashed within a quarter of a millisecond.
+/// The maximum size of a body that is hashed in place, which takes less than a quarter of a millisecond.
 const HASHED_IN_PLACE_BYTES_MAX: usize = 64 << 10;
-/// How long an answer is kept (http-api), and how long a request can be under way: no creation takes minutes, so a claim
-/// of that age belongs to a server that has died.
+/// How long an answer is kept.
 const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
+/// The maximum age of a claim without an answer. No creation takes minutes, so an older claim belongs to a server that
+/// has died.
 const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
 
-/// Lets the routes of `creating` take the header, in the description as well.
+/// Adds the header to the description of the routes in `creating`.
 pub(crate) fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<HttpState> {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_CHARS_MAX));
     let parameter = ParameterBuilder::new()
@@ -58,8 +62,8 @@ pub(crate) fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<
     creating
 }
 
-/// Puts the middleware before the routes of `creating`, which need the right `R`. It reads the body, so it has to know
-/// the right as well.
+/// Adds the middleware to the routes in `creating`, which require the right `R`. The middleware checks the right too,
+/// because it reads the body before the handler runs.
 pub(crate) fn layer<R>(creating: OpenApiRouter<HttpState>, state: &HttpState) -> OpenApiRouter<HttpState>
 where
     R: FromRequestParts<HttpState, Rejection = Problem> + Deref<Target = Caller> + Send + 'static,
@@ -67,13 +71,13 @@ where
     creating.route_layer(from_fn_with_state(state.clone(), remember::<R>))
 }
 
-/// Drops expired answers and claims, and returns their number.
+/// Deletes expired answers and claims, and returns their number.
 pub async fn forget_expired(app: &App) -> Result<u64, StoreError> {
     let now = app.clock.now();
     app.store.purge_requests(now.plus_ms(-ANSWERS_KEPT_MS), now.plus_ms(-CLAIM_MS_MAX)).await
 }
 
-/// An answer as it is sealed.
+/// The sealed content of an answer.
 #[derive(Serialize, Deserialize)]
 struct Answer {
     content_type: String,
@@ -127,7 +131,8 @@ where
     finish(app, &key, &body_hash, response, request_id).await
 }
 
-/// Claims the key. What came earlier may only not have been swept up yet, so it is looked at twice.
+/// Claims the key. If an earlier claim exists, it may have expired without being deleted yet. So expired claims are
+/// deleted and the key is claimed again.
 async fn claim(app: &App, key: &IdempotencyKey, body_hash: &str) -> Result<Claim, StoreError> {
     let now = app.clock.now();
     let claim = app.store.claim_request(key, body_hash, now).await?;
@@ -161,7 +166,7 @@ fn repeat(
     Ok(response)
 }
 
-/// Stores the answer. A server error is not stored, and gives the claim up.
+/// Stores the answer. A server error is not stored and releases the claim.
 async fn finish(
     app: &App,
     key: &IdempotencyKey,
@@ -189,14 +194,14 @@ async fn finish(
     );
     let sealed = sealed.map_err(|error| Problem::internal(&error))?.to_string();
     let stored = StoredAnswer { status: parts.status.as_u16().into(), sealed };
-    // What was asked for has happened, so the answer goes out even where it could not be kept.
+    // The object has been created, so the answer is sent even if it could not be stored.
     if let Err(error) = app.store.answer_request(key, &stored).await {
         tracing::error!(%error, "the answer to an Idempotency-Key could not be stored");
     }
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
-/// Why a stored answer cannot be given again.
+/// An error while reading a stored answer.
 #[derive(Debug, thiserror::Error)]
 enum Unreadable {
     #[error("the stored answer of an Idempotency-Key cannot be unsealed: {0}")]
@@ -211,7 +216,8 @@ fn open(app: &App, key: &IdempotencyKey, body_hash: &str, stored: &StoredAnswer)
     Ok(serde_json::from_slice(&plaintext)?)
 }
 
-/// What an answer is bound to: its request, so that an edit of the database cannot give it to another.
+/// Returns the associated data of a stored answer. It binds the answer to its request, so that a change in the database
+/// cannot move the answer to another request.
 pub fn place_of_answer(key: &IdempotencyKey, body_hash: &str, status: i64) -> AssociatedData {
     AssociatedData::new("idempotent answer")
         .with("workspace", &key.workspace_id)

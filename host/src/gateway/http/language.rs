@@ -1,4 +1,4 @@
-//! The caller's language, as its Accept-Language header says.
+//! The caller's language, from the Accept-Language header.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! How fast the body of a request has to arrive. The time in which nothing waits for the body does not count.
+//! The minimum speed of a request body. Only the time in which a handler waits for the body counts.
 
 mod meter;
 
@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep_until};
 
 pub use meter::Meter;
 
-/// The slowest transfer: `bytes_min` within `span`. The span is looked at in steps.
+/// The minimum speed of a transfer: `bytes_min` in every `span`. A [`Meter`] checks it in steps of the span.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub bytes_min: u64,
@@ -25,18 +25,18 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// 1 KiB a second over any 30 s: a tenth of what a telephone line carries. A body of 2 MiB then ends within 35
-    /// minutes, and a client that sends nothing is found out in half a minute.
+    /// 1 KiB/s over any 30 s, a tenth of the speed of a telephone line. At this speed, a body of 2 MiB takes at most 35
+    /// minutes, and a client that sends nothing is detected within half a minute.
     pub const DEFAULT: Pace = Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) };
 }
 
-/// The body arrives too slowly.
+/// The error of a body that arrives too slowly.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the body must arrive at {} bytes in {} s at least", .0.bytes_min, .0.span.as_secs())]
 pub(crate) struct TooSlow(Pace);
 
 impl TooSlow {
-    /// Whether a body failed for this reason.
+    /// Returns this error if it is the cause of `error`.
     pub(crate) fn is_cause_of(error: &(dyn Error + 'static)) -> Option<TooSlow> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -49,7 +49,7 @@ impl TooSlow {
     }
 }
 
-/// Gives every request a body that fails when it arrives too slowly.
+/// Replaces the body of a request with a body that fails if it arrives too slowly.
 pub(crate) async fn keep(pace: Pace, request: Request, next: Next) -> Response {
     let request = request.map(|body| if body.is_end_stream() { body } else { paced(body, pace) });
     next.run(request).await
@@ -62,9 +62,9 @@ fn paced(body: Body, pace: Pace) -> Body {
 struct Paced {
     body: Body,
     pace: Pace,
-    /// Runs while the body is waited for.
+    /// The meter of the body. It runs while a handler waits for the body.
     meter: Meter,
-    /// Ends with the step of the meter.
+    /// A timer until the end of the meter's step.
     step: Option<Pin<Box<Sleep>>>,
 }
 
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of pieces of `bytes` bytes, each after `pause`.
+    /// Returns a body of pieces with `bytes` bytes each, and a `pause` before each piece.
     fn body(pieces: usize, bytes: usize, pause: Duration) -> Body {
         let pieces = stream::iter(0..pieces).then(move |_| async move {
             tokio::time::sleep(pause).await;
@@ -125,7 +125,7 @@ mod tests {
         paced(Body::from_stream(pieces), Pace::DEFAULT)
     }
 
-    /// How many bytes come, or after how many seconds the body fails.
+    /// Returns the number of bytes of the body, or the seconds until it fails.
     async fn read(body: Body) -> Result<usize, u64> {
         let began = Instant::now();
         match body.collect().await {

@@ -1,7 +1,7 @@
-//! The one envelope of errors: RFC 9457 `application/problem+json`.
+//! The common format of errors: RFC 9457 `application/problem+json`.
 //!
-//! A handler returns a [`Problem`]; the outermost middleware adds the request id and writes the body, so that errors of
-//! axum's own, such as an unknown route, look the same.
+//! A handler returns a [`Problem`]. The outermost middleware adds the request id and writes the body, so that axum's
+//! own errors, such as an unknown route, have the same format.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use monstrum_types::{InputError, with_causes};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// An answer that is not what was asked for.
+/// An error answer.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub status: StatusCode,
@@ -51,69 +51,69 @@ impl Problem {
         Problem { retry_after: Some(wait), ..self }
     }
 
-    /// What went wrong, in words that may be shown.
+    /// Returns the description of the error, which contains no secrets.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// 401: no key, or one that does not exist.
+    /// 401: the API key is missing or does not exist.
     pub fn unauthenticated(detail: impl Into<String>) -> Self {
         OperationError::Unauthenticated(detail.into()).into()
     }
 
-    /// 404: absent, or not the caller's to see.
+    /// 404: the object does not exist, or the caller may not see it.
     pub fn not_found(what: &str) -> Self {
         OperationError::not_found(what).into()
     }
 
-    /// 405: the route exists, the method does not.
+    /// 405: the route exists, but not with this method.
     pub fn method_not_allowed() -> Self {
         let detail = "this route does not answer that method";
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
     }
 
-    /// 409: it exists already, or is still in use.
+    /// 409: the object already exists, or is still in use.
     pub fn conflict(detail: impl Into<String>) -> Self {
         OperationError::Conflict(detail.into()).into()
     }
 
-    /// 413: the body is over the limit.
+    /// 413: the body exceeds the limit.
     pub fn too_large(bytes_max: usize) -> Self {
         let detail = format!("the body may have {bytes_max} bytes at most");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
     }
 
-    /// 422: the input has faults.
+    /// 422: the input has validation errors.
     pub fn invalid(errors: Vec<InputError>) -> Self {
         OperationError::Invalid(errors).into()
     }
 
-    /// 422 with a single fault.
+    /// 422 with a single validation error.
     pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
         OperationError::invalid_at(path, message).into()
     }
 
-    /// 429: everything that there is room for is in use.
+    /// 429: the capacity is exhausted.
     pub fn full(detail: impl Into<String>) -> Self {
         OperationError::Busy(detail.into()).into()
     }
 
-    /// 408: the request did not come whole in time.
+    /// 408: the request did not arrive completely in time.
     pub fn timeout(detail: impl Into<String>) -> Self {
         OperationError::Timeout(detail.into()).into()
     }
 
-    /// 503: the host cannot serve this at present.
+    /// 503: the host cannot serve the request now.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         OperationError::Unavailable(detail.into()).into()
     }
 
-    /// 500: our fault. The cause goes to the log, never into the answer.
+    /// 500: an internal error. The cause is logged and never part of the answer.
     pub fn internal(cause: &dyn std::fmt::Display) -> Self {
         OperationError::internal(cause.to_string()).into()
     }
 
-    /// The problem as JSON, under `request_id`.
+    /// Returns the problem as JSON, with `request_id`.
     pub fn text(&self, request_id: &str) -> String {
         let body = ProblemBody {
             kind: format!("urn:monstrum:error:{}", self.code),
@@ -126,7 +126,7 @@ impl Problem {
         serde_json::to_string(&body).expect("a problem is plain strings and numbers")
     }
 
-    /// The body and headers, under `request_id`.
+    /// Returns the response, with `request_id` in its body.
     pub fn render(self, request_id: &str) -> Response {
         let mut response = Response::new(Body::from(self.text(request_id)));
         *response.status_mut() = self.status;
@@ -194,7 +194,7 @@ impl From<OperationError> for Problem {
     }
 }
 
-/// For the plumbing that reads the store itself.
+/// Converts errors of middleware that uses the store directly.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         OperationError::from(error).into()

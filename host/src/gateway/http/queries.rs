@@ -1,7 +1,7 @@
-//! Query parameters that a route does not know are refused, as unknown JSON fields are: a filter that is misspelt would
-//! otherwise list everything.
+//! Rejects query parameters that a route does not know, like unknown JSON fields. Otherwise a misspelt filter would
+//! list everything.
 //!
-//! What a route knows is what the description says of it, so that the two cannot differ.
+//! The known parameters of a route are those in the API description, so the code and the description cannot differ.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::gateway::http::problem::Problem;
 
-/// Routes that ignore what they do not know: a browser comes to the first two with what a provider or a mail program has
-/// added, and the others keep the habits of the products whose shape they have.
+/// Routes that ignore unknown parameters. Providers and mail programs add parameters to the URLs of the first two; the
+/// others behave like the products whose API they imitate.
 const LENIENT: [&str; 4] = ["/oauth/begin/", "/api/oauth/callback", "/api/core/ai/", "/v1/"];
 
 /// The query parameters of each route.
 pub(crate) struct Queries(HashMap<(String, Method), BTreeSet<String>>);
 
-/// How many unknown parameters an answer names, and how much of each name.
+/// The maximum number of unknown parameters that an answer names.
 const UNKNOWN_MAX: usize = 20;
+/// The maximum length of an unknown parameter's name in an answer. Longer names are truncated.
 const NAME_CHARS_MAX: usize = 64;
 
 impl Queries {
-    /// Those that the description names.
+    /// Reads the parameters of each route from the description.
     pub(crate) fn of(description: &OpenApi) -> Arc<Queries> {
         let mut known = HashMap::new();
         for (path, item) in &description.paths.paths {
@@ -57,7 +58,7 @@ impl Queries {
         let Some(path) = request.extensions().get::<MatchedPath>() else { return Ok(()) };
         let route = (path.as_str().to_owned(), request.method().clone());
         let Some(known) = self.0.get(&route) else { return Ok(()) };
-        // No key has been looked at yet: the answer stays small for every query.
+        // The API key has not been checked yet, so the size of the answer is limited.
         let unknown: BTreeSet<String> = url::form_urlencoded::parse(query.as_bytes())
             .filter(|(name, _)| !known.contains(name.as_ref()))
             .map(|(name, _)| name.chars().take(NAME_CHARS_MAX).collect())
@@ -80,7 +81,7 @@ impl Queries {
 fn names(operation: &Operation) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for parameter in operation.parameters.iter().flatten() {
-        // Parameters stand in their operations; one behind a reference would be a name that is not known.
+        // Parameters are inline in their operations. A parameter behind a reference would count as unknown.
         if let RefOr::T(parameter) = parameter
             && matches!(parameter.parameter_in, ParameterIn::Query)
         {
@@ -90,7 +91,7 @@ fn names(operation: &Operation) -> BTreeSet<String> {
     names
 }
 
-/// Refuses a request with a query parameter that its route does not know.
+/// Rejects a request with a query parameter that its route does not know.
 pub(crate) async fn refuse_unknown(State(queries): State<Arc<Queries>>, request: Request, next: Next) -> Response {
     match queries.check(&request) {
         Ok(()) => next.run(request).await,

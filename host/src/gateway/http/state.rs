@@ -1,4 +1,4 @@
-//! What handlers find: the host, and the options that only the HTTP API needs.
+//! The state that handlers share: the host, and the options of the HTTP API.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub struct Options {
     pub public_docs: bool,
 }
 
-/// The state of the router. Handlers take the part that they need.
+/// The state of the router. Handlers extract the parts that they need.
 #[derive(Clone)]
 pub struct HttpState {
     pub app: Arc<App>,

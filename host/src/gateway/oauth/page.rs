@@ -1,5 +1,5 @@
-//! The few words that a browser sees. Nothing in these pages runs, loads or can be framed, and where they were reached is
-//! told to nobody: the address may hold a code.
+//! The pages that a browser shows. They run no scripts, load nothing and cannot be framed. Browsers do not send their
+//! URL as a referrer, because it may contain a code.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -8,35 +8,35 @@ use http::{HeaderValue, StatusCode, header};
 use monstrum_core::oauth::{Begun, OauthError};
 
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// As long as an authorization may take.
+/// The lifetime of the cookie: the time limit of an authorization.
 const COOKIE_LIFETIME_S: u32 = 600;
 
-/// On to the provider, with the cookie by which the browser is known when it comes back.
+/// Redirects the browser to the provider and sets the cookie that identifies the browser when it returns.
 pub(super) fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
     let secure = if is_secure { "; Secure" } else { "" };
     let value = begun.browser.expose();
-    // Lax: the provider's redirect is a step of another site.
+    // SameSite is Lax, because the provider's redirect comes from another site.
     let cookie = format!("{cookie}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={COOKIE_LIFETIME_S}{secure}");
     let mut response = page(StatusCode::SEE_OTHER, "Monstrum", "On to the provider.");
     let headers = response.headers_mut();
     for (name, value) in [(header::LOCATION, begun.authorization_url.as_str()), (header::SET_COOKIE, &cookie)] {
-        // What a URL parser has written and what we have put together are plain ASCII.
+        // Both values are ASCII: the URL comes from a URL parser, and the cookie consists of ASCII parts.
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
     }
     response
 }
 
-/// For a request that does not open the page.
+/// Returns the answer to a HEAD request, which does not open the page.
 pub(super) fn waiting() -> Response {
     page(StatusCode::OK, "Monstrum", "An authorization waits here for a browser.")
 }
 
-/// It is done.
+/// Returns the page of a completed authorization.
 pub(super) fn success() -> Response {
     page(StatusCode::OK, "Authorized", "The credential is stored. This window can be closed.")
 }
 
-/// It is not, and why.
+/// Returns the page of a failed authorization, with the reason.
 pub(super) fn failure(error: &OauthError) -> Response {
     let status = super::page_status(error);
     let text = match error {

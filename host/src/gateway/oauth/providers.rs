@@ -1,5 +1,6 @@
-//! `/api/oauth/providers`: where the tokens of a type come from, as an admin confirms it. A manifest only proposes: what it
-//! says is taken over when the provider is created, and never again. The client's secret goes in and never comes out.
+//! `/api/oauth/providers`: the OAuth providers of resource types, which an admin confirms. A manifest only proposes a
+//! provider: its values are copied when the provider is created, and never again. The client's secret can be written
+//! but not read.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a sandbox gives to a client that has to keep reading it, and may no longer have it once its key is gone.
+//! Delivery of a sandbox's content to a client. It ends if the client reads too slowly or its key is revoked.
 
 use std::future::Future;
 use std::io;
@@ -20,27 +20,27 @@ use monstrum_core::operations::Caller;
 use monstrum_core::operations::sandbox_files::revoked;
 use monstrum_core::sandboxes::Turn;
 
-/// How long a client may take for one piece. A sandbox does not idle as long as it is read, so that one who never reads
-/// would keep it awake for ever.
+/// How long a client may take for one piece. A sandbox is not idle during a download, so without this limit a client
+/// that never reads would keep it running forever.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
-/// The least speed of a request whose body or answer the host holds in memory: the largest file in about two minutes.
-/// A client that falls behind has held up others for no more than [`PACE_GRACE`].
+/// The minimum speed of a request whose body or answer the host holds in memory. At this speed, the largest file takes
+/// about two minutes. A client that falls behind delays other clients for at most [`PACE_GRACE`].
 const PACE_BYTES_PER_S_MIN: f64 = 131_072.0;
-/// How far a client may fall behind: a lost packet or a busy client costs a second or two.
+/// How far a client may fall behind the minimum speed. A lost packet or a busy client costs one or two seconds.
 const PACE_GRACE: Duration = Duration::from_secs(10);
-/// The pieces in which it goes.
+/// The size of the pieces of an answer.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// An answer that takes up memory until its client has read it, and so long keeps its turn.
+/// Returns an answer that is held in memory. It keeps its turn until the client has read it.
 pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &Caller) -> Response {
     let mut left = Bytes::from(json);
     let (length, app, caller) = (left.len(), Arc::clone(app), caller.clone());
     let pieces = std::iter::from_fn(move || {
         let piece = left.split_to(left.len().min(PIECE_BYTES));
-        // It goes with the last piece.
+        // The turn is released after the last piece.
         let _turn = &turn;
-        // A copy: a piece that is not sent yet would keep the whole.
+        // The piece is copied, because an unsent slice would keep the whole answer in memory.
         (!piece.is_empty()).then(|| Ok(Bytes::copy_from_slice(&piece)))
     });
     let revoked = async move { revoked(&app, &caller).await.reason() };
@@ -52,7 +52,8 @@ pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &C
     response
 }
 
-/// A body that takes up memory, as long as it comes at the least speed. The second value becomes true where it does not.
+/// Limits a request body that is held in memory to the minimum speed. If it arrives too slowly, it ends with an error
+/// and the second value becomes true.
 pub(super) fn paced(body: Body) -> (Body, Arc<AtomicBool>) {
     let is_late = Arc::new(AtomicBool::new(false));
     let state = Some((body.into_data_stream(), Pace::AtLeast { since: Instant::now() }, 0, Arc::clone(&is_late)));
@@ -74,17 +75,17 @@ pub(super) fn paced(body: Body) -> (Body, Arc<AtomicBool>) {
     (Body::from_stream(pieces), is_late)
 }
 
-/// How fast a client has to be.
+/// The minimum speed of a client.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// Each piece within [`PIECE_MAX`].
+    /// Each piece must be read within [`PIECE_MAX`].
     PerPiece,
-    /// [`PACE_BYTES_PER_S_MIN`] on average since then.
+    /// The average speed since this time must be at least [`PACE_BYTES_PER_S_MIN`].
     AtLeast { since: Instant },
 }
 
 impl Pace {
-    /// Until when the piece after so many bytes has to be on its way.
+    /// Returns the deadline of the piece that follows `bytes` bytes.
     fn until(self, bytes: u64) -> Instant {
         match self {
             Pace::PerPiece => Instant::now() + PIECE_MAX,
@@ -96,14 +97,14 @@ impl Pace {
     }
 }
 
-/// On the way from the sandbox to the client.
+/// A piece on the way from the sandbox to the client.
 enum Piece {
     Content(Result<Bytes, SandboxError>),
-    /// After it there is nothing: that the way ends without it is an error.
+    /// The end of the content. A channel that closes without it is an error.
     End,
 }
 
-/// The content, as long as it is read and `caller` may have it. Otherwise it ends with an error.
+/// Delivers the content. If the client stops reading, or `caller` loses its rights, the content ends with an error.
 pub(super) fn delivered(content: ByteStream, app: &Arc<App>, caller: &Caller) -> ByteStream {
     let (app, caller) = (Arc::clone(app), caller.clone());
     until(content, Pace::PerPiece, async move { revoked(&app, &caller).await.reason() })
@@ -119,7 +120,7 @@ fn until(
         let reason = tokio::select! {
             biased;
             reason = revoked => Some(reason),
-            // The client is gone.
+            // The client has disconnected.
             () = hand.closed() => None,
             reason = hand_over(&mut content, pace, &hand) => reason,
         };
@@ -139,7 +140,7 @@ fn until(
     stream::unfold(Some(handed), next).boxed()
 }
 
-/// Everything, in order; or why not.
+/// Sends all pieces in order. Returns the reason if the client reads too slowly.
 async fn hand_over(content: &mut ByteStream, pace: Pace, hand: &mpsc::Sender<Piece>) -> Option<&'static str> {
     let mut sent_bytes = 0;
     loop {
@@ -216,7 +217,7 @@ mod tests {
         assert!(!whole);
     }
 
-    /// 15 MB, taken 4 KiB every five seconds.
+    /// The client reads 15 MB at 4 KiB every five seconds.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_slowly_holds_memory_for_seconds_and_not_for_minutes() {
         let pieces = (0..230).map(|_| Ok(Bytes::from_static(&[b'x'; PIECE_BYTES])));

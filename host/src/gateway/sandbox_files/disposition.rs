@@ -1,18 +1,18 @@
-//! The name under which a browser saves what it downloads (RFC 6266). It was chosen inside a sandbox, so nothing of it is
-//! taken but what is harmless in a header, in a dialog and as a file name.
+//! The name under which a browser saves a download (RFC 6266). The name comes from a sandbox, so only characters that
+//! are harmless in a header, in a dialog and in a file name are kept.
 
 use http::HeaderValue;
 
-/// The longest name, which most file systems take.
+/// The maximum length of a name, which most file systems accept.
 const NAME_BYTES_MAX: usize = 200;
 
-/// `attachment` with a name in both spellings: plain ASCII for old clients, and all of it for the others.
+/// Returns `attachment` with the name in two forms: in ASCII for old clients, and complete for the others.
 pub(super) fn attachment(name: &str) -> HeaderValue {
     let name = harmless(name);
     let plain: String = name.chars().map(|c| if c.is_ascii() && c != '%' { c } else { '_' }).collect();
     let mut text = format!("attachment; filename=\"{plain}\"; filename*=UTF-8''");
     for byte in name.bytes() {
-        // attr-char of RFC 8187.
+        // These are the attr-chars of RFC 8187, which need no encoding.
         if byte.is_ascii_alphanumeric() || b"!#$&+-.^_`|~".contains(&byte) {
             text.push(char::from(byte));
         } else {
@@ -22,12 +22,13 @@ pub(super) fn attachment(name: &str) -> HeaderValue {
     HeaderValue::try_from(text).expect("ASCII without control characters is a header value")
 }
 
-/// The name without separators, quotes, control characters and those that turn the direction of a text around, by which a
-/// name looks like another.
+/// Replaces separators, quotes, control characters, and characters that change the direction of text, which can make a
+/// name look like another name.
 fn harmless(name: &str) -> String {
     let mut harmless: String = name.chars().map(|c| if is_harmful(c) { '_' } else { c }).collect();
     harmless.truncate(harmless.floor_char_boundary(NAME_BYTES_MAX));
-    // Neither hidden nor a folder above, and no name that Windows would end otherwise.
+    // Without leading dots, the name is neither a hidden file nor a parent folder. Windows removes trailing dots and
+    // spaces.
     let trimmed = harmless.trim_matches(|c: char| c == '.' || c == ' ');
     if trimmed.is_empty() { "download".to_owned() } else { trimmed.to_owned() }
 }

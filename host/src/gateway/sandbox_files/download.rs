@@ -1,4 +1,4 @@
-//! The answer that carries a file or a folder.
+//! The answer with a file or a folder as its body.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -10,7 +10,7 @@ use super::disposition::attachment;
 use monstrum_core::operations::sandbox_files::Download;
 use monstrum_types::with_causes;
 
-/// The answer that carries `download`, as it is to be delivered.
+/// Returns the answer with the content of `download`, which `deliver` passes on to the client.
 pub(super) fn answer(download: Download, deliver: impl FnOnce(ByteStream) -> ByteStream) -> Response {
     let Download { name, is_archive, length, content, record } = download;
     let content = record.follow(deliver(content), length);

@@ -1,5 +1,5 @@
-//! A command as server-sent events: its output as it comes, and one event with the answer. A client that goes away ends
-//! the command.
+//! A command as server-sent events: its output while the command runs, and one last event with the answer. If the
+//! client disconnects, the command ends.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 
 use crate::gateway::http::problem::Problem;
 
-/// Pieces of output that wait for the client. A client that is slower slows the command.
+/// The maximum number of pieces of output that are buffered for the client. If the buffer is full, the command waits.
 const PIECES_MAX: usize = 16;
 
 type Running = Pin<Box<dyn Future<Output = Result<CallResult, OperationError>> + Send>>;
 
-/// Runs the call when the first event is asked for; dropped, it cancels it.
+/// Returns a stream that starts the call when its first event is requested. Dropping the stream cancels the call.
 pub(super) fn events(app: Arc<App>, call: IncomingCall) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let (feed, pieces) = mpsc::channel(PIECES_MAX);
     let call = call.with_attachments(Attachments { feed: Some(feed), ..Attachments::default() });
@@ -37,7 +37,7 @@ struct Events {
     request_id: String,
     pieces: mpsc::Receiver<Chunk>,
     running: Option<Running>,
-    /// The last event, which waits for the output before it.
+    /// The last event. It is sent after the remaining output.
     ended: Option<Event>,
     text: [Text; 2],
 }
@@ -58,7 +58,7 @@ impl Events {
                 }
             }
         }
-        // Everything that was written before the end of the call is there by now.
+        // All output from before the end of the call is in the channel now.
         while let Ok(piece) = self.pieces.try_recv() {
             if let Some(event) = self.output(&piece) {
                 return Some(event);
@@ -94,7 +94,7 @@ fn event(of: Of, text: &str) -> Event {
     Event::default().event(name).data(json!({ "text": text }).to_string())
 }
 
-/// The answer or the error as an event, because the status of the response has already been sent.
+/// Returns the answer or the error as an event, because the status of the response has already been sent.
 fn end(ended: Result<CallResult, OperationError>, request_id: &str) -> Event {
     match ended {
         Ok(answer) => {
@@ -105,12 +105,12 @@ fn end(ended: Result<CallResult, OperationError>, request_id: &str) -> Event {
     }
 }
 
-/// One stream of bytes as text. A character that is split between two pieces waits for its end.
+/// Converts one stream of bytes to text. The beginning of a character that is split between two pieces is buffered.
 #[derive(Default)]
 struct Text(Vec<u8>);
 
 impl Text {
-    /// What is text by now. Bytes that are none become U+FFFD.
+    /// Adds bytes and returns the complete characters. Invalid bytes become U+FFFD.
     fn take(&mut self, bytes: &[u8]) -> String {
         self.0.extend_from_slice(bytes);
         let mut text = String::new();
@@ -128,13 +128,13 @@ impl Text {
         text
     }
 
-    /// What is left when nothing more comes.
+    /// Returns the buffered bytes as text at the end of the stream.
     fn rest(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.0)).into_owned()
     }
 }
 
-/// Whether more bytes could make a character of these.
+/// Returns whether more bytes could complete a character.
 fn is_a_beginning(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }

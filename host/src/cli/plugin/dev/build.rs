@@ -1,4 +1,4 @@
-//! Builds an author's crate by cargo, whose own words reach the terminal as they come.
+//! Builds an author's crate with cargo. Messages of cargo go to the terminal unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,14 +10,15 @@ use super::super::super::failure::Failure;
 
 const TARGET: &str = "wasm32-wasip2";
 
-/// Builds the crate in `dir`; the component.
+/// Builds the crate in `dir` and returns the path of the component.
 pub(super) async fn run(dir: &Path, with_cargo_component: bool) -> Result<PathBuf, Failure> {
     let mut command = Command::new("cargo");
     match with_cargo_component {
         true => command.args(["component", "build", "--release"]),
         false => command.args(["build", "--release", "--target", TARGET]),
     };
-    // Errors are shown as always; what was built is told as JSON, wherever the target folder is.
+    // cargo renders errors as usual and reports built files as JSON, so the location of the target folder does not
+    // matter.
     command.arg("--message-format=json-render-diagnostics").current_dir(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
     let output = command.spawn().map(tokio::process::Child::wait_with_output);
@@ -29,14 +30,14 @@ pub(super) async fn run(dir: &Path, with_cargo_component: bool) -> Result<PathBu
         return Err(Failure::new("the plugin was not built", hint));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    // The author's own crate is built last.
+    // cargo builds the author's own crate last.
     let mut messages = text.lines().rev().filter_map(|line| serde_json::from_str(line).ok());
     messages.find_map(|message| component(&message)).ok_or_else(|| {
         Failure::new("cargo has built no component", "is crate-type = [\"cdylib\"] in the [lib] of Cargo.toml?")
     })
 }
 
-/// The .wasm file of a message that tells of one.
+/// Returns the .wasm file that a message of cargo reports.
 fn component(message: &Value) -> Option<PathBuf> {
     if message["reason"] != "compiler-artifact" {
         return None;

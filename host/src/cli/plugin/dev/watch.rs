@@ -1,23 +1,24 @@
-//! Whether an author has saved something: the sources are looked at a few times a second. That needs nothing of the
-//! system and works on every file system, and a plugin's folder is small.
+//! Detects saved files by polling the sources a few times a second. Polling works on every file system without support
+//! by the operating system, and the folder of a plugin is small.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How soon a save is noticed.
+/// The interval of polling.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Editors and checkouts save several files one after the other; this long nothing must have changed.
+/// How long the files must be unchanged before a save counts as complete. Editors and checkouts write several files one
+/// after the other.
 const QUIET: Duration = Duration::from_millis(200);
-/// More files than the sources of a plugin have; the others are not looked at.
+/// The maximum number of watched files, more than the sources of a plugin have. Further files are ignored.
 const FILES_MAX: usize = 10_000;
-/// Files that builds write, not the author.
+/// Files and folders that builds write. They are not watched.
 const BUILT: [&str; 4] = ["target", "plugin.wasm", "bindings.rs", "Cargo.lock"];
 
-/// When each file was written, and how long it is.
+/// The modification time and the length of each file.
 type Files = BTreeMap<PathBuf, (SystemTime, u64)>;
 
-/// The sources of a plugin, as they were when they were looked at last.
+/// The state of a plugin's sources at the last poll.
 pub(super) struct Watch {
     dir: PathBuf,
     seen: Files,
@@ -28,7 +29,8 @@ impl Watch {
         Watch { dir: dir.to_owned(), seen: files(dir) }
     }
 
-    /// Waits until something else is there than before, and has been for a moment. A save that came meanwhile counts.
+    /// Waits until the files differ from the last poll and have been unchanged for a moment. Saves since the last poll
+    /// count.
     pub(super) async fn changed(&mut self) {
         loop {
             let found = files(&self.dir);
@@ -53,7 +55,7 @@ impl Watch {
     }
 }
 
-/// A file that goes while it is looked at is one that is not there.
+/// Lists the watched files. A file that is deleted meanwhile is left out.
 fn files(dir: &Path) -> Files {
     let mut found = Files::new();
     let mut folders = vec![dir.to_owned()];
@@ -64,7 +66,7 @@ fn files(dir: &Path) -> Files {
             if is_hidden || BUILT.iter().any(|built| name == *built) || found.len() >= FILES_MAX {
                 continue;
             }
-            // Of the entry itself: a link could lead round in a circle.
+            // This does not follow symbolic links, which could form a cycle.
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
                 folders.push(entry.path());

@@ -30,7 +30,7 @@ pub(super) const PLUGIN: &[File] = scaffold![
     "tests/scope.yaml" from "tests/scope.yaml",
 ];
 
-/// The manifest of the SDK, which is not part of a workspace here.
+/// The Cargo.toml of the SDK's copy, which is not a member of a workspace.
 pub(super) const SDK_PACKAGE: &[File] = scaffold!["sdk/Cargo.toml" from "sdk/Cargo.toml.in"];
 
 /// Files of the repository, without placeholders.
@@ -40,7 +40,7 @@ pub(super) const CONTRACT: &[File] = repository![
     "sdk/LICENSE-APACHE" from "LICENSE-APACHE",
 ];
 
-/// `build.rs` makes cargo notice new files in this folder.
+/// The source folder of the SDK. `build.rs` makes cargo detect new files in it.
 static SDK_SOURCES: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/../sdk-guest/src");
 
 /// The source files of the SDK, without placeholders.

@@ -1,4 +1,4 @@
-//! A case as an author writes it, in `tests/NAME.yaml` of the plugin's folder.
+//! A test case, which an author writes to `tests/NAME.yaml` in the plugin's folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use serde_json::{Map, Value};
 use super::super::super::failure::Failure;
 use super::super::faults;
 
-/// The folder of the cases, in the plugin's.
+/// The folder of the cases, in the plugin's folder.
 const FOLDER: &str = "tests";
-/// Room for an upstream's longest page.
+/// The maximum size of a case, enough for a long answer of an upstream.
 const CASE_BYTES_MAX: usize = 1 << 20;
-/// More than anybody waits for.
+/// The maximum number of cases. More would take too long to run.
 const CASES_MAX: usize = 1_000;
 
-/// One call, what the upstream says to it, and what must come of it.
+/// One call, the upstream's answers, and the expected result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Case {
@@ -38,7 +38,7 @@ pub(super) struct Case {
     pub(super) result: Expected,
 }
 
-/// The resource that the bot uses, as an operator would set it up.
+/// The resource that the bot uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Resource {
@@ -46,15 +46,15 @@ pub(super) struct Resource {
     pub(super) config: Map<String, Value>,
     #[serde(default)]
     pub(super) network: Map<String, Value>,
-    /// Of the credential; the manifest's first that a person fills in, where none is named.
+    /// The credential's authentication method; by default the first one in the manifest whose fields a person fills in.
     #[serde(default)]
     pub(super) auth_method: Option<String>,
-    /// Dummies. Without any, the resource has no credential.
+    /// The fields of the credential, with dummy values. If the map is empty, the resource has no credential.
     #[serde(default)]
     pub(super) credential: BTreeMap<String, String>,
 }
 
-/// What the bot may do; all of the plugin's tools where neither list is there.
+/// The bot's permissions; without either list, the bot may call all tools of the plugin.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Grant {
@@ -68,7 +68,7 @@ pub(super) struct Grant {
     pub(super) limits: Map<String, Value>,
 }
 
-/// A request that must be made, and what it is answered.
+/// An expected request and its answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Exchange {
@@ -77,17 +77,17 @@ pub(super) struct Exchange {
     pub(super) answer: Answer,
 }
 
-/// A request as it leaves the host, its credential included. What is not named is not looked at.
+/// A request as it leaves the host, including its credential. Fields that the case leaves out are not compared.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
     #[serde(default = "get")]
     pub(super) method: String,
-    /// With a `?` the query must be the same; without one any query will do.
+    /// With a `?`, the query must be equal; without a `?`, every query matches.
     pub(super) url: String,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
-    /// A text, or JSON whose members must be there.
+    /// A text that must be equal, or JSON whose members must be present.
     #[serde(default)]
     pub(super) body: Option<Value>,
 }
@@ -96,7 +96,7 @@ fn get() -> String {
     Method::GET.to_string()
 }
 
-/// What the upstream answers, or how the exchange breaks down.
+/// The upstream's answer, or the failure of the exchange.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
@@ -104,7 +104,7 @@ pub(super) struct Answer {
     pub(super) status: u16,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
-    /// A text as it is, anything else as JSON.
+    /// The body: a string is sent unchanged, any other value as JSON.
     #[serde(default)]
     pub(super) body: Option<Value>,
     #[serde(default)]
@@ -121,7 +121,7 @@ impl Default for Answer {
     }
 }
 
-/// Where an exchange breaks down.
+/// The step at which an exchange fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Breakdown {
@@ -132,7 +132,7 @@ pub(super) enum Breakdown {
     Protocol,
 }
 
-/// What the caller must get. What is not named is not looked at.
+/// The answer that the caller must get. Fields that the case leaves out are not compared.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Expected {
@@ -145,18 +145,18 @@ pub(super) struct Expected {
     pub(super) data: Option<Value>,
 }
 
-/// A null that is written is expected, one that is not is not.
+/// Distinguishes a null in the case, which is an expected value, from a missing field.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-/// A case and where it was found.
+/// A case and its file.
 pub(super) struct Found {
     pub(super) file: String,
     pub(super) case: Case,
 }
 
-/// Every case of the plugin in `dir`, by name. Faults are shown, all of them, and none is run then.
+/// Reads every case of the plugin in `dir`, sorted by name. If cases have faults, shows all faults and fails.
 pub(super) fn read_all(dir: &Path, manifest: &Manifest) -> Result<Vec<Found>, Failure> {
     let folder = dir.join(FOLDER);
     let paths = files(&folder)?;

@@ -1,21 +1,21 @@
-//! What was expected beside what was found, one line for each place where they differ.
+//! Compares expected and found values, with one line for each difference.
 
 use serde_json::Value;
 
-/// More differences than this say that it is another thing altogether.
+/// The maximum number of differences in a report. With more, the values have little in common.
 const LINES_MAX: usize = 20;
-/// A longer value is cut: its beginning tells which one it is.
+/// The maximum length of a value in a report. Longer values are truncated; the beginning identifies the value.
 const VALUE_CHARS_MAX: usize = 200;
 
-/// How close two values must be.
+/// How closely two values must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closeness {
     Same,
-    /// Objects may hold more than is expected.
+    /// Objects may have more members than expected.
     Within,
 }
 
-/// The differences, each with its place under `name`; none where all is as expected.
+/// Returns the differences, each with its path below `name`.
 pub(super) fn differences(name: &str, expected: &Value, found: &Value, closeness: Closeness) -> Vec<String> {
     let mut lines = Vec::new();
     compare(name, expected, found, closeness, &mut lines);
@@ -57,7 +57,7 @@ fn compare(at: &str, expected: &Value, found: &Value, closeness: Closeness, line
     }
 }
 
-/// A value as JSON, cut.
+/// Formats a value as JSON, truncated to the maximum length.
 pub(super) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(VALUE_CHARS_MAX) {

@@ -1,5 +1,5 @@
-//! The upstream of a case: it takes the place of the network, checks each request that the host would send and plays the
-//! answer that the case holds for it. Every check before the network and everything after it is the host's own.
+//! The upstream of a case. It replaces the network: it compares each request that the host would send with the case and
+//! returns the case's answer. The real host does everything before and after the network.
 
 use std::net::IpAddr;
 
@@ -15,10 +15,11 @@ use serde_json::Value;
 use super::case::{Answer, Breakdown, Exchange, Wanted};
 use super::compare::{Closeness, differences, shown};
 
-/// Public by the registry of special addresses, and no web site. Nothing ever connects to it.
+/// The address of every host name. The registry of special addresses lists it as globally reachable, so egress accepts
+/// it. No connection is made to it.
 const ANYWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 9));
 
-/// What the present case has to say.
+/// The upstream of the current case.
 #[derive(Default)]
 pub(super) struct Upstream {
     script: Mutex<Script>,
@@ -31,12 +32,12 @@ struct Script {
 }
 
 impl Upstream {
-    /// Begins another case.
+    /// Starts another case.
     pub(super) fn play(&self, exchanges: Vec<Exchange>) {
         *self.script.lock() = Script { waiting: exchanges, faults: Vec::new() };
     }
 
-    /// Ends the case: what was wrong with its requests, and which ones were not made.
+    /// Ends the case. Returns the faults of its requests, and the expected requests that were not made.
     pub(super) fn finish(&self) -> Vec<String> {
         let Script { waiting, mut faults } = std::mem::take(&mut *self.script.lock());
         let unused =
@@ -65,7 +66,7 @@ impl Transport for Upstream {
     }
 }
 
-/// Every name is one of the public internet; what a name must not lead to is the host's own to test.
+/// A resolver that maps every name to a public address. The host's own tests cover names with forbidden addresses.
 pub(super) struct EveryName;
 
 impl Resolve for EveryName {
@@ -79,7 +80,7 @@ impl Wanted {
         format!("{} {}", self.method, self.url)
     }
 
-    /// Whether the method and the URL are those of `request`.
+    /// Returns whether `request` has the expected method and URL.
     fn is_meant(&self, request: &Request<Vec<u8>>) -> bool {
         let (Ok(wanted), Ok(mut sent)) = (Url::parse(&self.url), Url::parse(&request.uri().to_string())) else {
             return false;
@@ -90,7 +91,7 @@ impl Wanted {
         self.method == request.method().as_str() && wanted == sent
     }
 
-    /// What else of `request` is not as wanted.
+    /// Returns the differences between the headers and body of `request` and the expected ones.
     fn faults(&self, request: &Request<Vec<u8>>) -> Vec<String> {
         let mut faults = Vec::new();
         for (name, value) in &self.headers {
@@ -144,13 +145,13 @@ impl Answer {
     }
 }
 
-/// Cases are checked when they are read, so no user sees this.
+/// The failure for an invalid answer. Cases are validated when they are read, so it does not occur.
 fn unusable() -> Failure {
     Failure::unsent(FailureCode::Internal, "the case's answer is no HTTP")
 }
 
 impl Breakdown {
-    /// In the words that the host has for it.
+    /// Returns the failure with the host's own code and message for it.
     fn failure(self) -> Failure {
         match self {
             Breakdown::Dns => Failure::unsent(FailureCode::Dns, "the name could not be resolved"),

@@ -1,4 +1,4 @@
-//! Counts bytes against the time in which they are waited for.
+//! A meter that compares the bytes of a transfer with the time spent waiting for them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use tokio::time::Instant;
 
 use super::Pace;
 
-/// Into how many steps a span is divided.
+/// The number of steps in a span.
 const STEPS: u32 = 6;
 
-/// Whether one direction of a transfer keeps its pace. Time counts only between `start` and `pause`.
+/// Measures whether one direction of a transfer has the minimum speed. Time counts only between `start` and `pause`.
 ///
-/// A step ends when the meter is looked at, not by itself: a host that had no time to look does not blame the client.
+/// A step ends only when [`Meter::is_too_slow`] is called, so a busy host that checks late does not blame the client.
 pub struct Meter {
     pace: Pace,
-    /// Bytes of the steps that have ended, of less than one span.
+    /// The bytes of each ended step, for less than one span.
     steps: VecDeque<u64>,
-    /// Bytes of the present step.
+    /// The bytes of the current step.
     bytes: u64,
-    /// What is left of the present step, without the time since `running_since`.
+    /// The time left in the current step at `running_since`.
     left: Duration,
     running_since: Option<Instant>,
 }
 
 impl Meter {
-    /// A meter that does not run yet.
+    /// Creates a meter that is paused.
     pub fn new(pace: Pace) -> Meter {
         Meter { pace, steps: VecDeque::new(), bytes: 0, left: pace.span / STEPS, running_since: None }
     }
 
-    /// Time counts from now on.
+    /// Starts counting time, unless the meter is already running.
     pub fn start(&mut self) {
         self.running_since.get_or_insert_with(Instant::now);
     }
 
-    /// Time no longer counts. Tells whether it did.
+    /// Stops counting time. Returns whether the meter was running.
     pub fn pause(&mut self) -> bool {
         let Some(since) = self.running_since.take() else { return false };
         self.left = self.left.saturating_sub(since.elapsed());
@@ -50,13 +50,12 @@ impl Meter {
         self.running_since.is_some()
     }
 
-    /// When to look again.
+    /// Returns the end of the current step, if the meter is running. The meter must be checked then.
     pub fn step_ends(&self) -> Option<Instant> {
         self.running_since.map(|since| since + self.left)
     }
 
-    /// Looks at the meter: if the present step is over, it ends, and the answer tells whether the span that ends with
-    /// it had too few bytes.
+    /// Checks the meter. If the current step is over, ends it and returns whether the last span had too few bytes.
     pub fn is_too_slow(&mut self) -> bool {
         let now = Instant::now();
         if self.step_ends().is_none_or(|end| now < end) {
