@@ -1,7 +1,7 @@
-//! Sandboxes as they are: a server with the provider that it has by itself, on this machine. Needs root.
+//! Tests of a complete server with its default provider, on this machine. Needs root.
 //!
-//! What a sandbox promises is held by the contract suite of crate sandbox. Here is what only the whole server can show: a
-//! conversation over its life, and that nothing is left of it when the server is killed in the midst of anything.
+//! The contract suite of the crate sandbox tests the provider. The tests here cover the properties that require the
+//! whole server: the lifecycle of a conversation, and the clean-up after a server that is killed during an operation.
 
 mod killed;
 mod life;
@@ -15,7 +15,7 @@ use support::{Api, Server};
 
 use remains::Remains;
 
-/// The only program that may be looked for by what is in its arguments.
+/// The command whose processes the tests find by their arguments. Tests append a marker to it.
 const MARKED: &str = "sleep 4321";
 
 /// A server whose bot has a sandbox for each conversation.
@@ -49,14 +49,14 @@ impl Machine {
         shell(&self.api, &self.bot, chat, command).await
     }
 
-    /// What a command that must succeed wrote.
+    /// Returns the output of a command that must succeed.
     async fn text(&self, chat: &str, command: &str) -> Result<String> {
         let answer = self.shell(chat, command).await?;
         ensure!(answer["data"]["exitCode"] == 0, "{answer}");
         Ok(answer["data"]["stdout"].as_str().context("a text")?.to_owned())
     }
 
-    /// The row of a conversation.
+    /// Returns the row of a conversation.
     async fn row(&self, chat: &str) -> Result<Option<Value>> {
         let (status, body) = self.api.get(&format!("/api/sandboxes?app_id=a&chat_id={chat}")).await?;
         ensure!(status == 200, "{body}");
@@ -67,13 +67,13 @@ impl Machine {
         Ok(self.row(chat).await?.and_then(|row| row["status"].as_str().map(str::to_owned)))
     }
 
-    /// What a server of this folder must not leave behind.
+    /// Returns a [`Remains`] that searches for the remains of this server.
     fn remains(&self) -> Remains {
         Remains::of(&self.server.data_dir())
     }
 }
 
-/// The same for a call that goes on while the server is killed.
+/// Calls the shell without borrowing the machine, so that the server can be killed during the call.
 async fn shell(api: &Api, bot: &str, chat: &str, command: &str) -> Result<Value> {
     let body = json!({
         "params": { "command": command },

@@ -1,5 +1,5 @@
-//! The doors of the sandbox: the tool, the prompt, the routes and the plugin import, over a provider of our own, so that
-//! what they promise is tested without a Linux machine behind it.
+//! The interfaces of the sandbox: the tool, the prompt, the routes and the plugin import. These tests replace the
+//! provider with a test double, so they need no real sandboxes.
 
 mod commands;
 mod delegation;
@@ -30,16 +30,16 @@ use support::{Api, Machines, Server};
 use crate::http::send;
 use crate::world::{eventually, text};
 
-/// Sandboxes that run at once, more than most tests need.
+/// The maximum number of running sandboxes, more than most tests need.
 pub(crate) const RUNNING_MAX: u32 = 5;
 
-/// A server in this process, whose sandboxes are ours, and a bot whose switch is on.
+/// A server in this process whose provider is the test double, and a bot whose sandboxes are switched on.
 pub(crate) struct Doors {
     pub(crate) api: Api,
     pub(crate) machines: Arc<Machines>,
     pub(crate) bot: String,
     pub(crate) running: Running,
-    /// Its folders; it is never started.
+    /// The folders of the server. This value itself is never started.
     pub(crate) home: Server,
 }
 
@@ -48,18 +48,18 @@ impl Doors {
         Doors::with(&[]).await
     }
 
-    /// With these plugins.
+    /// Starts a server with these plugins.
     pub(crate) async fn with(plugins: &[&str]) -> Result<Doors> {
-        // Shorter than some commands of the tests take: it is for plugins.
+        // The limit applies to calls of plugins, so it may be shorter than some commands of the tests.
         Doors::within(plugins, 2).await
     }
 
-    /// With these plugins, whose calls may take so many seconds.
+    /// Starts a server with these plugins, whose calls may take at most `max_timeout_s` seconds.
     pub(crate) async fn within(plugins: &[&str], max_timeout_s: u32) -> Result<Doors> {
         Doors::start(plugins, |flags| flags.max_timeout_s = max_timeout_s.try_into().ok()).await
     }
 
-    /// With other settings.
+    /// Starts a server with other settings.
     pub(crate) async fn set(change: impl FnOnce(&mut ServeFlags)) -> Result<Doors> {
         Doors::start(&[], change).await
     }
@@ -87,14 +87,14 @@ impl Doors {
         Ok(doors)
     }
 
-    /// Turns the switch of a bot.
+    /// Switches the sandboxes of a bot on or off.
     pub(crate) async fn switch(&self, bot: &str, on: bool) -> Result<()> {
         let (status, body) = self.api.patch(&format!("/api/bots/{bot}"), &json!({ "use_agent_sandbox": on })).await?;
         ensure!(status == 200, "{body}");
         Ok(())
     }
 
-    /// A conversation of the user `u` in the app `a`.
+    /// Returns a conversation of the user `u` in the app `a`.
     pub(crate) fn chat(chat: &str) -> Value {
         json!({ "app_id": "a", "user_id": "u", "chat_id": chat })
     }
@@ -128,7 +128,7 @@ impl Doors {
         self.call("sandbox_shell", &json!({ "command": command })).await
     }
 
-    /// Calls the file API as `api`.
+    /// Calls the file API with the key of `api`, in the conversation `c`.
     pub(crate) async fn file(&self, api: &Api, body: &Value) -> Result<(u16, Value)> {
         let mut whole = json!({ "appId": "a", "chatId": "c" });
         let fields = body.as_object().context("a body is an object")?;
@@ -136,19 +136,19 @@ impl Doors {
         api.post("/api/core/ai/sandbox/file", &whole).await
     }
 
-    /// The only sandbox.
+    /// Returns the only sandbox.
     pub(crate) async fn sandbox(&self) -> Result<Value> {
         let (status, list) = self.api.get("/api/sandboxes").await?;
         ensure!(status == 200 && list["items"].as_array().is_some_and(|items| items.len() == 1), "{list}");
         Ok(list["items"][0].clone())
     }
 
-    /// Waits until so many commands have begun or were ended.
+    /// Waits until `count` is at least `wanted`. `count` is the number of commands that have begun or were ended.
     pub(crate) async fn counted(&self, what: &str, count: &AtomicUsize, wanted: usize) -> Result<()> {
         eventually(what, async || Ok((count.load(Ordering::SeqCst) >= wanted).then_some(()))).await
     }
 
-    /// A key of a bot.
+    /// Creates a key of a bot.
     pub(crate) async fn key_of(&self, bot: &str) -> Result<Api> {
         let body = json!({ "name": format!("key of {bot}"), "kind": "bot", "bot_id": bot });
         let (_, key) = self.api.post("/api/keys", &body).await?;
@@ -156,7 +156,8 @@ impl Doors {
     }
 }
 
-/// Puts the row of a sandbox that is stopped into a database, as if `bot` had used it in this conversation; its id.
+/// Inserts the row of a stopped sandbox into a database, as if `bot` had used it in this conversation. Returns the id
+/// of the row.
 pub(crate) async fn plant(
     store: StoreOptions,
     data_dir: PathBuf,
@@ -194,7 +195,7 @@ pub(crate) async fn plant(
     Ok(row.id.to_string())
 }
 
-/// An answer without what differs from run to run.
+/// Returns an answer without the fields that differ from run to run.
 pub(crate) fn shown(answer: &Value) -> Value {
     let mut answer = answer.clone();
     if let Some(fields) = answer.as_object_mut() {

@@ -1,4 +1,4 @@
-//! A server that is killed in the midst of each thing that it does with a sandbox, ten times each.
+//! Kills a server during each operation on a sandbox, ten times for each operation.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -11,16 +11,17 @@ use super::{MARKED, Machine, shell};
 use crate::world::eventually;
 
 const TIMES: u64 = 10;
-/// So often at most, where no kill so far was in the midst of what it is to interrupt.
+/// The maximum number of rounds if no kill so far has interrupted the operation.
 const TIMES_MAX: u64 = 30;
 
-/// When to kill, in something that takes so long: spread evenly over it, however many rounds there are.
+/// Returns the time of a round's kill, for an operation that takes `whole`. The times are spread evenly over the
+/// operation for any number of rounds.
 fn moment(whole: Duration, round: u64) -> Duration {
     const GOLDEN_RATIO: u64 = 618;
     whole.mul_f64((round * GOLDEN_RATIO % 1_000) as f64 / 1_000.0)
 }
 
-/// A marker that no other test has.
+/// Returns a marker that no other test has.
 fn marker(test: u32, round: u64) -> String {
     format!("{MARKED}{test}{round}{:05}", std::process::id() % 100_000)
 }
@@ -49,7 +50,7 @@ async fn during_an_exec() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_create() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    // The template is made by now, so that it is not that which is interrupted.
+    // Makes the template first, so that a kill interrupts a creation and not the making of the template.
     machine.text("warm", "true").await?;
     let began = Instant::now();
     machine.text("timed", "true").await?;
@@ -79,7 +80,7 @@ async fn during_a_create() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_stop() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    // Much to write, so that the stop takes its time.
+    // A large file, so that the stop takes long enough to be interrupted.
     const WRITE: &str = "head -c 8M /dev/urandom >big";
     machine.text("c", WRITE).await?;
     let began = Instant::now();
@@ -95,7 +96,7 @@ async fn during_a_stop() -> Result<()> {
         let begun_before = begun(&machine.server.output());
         machine.server.signal(Signal::TERM)?;
         tokio::time::sleep(moment(whole, round)).await;
-        // It fails where the server has ended by itself by now.
+        // The signal fails if the server has already ended.
         let sent = machine.server.signal(Signal::KILL);
         let status = machine.server.ended().await?;
         let is_killed = sent.is_ok() && status.signal() == Some(Signal::KILL.as_raw());
@@ -128,7 +129,7 @@ async fn during_a_delete() -> Result<()> {
         tokio::time::sleep(moment(whole, round)).await;
         machine.server.kill().await?;
         machine.remains().gone().await?;
-        // It was asked for, and is not done.
+        // An image that still exists shows that the kill has interrupted the deletion.
         inside += machine.remains().images();
         ensure!(marked(&marker) == 0, "round {round}: a process outlived its sandbox");
         machine.restart().await?;
@@ -139,7 +140,7 @@ async fn during_a_delete() -> Result<()> {
     stop(machine).await
 }
 
-/// Asks for the deletion of a conversation's sandbox, which is done later.
+/// Requests the deletion of a conversation's sandbox. The server deletes it later.
 async fn delete(machine: &Machine, chat: &str) -> Result<()> {
     let row = machine.row(chat).await?.context("it has a row")?;
     let path = format!("/api/sandboxes/{}", row["id"].as_str().context("an id")?);
@@ -148,7 +149,7 @@ async fn delete(machine: &Machine, chat: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until nothing is left of it, where it is the only one.
+/// Waits until the conversation has no row and the server has no images. The conversation must be the only one.
 async fn gone(machine: &Machine, chat: &str) -> Result<()> {
     eventually("it is gone", async || {
         Ok((machine.row(chat).await?.is_none() && machine.remains().images() == 0).then_some(()))
@@ -156,7 +157,7 @@ async fn gone(machine: &Machine, chat: &str) -> Result<()> {
     .await
 }
 
-/// Ends the server as an operator does; then nothing is left either.
+/// Stops the server as an operator does, and checks that nothing remains.
 async fn stop(mut machine: Machine) -> Result<()> {
     machine.server.stop().await?;
     machine.remains().gone().await

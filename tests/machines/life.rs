@@ -1,4 +1,4 @@
-//! A conversation over its life, through the doors of the server.
+//! The lifecycle of a conversation, tested through the API of the server.
 
 use std::io::{Cursor, Read};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ async fn idle_one_is_stopped_resumed_and_its_files_downloaded() -> Result<()> {
         .await?;
     let ended = Instant::now();
     let status = machine.status("c").await?;
-    // Later than that the reaper may have been there.
+    // After 4 s, the reaper may already have stopped the sandbox.
     ensure!(status.as_deref() == Some("running") || ended.elapsed() > Duration::from_secs(4), "{status:?}");
     eventually("the reaper stops it", async || {
         Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(()))
@@ -43,7 +43,7 @@ async fn idle_one_is_stopped_resumed_and_its_files_downloaded() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_download_ends_when_its_key_is_taken_back() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    // More than sockets hold, so that most of it has not left when the key goes.
+    // The file is larger than the socket buffers, so that most of it has not been sent when the key is deleted.
     machine.text("c", "head -c 40M /dev/zero >large").await?;
     let body = json!({ "name": "reader", "kind": "operator" });
     let (status, key) = machine.api.post("/api/keys", &body).await?;

@@ -1,4 +1,4 @@
-//! What could be left of sandboxes on this machine, looked for in every place where the kernel keeps something.
+//! Searches this machine for remains of sandboxes: control groups, loop devices, processes and image files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// How long a dead server's keepers may take to clean up: mostly what they write to disk.
+/// The maximum time for the keepers of a dead server to clean up. Writing to disk takes most of this time.
 const GONE_MAX: Duration = Duration::from_secs(90);
 
-/// Where to look for what belongs to one data folder.
+/// The folder and the tag that identify the remains of one server.
 pub(super) struct Remains {
     folder: PathBuf,
     tag: String,
@@ -22,7 +22,7 @@ impl Remains {
         Remains { folder, tag }
     }
 
-    /// Everything that is there at this moment, in words.
+    /// Returns a description of each control group, loop device and process that exists now.
     pub(super) fn found(&self) -> Vec<String> {
         let folder = self.folder.to_str().expect("a path that is text");
         let mut found = Vec::new();
@@ -50,18 +50,18 @@ impl Remains {
         found
     }
 
-    /// Files of images that are half made or half removed.
+    /// Returns the files of images that are incomplete or partly removed.
     pub(super) fn half_files(&self) -> Vec<PathBuf> {
         let boxes = entries(&self.folder.join("boxes")).flat_map(|folder| entries(&folder).collect::<Vec<_>>());
         boxes.filter(|path| path.extension().is_some()).collect()
     }
 
-    /// How many images there are.
+    /// Returns the number of images.
     pub(super) fn images(&self) -> usize {
         entries(&self.folder.join("boxes")).map(|folder| entries(&folder).count()).sum()
     }
 
-    /// Waits until nothing is there.
+    /// Waits until nothing remains, and fails after [`GONE_MAX`].
     pub(super) async fn gone(&self) -> Result<()> {
         let until = tokio::time::Instant::now() + GONE_MAX;
         loop {
@@ -77,13 +77,13 @@ impl Remains {
     }
 }
 
-/// Processes of this machine with `marker` in their arguments.
+/// Counts the processes on this machine whose arguments end with `marker`.
 pub(super) fn marked(marker: &str) -> usize {
     let arguments = entries(Path::new("/proc")).filter_map(|path| fs::read(path.join("cmdline")).ok());
     arguments.filter(|text| String::from_utf8_lossy(text).replace('\0', " ").trim_end().ends_with(marker)).count()
 }
 
-/// The entries of a folder; empty if the folder is missing.
+/// Returns the entries of a folder, or none if the folder is missing.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -1,4 +1,4 @@
-//! The commands of docs/backup.md, run as they are written: afterwards the conversations have their files.
+//! Runs the commands of docs/backup.md as written, and checks that the conversations have their files afterwards.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -71,7 +71,7 @@ async fn a_start_with_an_older_database_deletes_no_image() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
     machine.text("c", "echo kept >file").await?;
     machine.server.stop().await?;
-    // What a database from before the conversation would have.
+    // Restores the rows that the database had before the conversation.
     shell(
         machine.server.home(),
         "cp -p data/monstrum.db newer.db && sqlite3 data/monstrum.db 'delete from sandbox_instances'",

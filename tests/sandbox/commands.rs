@@ -1,4 +1,4 @@
-//! `monstrum sandbox`: a client of the routes.
+//! The command `monstrum sandbox`, which is a client of the routes.
 
 use std::sync::atomic::Ordering;
 
@@ -55,7 +55,7 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     Ok(())
 }
 
-/// A name is a sandbox's to choose.
+/// A sandbox can give its files any name.
 #[tokio::test]
 async fn a_name_with_a_line_feed_makes_no_row_of_a_table() -> Result<()> {
     let mut doors = Doors::open().await?;

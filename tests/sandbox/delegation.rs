@@ -1,4 +1,4 @@
-//! A bot that acts on behalf of another uses its own sandbox, as far as the link lets it.
+//! Delegation: a bot that is called by another bot uses its own sandbox, within the limits of the link.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::http::made;
 use crate::sandbox::Doors;
 use crate::world::text;
 
-/// What the other bot answers under a link.
+/// Calls a tool through the other bot and returns its answer.
 async fn through(doors: &Doors, asking: &str, tool: &str) -> Result<Value> {
     let params = json!({ "tool": tool, "params": { "command": "echo theirs" } });
     doors.call_as(asking, "bot_call_tool", &params, Some(Doors::chat("d")), "en").await

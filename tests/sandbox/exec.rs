@@ -1,4 +1,4 @@
-//! `POST /api/sandboxes/{id}/exec`: the whole pipeline, as JSON and as events.
+//! `POST /api/sandboxes/{id}/exec`: the whole pipeline, with the answer as JSON and as events.
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
@@ -20,7 +20,7 @@ fn streamed(doors: &Doors, path: &str, command: &str) -> RequestBuilder {
     request.json(&json!({ "command": command }))
 }
 
-/// Events as their names and data, without comments.
+/// Parses events into their names and data, without comments.
 fn events(body: &str) -> Vec<(String, Value)> {
     let event = |block: &str| {
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -1,4 +1,4 @@
-//! `/api/core/ai/sandbox/…`: FastGPT's paths and shapes.
+//! `/api/core/ai/sandbox/…`: the file API with FastGPT's paths and fields.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn files_are_listed_read_and_written() -> Result<()> {
     answers.add("no sandbox", ask(json!({ "action": "list", "path": "/workspace" })).await?);
     doors.shell("save made.txt").await?;
     answers.add("write", ask(json!({ "action": "write", "path": "a/b.md", "content": "# é" })).await?);
-    // Unknown fields are ignored, as FastGPT's clients send more.
+    // Unknown fields are ignored, because FastGPT's clients send additional fields.
     answers.add("list", ask(json!({ "action": "list", "path": "/workspace", "sandboxId": "x", "teamId": 1 })).await?);
     answers.add("read", ask(json!({ "action": "read", "path": "a/b.md", "userId": "u" })).await?);
     doors.machines.stop_all();
@@ -108,7 +108,7 @@ async fn what_is_written_is_recorded_without_its_content() -> Result<()> {
     assert_eq!(change["bot_id"], json!(doors.bot));
     assert_snapshot!(change["after"], @r#"{"path":"a","bytes":27,"digest":"sha256:6a999070c9adef2767b13e7500da248de491d806f1f63cbbce71ff8c960f6ca9"}"#);
     assert!(!changes.to_string().contains(secret));
-    // As large as a file may be, which is more than other bodies.
+    // The maximum size of a file, which exceeds the limit of other request bodies.
     let large = "x".repeat(16 << 20);
     let (status, _) = doors.file(&doors.api, &json!({ "action": "write", "path": "a", "content": large })).await?;
     assert_eq!(status, 200);
@@ -167,14 +167,14 @@ async fn a_download_is_whole_or_breaks_off() -> Result<()> {
     "#);
     doors.machines.breaks_off.store(true, Ordering::SeqCst);
     for path in ["data", "data/报告 \"1\".html"] {
-        // Before the head has left or after it: no client has a whole answer.
+        // The download fails before or after the response headers are sent. No client receives a complete response.
         let whole = async { ask(path).send().await?.bytes().await };
         assert!(whole.await.is_err(), "{path}: a part is not taken for the whole");
     }
     Ok(())
 }
 
-/// A request by hand: its head, what there is of its body, and the socket on which the answer comes.
+/// Sends the head and a part of the body of a request, and returns the socket on which the response arrives.
 async fn sent(doors: &Doors, version: &str, key: &str, path: &str, length: usize, body: &str) -> Result<TcpStream> {
     let mut socket = TcpStream::connect(doors.running.address).await?;
     let head = format!(
@@ -198,7 +198,7 @@ async fn a_request_that_waits_ends_when_its_key_is_gone() -> Result<()> {
     let (status, key) = doors.api.post("/api/keys", &json!({ "name": "writer", "kind": "operator" })).await?;
     assert_eq!(status, 201);
     let body = json!({ "action": "write", "appId": "a", "chatId": "c", "path": "late", "content": "x" }).to_string();
-    // As large as one that takes its turn, and never whole.
+    // The announced length is so large that the request needs a turn, and its body is never complete.
     let path = "/api/core/ai/sandbox/file";
     let waiting = sent(&doors, "HTTP/1.1", text(&key["key"]), path, 2 << 20, &body[..20]).await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -209,7 +209,7 @@ async fn a_request_that_waits_ends_when_its_key_is_gone() -> Result<()> {
     Ok(())
 }
 
-/// The answers are larger than what sockets take in for a client that does not read.
+/// The responses are larger than the socket buffers of a client that does not read.
 #[tokio::test]
 async fn slow_clients_do_not_keep_others_from_small_files() -> Result<()> {
     let doors = Doors::open().await?;
@@ -248,7 +248,7 @@ async fn a_folder_is_not_sent_where_a_part_could_pass_for_the_whole() -> Result<
     Ok(())
 }
 
-/// The row of the only reading by this operation, without what differs from run to run.
+/// Returns the only audit row of this read operation, without the values that differ from run to run.
 async fn reading(doors: &Doors, operation: &str) -> Result<Value> {
     let (status, list) = doors.api.get(&format!("/api/audit?operation={operation}")).await?;
     let items = list["items"].as_array().filter(|items| status == 200 && items.len() == 1);
@@ -275,7 +275,7 @@ async fn what_is_read_is_recorded_without_its_content() -> Result<()> {
     let download = async |path: &str| {
         let body = json!({ "appId": "a", "chatId": "c", "path": path });
         let taken = doors.api.request(Method::POST, DOWNLOAD).json(&body).send().await?.bytes().await;
-        // The end of the row may come after the end of the answer.
+        // The audit row may be completed after the end of the response.
         let ended = async || {
             let (_, list) = doors.api.get("/api/audit?operation=sandbox.download&limit=1").await?;
             let row = &list["items"][0];

@@ -1,4 +1,4 @@
-//! The import `monstrum:plugin/sandbox`: what a plugin does in the sandbox is a call like any other, below its own.
+//! The import `monstrum:plugin/sandbox`: each operation of a plugin in the sandbox is a child call of the plugin.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::world::text;
 
 const GUEST: &str = "test-sandbox";
 
-/// A server with the guest, which the bot may use.
+/// Starts a server with the guest plugin, which the bot may use.
 async fn doors() -> Result<Doors> {
     granted(Doors::with(&[GUEST]).await?).await
 }
@@ -23,7 +23,7 @@ async fn granted(doors: Doors) -> Result<Doors> {
     Ok(doors)
 }
 
-/// What the guest was told.
+/// Calls a tool of the guest and returns the result that the guest received.
 async fn guest(doors: &Doors, tool: &str, params: &Value) -> Result<Value> {
     let answer = doors.call(&format!("test_sandbox_{tool}"), params).await?;
     ensure!(answer["status"] == "success", "{answer}");
@@ -55,7 +55,7 @@ async fn a_plugin_uses_the_sandbox_of_its_conversation() -> Result<()> {
     list: [{"name":"out","path":"/workspace/out","kind":"directory","size":0}]
     "#);
     assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "it is the bot's own");
-    // All that was captured, which a model would not get.
+    // A plugin gets all the captured output. A model would get a part of it.
     let lines = guest(&doors, "exec", &json!({ "command": "lines 3000" })).await?;
     assert_eq!((text(&lines["stdout"]).lines().count(), &lines["truncated"]), (3000, &json!(false)));
     let flood = guest(&doors, "exec", &json!({ "command": "bytes 900000" })).await?;
@@ -139,7 +139,7 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
 #[tokio::test]
 async fn a_plugin_gets_no_more_time_than_it_has() -> Result<()> {
     let doors = doors().await?;
-    // The ceiling of this server is 2 s, for the plugin and all that it does.
+    // This server limits the plugin's call to 2 s, including the commands that it runs.
     let late = doors.call("test_sandbox_exec", &json!({ "command": "hang" })).await?;
     assert_snapshot!(shown(&late), @r#"{"message":"the call took longer than 2 s","status":"error","code":"timeout"}"#);
     doors.counted("the command is ended", &doors.machines.ended, 1).await?;
@@ -148,7 +148,7 @@ async fn a_plugin_gets_no_more_time_than_it_has() -> Result<()> {
 
 #[tokio::test]
 async fn a_plugin_gets_no_more_calls_than_it_has() -> Result<()> {
-    // Time for all of them on a busy machine.
+    // Enough time for all calls, even on a busy machine.
     let doors = granted(Doors::within(&[GUEST], 60).await?).await?;
     let many = guest(&doors, "exec", &json!({ "command": "echo x", "times": 101 })).await?;
     assert_snapshot!(many, @r#"{"code":"limit","message":"100 calls have been made under one, which is the limit","sent":false}"#);

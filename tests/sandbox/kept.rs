@@ -1,4 +1,4 @@
-//! What a workspace keeps in sandboxes, and what its callers are told of it.
+//! The limits on the sandboxes that a workspace keeps, and the warnings to its callers.
 
 use std::sync::atomic::Ordering;
 

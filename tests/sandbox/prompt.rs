@@ -1,4 +1,4 @@
-//! `GET /api/bots/{id}/prompt`: what the platform appends is what there is.
+//! `GET /api/bots/{id}/prompt`: the appended text describes the sandbox that the bot has.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! `/api/sandboxes`, `/api/chats` and `/api/apps`: what is listed, and how it goes.
+//! `/api/sandboxes`, `/api/chats` and `/api/apps`: listing and deleting sandboxes.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -100,11 +100,11 @@ async fn a_bot_key_reaches_its_own_sandboxes_only() -> Result<()> {
     assert_eq!(foreign.delete(&path).await?.0, 404);
     assert_eq!(foreign.post(&format!("{path}/exec"), &json!({ "command": "echo x" })).await?.0, 404);
     assert_eq!(doors.file(&foreign, &json!({ "action": "list", "path": "." })).await?.0, 404);
-    // Nothing of other tenants is deleted, for any name.
+    // The requests are accepted for any name, but they delete no sandbox of another bot.
     assert_eq!(foreign.delete("/api/chats/c?app_id=a").await?.0, 202);
     assert_eq!(foreign.delete("/api/apps/a").await?.0, 202);
     assert_eq!(text(&doors.sandbox().await?["status"]), "running");
-    // A switch that is off is off at every door.
+    // With its sandboxes switched off, the bot's key cannot use files, but it can still delete the sandbox.
     let list = json!({ "action": "list", "path": "." });
     assert_eq!(doors.file(&own, &list).await?.0, 200);
     doors.switch(&doors.bot, false).await?;

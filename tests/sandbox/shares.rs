@@ -1,4 +1,4 @@
-//! Places for sandboxes that run at once, as bots meet them.
+//! The shares of bots in the running sandboxes, tested through calls of bots.
 
 use std::time::Duration;
 

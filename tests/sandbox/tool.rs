@@ -1,4 +1,4 @@
-//! `sandbox_shell`: who has it, what it answers, and what a model reads of long output.
+//! `sandbox_shell`: which bots have it, its answers, and the part of long output that a model reads.
 
 use std::sync::atomic::Ordering;
 
@@ -82,13 +82,14 @@ async fn what_a_command_ends_with_is_an_answer() -> Result<()> {
 #[tokio::test]
 async fn a_command_has_its_own_time_and_not_that_of_plugins() -> Result<()> {
     let doors = Doors::open().await?;
-    // The ceiling of this server is 2 s.
+    // This server limits the calls of plugins to 2 s.
     let answer = doors.shell("sleep 2500").await?;
     assert_eq!(answer["status"], "success", "{answer}");
     Ok(())
 }
 
-/// A running command is judged again after a change of its bot, and a long command takes a check that is not done in place.
+/// After a change of its bot, a running command is authorized again. The text of this command is so long that the check
+/// runs on the pool of threads.
 #[tokio::test]
 async fn a_long_command_is_judged_again_after_the_time_of_plugins() -> Result<()> {
     let doors = Doors::open().await?;
@@ -96,7 +97,7 @@ async fn a_long_command_is_judged_again_after_the_time_of_plugins() -> Result<()
     let command = format!("sleep {}5000", "0".repeat(16_000));
     let changed = async {
         doors.counted("a command begins", &doors.machines.begun, 1).await?;
-        // The ceiling of this server is 2 s.
+        // This server limits the calls of plugins to 2 s.
         tokio::time::sleep_until(begun + std::time::Duration::from_secs(3)).await;
         doors.api.patch(&format!("/api/bots/{}", doors.bot), &json!({ "description": "changed" })).await
     };
@@ -216,7 +217,7 @@ async fn a_sandbox_that_goes_takes_its_command_along() -> Result<()> {
     let (answer, deleted) = tokio::join!(doors.shell("hang"), deleted);
     assert_eq!(deleted?.0, 202);
     assert_snapshot!(shown(&answer?), @r#"{"data":{"stdout":"","stderr":"","exitCode":-1,"termination":"lost","truncated":false,"durationMs":0},"status":"error","code":"interrupted","message":"the sandbox was stopped or deleted while the command ran; it may have done anything"}"#);
-    // The next command has a new one.
+    // The next command gets a new sandbox.
     assert_eq!(doors.shell("echo again").await?["status"], "success");
     assert_eq!(doors.machines.created.load(Ordering::SeqCst), 2);
     Ok(())
@@ -254,7 +255,7 @@ async fn a_model_reads_the_end_and_finds_the_rest_in_a_file() -> Result<()> {
     let kept = String::from_utf8_lossy(kept.get(path).context("the file is there")?).into_owned();
     assert_eq!(kept, (1..=60_000).map(|line| format!("{line}\n")).collect::<String>(), "as it was written");
 
-    // More than a provider captures.
+    // The output exceeds the limit of what a provider captures.
     let flood = doors.shell("bytes 3000000").await?;
     let marker = text(&flood["data"]["stdout"]).lines().next().unwrap_or_default().to_owned();
     assert!(marker.contains("what was kept of it is in /workspace/.monstrum/output/"), "{marker}");

@@ -1,4 +1,4 @@
-//! Deleted on demand: the caller has an answer at once, and the job is tried until it is done.
+//! Deletion on request: the caller gets an answer immediately, and the deletion is retried until it succeeds.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn a_command_that_runs_is_cut_off(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// What came before is not the whole, and must not pass for it.
+/// The bytes before the error are incomplete, so the stream must not end like a complete one.
 async fn a_stream_that_is_read_ends_with_an_error(hosts: Hosts) -> Result<()> {
     use futures::StreamExt;
     let host = hosts.host();
@@ -108,7 +108,7 @@ async fn it_is_deleted_from_every_state(hosts: Hosts) -> Result<()> {
             .insert(status.as_str(), |row| {
                 row.status = status;
                 row.next_attempt_at = (status == Deleting).then_some(NOW);
-                // Of a host that is dead.
+                // The claim of a dead host.
                 row.operation = Some("of the dead".to_owned());
                 row.operation_until = Some(NOW);
             })

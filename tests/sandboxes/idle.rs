@@ -1,4 +1,4 @@
-//! An idle sandbox is stopped, and one in use is not.
+//! Idle sandboxes are stopped, and sandboxes in use are not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ async fn a_switch_that_is_off_stops_what_runs(hosts: Hosts) -> Result<()> {
     assert_eq!(words(held.await?), "the sandbox was stopped or deleted while it was in use");
     stop.cancel();
     follows.await?;
-    // Nothing runs in a sandbox whose files are read.
+    // A sandbox that was only opened for its files runs no command, so it is not stopped.
     let open = host.open(&hosts.row("a").await?).await?;
     host.stop_switched_off().await?;
     open.write("/workspace/a", "seen".into()).await?;
@@ -72,7 +72,7 @@ async fn a_switch_that_is_off_stops_what_runs(hosts: Hosts) -> Result<()> {
     open.exec(ExecRequest::new("true"), None).await?;
     host.stop_switched_off().await?;
     assert_eq!(hosts.at_provider("a"), "stopped");
-    // What could not be stopped then is stopped by the next sweep.
+    // The next sweep stops sandboxes that could not be stopped at the time of the switch.
     hosts.insert("late", |_| ()).await?;
     host.sweep().await?;
     assert_eq!(hosts.rows().await?, "a stopped\nb stopped\nlate stopped\nothers running");
@@ -127,7 +127,7 @@ async fn a_command_at_another_host_keeps_it_running(hosts: Hosts) -> Result<()> 
     hosts.after(IDLE - SECOND);
     two.sweep().await?;
     assert_eq!(hosts.rows().await?, "chat running");
-    // A host that is dead notes nothing more.
+    // A dead host records no further use of its sandbox.
     hosts.after(SECOND);
     two.sweep().await?;
     assert_eq!(hosts.rows().await?, "chat stopped");
@@ -259,7 +259,7 @@ async fn a_call_does_not_get_a_network_that_was_taken_away(hosts: Hosts) -> Resu
     settings(&hosts, json!({ "network": "full" })).await?;
     hosts.double.crash(&hosts.name("chat"));
     hosts.exec(&host, "chat", "true").await?;
-    // What cannot be read permits nothing.
+    // Settings that cannot be read permit nothing.
     settings(&hosts, json!({ "network": "everything" })).await?;
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "the database cannot be used");
     assert_eq!(hosts.rows().await?, "chat stopped");

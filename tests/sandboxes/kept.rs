@@ -1,4 +1,4 @@
-//! How many sandboxes a workspace keeps.
+//! The limit on the number of sandboxes that a workspace keeps.
 
 use anyhow::Result;
 use monstrum_core::sandboxes::Options;

@@ -1,4 +1,4 @@
-//! One bot's sandboxes leave places for those of others.
+//! The sandboxes of one bot leave places for the sandboxes of other bots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,10 @@ on_both! {
     bot_that_waits_for_its_own_place_holds_up_no_other,
 }
 
-/// Long enough ago that a sandbox may be stopped for another one.
+/// The time after which an unused sandbox may be stopped to make room for another one.
 const UNUSED: Duration = Duration::from_secs(61);
-/// Far longer than a start takes here, and shorter than a claim waits for another one that makes room.
+/// A time-out that is far longer than a start takes here, and shorter than the time that one claim waits while another
+/// claim makes room.
 const PROMPT: Duration = Duration::from_secs(15);
 
 fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {
@@ -118,7 +119,7 @@ async fn bot_that_waits_for_its_own_place_holds_up_no_other(hosts: Hosts) -> Res
     host.note_uses().await?;
     hosts.after(UNUSED);
     hosts.double.hang_for(&hosts.name("a"));
-    // The bot has its share of one, and waits until its own sandbox stops.
+    // The bot's share is one sandbox, so its call waits until its own sandbox stops.
     let waits = hosts.spawn_exec(&host, "b", "true");
     hosts.double.reached(Asked::Stop, 1).await;
     let newcomer = workspace_named(&hosts.store, "newcomer").await?;

@@ -1,4 +1,4 @@
-//! At the start of a host, what its provider has is compared with its rows; at its end, what runs is stopped.
+//! A host compares the provider's sandboxes with its rows at its start, and stops its running sandboxes at shutdown.
 
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ async fn what_has_no_row_is_set_aside_for_a_week(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// An older database beside newer sandboxes, and then the database that belongs to them.
+/// Starts a host with a database that is older than the sandboxes, and then with the database that matches them.
 async fn what_was_set_aside_comes_back_with_its_row(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
@@ -224,7 +224,7 @@ async fn the_end_of_a_host_stops_what_runs(hosts: Hosts) -> Result<()> {
     assert_eq!(hosts.rows().await?, "a stopped\nb stopped\ntheirs running");
     assert_eq!((hosts.at_provider("a"), hosts.at_provider("b")), ("stopped", "stopped"));
     assert_eq!(words(hosts.exec(&host, "a", "true").await), "unavailable: the server is shutting down");
-    // One that hangs does not hold up the end; the next start finds it.
+    // A sandbox whose stop hangs does not block the shutdown. The next start finds it.
     let next = hosts.host();
     hosts.exec(&next, "a", "true").await?;
     hosts.double.hang(Asked::Stop);

@@ -1,4 +1,4 @@
-//! Made on first use, once, for one conversation of one bot.
+//! A sandbox is created once, on its first use, for one conversation of one bot.
 
 use std::time::Duration;
 
@@ -184,7 +184,7 @@ async fn a_provider_that_fails_leaves_an_error_that_the_next_call_mends(hosts: H
     hosts.double.mend();
     hosts.exec(&host, "chat", "true").await?;
     assert_eq!(hosts.rows().await?, "chat running");
-    // A command that could not be run says nothing of the sandbox.
+    // A command that could not be run does not change the state of the sandbox.
     hosts.double.fail(Asked::Exec, SandboxError::unavailable("not now"));
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: not now");
     assert_eq!(hosts.rows().await?, "chat running");
@@ -369,7 +369,7 @@ async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
         anyhow::Ok(())
     };
     all("new").await?;
-    // There is one place: the later request finds it taken by the same sandbox.
+    // One place is free. The later requests find that the same sandbox has taken it.
     host.delete(hosts.workspace, None, hosts.row("new").await?.id).await?;
     host.delete_due().await?;
     all("new").await?;

@@ -1,4 +1,4 @@
-//! Everything at once, at two hosts: in the end the rows and the provider say the same.
+//! Runs random operations concurrently on two hosts. At the end, the rows and the provider must agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ on_both! {
     of_hosts_that_die_nothing_is_left_over,
 }
 
-/// Numbers that are the same in every run.
+/// A generator of pseudo-random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
 
 const CHATS: [&str; 3] = ["a", "b", "c"];
 
-/// What one caller does.
+/// Runs one random operation of a caller.
 async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()> {
     let chat = CHATS[usize::try_from(dice.roll(3))?];
     let done = match dice.roll(10) {
@@ -43,7 +43,7 @@ async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()
         }
         4 => host.note_uses().await.map_err(AccessError::from),
         5 => {
-            // A caller that goes away.
+            // The caller disconnects during the call.
             let call = hosts.exec(host, chat, "echo hello");
             drop(tokio::time::timeout(Duration::from_micros(dice.roll(3000)), call).await);
             Ok(())
@@ -51,7 +51,7 @@ async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()
         _ => match hosts.exec(host, chat, "echo hello").await {
             Ok(output) if output.stdout.text == "hello\n" => Ok(()),
             Ok(output) => bail!("{output:?}"),
-            // Another task has stopped or deleted it during the command.
+            // Another task has stopped or deleted the sandbox during the command.
             Err(AccessError::Provider(SandboxError::NotFound(_) | SandboxError::Conflict(_))) => Ok(()),
             Err(fault) => Err(fault),
         },
@@ -78,8 +78,8 @@ async fn of_calls_sweeps_and_deletions_nothing_is_left_over(hosts: Hosts) -> Res
     Ok(())
 }
 
-/// What the provider has has a row, and nothing runs that nobody uses, once what is due is done and what was claimed by
-/// callers that went away is over.
+/// Waits until the claims of cancelled callers have expired, and runs all work that is due. Then checks that each
+/// sandbox at the provider has a row and that no unused sandbox runs.
 async fn in_order(hosts: &Hosts, host: &Arc<Sandboxes>) -> Result<()> {
     host.note_uses().await?;
     hosts.after(Duration::from_secs(400));
@@ -94,7 +94,7 @@ async fn in_order(hosts: &Hosts, host: &Arc<Sandboxes>) -> Result<()> {
     Ok(())
 }
 
-/// A host that is killed at any moment, and another start on its data folder.
+/// Kills a host at different moments, and starts another host on its data folder.
 async fn of_hosts_that_die_nothing_is_left_over(hosts: Hosts) -> Result<()> {
     let hosts = Arc::new(hosts);
     for round in 0..12 {
@@ -107,7 +107,7 @@ async fn of_hosts_that_die_nothing_is_left_over(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// A host on threads of its own, with which everything ends that it has begun.
+/// Runs a host on separate threads. All work that the host has begun ends with its threads.
 fn live(hosts: &Hosts, round: u64) -> Result<()> {
     let own = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let life = async {
@@ -121,6 +121,6 @@ fn live(hosts: &Hosts, round: u64) -> Result<()> {
     };
     let lived = own.block_on(async { tokio::time::timeout(Duration::from_millis(10 + round * 10), life).await });
     own.shutdown_timeout(Duration::from_secs(5));
-    // One that was done before its time is as good.
+    // The round is valid whether the host was killed or finished first.
     lived.unwrap_or(Ok(()))
 }

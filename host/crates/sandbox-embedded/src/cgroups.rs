@@ -1,8 +1,8 @@
 //! Control groups, version 1 and 2: the limits of a sandbox, and the processes of each command.
 //!
-//! The group `init` of a sandbox holds its init and its workers; `box` holds the commands, each in a group of its own,
-//! so that a command can be killed with everything that it has started, in any session. `box` has the limits of the
-//! sandbox. `init` has small limits of its own, so that no command can exhaust the memory of the init. The group that
+//! The group `init` of a sandbox holds its init and its workers. `box` holds the commands, each in a separate group, so
+//! that a command can be killed with all processes that it has started, in any session. `box` has the limits of the
+//! sandbox. `init` has separate, small limits, so that no command can exhaust the memory of the init. The group that
 //! holds all sandboxes of a server has limits too.
 
 mod kill;
@@ -26,12 +26,13 @@ const CPU_PERIOD_US: u64 = 100_000;
 const INIT_PROCESSES: u32 = 64;
 /// The memory limit of `init`: a few MiB for each concurrent worker, and the file pages that they read.
 const INIT_MEMORY_BYTES: u64 = 128 << 20;
-/// The part of a sandbox's memory limit that its socket buffers may use, where the kernel counts them separately.
+/// Divides a sandbox's memory limit: the quotient is the limit of its socket buffers, where the kernel counts them
+/// separately.
 const SOCKET_MEMORY_PART: u64 = 8;
-/// The limit of socket buffers, where the kernel counts them separately.
+/// The file with the limit of socket buffers, where the kernel counts them separately.
 const SOCKET_MEMORY: &str = "memory.kmem.tcp.limit_in_bytes";
 
-/// Why this machine cannot limit sandboxes.
+/// The reason why this machine cannot limit sandboxes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoController {
     #[error("the control group controller `{controller}` is not available in {}", root.display())]
@@ -43,7 +44,7 @@ pub(crate) enum NoController {
     Separate { controller: &'static str, root: PathBuf },
 }
 
-/// The control groups of this machine and the place of ours among them.
+/// The control groups of this machine, and the names and limits of this server's group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Cgroups {
     hierarchy: Hierarchy,
@@ -101,7 +102,7 @@ impl Cgroups {
         }
     }
 
-    /// The version, 1 or 2.
+    /// Returns the version, 1 or 2.
     pub(crate) fn version(&self) -> u8 {
         match self.hierarchy {
             Hierarchy::V1 { .. } => 1,
@@ -126,12 +127,12 @@ impl Cgroups {
         }
     }
 
-    /// The groups that hold all sandboxes of this server, one for each tree.
+    /// Returns the groups that hold all sandboxes of this server, one for each tree.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
         self.trees().iter().map(|tree| tree.join(&self.folder)).collect()
     }
 
-    /// The groups of a sandbox, which need not exist.
+    /// Returns the groups of a sandbox, which need not exist.
     pub(crate) fn group(&self, name: &str, limits: &Limits) -> SandboxGroup {
         let groups: Vec<PathBuf> = self.folders().iter().map(|folder| folder.join(name)).collect();
         let tree = groups[0].clone();
@@ -151,7 +152,7 @@ impl Cgroups {
         }
     }
 
-    /// Creates the groups of a sandbox with its limits, replacing those that a previous process left.
+    /// Creates the groups of a sandbox with its limits. Replaces groups that a previous process left behind.
     pub(crate) fn create(&self, name: &str, limits: &Limits) -> io::Result<SandboxGroup> {
         let group = self.group(name, limits);
         for folder in &group.groups {
@@ -216,7 +217,8 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Limits the group that holds all sandboxes. Every start does this: the group exists only while a sandbox exists.
+    /// Limits the group that holds all sandboxes. Every start of a sandbox sets these limits again, because the group
+    /// exists only while a sandbox exists.
     fn limit_all(&self) -> io::Result<()> {
         let Some(totals) = self.totals else { return Ok(()) };
         let folders = self.folders();
@@ -225,7 +227,7 @@ impl Cgroups {
         self.limit_memory(memory, totals.memory_bytes, totals.socket_bytes)
     }
 
-    /// Version 2 only: enables the controllers for the level `ours`, in its parent and for its children.
+    /// Version 2 only: enables the controllers in the root and in `ours`, so that `ours` and its children can use them.
     fn switch_on(&self, ours: &Path) -> io::Result<()> {
         fs::create_dir_all(ours)?;
         if let Hierarchy::V2 { root, has_cpu } = &self.hierarchy {
@@ -239,7 +241,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Kills and removes everything that a previous process left.
+    /// Kills the processes and removes the groups that a previous process left behind.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
         self.folders().iter().try_for_each(|folder| remove_tree(folder))
     }
@@ -255,13 +257,13 @@ pub(crate) struct SandboxGroup {
     memory: PathBuf,
     /// The groups that the init joins.
     pub groups_of_init: Vec<PathBuf>,
-    /// All groups of the sandbox, to remove them at the end.
+    /// All groups of the sandbox, which are removed at the end.
     pub groups: Vec<PathBuf>,
     processes_per_exec: u32,
 }
 
 impl SandboxGroup {
-    /// How many processes the kernel has killed because of the memory limit.
+    /// Returns the number of processes that the kernel has killed because of the memory limit.
     pub(crate) fn out_of_memory(&self) -> io::Result<u64> {
         let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
         count(&self.memory.join(file), "oom_kill")
@@ -287,7 +289,7 @@ pub(crate) struct ExecGroup {
 }
 
 impl ExecGroup {
-    /// Files to which a process writes a zero to join the command.
+    /// Opens the files to which a process writes a zero to join the command's group.
     pub(crate) fn join_files(&self) -> io::Result<Vec<File>> {
         let groups = [Some(&self.path), self.memory.as_ref()].into_iter().flatten();
         groups.map(|group| File::options().write(true).open(group.join("cgroup.procs"))).collect()
@@ -303,7 +305,7 @@ impl ExecGroup {
         kill::kill_all(&self.path)
     }
 
-    /// Removes the group and returns whether that was possible: a group with processes stays.
+    /// Removes the group. Returns `false` if the group still has processes and was not removed.
     pub(crate) fn remove(&self) -> io::Result<bool> {
         match fs::remove_dir(&self.path) {
             Ok(()) => Ok(true),

@@ -1,4 +1,4 @@
-//! The host's end of the socket of an init: it sends requests and receives their ends.
+//! The host's end of the socket of an init: sends requests and receives their results.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use crate::sys;
 use crate::wire::{self, ExitStatus, FromInit, Received, Refusal, ToInit};
 
-/// How a request ended. The sender is dropped if the end will never be known.
+/// The result of a request. The sender is dropped if the result will never be known.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Exited(ExitStatus),
@@ -32,7 +32,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Takes the host's end and reads from it until it is closed.
+    /// Starts a task that reads from `socket`, the host's end, until it is closed.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Arc<Control>> {
         let control = Arc::new(Control {
             socket: sys::watched(socket)?,
@@ -44,13 +44,13 @@ impl Control {
         tokio::spawn(async move {
             reader.read().await;
             reader.gone.send_replace(true);
-            // All pending requests see that the init is gone.
+            // Dropping the senders ends all pending requests.
             reader.pending.lock().clear();
         });
         Ok(control)
     }
 
-    /// A request number that is unique for this init.
+    /// Returns a request number that is unique for this init.
     pub(crate) fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -60,7 +60,7 @@ impl Control {
         *self.gone.borrow()
     }
 
-    /// Sends a request. The returned receiver gets its end.
+    /// Sends a request. The returned receiver gets its result.
     pub(crate) async fn request(
         &self,
         id: u64,
@@ -96,7 +96,7 @@ impl Control {
                 FromInit::Refused { id, why } => (id, Reply::Refused(why)),
             };
             if let Some(waiting) = self.pending.lock().remove(&id) {
-                // The caller may have gone.
+                // The caller may have been cancelled.
                 let _unheard = waiting.send(answer);
             }
         }
@@ -119,7 +119,7 @@ pub(crate) async fn send(
     }
 }
 
-/// Receives one message without blocking the thread; `None` if the other end is closed.
+/// Receives one message without blocking the thread. Returns `None` if the other end is closed.
 pub(crate) async fn receive<T: serde::de::DeserializeOwned>(
     socket: &AsyncFd<OwnedFd>,
 ) -> Result<Option<Received<T>>, Errno> {

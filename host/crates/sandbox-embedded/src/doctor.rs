@@ -1,7 +1,7 @@
-//! Checks whether this machine can run sandboxes and which limits it can enforce, and says what to install.
+//! Checks whether this machine can run sandboxes and which limits it can enforce, and reports what to install.
 //!
-//! [`Machine`] collects the facts and `report` judges them, so that tests can judge machines that are not at hand.
-//! Nothing is changed.
+//! [`Machine`] collects the facts and `report` evaluates them, so that tests can evaluate the facts of other machines.
+//! The checks change nothing.
 
 mod machine;
 mod totals;
@@ -16,12 +16,12 @@ pub(super) use totals::{NO_OPEN_FILE_LIMIT, NO_SOCKET_LIMIT, OPEN_FILE_LIMIT_REM
 
 /// The oldest kernel that can use an id-mapped mount as a layer of overlayfs.
 const KERNEL_MIN: (u32, u32) = (5, 19);
-/// Below this, a few sandboxes fill the disk.
+/// With less free space than this, a few sandboxes fill the disk.
 const FREE_BYTES_LOW: u64 = 10 << 30;
-/// Below this, no sandbox of the default size fits.
+/// With less free space than this, there is no room for a sandbox of the default size.
 const FREE_BYTES_MIN: u64 = 3 << 30;
 
-/// File systems that support id-mapped mounts, and since which kernel.
+/// File systems that support id-mapped mounts, with the first kernel version in which they do.
 const MAPPABLE: [(&str, (u32, u32)); 10] = [
     ("ext4", (5, 12)),
     ("vfat", (5, 12)),
@@ -35,7 +35,7 @@ const MAPPABLE: [(&str, (u32, u32)); 10] = [
     ("zfs", (5, 12)),
 ];
 
-/// The capabilities that are necessary to build a sandbox, with their numbers.
+/// The capabilities that building a sandbox requires, with their numbers.
 const CAPABILITIES: [(&str, u32); 9] = [
     ("CHOWN", 0),
     ("DAC_OVERRIDE", 1),
@@ -65,11 +65,11 @@ pub struct Check {
     pub name: &'static str,
     pub status: Status,
     pub detail: String,
-    /// How to fix it; empty if there is nothing to fix.
+    /// How to fix the problem; empty if there is none.
     pub remedy: String,
 }
 
-/// All checks.
+/// The results of all checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Whether sandboxes can run here.
@@ -83,7 +83,7 @@ pub fn examine(folder: &Path, plan: &Plan) -> Report {
     report(&Machine::this(folder), plan)
 }
 
-/// Judges a machine.
+/// Evaluates the facts of a machine.
 fn report(machine: &Machine, plan: &Plan) -> Report {
     let mut checks = vec![
         root(machine),

@@ -42,16 +42,16 @@ pub struct EmbeddedOptions {
     pub folder: PathBuf,
     /// A program whose `main` starts with [`crate::run_if_launcher`]; by default the running program.
     pub program: Option<PathBuf>,
-    /// The network `full`.
+    /// The settings of the network `full`.
     pub network: network::Settings,
-    /// The base of new sandboxes. Existing sandboxes keep theirs.
+    /// The base of new sandboxes. Existing sandboxes keep their base.
     pub template: TemplateKind,
     /// The limits of all sandboxes together.
     pub totals: TotalSettings,
 }
 
 impl EmbeddedOptions {
-    /// The default options for `folder`.
+    /// Returns the default options for `folder`.
     pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
         EmbeddedOptions {
             folder: folder.into(),
@@ -68,7 +68,7 @@ pub struct Embedded(Arc<Inner>);
 
 struct Inner {
     options: EmbeddedOptions,
-    /// The default template, made for the first sandbox that needs it.
+    /// The default template, which is made for the first sandbox that needs it.
     default: tokio::sync::OnceCell<Template>,
     built: Option<Template>,
     hidden: Hidden,
@@ -76,13 +76,13 @@ struct Inner {
     cgroups: Cgroups,
     images: Images,
     ids: Ids,
-    /// The network `full`, or why it is not available.
+    /// The network `full`, or the reason why it is not available.
     full: Result<Arc<FullNetwork>, SandboxError>,
     launching: Launching,
     boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
 }
 
-/// The entry of one sandbox, made by the first call for it.
+/// The entry of one sandbox. The first call for the sandbox creates it.
 #[derive(Default)]
 struct Slot {
     /// Held while the sandbox is created, resumed, stopped or deleted.
@@ -100,7 +100,7 @@ impl Slot {
         self.running.lock().take()
     }
 
-    /// Stops the sandbox; one that has ended by itself is cleaned up.
+    /// Stops the sandbox, or cleans up after it if it has already ended.
     async fn end(&self) -> Result<(), SandboxError> {
         let Some(running) = self.take() else { return Ok(()) };
         let ended = running.end().await;
@@ -112,8 +112,8 @@ impl Slot {
 }
 
 impl Embedded {
-    /// Starts the provider in its folder, if this machine can run sandboxes. Kills and removes everything that a
-    /// previous process left.
+    /// Starts the provider in its folder, if this machine can run sandboxes. Kills all processes and removes all
+    /// control groups and interfaces that a previous process left behind.
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
@@ -146,13 +146,13 @@ impl Embedded {
         Ok(Embedded(Arc::new(inner)))
     }
 
-    /// Prepares what the first sandbox would otherwise wait for.
+    /// Prepares the template and the list of hidden files, so that the first sandbox does not wait for them.
     pub async fn warm_up(&self) -> Result<(), SandboxError> {
         let template = self.0.template(self.0.options.template).await?;
         self.0.usr(&template).await.map(drop)
     }
 
-    /// Runs work in a task of its own, so that a caller that goes away does not leave it half done.
+    /// Runs `work` in a separate task, so that it completes even if the caller is cancelled.
     async fn uncancelled<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T, SandboxError>
     where
         T: Send + 'static,
@@ -205,7 +205,7 @@ impl Inner {
         self.default.get_or_try_init(make).await.cloned()
     }
 
-    /// The part of the host's /usr that a sandbox of this template sees.
+    /// Returns the part of the host's /usr that a sandbox of this template sees.
     async fn usr(&self, template: &Template) -> Result<Option<Usr>, SandboxError> {
         let Some(folder) = template.usr.clone() else { return Ok(None) };
         Ok(Some(Usr { folder, hidden: self.hidden.list().await? }))
@@ -256,7 +256,7 @@ impl Inner {
         Ok(running)
     }
 
-    /// Rejects a start that could fill the host's disk: without space for the audit, no call runs.
+    /// Rejects a start that could fill the host's disk, because no call runs without space for the audit.
     fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
         use std::os::unix::fs::MetadataExt as _;
         let failed = |error: io::Error| SandboxError::unavailable_because("the disk of the host cannot be read", error);
@@ -278,7 +278,7 @@ impl Inner {
         if slot.running().is_some() {
             return Ok(Ensured::AlreadyRunning);
         }
-        // A sandbox that has ended by itself may still hold its image.
+        // A sandbox that has ended without a stop may still hold its image.
         slot.end().await?;
         let is_there = self.images.find(name.as_str()).is_some();
         if !is_there {
@@ -362,7 +362,7 @@ impl Inner {
     }
 }
 
-/// Sandboxes end with the server.
+/// Ends all sandboxes when the server ends.
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Err(error) = self.cgroups.remove_all() {
@@ -388,7 +388,7 @@ fn check(limits: &Limits) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Runs blocking work on files. `what` names them in the error.
+/// Runs blocking work on files. `what` names the files in the error.
 async fn on_disk<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,

@@ -24,18 +24,18 @@ use crate::wire::{ExitStatus, Refusal, ToInit};
 const COMMAND_BYTES_MAX: usize = 120 << 10;
 /// The maximum length of the working folder and all variables together.
 const ENVIRONMENT_BYTES_MAX: usize = 32 << 10;
-/// How long output is read after the command has ended; programs in the background may write forever.
+/// The time for which output is read after the command has ended. Programs in the background may write forever.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
-/// How long the end of a killed command may take to arrive.
+/// The maximum time until the init reports the end of a killed command.
 const END_MAX: Duration = Duration::from_secs(10);
-/// How much output is read after the command has ended: as much as a pipe holds at most.
+/// The maximum number of bytes that are read after the command has ended: the maximum size of a pipe.
 const DRAIN_BYTES_MAX: u64 = 1 << 20;
 /// The size of one read.
 const PIECE_BYTES: usize = 64 << 10;
 /// The exit codes of `timeout` and of a shell whose command was killed by signal 9.
 const CODE_TIMED_OUT: i32 = 124;
 const CODE_KILLED: i32 = 137;
-/// The exit code if the end is unknown.
+/// The exit code if the result is unknown.
 const CODE_UNKNOWN: i32 = -1;
 
 /// Runs a command in a running sandbox.
@@ -137,7 +137,7 @@ fn check(request: &ExecRequest) -> Result<Vec<u8>, SandboxError> {
     Ok(text)
 }
 
-/// A pipe that belongs to the root user inside, so that a command can open it by name.
+/// Creates a pipe that belongs to the sandbox's root user, so that a command can open it by name.
 fn pipe(running: &Running) -> io::Result<(Receiver, std::os::fd::OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (user, group) = (rustix::fs::Uid::from_raw(running.ids.base), rustix::fs::Gid::from_raw(running.ids.base));
@@ -152,7 +152,7 @@ struct Command {
 }
 
 impl Command {
-    /// Kills everything that the command has started.
+    /// Kills all processes that the command has started.
     async fn kill(&mut self) {
         let Some(group) = self.group.take() else { return };
         let running = Arc::clone(&self.running);
@@ -225,7 +225,7 @@ struct OutputFollower {
 }
 
 impl OutputFollower {
-    /// Follows the command until it ends. The second value is whether it timed out.
+    /// Follows the command until it ends. The second value is true if the command timed out.
     async fn until_end(
         &mut self,
         mut answer: oneshot::Receiver<Reply>,
@@ -255,7 +255,7 @@ impl OutputFollower {
         }
     }
 
-    /// Reads what was written before the end, and for a moment what is written afterwards.
+    /// Reads the output that was written before the end, and for [`DRAIN_MAX`] the output that is written afterwards.
     async fn drain(&mut self) {
         let until = Instant::now() + DRAIN_MAX;
         let (stdout_max, stderr_max) = (self.stdout.bytes + DRAIN_BYTES_MAX, self.stderr.bytes + DRAIN_BYTES_MAX);
@@ -274,7 +274,7 @@ impl OutputFollower {
     }
 }
 
-/// One output stream, of which the newest bytes are kept.
+/// One output stream. Only its newest bytes are kept.
 struct CapturedStream {
     from: Receiver,
     stream: Stream,
@@ -291,7 +291,7 @@ impl CapturedStream {
         CapturedStream { from, stream, piece, kept: VecDeque::new(), bytes: 0, bytes_max, is_at_end: false }
     }
 
-    /// Reads a piece. Cancelling this loses no data.
+    /// Reads a piece. Cancelling the read loses no data.
     async fn read(&mut self) {
         self.piece.clear();
         // A read error means the same as the end of the stream: nothing more can be read.
@@ -311,20 +311,20 @@ impl CapturedStream {
         self.kept.drain(..self.kept.len().saturating_sub(self.bytes_max));
         if let Some(to) = feed {
             let chunk = Chunk { stream: self.stream, bytes: Bytes::copy_from_slice(piece) };
-            // A closed feed, or one that has blocked for the command's whole time, gets no more.
+            // A feed that is closed, or that has blocked until the command's deadline, receives no more pieces.
             if !matches!(timeout_at(until, to.send(chunk)).await, Ok(Ok(()))) {
                 *feed = None;
             }
         }
     }
 
-    /// The captured output. If a background program still has the pipe open, the rest is drained.
+    /// Returns the captured output. If a background program still has the pipe open, the rest is drained.
     fn end(self, running: &Running) -> Output {
         let CapturedStream { from, kept, bytes, is_at_end, .. } = self;
         let is_truncated = bytes > kept.len() as u64;
         let mut kept = Vec::from(kept);
         if is_truncated {
-            // Bytes in the middle of a cut character.
+            // Skips the remaining bytes of a character that was cut off.
             let start = kept.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
             kept.drain(..start);
         }
@@ -359,8 +359,8 @@ mod tests {
         }
     }
 
-    /// The group is a folder in which one file keeps naming a process, like the group of a process that the kernel
-    /// cannot kill. The test plays the keeper.
+    /// The group is a folder in which one file always lists a process, like the group of a process that the kernel
+    /// cannot kill. The test acts as the keeper.
     #[tokio::test(flavor = "multi_thread")]
     async fn sandbox_stops_if_a_command_cannot_be_killed() {
         use futures::FutureExt as _;

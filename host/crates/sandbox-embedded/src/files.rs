@@ -1,4 +1,4 @@
-//! The host's side of file functions: paths and the answers of workers.
+//! The host's side of file functions: checks paths and reads the answers of workers.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,12 +19,12 @@ use crate::running::Running;
 use crate::wire::{Refusal, ToInit};
 use crate::worker::{Entry, FileError, Operation, PART_BYTES_MAX, Part};
 
-/// How long a worker may be silent: far longer than a disk needs for one piece.
+/// The maximum time between two parts of a worker's answer: far longer than a disk needs for one piece.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long a file function waits for other file functions on the same sandbox.
+/// The maximum time that a file function waits for other file functions on the same sandbox.
 const PLACE_MAX: Duration = Duration::from_secs(5);
 
-/// A path in the form of workers: relative to the workspace, `.` for the workspace itself.
+/// Converts a path to the form for workers: relative to the workspace, or `.` for the workspace itself.
 pub(crate) fn relative(path: &str) -> Result<String, SandboxError> {
     let invalid = |why: String| Err(SandboxError::Invalid(why));
     if path.len() > PATH_BYTES_MAX {
@@ -42,7 +42,7 @@ pub(crate) fn relative(path: &str) -> Result<String, SandboxError> {
     Ok(if parts.is_empty() { ".".to_owned() } else { parts.join("/") })
 }
 
-/// The absolute path of an entry of `folder`.
+/// Returns the absolute path of an entry of `folder`.
 fn absolute(folder: &str, name: &str) -> String {
     match folder {
         "." => format!("{WORKSPACE}/{name}"),
@@ -162,12 +162,12 @@ fn found(part: Part, bytes: &[u8]) -> Result<Entry, SandboxError> {
     serde_json::from_slice(bytes).map_err(|_| broken())
 }
 
-/// A worker that breaks the protocol may have been replaced by another program.
+/// Returns the error for an answer that breaks the protocol, for example because another program replaced the worker.
 fn broken() -> SandboxError {
     SandboxError::unavailable("the sandbox sent an answer that breaks the protocol")
 }
 
-/// A worker process in the sandbox and its answer. Dropping this ends the worker.
+/// A worker process in the sandbox and its answer. Dropping the value ends the worker.
 struct Worker {
     from: Receiver,
     answered: oneshot::Receiver<Reply>,
@@ -199,7 +199,7 @@ impl Worker {
         Ok(Worker { from, answered, is_at_end: false, _place: place, _running: Arc::clone(running) })
     }
 
-    /// The next part, or `None` after the last part of a complete answer.
+    /// Returns the next part, or `None` after the last part of a complete answer.
     async fn next(&mut self) -> Result<Option<(Part, Bytes)>, SandboxError> {
         if self.is_at_end {
             return Ok(None);
@@ -281,7 +281,7 @@ mod tests {
             ("/workspace//a/./b/", "a/b"),
             ("a/b", "a/b"),
             ("-rf", "-rf"),
-            // The kernel judges where this leads.
+            // The kernel checks where this path leads.
             ("a/../../etc", "a/../../etc"),
             ("/workspace/../etc", "../etc"),
         ] {

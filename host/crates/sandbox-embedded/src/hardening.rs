@@ -1,6 +1,7 @@
 //! Restrictions on the system calls, capabilities and resources of processes in a sandbox.
 //!
-//! The init applies them once to itself, and everything that runs in the sandbox inherits them. They cannot be undone.
+//! The init applies these restrictions to itself once, and all processes in the sandbox inherit them. They cannot be
+//! removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,8 +15,8 @@ use seccompiler::{
 mod refusals;
 mod syscalls;
 
-/// The capabilities of the sandbox's root over its own files and processes. They have no effect elsewhere: its other
-/// namespaces belong to the host's user namespace.
+/// Returns the capabilities that the sandbox's root has over its files and processes. They have no effect elsewhere,
+/// because the sandbox's other namespaces belong to the host's user namespace.
 fn kept() -> CapabilitySet {
     CapabilitySet::CHOWN
         | CapabilitySet::DAC_OVERRIDE
@@ -28,7 +29,7 @@ fn kept() -> CapabilitySet {
         | CapabilitySet::SETFCAP
 }
 
-/// Drops all other capabilities for good.
+/// Drops all other capabilities permanently.
 pub(crate) fn drop_capabilities() -> io::Result<()> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -37,7 +38,7 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
                 rustix::thread::remove_capability_from_bounding_set(capability)?;
             }
             Ok(_) => {}
-            // The last capability that the kernel knows was the previous one.
+            // The previous capability was the last one that the kernel has.
             Err(rustix::io::Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
@@ -48,11 +49,11 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// The limit of open files of one process: enough for servers and compilers, and few enough that the minimum buffers of
-/// all sockets stay below the sandbox's memory.
+/// The limit of open files of one process: high enough for servers and compilers, and low enough that the minimum
+/// buffers of all sockets stay below the sandbox's memory.
 const OPEN_FILES_MAX: u64 = 4096;
 
-/// Sets resource limits of each process that are lower than the host's.
+/// Lowers the resource limits of each process.
 pub(crate) fn limit_resources() -> io::Result<()> {
     // A limit of one byte prevents core dumps even where the host pipes them to a program, which ignores a limit of
     // zero.
@@ -72,7 +73,7 @@ pub(crate) fn limit_resources() -> io::Result<()> {
 
 /// Installs the system call filters: an allowlist, then the filters that return specific errors.
 pub(crate) fn filter_system_calls() -> io::Result<()> {
-    // If two filters return an error, the kernel reports that of the filter installed last.
+    // If two filters return an error, the kernel reports the error of the filter that was installed last.
     for program in [filter(), refusals::sockets(), refusals::socket_types(), refusals::requests(), refusals::filters()]
     {
         let program = program.map_err(io::Error::other)?;
@@ -91,8 +92,8 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
         Ok::<(), seccompiler::BackendError>(())
     };
     let argument = |index, compare, value| SeccompCondition::new(index, Length::Dword, compare, value);
-    // Rejects namespaces in clone. Filters cannot see the flags of clone3, so it is unknown, and libraries fall back to
-    // clone.
+    // Rejects clone calls that create namespaces. Filters cannot see the flags of clone3, so clone3 returns ENOSYS, and
+    // libraries fall back to clone.
     let namespaces = Compare::MaskedEq(NEW_NAMESPACES);
     allow(libc::SYS_clone, vec![SeccompCondition::new(0, Length::Qword, namespaces, 0)?])?;
     // Rejects raw sockets, vsock, which network namespaces do not isolate, and sockets of the kernel's crypto API.
@@ -103,7 +104,7 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
             allow(libc::SYS_socket, vec![of_family, argument(2, Compare::Eq, unsigned(protocol))?])?;
         }
     }
-    // Name resolution lists interfaces and addresses.
+    // Allows routing sockets, with which name resolution lists interfaces and addresses.
     let netlink = argument(0, Compare::Eq, unsigned(libc::AF_NETLINK))?;
     allow(libc::SYS_socket, vec![netlink, argument(2, Compare::Eq, unsigned(libc::NETLINK_ROUTE))?])?;
     allow(libc::SYS_socketpair, vec![argument(0, Compare::Eq, unsigned(libc::AF_UNIX))?])?;
@@ -127,10 +128,11 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// The default protocol and those that programs name explicitly; others make the kernel load modules.
+/// The default protocol and the protocols that programs name explicitly. Other protocols make the kernel load modules.
 const PROTOCOLS: [i32; 5] = [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
 
-/// Linux, with 32-bit personality, with the UNAME26 flag, and the query of the current personality.
+/// The allowed personalities: Linux and 32-bit Linux, each also with the UNAME26 flag, and the query of the current
+/// personality.
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 #[cfg(target_arch = "x86_64")]

@@ -1,9 +1,9 @@
 //! The files in the host's /usr that a sandbox must not see: entries that some users of the host cannot read.
 //!
-//! The root of the sandbox owns its /usr, so that it can replace files there. It could therefore read files that only
-//! root may read on the host. A layer of whiteouts above /usr hides these files; it is made for each start from a list.
-//! The first start waits for the list. Later starts renew it in the background when half of [`LIST_AGE_MAX`] has
-//! passed, and wait for a new one when it is older.
+//! The sandbox's root user owns its /usr, so that it can replace files there. It could therefore read files that only
+//! root may read on the host. A layer of whiteouts above /usr hides these files. Each start creates the layer from a
+//! list. The first start waits for the list. A later start renews a list older than half of [`LIST_AGE_MAX`] in the
+//! background, and waits for a new list if the current one is older than [`LIST_AGE_MAX`].
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// The maximum age of a list that a start uses.
 const LIST_AGE_MAX: Duration = Duration::from_secs(300);
-/// No real /usr has more entries; reaching this limit is an error.
+/// The maximum number of entries in /usr. No real /usr has more; exceeding the limit is an error.
 const ENTRIES_MAX: usize = 5_000_000;
 /// Terminates each path in the list file, since no path contains it.
 const TERMINATOR: u8 = 0;
@@ -32,7 +32,7 @@ const TERMINATOR: u8 = 0;
 #[derive(Clone)]
 pub(super) struct Hidden {
     file: PathBuf,
-    /// When the walk of the current list started.
+    /// The time at which the walk for the current list started.
     made: Arc<tokio::sync::Mutex<Option<Instant>>>,
     is_renewing: Arc<AtomicBool>,
     /// Held while the file is written.
@@ -44,10 +44,10 @@ impl Hidden {
         Hidden { file, made: Arc::default(), is_renewing: Arc::default(), writing: Arc::default() }
     }
 
-    /// The list file. Waits for a new list if none exists or the current one is too old.
+    /// Returns the list file. Waits for a new list if none exists or the current one is too old.
     pub(super) async fn list(&self) -> Result<PathBuf, SandboxError> {
         let mut made = self.made.lock().await;
-        // The time before the walk: the walk may miss later changes.
+        // The time is taken before the walk, because the walk may miss later changes.
         let now = Instant::now();
         match made.map(|at| now - at) {
             Some(age) if age <= LIST_AGE_MAX / 2 => {}
@@ -60,7 +60,7 @@ impl Hidden {
         Ok(self.file.clone())
     }
 
-    /// Renews the list in the background, unless that is already running.
+    /// Renews the list in the background, unless a renewal is already running.
     fn renew(&self) {
         let (this, now) = (self.clone(), Instant::now());
         if this.is_renewing.swap(true, Ordering::Relaxed) {
@@ -97,8 +97,8 @@ fn write(file: &Path) -> io::Result<()> {
     fs::rename(&beside, file)
 }
 
-/// The entries below a folder that some users cannot read, as sorted relative paths. A hidden folder stands for its
-/// content.
+/// Returns the entries below a folder that some users cannot read, as sorted relative paths. The entry of a folder
+/// covers its contents.
 pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut found, mut folders, mut left) = (Vec::new(), vec![PathBuf::new()], ENTRIES_MAX);
     while let Some(folder) = folders.pop() {

@@ -1,5 +1,5 @@
-//! The ids of the host that a sandbox maps to its users and groups: 65,536 for each, so that sandboxes never share
-//! owners of files, processes or per-user counts.
+//! The host ids that are mapped to the users and groups of a sandbox. Each sandbox has 65,536 ids, so that sandboxes
+//! never share owners of files, processes or per-user counts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::launcher::IDS;
 const FIRST: u32 = 0x4000_0000;
 /// The maximum number of concurrent sandboxes of one server.
 const PER_SERVER: u32 = 1024;
-/// How many servers on one machine can have separate ranges. Servers beyond that share some ids, and with them per-user
-/// counts.
+/// The number of separate groups of ranges on one machine. The tag of a server selects its group. Servers that select
+/// the same group share ids, and with them per-user counts.
 const SERVERS: u32 = 40;
 
 /// The ids of one server.
@@ -24,13 +24,13 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// A part of all ranges, chosen by the tag of the server.
+    /// Returns the group of ranges that the tag of the server selects.
     pub(crate) fn of(tag: &str) -> Ids {
         let number = tag.bytes().fold(0_u32, |number, byte| number.wrapping_mul(31).wrapping_add(byte.into()));
         Ids { first: FIRST + number % SERVERS * PER_SERVER * IDS, used: Arc::default() }
     }
 
-    /// Reserves a free range; `None` if all are in use.
+    /// Reserves a free range. Returns `None` if all ranges are in use.
     pub(crate) fn take(&self) -> Option<IdRange> {
         let mut used = self.used.lock();
         let slot = (0..PER_SERVER).find(|slot| !used.contains(slot))?;

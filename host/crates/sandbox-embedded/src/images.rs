@@ -1,4 +1,4 @@
-//! The disk images of sandboxes: each is a file system of its own whose size is the disk limit.
+//! The disk images of sandboxes. Each image is a separate file system whose size is the disk limit.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,7 +23,7 @@ const ASIDE: &str = "aside";
 /// The possible paths of mkfs.ext4.
 const MKFS: [&str; 3] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
 
-/// The base of a sandbox. Its image is a layer on top of this base and cannot be used on the other.
+/// The base of a sandbox. The sandbox's image is a layer on top of this base and cannot be used with the other base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TemplateKind {
     /// The programs of the host.
@@ -57,7 +57,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Opens the images below `folder` and removes incomplete ones that a previous process left.
+    /// Opens the images below `folder` and removes incomplete images that a previous process left behind.
     pub(crate) fn open(folder: &Path) -> io::Result<Images> {
         let images = Images {
             boxes: folder.join(BOXES),
@@ -82,17 +82,17 @@ impl Images {
         self.boxes.join(base.folder()).join(name)
     }
 
-    /// The image of a sandbox and its base; `None` if it has no image.
+    /// Returns the image of a sandbox and its base, or `None` if the sandbox has no image.
     pub(crate) fn find(&self, name: &str) -> Option<(PathBuf, TemplateKind)> {
         TemplateKind::ALL.into_iter().map(|base| (self.place(name, base), base)).find(|(image, _)| image.exists())
     }
 
-    /// The names of all sandboxes that have an image.
+    /// Returns the names of all sandboxes that have an image.
     pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         Ok(images_in(&self.boxes)?.into_iter().map(|(name, _)| name.to_string()).collect())
     }
 
-    /// The disk space of all images of a workspace.
+    /// Returns the disk space of all images of a workspace, in bytes.
     pub(crate) fn bytes_of(&self, workspace: &str) -> io::Result<u64> {
         let mut bytes = 0;
         for (_, path) in images_in(&self.boxes)?.iter().filter(|(name, _)| name.is_of(workspace)) {
@@ -126,8 +126,8 @@ impl Images {
         Ok(true)
     }
 
-    /// Deletes the images that were set aside before `before` and returns how many. It tries all of them, and then
-    /// returns the first error.
+    /// Deletes the images that were set aside before `before` and returns their number. It tries to delete all of them
+    /// before it returns the first error.
     pub(crate) fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.since < before);
@@ -149,8 +149,7 @@ impl Images {
         made
     }
 
-    /// Deletes an image if it exists. [`Self::names`] omits the image from the start of the
-    /// deletion.
+    /// Deletes an image if it exists. [`Self::names`] omits the image from the start of the deletion.
     pub(crate) fn delete(&self, name: &str) -> io::Result<()> {
         for base in TemplateKind::ALL {
             let image = self.place(name, base);
@@ -164,7 +163,7 @@ impl Images {
         Ok(())
     }
 
-    /// An empty file system of a size, made once.
+    /// Returns an empty file system of the given size, which is made once.
     fn blank(&self, mib: u32) -> io::Result<PathBuf> {
         // Concurrent first uses wait for the one that makes the file system.
         let _making = self.making.lock();
@@ -193,7 +192,7 @@ impl Images {
 /// The images in a server's folder.
 #[derive(Debug, Clone, Default)]
 pub struct KeptImages {
-    /// Sandboxes with an image, and its disk space.
+    /// The sandboxes that have an image, and the disk space of each image in bytes.
     pub images: Vec<(SandboxName, u64)>,
     /// Images that are set aside.
     pub aside: Vec<KeptAside>,
@@ -221,7 +220,7 @@ fn images_in(boxes: &Path) -> io::Result<Vec<(SandboxName, PathBuf)>> {
     Ok(files_of_bases(boxes)?.into_iter().filter_map(image).collect())
 }
 
-/// The disk space of an image, which is less than its size while it is sparse. A deleted image has none.
+/// Returns the disk space of an image, which is less than its size while it is sparse, and 0 for a deleted image.
 fn bytes_on_disk(image: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt as _;
     match fs::metadata(image) {
@@ -239,7 +238,7 @@ fn kept_aside(folder: &Path) -> io::Result<Vec<KeptAside>> {
     Ok(files_of_bases(folder)?.into_iter().filter_map(kept).collect())
 }
 
-/// The files in the folders of both bases: name, path and base.
+/// Returns the files in the folders of both bases, each with its name, path and base.
 fn files_of_bases(folder: &Path) -> io::Result<Vec<(String, PathBuf, TemplateKind)>> {
     let mut files = Vec::new();
     for base in TemplateKind::ALL {
@@ -255,7 +254,7 @@ fn files_of_bases(folder: &Path) -> io::Result<Vec<(String, PathBuf, TemplateKin
     Ok(files)
 }
 
-/// The path of mkfs.ext4.
+/// Returns the path of mkfs.ext4, if it is installed.
 pub(crate) fn mkfs() -> Option<&'static Path> {
     MKFS.iter().map(Path::new).find(|path| path.exists())
 }
@@ -350,7 +349,7 @@ mod tests {
             fs::write(images.place(name, TemplateKind::Host), "x").expect("it is written");
             images.set_aside(name, UtcMillis(1000)).expect("it is moved");
         }
-        // A folder cannot be deleted like a file.
+        // A folder cannot be deleted with `remove_file`.
         let stuck = kept_images(folder.path()).expect("it is read").aside[0].path.clone();
         fs::remove_file(&stuck).expect("it is removed");
         fs::create_dir(&stuck).expect("it is made");

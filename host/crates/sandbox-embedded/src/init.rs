@@ -1,9 +1,9 @@
 //! The init, the first process of a sandbox. It builds the sandbox around itself, drops its privileges, and then starts
 //! commands for the host.
 //!
-//! The init has no more rights than the commands that it starts. They cannot read its memory, which belongs to the
-//! host's user namespace. When its socket or its keeper is gone, the init exits, and the kernel kills everything else
-//! in the sandbox.
+//! The init has no more rights than the commands that it starts. Commands cannot read the memory of the init, which
+//! belongs to the host's user namespace. When its socket or its keeper is gone, the init exits, and the kernel kills
+//! all other processes in the sandbox.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -35,10 +35,10 @@ const ENVIRONMENT: [(&str, &str); 7] = [
 ];
 /// Variables of sandboxes without a network, so that package managers fail at once instead of retrying.
 const WITHOUT_NETWORK: [(&str, &str); 2] = [("NPM_CONFIG_FETCH_RETRIES", "0"), ("PIP_RETRIES", "0")];
-/// The host name inside.
+/// The host name in the sandbox.
 const HOST_NAME: &[u8] = b"sandbox";
 
-/// What the keeper prepares for the init.
+/// The data and descriptors that the keeper prepares for the init.
 pub(crate) struct Prepared<'a> {
     pub launch: &'a Launch,
     /// The loop device of the image.
@@ -98,7 +98,7 @@ fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
     sys::unshare(spaces).map_err(during("making namespaces"))?;
     rustix::system::sethostname(HOST_NAME)?;
     sys::bring_loopback_up().map_err(during("bringing the loopback interface up"))?;
-    // Root in the sandbox has no capabilities over its network, so these features are opened to all users.
+    // Root in the sandbox has no capabilities over its network, so all users are allowed to use these features.
     let of_network = |knob: &str, value: &str| match std::fs::write(format!("/proc/sys/net/ipv4/{knob}"), value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         written => written.map_err(during("setting up the network")),
@@ -191,7 +191,7 @@ fn how(status: WaitStatus) -> Option<ExitStatus> {
     status.exit_status().map(ExitStatus::Exited).or_else(|| status.terminating_signal().map(ExitStatus::Signalled))
 }
 
-/// Becomes the command. Returns only on failure.
+/// Replaces this process with the command. Returns only on failure.
 fn command(rest: &[u8], descriptors: &[OwnedFd], environment: &[String]) -> Refusal {
     match try_command(rest, descriptors, environment) {
         Err(why) => why,
@@ -226,14 +226,14 @@ fn try_command(rest: &[u8], descriptors: &[OwnedFd], common: &[String]) -> Resul
     sys::reset_signals();
     let arguments = [c"bash".to_owned(), c"-c".to_owned(), command];
     let failed = sys::exec(c"/bin/bash", &arguments, &environment);
-    // The limits of commands and variables may exceed those of the kernel.
+    // A command and variables within the provider's limits may still exceed the kernel's limit.
     if failed.raw_os_error() == Some(libc::E2BIG) {
         return Err(invalid_request(failed));
     }
     Err(broken(during("starting the shell")(failed)))
 }
 
-/// Connects an empty input and the host's pipes, and closes all other descriptors.
+/// Connects an empty input and the host's pipes, and makes the command start without other descriptors.
 fn place_streams(output: &OwnedFd, error: &OwnedFd) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -242,7 +242,7 @@ fn place_streams(output: &OwnedFd, error: &OwnedFd) -> io::Result<()> {
     sys::close_at_exec_from(3)
 }
 
-/// A text with its terminating zero byte.
+/// Converts a text that ends with a zero byte.
 fn text(bytes: &[u8]) -> io::Result<CString> {
     CString::from_vec_with_nul(bytes.to_vec()).map_err(io::Error::other)
 }

@@ -1,8 +1,8 @@
-//! The launcher, which starts sandboxes, and their keepers.
+//! The launcher, which starts sandboxes, and the keepers of sandboxes.
 //!
-//! The launcher is this program started again with an empty environment and one thread, so that it can fork and holds
-//! no data of the server. For each sandbox it forks a keeper. The keeper attaches the image, forks the init and, when
-//! the init has ended or the host is gone, cleans up.
+//! The launcher is a second process of this program. It has one thread, so that it can fork, and an empty environment,
+//! and it holds no data of the server. For each sandbox, the launcher forks a keeper. The keeper attaches the image,
+//! forks the init, and cleans up when the init has ended or the host is gone.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -29,7 +29,7 @@ pub(crate) const ARGUMENT: &str = "init";
 pub(crate) const IDS: u32 = 65_536;
 /// The limit of inotify instances, the default for desktop users.
 const INOTIFY_INSTANCES_MAX: &str = "128";
-/// How long writing the image to disk may take at the end, far longer than a disk needs for 2 GiB.
+/// The maximum time for writing the image to disk at the end: far longer than a disk needs for 2 GiB.
 const DETACH_MAX: Duration = Duration::from_secs(60);
 /// The poll interval while the image is detached.
 const DETACH_POLL: Duration = Duration::from_millis(2);
@@ -76,8 +76,8 @@ fn launcher() -> io::Result<()> {
             continue;
         }
         let Some(Received { message, descriptors, .. }) = wire::receive::<Launch>(&host)? else {
-            // Keepers notice by themselves that the host is gone. The last one leaves the shared control groups to the
-            // launcher.
+            // Each keeper detects that the host is gone. The launcher removes the shared control groups after the last
+            // keeper has ended.
             while rustix::process::wait(WaitOptions::empty()).is_ok() {}
             folders.iter().for_each(|folder: &PathBuf| cgroups::remove_if_empty(folder));
             return Ok(());
@@ -127,7 +127,7 @@ impl Keeper<'_> {
             Ok(()) => (FromKeeper::Stopped, 0),
             Err(error) => (FromKeeper::Failed(error.to_string()), 1),
         };
-        // The host may be gone, and then the message has no receiver.
+        // The message has no receiver if the host is gone.
         let _gone = wire::send(self.host, &message, &[], &[]);
         code
     }
@@ -140,7 +140,7 @@ impl Keeper<'_> {
         let group = group.map_err(during("making control groups"));
         let begun = group.and_then(|group| self.begin(&device, &group, ids.as_fd(), socket_of_init));
         let ready = begun.map(|(init, is_ready)| (init, await_ready(is_ready)));
-        // From here on only the mount holds the device.
+        // From here on, only the mount holds the device.
         let device = device.released();
         drop(ids);
         let ended = ready.and_then(|(init, ready)| {
@@ -156,7 +156,7 @@ impl Keeper<'_> {
         ended.and(detached).and(removed.map_err(during("removing control groups")))
     }
 
-    /// Opens and locks the image: the previous keeper of the same sandbox may still be ending.
+    /// Opens the image and waits for its lock, because the previous keeper of the same sandbox may still be ending.
     fn locked_image(&self) -> io::Result<File> {
         let image =
             File::options().read(true).write(true).open(&self.launch.image).map_err(during("opening the image"))?;
@@ -198,7 +198,7 @@ impl Keeper<'_> {
 
     /// Reports to the host that the init is ready, and waits until the init ends or the host closes its socket.
     fn follow(&self, init: Pid) -> io::Result<()> {
-        // A descriptor, because the pid may be reused before the host uses it.
+        // The message carries a descriptor, because the pid may be reused before the host uses the namespace.
         let pid = init.as_raw_nonzero().get();
         let network = File::open(format!("/proc/{pid}/ns/net"))?;
         wire::send(self.host, &FromKeeper::Ready { pid }, &[], &[network.as_fd()])?;

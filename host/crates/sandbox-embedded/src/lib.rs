@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! host ── launcher ── keeper ── init ── commands
-//!            (of all)   (of one sandbox: namespaces, mounts, control groups)
+//!              one        one for each sandbox, with namespaces, mounts and control groups
 //! ```
 //!
-//! The host talks to the init of each sandbox directly. The launcher only starts sandboxes, and a keeper only ends one.
-//! The persistent state of a sandbox is one file below `boxes` in the provider's folder.
+//! The host sends requests directly to the init of each sandbox. The launcher forks a keeper for each sandbox. The
+//! keeper starts the init, and cleans up when the init has ended. The persistent state of a sandbox is one file below
+//! `boxes` in the provider's folder.
 #![cfg(target_os = "linux")]
 
 mod cgroups;

@@ -1,8 +1,9 @@
 //! The file system of a sandbox, built in a private mount namespace.
 //!
-//! Everything below the new root is attached by descriptors that follow no links, because the sandbox may have replaced
-//! its folders by links before it was stopped. Of the host, the sandbox sees only /usr, read-only and without private
-//! files. Device files belong to the sandbox alone: locks, watches and times of a file are visible to all who share it.
+//! All mounts below the new root are attached by descriptors that follow no links, because the sandbox may have
+//! replaced its folders with links before it was stopped. The only folder of the host that the sandbox sees is /usr,
+//! which is mounted read-only and without private files. Each sandbox has separate device files, because locks, watches
+//! and times of a file are visible to all processes that share the file.
 
 mod spare;
 pub(crate) mod view;
@@ -88,7 +89,7 @@ pub(crate) fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::R
     mount_change("/", private).map_err(on("/"))?;
     mount("sandbox", &launch.stage, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=700,size=1m")
         .map_err(on("the stage"))?;
-    // Paths from here on are relative: a sandbox can read them in its list of mounts.
+    // From here on, paths are relative, because a sandbox can read them in its list of mounts.
     rustix::process::chdir(&launch.stage)?;
     for folder in ["image", "i", "l", "u", "r"] {
         DirBuilder::new().mode(0o700).create(folder)?;
@@ -147,7 +148,7 @@ fn on(what: &'static str) -> impl Fn(Errno) -> io::Error {
     move |error| during(what)(error.into())
 }
 
-/// Creates a folder in the image that belongs to the root of the sandbox, and fails if a link is in its place.
+/// Creates a folder in the image unless it exists. After the mapping, it belongs to the root of the sandbox.
 fn folder_of_image(folder: &str) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(Path::new("image").join(folder)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -181,7 +182,8 @@ fn below(folder: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     openat2(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Mounts an overlay as the root of the sandbox, whose id the mapped image knows, unlike that of the host's root.
+/// Mounts an overlay as the root user of the sandbox, because the mapping of the image contains the id of this user but
+/// not of the host's root.
 fn overlay(launch: &Launch, at: &str, lower: &str, layer: &str) -> io::Result<()> {
     let options = format!("lowerdir={lower},upperdir={layer}/upper,workdir={layer}/work");
     let options = std::ffi::CString::new(options)?;
@@ -217,7 +219,7 @@ fn tmpfs(owner: u32, mib: u32, inodes: u32, mode: &str, attributes: MountAttrFla
     made("tmpfs", &options, attributes | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// Makes the device files in a file system of their own, while this process still may.
+/// Creates the device files in a separate file system, while this process still has the right to create them.
 fn make_devices(launch: &Launch) -> io::Result<()> {
     DirBuilder::new().mode(0o755).create(OWN_DEVICES)?;
     mount("devices", OWN_DEVICES, "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, c"mode=755,size=64k")?;
@@ -276,8 +278,8 @@ fn processes(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     view::attach(launch, root, proc.as_fd())
 }
 
-/// Mounts a resolv.conf over the default one, so that neither the template nor the image changes. If the sandbox has
-/// replaced the file by something else, it keeps that.
+/// Mounts a resolv.conf over the default one, so that neither the template nor the image changes. Does nothing if the
+/// sandbox has replaced the file with another kind of entry.
 fn resolvers(launch: &Launch, content: &str, root: BorrowedFd<'_>) -> io::Result<()> {
     std::fs::write("resolv.conf", content)?;
     std::os::unix::fs::chown("resolv.conf", Some(launch.id_base), Some(launch.id_base))?;

@@ -1,9 +1,9 @@
-//! The network `full` of sandboxes: public addresses and nothing else.
+//! The network `full` of sandboxes, which reaches public addresses only.
 //!
-//! Each sandbox has its own pair of interfaces and its own four addresses, and no bridge with others. The rules are
-//! installed on the host and in the sandbox's namespace before an interface is up. Any failure removes the interface,
-//! so that a sandbox has the complete network or none. The functions block. This module never touches sandboxes with
-//! the network `none`.
+//! Each sandbox has its own pair of interfaces and its own four addresses, and no bridge to other sandboxes. The rules
+//! are installed on the host and in the sandbox's namespace before an interface is up. Any failure removes the
+//! interface, so that a sandbox has the complete network or none. The functions block. This module never touches
+//! sandboxes with the network `none`.
 
 mod listing;
 mod rules;
@@ -26,29 +26,29 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use self::listing::{Interface, Route, parse};
 use super::programs::{self, ProgramError};
 
-/// The upper half of the benchmark range (RFC 2544), which no real network uses: Docker, virtual machines and offices
-/// use the private ranges, VPNs use 100.64.0.0/10, and some proxies use the lower half.
+/// The default address range: the upper half of the benchmark range (RFC 2544), which no real network uses. Docker,
+/// virtual machines and offices use the private ranges, VPNs use 100.64.0.0/10, and some proxies use the lower half.
 pub const RANGE_DEFAULT: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 0, 0), 16);
 
-/// Public resolvers of two operators: sandboxes cannot reach the host's private ones.
+/// The default resolvers: public resolvers of two operators, because sandboxes cannot reach the host's private ones.
 pub const RESOLVERS_DEFAULT: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)), IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9))];
 
-/// The name of the interface inside.
+/// The name of the interface in the sandbox.
 const INSIDE: &str = "eth0";
 
 /// The lock for choosing addresses, shared by all servers on this machine.
 const LOCK: &str = "/run/monstrum-sandbox-network.lock";
 
-/// How long an interface may take to come up: it takes a second at most, unless the machine is overloaded.
+/// The maximum time until an interface is up. It takes a second at most, unless the machine is overloaded.
 const UP_MAX: Duration = Duration::from_secs(5);
 /// The poll interval of the interface.
 const UP_POLL: Duration = Duration::from_millis(5);
 
-/// The settings of an operator.
+/// The network settings, which an operator can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The range of sandbox addresses, four for each. It must not overlap with a network of the host.
+    /// The range of sandbox addresses, four for each sandbox. It must not overlap with a network of the host.
     pub range: Ipv4Net,
     /// The resolvers, which must be public addresses.
     pub resolvers: Vec<IpAddr>,
@@ -80,8 +80,9 @@ pub struct Link {
 }
 
 impl FullNetwork {
-    /// Fails if this machine cannot provide the network, with the reason and the remedy. `tag`, 1 to 8 hex digits,
-    /// separates the interfaces of this server from those of others on the machine. Changes nothing.
+    /// Checks that this machine can provide the network, and changes nothing. If the machine cannot provide it, the
+    /// error names the reason and the remedy. `tag`, 1 to 8 hex digits, separates the interfaces of this server from
+    /// those of other servers on the machine.
     pub fn new(tag: &str, settings: Settings) -> Result<FullNetwork, SandboxError> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if tag.is_empty() || tag.len() > 8 || !tag.bytes().all(is_hex) {
@@ -89,7 +90,7 @@ impl FullNetwork {
         }
         let range = settings.range.trunc();
         let is_special = !is_public(range.network().into()) && !is_public(range.broadcast().into());
-        // The name of an interface has space for 65,536 of them.
+        // The name of an interface has space for 65,536 numbers.
         if !is_special || range.prefix_len() > 28 || range.prefix_len() < 14 {
             let text = format!("the network range {range} of sandboxes must be a private one between /14 and /28");
             return Err(SandboxError::Invalid(text));
@@ -111,7 +112,7 @@ impl FullNetwork {
         })
     }
 
-    /// The content of /etc/resolv.conf for a sandbox with this network.
+    /// Returns the content of /etc/resolv.conf for a sandbox with this network.
     #[must_use]
     pub fn resolv_conf(&self) -> String {
         let lines = self.settings.resolvers.iter().map(|resolver| format!("nameserver {resolver}\n"));
@@ -136,7 +137,7 @@ impl FullNetwork {
         self.load_rules().map_err(|error| self.failure("guarded", &error))
     }
 
-    /// The existing interfaces of this server.
+    /// Returns the existing interfaces of this server.
     pub fn leftovers(&self) -> Result<Vec<String>, SandboxError> {
         let (prefix, found) = (self.prefix(), self.interfaces());
         let found = found.map_err(|error| self.failure("looked at", &error))?;
@@ -174,7 +175,8 @@ impl FullNetwork {
         made.map(|()| link)
     }
 
-    /// Creates the interface without an address, applies all settings and the inner side, and then brings it up.
+    /// Creates the interface without an address, applies all settings, configures the sandbox's end, and then brings
+    /// the interface up.
     fn make(&self, link: &Link, gateway: Ipv4Addr, netns: BorrowedFd<'_>) -> Result<(), NetworkError> {
         let name = &link.interface;
         let namespace = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
@@ -199,8 +201,8 @@ impl FullNetwork {
         inside(netns, || self.await_up(INSIDE))
     }
 
-    /// The kernel starts to use an interface some time after the set-up, each end separately, and drops earlier
-    /// packets.
+    /// Waits until an interface is up. The kernel starts to use each end of a pair some time after the set-up, and
+    /// drops earlier packets.
     fn await_up(&self, name: &str) -> Result<(), NetworkError> {
         let started = Instant::now();
         loop {
@@ -235,7 +237,7 @@ impl FullNetwork {
         self.run_nft(&rules::host_rules(&self.tag, &self.prefix(), self.settings.range))
     }
 
-    /// Rejects a range that overlaps with a network of the host: either side would lose packets.
+    /// Rejects a range that overlaps with a network of the host, because either side would lose packets.
     fn check_range(&self) -> Result<(), NetworkError> {
         let (range, mut list) = (self.settings.range, programs::command(&self.ip));
         list.args(["-j", "-4", "route", "show", "table", "all"]);
@@ -252,7 +254,7 @@ impl FullNetwork {
         Ok(())
     }
 
-    /// The first four addresses that no interface of this machine uses.
+    /// Returns the number and the network of the first four addresses that no interface of this machine uses.
     fn free_slot(&self) -> Result<(u32, Ipv4Net), NetworkError> {
         let interfaces = self.interfaces()?;
         let taken: HashSet<Ipv4Addr> =
@@ -306,7 +308,7 @@ impl FullNetwork {
         Ok(())
     }
 
-    /// The error for users. The cause names interfaces of the host, so it goes to the log only.
+    /// Returns the error for users. The cause names interfaces of the host, so it is only logged.
     fn failure(&self, what: &str, error: &NetworkError) -> SandboxError {
         tracing::error!(error = error as &dyn std::error::Error, "the network of a sandbox could not be {what}");
         match error {
@@ -320,7 +322,8 @@ impl FullNetwork {
 }
 
 impl Drop for FullNetwork {
-    /// A clean shutdown removes everything. After a crash, the rules still guard the interfaces that are left.
+    /// Removes all interfaces and rules at a clean shutdown. After a crash, the rules still guard the interfaces that
+    /// remain.
     fn drop(&mut self) {
         if self.is_loaded.load(Ordering::Relaxed)
             && let Err(error) = self.clear()
@@ -358,7 +361,7 @@ enum NetworkError {
     Overlap { range: Ipv4Net, net: Ipv4Net },
 }
 
-/// The address with this number in a network.
+/// Returns the address with this number in a network.
 fn host(net: Ipv4Net, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(net.network()) + number)
 }
@@ -371,7 +374,7 @@ fn write_setting(path: &str, value: &str) -> Result<(), NetworkError> {
     std::fs::write(path, value).map_err(|source| NetworkError::File { path: path.to_owned(), source })
 }
 
-/// Runs `work` in another network namespace, on a thread of its own, since namespaces belong to threads.
+/// Runs `work` in another network namespace, on a separate thread, because each thread has its own network namespace.
 fn inside<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> Result<T, NetworkError> + Send,

@@ -1,4 +1,4 @@
-//! Programs of the host, run with a clean environment.
+//! Runs programs of the host with a clean environment.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// The environment of every program: messages in English, and a search path.
 const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C")];
 
-/// The path of a program, if the system has it.
+/// Returns the path of a program, if the system has it.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let mut places = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
     places.find(|path| path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0))
 }
 
-/// A command with a clean environment and no input.
+/// Creates a command with a clean environment and no input.
 pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().envs(ENVIRONMENT).current_dir("/");
@@ -25,7 +25,7 @@ pub(crate) fn command(program: &Path) -> Command {
     command
 }
 
-/// Why a program failed.
+/// The reason why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
     #[error("failed to run `{program}`")]

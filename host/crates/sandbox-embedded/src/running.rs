@@ -24,24 +24,24 @@ use crate::network::FullNetwork;
 use crate::sys;
 use crate::wire::{self, FromKeeper};
 
-/// How long a sandbox may take to start, far longer than on a machine under load.
+/// The maximum time for the start of a sandbox: far longer than a start takes on a machine under load.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
-/// How long a sandbox may take to stop, including writing to disk.
+/// The maximum time for the stop of a sandbox, including writing to disk.
 const END_MAX: Duration = Duration::from_secs(120);
-/// How long the first command may take.
+/// The time-out of the first command.
 const PROBE_MAX: Duration = Duration::from_secs(30);
-/// How much of a broken shell's output an error contains.
+/// The maximum number of bytes of a broken shell's output in an error.
 const PROBE_BYTES_MAX: usize = 200;
-/// How many streams of background programs are drained: more than the services of one conversation.
+/// The maximum number of background output streams that are drained: more than the services of one conversation have.
 const DRAINED_MAX: usize = 64;
-/// Draining reads pieces of this size, one at a time for each sandbox and with this pause after each: 6 MiB a second,
-/// for a hundred wake-ups of the server.
+/// Draining reads pieces of this size, one at a time for each sandbox, and pauses after each piece. At this rate it
+/// reads 6 MiB a second and wakes the server a hundred times a second.
 const DRAIN_BYTES: usize = 64 << 10;
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 /// The maximum number of concurrent file functions, lower than the process limit of the init.
 const WORKERS_MAX: usize = 32;
 
-/// Why a keeper did not start or stop its sandbox.
+/// The reason why a keeper did not start or stop its sandbox.
 #[derive(Debug, thiserror::Error)]
 enum KeeperError {
     /// The text of an error in the keeper's own process.
@@ -63,7 +63,7 @@ impl From<Errno> for KeeperError {
     }
 }
 
-/// A sandbox that is running, or was until a moment ago.
+/// A sandbox that is running or has just ended.
 pub(crate) struct Running {
     pub control: Arc<Control>,
     pub group: SandboxGroup,
@@ -81,7 +81,7 @@ pub(crate) struct Running {
     readers: Mutex<VecDeque<JoinHandle<()>>>,
     /// Held by the one task that reads.
     draining: Arc<tokio::sync::Mutex<()>>,
-    /// The ids of the sandbox; the root user inside owns the pipes of commands.
+    /// The ids of the sandbox. The sandbox's root user owns the pipes of commands.
     pub ids: IdRange,
 }
 
@@ -152,11 +152,11 @@ impl Running {
         connected.await.expect("connecting does not panic")
     }
 
-    /// Checks that the sandbox answers. A new one runs a command. In a resumed one the shell may have been replaced by
-    /// its owner and no command was requested, so that a file function has to do.
+    /// Checks that the sandbox answers. A new sandbox runs a command. A resumed sandbox runs a file function instead,
+    /// because its owner may have replaced the shell, and no command was requested.
     pub(crate) async fn probe(self: &Arc<Self>, is_new: bool) -> Result<(), SandboxError> {
         if !is_new {
-            // The folder exists, so that a worker opens it and creates nothing.
+            // The folder exists, so the worker opens it and creates nothing.
             let looked = timeout(PROBE_MAX, super::files::mkdir(self, WORKSPACE)).await;
             let late = || SandboxError::unavailable("the sandbox does not answer");
             return looked.unwrap_or_else(|_| Err(late()));
@@ -190,7 +190,7 @@ impl Running {
         }
     }
 
-    /// Stops the sandbox and waits until its image is detached and everything is removed.
+    /// Stops the sandbox and waits until its image is detached and its control groups are removed.
     pub(crate) async fn end(&self) -> Result<(), SandboxError> {
         let failed = |error: KeeperError| SandboxError::unavailable_because("the sandbox did not stop", error);
         self.close_keeper().map_err(|error| failed(error.into()))?;
@@ -202,7 +202,7 @@ impl Running {
                 FromKeeper::Failed(reason) => Err(failed(KeeperError::Failed(reason))),
                 FromKeeper::Ready { .. } => Err(failed(KeeperError::Unexpected("it became ready a second time"))),
             },
-            // The keeper has reported the end before, or was killed, and then the kernel has cleaned up.
+            // The keeper has already reported the end, or it was killed and the kernel has cleaned up.
             Ok(Ok(None)) => Ok(()),
             Ok(Err(error)) => Err(failed(error.into())),
             Err(_) => Err(failed(KeeperError::TimedOut(END_MAX))),
@@ -215,12 +215,12 @@ impl Running {
         Busy(Arc::clone(self))
     }
 
-    /// The number of running commands.
+    /// Returns the number of running commands.
     pub(crate) fn execs(&self) -> usize {
         self.execs.load(Ordering::Relaxed)
     }
 
-    /// Keeps the group of a command with background programs, to remove the group when they have ended.
+    /// Keeps the group of a command with background programs, so that the group can be removed when they have ended.
     pub(crate) fn linger(&self, group: ExecGroup) {
         self.lingering.lock().push(group);
     }
@@ -231,8 +231,8 @@ impl Running {
         self.readers.lock().retain(|reader| !reader.is_finished());
     }
 
-    /// Drains a stream, because a program that writes to a pipe without a reader is killed by a signal. If there are
-    /// too many streams, the oldest are closed: each uses a descriptor of the host.
+    /// Drains a stream, because a signal kills a program that writes to a pipe without a reader. If there are too many
+    /// streams, the oldest are closed, because each uses a descriptor of the host.
     pub(crate) fn drain(&self, from: Receiver) {
         let turn = Arc::clone(&self.draining);
         let reader = tokio::spawn(async move {
@@ -255,7 +255,7 @@ impl Running {
     }
 }
 
-/// A running command.
+/// Counts a running command until it is dropped.
 pub(crate) struct Busy(Arc<Running>);
 
 impl Drop for Busy {

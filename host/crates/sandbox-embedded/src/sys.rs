@@ -14,11 +14,11 @@ use tokio::io::unix::AsyncFd;
 /// Runs `body` in a child process, which exits with the returned code. Only for processes with one thread: their
 /// children can do everything that the parent can.
 pub(crate) fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
-    // SAFETY: this process has one thread, so that no lock or other state is left inconsistent in the child.
+    // SAFETY: this process has one thread, so no lock or other state is left inconsistent in the child.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            // A panic must not unwind into the parent's loop, of which this is a copy.
+            // A panic must not unwind into the child's copy of the parent's loop.
             let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
             exit(code)
         }
@@ -28,7 +28,7 @@ pub(crate) fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
 
 /// Exits at once, without running exit handlers or flushing buffers that the parent also has.
 pub(crate) fn exit(code: i32) -> ! {
-    // SAFETY: it does not return.
+    // SAFETY: the call takes a number and does not return.
     unsafe { libc::_exit(code) }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn exec(program: &CStr, arguments: &[CString], environment: &[CString
     io::Error::last_os_error()
 }
 
-/// Creates files as the user and group `id` from here on, keeping all capabilities. Zero restores root.
+/// Makes this process create files as the user and group `id`, and keeps all capabilities. Zero restores root.
 pub(crate) fn make_files_as(id: u32) -> io::Result<()> {
     let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
     rustix::thread::set_capabilities_secure_bits(keep)?;
@@ -63,7 +63,7 @@ pub(crate) fn make_files_as(id: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes the user and group `id` of the host for good and keeps all capabilities.
+/// Permanently switches to the user and group `id` of the host, and keeps all capabilities.
 pub(crate) fn become_user(id: u32) -> io::Result<()> {
     use rustix::process::{Gid, Uid};
     rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
@@ -146,7 +146,7 @@ pub(crate) fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// From linux/mount.h.
+/// The structure `mount_attr` from linux/mount.h.
 #[repr(C)]
 struct MountAttr {
     attr_set: u64,
@@ -155,13 +155,13 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// Read-only mounts, for [`mount_setattr`]; from linux/mount.h like the other attributes.
+/// Makes a mount read-only. The attributes for [`mount_setattr`] are from linux/mount.h.
 pub(crate) const MOUNT_RDONLY: u64 = 0x1;
 /// Ignores set-user-id bits.
 pub(crate) const MOUNT_NOSUID: u64 = 0x2;
-/// Does not open device files.
+/// Prevents opening device files.
 pub(crate) const MOUNT_NODEV: u64 = 0x4;
-/// Does not execute programs.
+/// Prevents executing programs.
 pub(crate) const MOUNT_NOEXEC: u64 = 0x8;
 const MOUNT_IDMAP: u64 = 0x0010_0000;
 
@@ -222,9 +222,9 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The number of a free loop device.
+/// Returns the number of a free loop device.
 pub(crate) fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<u32> {
-    // SAFETY: it takes no argument.
+    // SAFETY: the request takes no argument.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
@@ -240,7 +240,7 @@ pub(crate) fn attach_loop_device(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The inode of the file behind a loop device; `None` if the device is free.
+/// Returns the inode of the file behind a loop device, or `None` if the device is free.
 pub(crate) fn file_behind_loop_device(device: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     // SAFETY: zero is a valid value of every field, and the call fills a structure of this type.
     let mut info: LoopInfo = unsafe { std::mem::zeroed() };

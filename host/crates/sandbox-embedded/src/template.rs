@@ -1,9 +1,9 @@
 //! Templates: the lower layer of the file system of sandboxes.
 //!
-//! The default template is a small tree without /usr, which is the host's own. The built template is a whole system.
-//! Each template is a folder whose name identifies its source. It is made in a temporary folder, renamed atomically,
-//! and never changed afterwards. Of the host, templates contain only files that this module lists and that every user
-//! of the host can read.
+//! The default template is a small tree without /usr: sandboxes use the host's /usr. The built template is a complete
+//! system. Each template is a folder whose name identifies its source. It is made in a temporary folder, renamed
+//! atomically, and never changed afterwards. The only host files in templates are files that this module lists and that
+//! every user of the host can read.
 
 mod build;
 mod content;
@@ -17,7 +17,7 @@ pub use build::{BuildOptions, build_template};
 use monstrum_sandbox::SandboxError;
 use sha2::{Digest, Sha256};
 
-/// The version of the default template. Change it with the content, so that older templates are not used.
+/// The version of the default template. Change it whenever the content changes, so that older templates are not used.
 const RECIPE: &str = "default-4";
 
 /// The name of the built template in the folder of templates.
@@ -32,7 +32,7 @@ const PROGRAM_FOLDERS: [&str; 4] = ["usr/local/bin", "usr/bin", "usr/local/sbin"
 /// Links to folders in /usr, as on every current distribution.
 const USR_LINKS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// The files whose change makes a new default template necessary.
+/// The files whose changes require a new default template.
 const SOURCES: [&str; 8] = [
     "var/lib/dpkg/status",
     "etc/alternatives",
@@ -53,22 +53,22 @@ pub struct Template {
     pub usr: Option<PathBuf>,
     /// The name of the system.
     pub system: String,
-    /// Those of bash, python3, node, bun, git and curl that are installed.
+    /// The installed programs among bash, python3, node, bun, git and curl.
     pub programs: Vec<String>,
     /// Whether apt can be used if there is a network.
     pub can_install_system_packages: bool,
 }
 
-/// The default template, made if it does not exist or is outdated. `dir` is the folder of templates, which only root
-/// may enter. Blocks for a second or two while it is made.
+/// Returns the default template, and makes it if it does not exist or is outdated. `dir` is the folder of templates,
+/// which only root may enter. Blocks for a second or two while the template is made.
 pub fn default_template(dir: &Path) -> Result<Template, SandboxError> {
     default_template_of(Path::new("/"), dir).map_err(|error| error.for_users())
 }
 
-/// The built template, if there is one.
+/// Returns the built template, if it exists.
 pub fn built_template(dir: &Path) -> Option<Template> {
     let root = dir.join(BUILT).join("root");
-    // The folder appears atomically, so that it is complete if it exists.
+    // The folder appears atomically, so it is complete if it exists.
     root.is_dir().then(|| described(&root, &root, None))
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn of_host(host: &Path) -> Template {
     described(host, host, Some(host.join("usr")))
 }
 
-/// Removes outdated templates and incomplete builds. Only to be called while no sandbox runs.
+/// Removes outdated templates and incomplete builds. Call this function only while no sandbox runs.
 pub fn remove_stale(dir: &Path, current: &Template) -> Result<(), SandboxError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -95,7 +95,7 @@ pub fn remove_stale(dir: &Path, current: &Template) -> Result<(), SandboxError> 
     Ok(())
 }
 
-/// Why a template could not be made.
+/// The reason why a template could not be made.
 #[derive(Debug, thiserror::Error)]
 enum TemplateError {
     #[error("failed to make `{}`", path.display())]
@@ -116,7 +116,7 @@ impl TemplateError {
         move |source| TemplateError::File { path, source }
     }
 
-    /// The error for users. The cause names files of the host, so it goes to the log only.
+    /// Returns the error for users. The cause names files of the host, so it is only logged.
     fn for_users(self) -> SandboxError {
         match self {
             TemplateError::Host(text) => SandboxError::unavailable(text),
@@ -155,7 +155,7 @@ fn partial_folder(dir: &Path) -> Result<PathBuf, TemplateError> {
     Ok(path)
 }
 
-/// Renames a finished template. Another server may have made the same one first.
+/// Renames a finished template. Another server may have made the same template first.
 fn put_in_place(partial: &Path, place: &Path) -> Result<(), TemplateError> {
     match fs::rename(partial, place) {
         Err(_) if place.join("root").is_dir() => copy::remove(partial),
@@ -171,7 +171,7 @@ fn make_default(host: &Path, root: &Path) -> Result<(), TemplateError> {
             Ok(target) if target.starts_with("usr") || target.starts_with("/usr") => {
                 copy::symlink(&target, &root.join(link))?;
             }
-            // Systems with separate folders, as on very old distributions, would lack half of their programs.
+            // Very old distributions have separate folders. Their sandboxes would lack half of the programs.
             _ if of_host.exists() => {
                 let text = format!("/{link} of this machine is not a part of /usr; build a template instead");
                 return Err(TemplateError::Host(text));
@@ -183,7 +183,7 @@ fn make_default(host: &Path, root: &Path) -> Result<(), TemplateError> {
     content::files(root)
 }
 
-/// A hash of the host files that the default template depends on.
+/// Returns a hash of the sizes and times of the host files that the default template depends on.
 fn fingerprint(host: &Path) -> Result<String, TemplateError> {
     let mut digest = Sha256::new();
     digest.update(RECIPE);

@@ -6,17 +6,18 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The memory reserved for the host: an eighth, at least this much, and never more than half.
+/// The memory reserved for the host is an eighth of its memory, but at least this much, and at most half.
 const RESERVE_BYTES_MIN: u64 = 1 << 30;
 const RESERVE_PART: u64 = 8;
-/// The minimum memory of an open file, the kernel's `struct file`, which counts towards its sandbox.
+/// The minimum memory of an open file: the size of the kernel's `struct file`, which counts towards the memory of the
+/// sandbox.
 const OPEN_FILE_BYTES: u64 = 192;
-/// The open files of all other programs on a host, far more than a busy server has.
+/// An allowance for the open files of all other programs on a host, far more than a busy server has.
 const OPEN_FILES_OF_HOST: u64 = 1 << 20;
 /// The page size of all supported processors.
 const PAGE_BYTES: u64 = 4096;
 
-/// The settings of an operator; missing ones are derived from the host.
+/// The settings of an operator. Missing settings are derived from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TotalSettings {
     pub memory_mib: Option<u32>,
@@ -70,14 +71,15 @@ impl HostCounts {
     }
 }
 
-/// A value of `/proc/meminfo` in bytes.
+/// Returns a value of `/proc/meminfo` in bytes.
 fn meminfo(text: &str, key: &str) -> Option<u64> {
     let kib: u64 = text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1024)
 }
 
 impl Totals {
-    /// Half of the host's processes and socket buffers, and its memory minus the reserve.
+    /// Returns the limits. The defaults are half of the host's processes and socket buffers, and its memory minus the
+    /// reserve.
     #[must_use]
     pub(crate) fn of(host: &HostCounts, settings: TotalSettings) -> Totals {
         let reserve = (host.memory_bytes / RESERVE_PART).max(RESERVE_BYTES_MIN).min(host.memory_bytes / 2);
@@ -88,15 +90,15 @@ impl Totals {
         }
     }
 
-    /// How many files the host must be able to open so that sandboxes run out of memory first.
+    /// Returns the number of files that the host must be able to open so that sandboxes run out of memory first.
     #[must_use]
     pub(crate) fn open_files_needed(&self) -> u64 {
         (self.memory_bytes / OPEN_FILE_BYTES).saturating_add(OPEN_FILES_OF_HOST)
     }
 }
 
-/// Raises `fs.file-max` if sandboxes could use up the host's open files: each open file counts towards the memory of
-/// its sandbox, so memory becomes the limit. Returns whether the limit is high enough.
+/// Raises `fs.file-max` if sandboxes could use up the host's open files. Each open file counts towards the memory of
+/// its sandbox, so memory then becomes the limit. Returns whether `fs.file-max` is high enough.
 pub(crate) fn raise_open_files(host: &HostCounts, totals: &Totals) -> bool {
     let needed = totals.open_files_needed();
     if host.open_files >= needed {

@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroups::Cgroups;
 
-/// The maximum size of a message: a command with its environment fits (see `exec::COMMAND_BYTES_MAX`), and it fits into
-/// the kernel's default buffer.
+/// The maximum size of a message: large enough for a command with its environment (see `exec::COMMAND_BYTES_MAX`), and
+/// small enough for the kernel's default buffer.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 176 << 10;
 /// The maximum number of descriptors: two pipes and the control groups of a command.
 const DESCRIPTORS_MAX: usize = 8;
 
-/// To the launcher, with one end of the keeper's socket and one of the init's.
+/// The message to the launcher. It carries one end of the keeper's socket and one end of the init's socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Launch {
     /// The disk image.
@@ -34,7 +34,7 @@ pub(crate) struct Launch {
     pub usr: Option<Usr>,
     /// The content of /etc/resolv.conf, if the sandbox has a network.
     pub resolv_conf: Option<String>,
-    /// An empty folder, in which each sandbox makes its mounts in its own namespace.
+    /// An empty folder in which each sandbox makes its mounts, in its own namespace.
     pub stage: PathBuf,
     /// The first of the sandbox's 65,536 ids.
     pub id_base: u32,
@@ -52,18 +52,18 @@ pub(crate) struct Usr {
     pub hidden: PathBuf,
 }
 
-/// From a keeper to the host.
+/// The messages from a keeper to the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromKeeper {
-    /// The init is ready. It has this pid on the host; its network namespace comes as a descriptor.
+    /// The init is ready. `pid` is its pid on the host. The message carries a descriptor of its network namespace.
     Ready { pid: i32 },
-    /// The sandbox did not start, or did not end cleanly, with the reason.
+    /// The reason why the sandbox did not start or did not end cleanly.
     Failed(String),
     /// All processes of the sandbox have ended and its image is detached.
     Stopped,
 }
 
-/// From the host to an init.
+/// The messages from the host to an init.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToInit {
     /// Runs a command. The raw bytes are the command, the folder and the variables, each terminated by a zero byte. The
@@ -74,7 +74,7 @@ pub(crate) enum ToInit {
     Files { id: u64 },
 }
 
-/// From an init to the host.
+/// The messages from an init to the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromInit {
     Exited {
@@ -88,7 +88,7 @@ pub(crate) enum FromInit {
     },
 }
 
-/// Why a request did not start.
+/// The reason why a request did not start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     /// The request itself is wrong, for example because its folder does not exist.
@@ -113,7 +113,8 @@ pub(crate) struct Received<T> {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// A pair of sockets that keep message boundaries and report when the other end closes. The first is non-blocking.
+/// Creates a pair of sockets that keep message boundaries and report when the other end closes. The first socket is
+/// non-blocking.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
@@ -144,7 +145,7 @@ pub(crate) fn send(
     }
 }
 
-/// Receives one message; `None` if the other end is closed.
+/// Receives one message. Returns `None` if the other end is closed.
 pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> Result<Option<Received<T>>, Errno> {
     let mut packet = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

@@ -1,7 +1,7 @@
-//! The worker: a process in the sandbox, with its view and rights, that carries out file functions.
+//! The worker: a process in the sandbox that carries out file functions with the view and rights of the sandbox.
 //!
-//! A path can never lead to files of the host. In addition, the kernel resolves every path beneath the workspace and
-//! follows no magic links, and only regular files are opened.
+//! Because of this view, a path can never lead to files of the host. In addition, the kernel resolves every path
+//! beneath the workspace and follows no magic links, and the worker opens only regular files.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Write};
@@ -21,7 +21,7 @@ pub(crate) enum Operation {
     List {
         path: String,
     },
-    /// Describes an entry; of a link, the link itself.
+    /// Describes an entry. For a link, it describes the link itself.
     Stat {
         path: String,
     },
@@ -32,7 +32,7 @@ pub(crate) enum Operation {
     Read {
         path: String,
     },
-    /// The second descriptor has the content.
+    /// Writes the content of the second descriptor.
     Write {
         path: String,
     },
@@ -59,14 +59,14 @@ pub(crate) enum Part {
     /// A [`Entry`].
     Entry = b'e',
     Bytes = b'b',
-    /// A [`FileError`], the last part.
+    /// A [`FileError`]. It is the last part of a failed answer.
     Error = b'f',
     /// The last part of a complete answer.
     End = b'.',
 }
 
 impl Part {
-    /// The kind with this byte.
+    /// Returns the kind with this byte.
     pub(crate) fn of(byte: u8) -> Option<Part> {
         [Part::Entry, Part::Bytes, Part::Error, Part::End].into_iter().find(|part| *part as u8 == byte)
     }
@@ -74,7 +74,7 @@ impl Part {
 
 /// The maximum length of a part.
 pub(crate) const PART_BYTES_MAX: usize = 64 << 10;
-/// The maximum depth of folders that are removed at once; a shell command can remove deeper ones.
+/// The maximum depth of folders that are removed at once. A shell command can remove deeper folders.
 const REMOVE_DEPTH_MAX: usize = 512;
 
 /// An entry of a folder.
@@ -172,7 +172,7 @@ struct AnswerWriter<'a> {
     to: BufWriter<RawWriter<'a>>,
 }
 
-/// A plain writer, since `File` would take ownership of the descriptor.
+/// A plain writer to a descriptor. A `File` would take ownership of the descriptor.
 struct RawWriter<'a>(BorrowedFd<'a>);
 
 impl Write for RawWriter<'_> {
@@ -199,7 +199,7 @@ impl AnswerWriter<'_> {
     }
 }
 
-/// Written bytes become parts.
+/// Sends written bytes as parts.
 impl Write for AnswerWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let now = &bytes[..bytes.len().min(PART_BYTES_MAX)];
@@ -282,7 +282,7 @@ fn regular(file: OwnedFd) -> Result<(File, Stat), FileError> {
     }
 }
 
-/// Rejects large sparse files: reading their holes costs the host time, and the sandbox no disk space.
+/// Rejects large sparse files, because reading their holes costs the host time but costs the sandbox no disk space.
 fn check_holes(stat: &Stat) -> Result<(), FileError> {
     let (bytes, stored) = (stat.st_size.unsigned_abs(), stat.st_blocks.unsigned_abs().saturating_mul(512));
     if bytes <= SPARSE_BYTES_MAX || stored >= bytes {
@@ -293,7 +293,7 @@ fn check_holes(stat: &Stat) -> Result<(), FileError> {
     Err(FileError::new(FileErrorKind::Exhausted, message))
 }
 
-/// The parent folder of a path and the name of its last part.
+/// Opens the parent folder of a path, creating it if `make` is set. Returns it with the name of the path's last part.
 fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd, Vec<u8>), FileError> {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let path = &path[..end];
@@ -312,7 +312,7 @@ fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd
     Ok((folder, name.to_vec()))
 }
 
-/// Opens a folder and creates missing ones on the way.
+/// Opens a folder and creates the missing folders of its path.
 fn folders(workspace: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, FileError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match paths::open(workspace, path, flags) {
@@ -373,7 +373,7 @@ fn write(workspace: BorrowedFd<'_>, path: &[u8], content: &OwnedFd) -> Result<()
     let beside = format!(".monstrum-{}", rustix::process::getpid().as_raw_nonzero());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let written = match openat(&folder, &beside, flags, Mode::from_raw_mode(mode)) {
-        // A killed worker has left this file.
+        // A killed worker has left this file behind.
         Err(Errno::EXIST) => {
             unlinkat(&folder, &beside, AtFlags::empty())?;
             openat(&folder, &beside, flags, Mode::from_raw_mode(mode))

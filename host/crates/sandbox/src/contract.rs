@@ -31,12 +31,12 @@ use crate::{ExecOutput, ExecRequest, Limits, Network, SandboxError, SandboxName,
 /// Cases that measure time or memory take the lock exclusively; all others run in parallel.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Waits until no case has the machine to itself.
+/// Waits until no case holds the lock exclusively.
 pub async fn in_parallel() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// Waits until the case has the machine to itself.
+/// Waits until the case holds the lock exclusively.
 pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
@@ -51,25 +51,25 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The limits of most cases: small, so that many sandboxes run in parallel.
+    /// Returns the limits of most cases. They are small, so that many sandboxes can run in parallel.
     #[must_use]
     pub fn small() -> Limits {
         Limits { memory_mib: 384, disk_mib: 192, tmp_mib: 32, ..Limits::default() }
     }
 
-    /// A new, running sandbox with the limits of [`Subject::small`].
+    /// Creates a running sandbox with the limits of [`Subject::small`].
     pub async fn sandbox(&self) -> Sandbox {
         self.sandbox_under(Subject::small()).await
     }
 
-    /// A new, running sandbox with these limits.
+    /// Creates a running sandbox with these limits.
     pub async fn sandbox_under(&self, limits: Limits) -> Sandbox {
         let sandbox = self.absent();
         sandbox.ensure(limits).await;
         sandbox
     }
 
-    /// A sandbox that does not exist yet.
+    /// Returns a sandbox that does not exist yet.
     #[must_use]
     pub fn absent(&self) -> Sandbox {
         Sandbox { provider: Arc::clone(&self.provider), name: fresh_name() }
@@ -121,7 +121,7 @@ impl Sandbox {
         }
     }
 
-    /// The error of a command that must not start.
+    /// Returns the error of a command that must not start.
     pub async fn refusal(&self, request: ExecRequest) -> SandboxError {
         match self.provider.exec(&self.name, request, None).await {
             Ok(output) => panic!("it was run: {output:?}"),
@@ -129,7 +129,7 @@ impl Sandbox {
         }
     }
 
-    /// The output of a command that must succeed, without the final newline.
+    /// Returns the output of a command that must succeed, without the final newline.
     pub async fn text(&self, command: impl Into<String>) -> String {
         let command = command.into();
         let output = self.run(command.clone()).await;
@@ -138,7 +138,7 @@ impl Sandbox {
         output.stdout.text.trim_end().to_owned()
     }
 
-    /// The output of a Python program that must succeed.
+    /// Returns the output of a Python program that must succeed.
     pub async fn python(&self, program: &str) -> String {
         self.text(python(program)).await
     }
@@ -148,7 +148,7 @@ impl Sandbox {
         self.text(format!("({command}\n) >/dev/null 2>&1 & echo started")).await;
     }
 
-    /// The number of processes in the sandbox that have `marker` in their arguments.
+    /// Counts the processes in the sandbox that have `marker` in their arguments.
     pub async fn processes(&self, marker: &str) -> usize {
         // The command joins the two parts of the marker, so that the search does not find itself.
         let (first, rest) = marker.split_at(1);
@@ -189,7 +189,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// A name that no other case uses.
+/// Returns a name that no other case uses.
 #[must_use]
 pub fn fresh_name() -> SandboxName {
     let (workspace, id) = (random_hex(16), random_hex(8));
@@ -204,7 +204,7 @@ pub fn fresh_name() -> SandboxName {
     SandboxName::new(workspace, &id)
 }
 
-/// Random hex digits: a search for them finds only what the case planted.
+/// Returns random hex digits, so that a search for them finds only the marker of this case.
 #[must_use]
 pub fn random_hex(bytes: usize) -> String {
     let mut random = vec![0; bytes];
@@ -212,13 +212,13 @@ pub fn random_hex(bytes: usize) -> String {
     hex::encode(random)
 }
 
-/// A shell command that runs a Python program.
+/// Returns a shell command that runs a Python program.
 #[must_use]
 pub fn python(program: &str) -> String {
     format!("python3 - <<'PYTHON'\n{program}\nPYTHON")
 }
 
-/// Waits until a condition holds and fails after `within`. Use it only for effects that no call waits for.
+/// Waits until a condition holds, and fails after `within`. Use this function only for effects that no call waits for.
 pub async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {

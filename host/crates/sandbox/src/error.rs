@@ -1,13 +1,13 @@
-//! Why a provider did not carry out a request.
+//! The errors of providers.
 
 use std::error::Error;
 use std::sync::Arc;
 
-/// A failure of a provider. Users and bots may read the messages: they name paths and limits inside a sandbox, never a
-/// place on the host.
+/// A failure of a provider. Users and bots may read the messages, so the messages name paths and limits inside a
+/// sandbox, but never a path on the host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SandboxError {
-    /// The provider cannot do it now; the same request may succeed later.
+    /// The provider cannot carry out the request now; the same request may succeed later.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     /// The sandbox, or the file in it, does not exist.
@@ -19,7 +19,7 @@ pub enum SandboxError {
     /// The request is not valid, for example because its path leaves the workspace.
     #[error("{0}")]
     Invalid(String),
-    /// This provider, or this sandbox, cannot do it at all.
+    /// This provider, or this sandbox, does not support the request.
     #[error("{0}")]
     Unsupported(String),
     /// The request exceeds a limit of the sandbox, of the request or of the host.
@@ -28,25 +28,26 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// An unavailable provider without a cause.
+    /// Creates an [`Unavailable`] error without a cause.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> SandboxError {
         Unavailable::new(message).into()
     }
 
-    /// An unavailable provider, because of `source`.
+    /// Creates an [`Unavailable`] error that was caused by `source`.
     #[must_use]
     pub fn unavailable_because(message: impl Into<String>, source: impl Error + Send + Sync + 'static) -> SandboxError {
         SandboxError::Unavailable(Unavailable { message: message.into(), source: Some(Arc::new(source)) })
     }
 }
 
-/// What cannot be done now, and why: an error of the operating system or of the provider's own code.
+/// The message of a request that cannot be carried out now, and its cause: an error of the operating system or of the
+/// provider's own code.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct Unavailable {
     message: String,
-    // Shared, so that the error can be cloned: a host without a provider gives it to every request.
+    // Shared, so that the error can be cloned: a host without a provider returns the error to every request.
     #[source]
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
@@ -61,7 +62,7 @@ impl PartialEq for Unavailable {
 impl Eq for Unavailable {}
 
 impl Unavailable {
-    /// Without a cause.
+    /// Creates an error without a cause.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Unavailable {
         Unavailable { message: message.into(), source: None }

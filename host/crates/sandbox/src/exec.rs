@@ -6,12 +6,12 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-/// The longest timeout of a command.
+/// The maximum timeout of a command.
 pub const EXEC_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// The timeout of a command whose caller sets none.
 pub const EXEC_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
-/// How many bytes of each output stream are kept, the newest ones: far more than a model reads, and little enough for
-/// memory.
+/// The maximum number of bytes that are kept of each output stream. The newest bytes are kept. The maximum is far more
+/// than a model reads, and small enough to hold in memory.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 /// A command for the shell of a sandbox. Its standard input is empty.
@@ -19,18 +19,18 @@ pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 pub struct ExecRequest {
     /// The argument of `bash -c`.
     pub command: String,
-    /// The working folder; relative paths start at the workspace, which is also the default.
+    /// The working folder. A relative path is relative to the workspace, which is also the default.
     pub cwd: Option<String>,
     /// Variables in addition to the environment of the sandbox.
     pub env: Vec<(String, String)>,
-    /// When the command and everything that it has started are killed. At most [`EXEC_TIMEOUT_MAX`].
+    /// The time after which the command and every process that it has started are killed. At most [`EXEC_TIMEOUT_MAX`].
     pub timeout: Duration,
-    /// How many bytes of each output stream are kept, at most [`OUTPUT_BYTES_MAX`].
+    /// The number of bytes that are kept of each output stream. At most [`OUTPUT_BYTES_MAX`].
     pub output_bytes_max: usize,
 }
 
 impl ExecRequest {
-    /// A command with the defaults.
+    /// Creates a request for `command` with the default values.
     #[must_use]
     pub fn new(command: impl Into<String>) -> ExecRequest {
         ExecRequest {
@@ -54,22 +54,22 @@ impl ExecRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Termination {
-    /// It exited by itself.
+    /// The command exited.
     Exited,
-    /// A signal ended it.
+    /// A signal ended the command.
     Signalled,
-    /// It exceeded its timeout; exit code 124.
+    /// The command exceeded its timeout; exit code 124.
     TimedOut,
-    /// The memory limit of its sandbox ended it; exit code 137.
+    /// The kernel killed the command because of the sandbox's memory limit; exit code 137.
     OutOfMemory,
-    /// Its caller disconnected.
+    /// The caller disconnected.
     Cancelled,
-    /// It ended with its sandbox, or its end is unknown: it may have had any effect.
+    /// The command ended with its sandbox, or its result is unknown. It may have had any effect.
     Lost,
 }
 
 impl Termination {
-    /// The name of the termination in every answer.
+    /// Returns the name of the termination in responses.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl Termination {
 pub struct Output {
     /// The newest bytes as text; invalid UTF-8 is replaced by U+FFFD.
     pub text: String,
-    /// How many bytes the command wrote.
+    /// The number of bytes that the command wrote.
     pub bytes: u64,
     /// Whether older bytes are missing.
     pub is_truncated: bool,

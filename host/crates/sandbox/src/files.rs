@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 
-/// The folder that is kept. Every path of the file functions is absolute and beneath it, or relative to it.
+/// The persistent folder. Every path of the file functions is relative to it, or absolute and beneath it.
 pub const WORKSPACE: &str = "/workspace";
 /// The largest file that can be read or written in one piece. Larger files are streamed.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 /// The maximum number of entries in a listing.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
-/// The largest sparse file that can be read, equal to the largest archive. The disk limit of the sandbox bounds all
-/// other files.
+/// The maximum size of a sparse file that can be read, equal to the maximum size of an archive. The disk limit of the
+/// sandbox bounds all other files.
 pub const SPARSE_BYTES_MAX: u64 = 4 << 30;
-/// The longest path, the limit of Linux.
+/// The maximum length of a path, the limit of Linux.
 pub const PATH_BYTES_MAX: usize = 4096;
 
 /// The kind of an entry.
@@ -33,7 +33,7 @@ pub enum EntryKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     pub name: String,
-    /// Absolute, inside the sandbox.
+    /// The absolute path inside the sandbox.
     pub path: String,
     pub kind: EntryKind,
     pub size: u64,
@@ -41,7 +41,7 @@ pub struct FileEntry {
     pub modified_ms: i64,
 }
 
-/// The limits of an archive. The stream of one that exceeds them ends with [`SandboxError::Exhausted`].
+/// The limits of an archive. If an archive exceeds them, its stream ends with [`SandboxError::Exhausted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveLimits {
     pub depth_max: usize,
@@ -51,7 +51,7 @@ pub struct ArchiveLimits {
 }
 
 impl Default for ArchiveLimits {
-    /// A checkout with its dependencies fits, and a hostile tree ends.
+    /// Returns limits that a checkout with its dependencies does not exceed, and that stop a hostile tree.
     fn default() -> Self {
         ArchiveLimits { depth_max: 64, entries_max: 100_000, bytes_max: SPARSE_BYTES_MAX }
     }

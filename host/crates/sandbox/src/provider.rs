@@ -18,11 +18,11 @@ use crate::files::{ArchiveLimits, ByteStream, FileEntry};
 pub struct SandboxName(String);
 
 impl SandboxName {
-    /// The name of the sandbox `sandbox_id` (16 hex digits) of a workspace (a UUID).
+    /// Returns the name of the sandbox `sandbox_id` (16 hex digits) of a workspace (a UUID).
     ///
     /// # Panics
     ///
-    /// If they contain anything but lower-case hex digits and hyphens.
+    /// If the ids contain anything but lower-case hex digits and hyphens.
     #[must_use]
     pub fn new(workspace: impl fmt::Display, sandbox_id: &str) -> SandboxName {
         format!("ms-{workspace}-{sandbox_id}").parse().expect("a workspace's id and a sandbox's id make a name")
@@ -34,13 +34,13 @@ impl SandboxName {
         self.workspace() == Some(workspace)
     }
 
-    /// The id of the workspace.
+    /// Returns the id of the workspace.
     #[must_use]
     pub fn workspace(&self) -> Option<&str> {
         Some(self.0.strip_prefix("ms-")?.rsplit_once('-')?.0)
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -72,7 +72,7 @@ impl fmt::Display for SandboxName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Thousandths of a processor.
+    /// Limits the processor time, in thousandths of a processor.
     pub cpu_millis: u32,
     pub memory_mib: u32,
     /// Limits all files that are kept: /workspace and installed programs.
@@ -84,7 +84,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// One processor and enough memory for building a small project, without starving other conversations.
+    /// Returns limits with one processor and enough memory for building a small project, without starving other
+    /// conversations.
     fn default() -> Self {
         Limits {
             cpu_millis: 1000,
@@ -97,14 +98,14 @@ impl Default for Limits {
     }
 }
 
-/// The parameters of a start.
+/// The parameters for starting a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spec {
     pub limits: Limits,
     pub network: Network,
 }
 
-/// How a sandbox came to run.
+/// How [`SandboxProvider::ensure_running`] made a sandbox run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ensured {
     Created,
@@ -115,13 +116,13 @@ pub enum Ensured {
 /// The state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It is being created, resumed, stopped or deleted.
+    /// The sandbox is being created, resumed, stopped or deleted.
     Changing,
     Running,
     Stopped,
 }
 
-/// A sandbox as the provider sees it.
+/// The state of a sandbox, as the provider reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     pub name: SandboxName,
@@ -130,7 +131,7 @@ pub struct Inspection {
     pub execs: usize,
 }
 
-/// A limit that this machine cannot enforce, why, and how to fix it.
+/// A limit that this machine cannot enforce, with the reason and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Degraded {
     /// The name of the limit, such as `cpu`.
@@ -139,33 +140,33 @@ pub struct Degraded {
     pub remedy: String,
 }
 
-/// What a provider offers on this machine. Operators see it, and the system prompt describes it to the model.
+/// The features of a provider on this machine. Operators see them, and the system prompt describes them to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
-    /// The system inside, in its own words, such as `Debian GNU/Linux 12 (bookworm)`.
+    /// The system in the sandbox, as the system names itself, such as `Debian GNU/Linux 12 (bookworm)`.
     pub system: String,
-    /// Those of bash, python3, node, bun, git and curl that are installed.
+    /// The installed programs among bash, python3, node, bun, git and curl.
     pub programs: Vec<String>,
     /// The networks that a sandbox can have.
     pub networks: Vec<Network>,
-    /// Whether apt can install packages of the system if the sandbox has a network.
+    /// Whether apt can install system packages if the sandbox has a network.
     pub can_install_system_packages: bool,
     pub degraded: Vec<Degraded>,
 }
 
-/// A provider of sandboxes. Any task may call any function at any time; functions on one sandbox wait for each other
-/// where necessary.
+/// A provider of sandboxes. Any task may call any function at any time. Calls for one sandbox wait for each other where
+/// necessary.
 pub trait SandboxProvider: Send + Sync {
-    /// The name of the provider in rows and for operators, such as `embedded`.
+    /// Returns the name of the provider in rows and for operators, such as `embedded`.
     fn name(&self) -> &'static str;
 
-    /// What the provider offers. Fails if it cannot be used, with the reason and the remedy.
+    /// Returns the features of the provider. If the provider cannot be used, the error names the reason and the remedy.
     fn capabilities(&self) -> Result<&Capabilities, SandboxError>;
 
-    /// Whether the provider can be used now.
+    /// Checks that the provider can be used now.
     fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>>;
 
-    /// Starts the sandbox, creating it if necessary, and returns once a command in it has answered. Concurrent calls
+    /// Starts the sandbox, creating it if necessary, and returns once the sandbox answers requests. Concurrent calls
     /// for one sandbox start it once.
     fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>>;
 
@@ -180,23 +181,23 @@ pub trait SandboxProvider: Send + Sync {
     fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>>;
 
     /// Restores the files that were last set aside under this name at `since` or later, and returns whether there were
-    /// any. It never replaces an existing sandbox.
+    /// any. Never replaces an existing sandbox.
     fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>>;
 
-    /// Deletes the files that were set aside before `before`, and returns of how many sandboxes.
+    /// Deletes the files that were set aside before `before`, and returns the number of sandboxes they belonged to.
     fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>>;
 
     /// Returns `None` if the sandbox does not exist.
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>>;
 
-    /// All sandboxes of this provider, including those of earlier processes.
+    /// Returns all sandboxes of this provider, including those of earlier processes.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>>;
 
-    /// The disk space of all sandboxes of a workspace, without files that are set aside.
+    /// Returns the disk space of all sandboxes of a workspace, without files that are set aside.
     fn kept_bytes<'a>(&'a self, workspace: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>>;
 
-    /// Runs a command; [`SandboxError::Conflict`] if the sandbox is stopped. Dropping the future kills the command and
-    /// everything that it has started.
+    /// Runs a command. Returns [`SandboxError::Conflict`] if the sandbox is stopped. Dropping the future kills the
+    /// command and all processes that it has started.
     fn exec<'a>(
         &'a self,
         name: &'a SandboxName,
@@ -204,20 +205,21 @@ pub trait SandboxProvider: Send + Sync {
         feed: Option<Feed>,
     ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>>;
 
-    /// Lists a folder, sorted by name. More than [`crate::LIST_ENTRIES_MAX`] entries are [`SandboxError::Exhausted`].
+    /// Lists a folder, sorted by name. Returns [`SandboxError::Exhausted`] if it has more than
+    /// [`crate::LIST_ENTRIES_MAX`] entries.
     fn list_dir<'a>(
         &'a self,
         name: &'a SandboxName,
         path: &'a str,
     ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>>;
 
-    /// Describes an entry; of a link, the link itself.
+    /// Describes an entry. For a link, it describes the link itself.
     fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
 
     /// Describes the target of a path, following links that stay in the workspace.
     fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
 
-    /// Reads a file from its beginning, with its entry at the time of opening. Only regular files can be read.
+    /// Reads a file from its beginning, and returns its entry at the time of opening. Only regular files can be read.
     fn read<'a>(
         &'a self,
         name: &'a SandboxName,
@@ -235,10 +237,10 @@ pub trait SandboxProvider: Send + Sync {
     /// Creates a folder and its parents; an existing folder is not an error.
     fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Removes an entry; a folder with everything in it.
+    /// Removes an entry. A folder is removed with its contents.
     fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Moves an entry; it may replace a file.
+    /// Moves an entry, which may replace an existing file.
     fn rename<'a>(
         &'a self,
         name: &'a SandboxName,

@@ -1,7 +1,7 @@
 //! Killing all processes of a control group and removing the group.
 //!
-//! Only the group knows its members: `/proc` reports another group for a process whose first thread has ended while
-//! other threads run.
+//! The members are read from the group only: `/proc` reports another group for a process whose first thread has ended
+//! while other threads run.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long killed processes may take to disappear: one that writes to a slow disk takes a second or two.
+/// The maximum time until killed processes are gone. A process that writes to a slow disk takes a second or two.
 const GONE_MAX: Duration = Duration::from_secs(5);
 /// The poll interval grows from the minimum to the maximum, because each poll costs time for every process.
 const GONE_POLL_MIN: Duration = Duration::from_millis(1);
 const GONE_POLL_MAX: Duration = Duration::from_millis(100);
-/// How many processes are killed at once: each needs a file descriptor of the server.
+/// The number of processes that are killed at once. Each of them needs a file descriptor of the server.
 const KILLED_AT_ONCE: usize = 128;
 
 /// Kills all processes of one group and waits until they are gone.
 pub(super) fn kill_all(group: &Path) -> io::Result<()> {
     let until = Instant::now() + GONE_MAX;
     let at_once = group.join("cgroup.kill");
-    // No process can fork from here on, so that killing them one by one terminates.
+    // From here on, no process can fork, so killing the processes one by one terminates.
     let has_limit = group.join("pids.max").exists();
     if has_limit {
         if_there(fs::write(group.join("pids.max"), "0"))?;
@@ -49,7 +49,7 @@ pub(super) fn kill_all(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns `None` if the group is gone.
+/// Returns the processes of the group, or `None` if the group no longer exists.
 fn members(group: &Path) -> io::Result<Option<Vec<Pid>>> {
     match fs::read_to_string(group.join("cgroup.procs")) {
         Ok(text) => Ok(Some(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect())),
@@ -58,9 +58,9 @@ fn members(group: &Path) -> io::Result<Option<Vec<Pid>>> {
     }
 }
 
-/// Kills those of the processes that are members of the group. The group is read again once all descriptors are open: a
-/// pid that is still listed belongs to the process of its descriptor. If that process has ended and the pid is reused,
-/// the signal has no effect.
+/// Kills the given processes that are members of the group. The function reads the group again after it has opened all
+/// descriptors: a pid that is still listed belongs to the process of its descriptor. If that process has ended and the
+/// pid is reused, the signal has no effect.
 pub(super) fn kill_members(group: &Path, pids: &[Pid]) -> io::Result<()> {
     let mut opened: Vec<(Pid, OwnedFd)> = Vec::with_capacity(pids.len());
     for pid in pids {
@@ -116,7 +116,7 @@ fn if_there(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The kernel reports a group that is removed during a read in either way.
+/// Whether the group no longer exists. The kernel returns either error for a group that is removed during a read.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }

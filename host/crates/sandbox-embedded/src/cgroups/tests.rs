@@ -2,7 +2,7 @@ use rustix::process::Pid;
 
 use super::*;
 
-/// The root of version 2, as a kernel shows it.
+/// Creates the root folder of version 2, as a kernel shows it.
 fn unified(controllers: &str) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("cgroup.controllers"), controllers).unwrap();
@@ -80,7 +80,7 @@ fn process_of_another_group_is_never_killed() {
     child.wait().unwrap();
 }
 
-/// The root of version 1, as a kernel shows it.
+/// Creates the root folder of version 1, as a kernel shows it.
 fn apart(files: &[&str]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for file in files {

@@ -1,4 +1,4 @@
-//! The facts about this machine.
+//! Collects the facts about this machine.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -10,7 +10,7 @@ use crate::cgroups::{self, Cgroups};
 use crate::totals::HostCounts;
 use crate::{hidden, images, programs, template};
 
-/// The facts that the checks judge.
+/// The facts that the checks evaluate.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub(super) is_root: bool,
@@ -23,13 +23,13 @@ pub struct Machine {
     pub(super) has_ext4: bool,
     pub(super) has_loop_devices: bool,
     pub(super) has_mkfs: bool,
-    /// Or why they cannot be used.
+    /// The usable control groups, or the reason why they cannot be used.
     pub(super) control_groups: Result<ControlGroups, String>,
     pub(super) has_swap: bool,
     pub(super) has_seccomp: bool,
     pub(super) usr_file_system: String,
     pub(super) folder_file_system: String,
-    /// The files in /usr that some users cannot read, or why they could not be listed.
+    /// The files in /usr that some users cannot read, or the reason why they could not be listed.
     pub(super) private_files: Result<Vec<PathBuf>, String>,
     pub(super) programs: Vec<String>,
     pub(super) system: String,
@@ -37,7 +37,7 @@ pub struct Machine {
     pub(super) has_veth: bool,
     pub(super) has_nftables: bool,
     pub(super) forwards: bool,
-    /// By a firewall other than ours.
+    /// Whether a firewall of another program drops forwarded packets.
     pub(super) forward_is_dropped: bool,
     pub(super) free_bytes: Option<u64>,
     pub(super) counts: HostCounts,
@@ -94,18 +94,18 @@ impl Machine {
     }
 }
 
-/// The folder, or its closest parent that exists.
+/// Returns the folder, or its closest parent that exists.
 fn existing(folder: &Path) -> PathBuf {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// The command line of the kernel.
+/// Returns the command line of the kernel.
 pub(crate) fn kernel_arguments() -> String {
     text("/proc/cmdline")
 }
 
-/// The text of a file, empty if it cannot be read.
+/// Returns the text of a file; empty if it cannot be read.
 fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|_| String::new())
 }
@@ -124,7 +124,7 @@ fn knows_file_system(name: &str) -> bool {
     text("/proc/filesystems").lines().any(|line| line.split_whitespace().last() == Some(name))
 }
 
-/// What the kernel contains or can load.
+/// The modules that the kernel contains or can load.
 struct Modules {
     kernel: (u32, u32),
     /// The lists of built-in and loadable modules.
@@ -157,7 +157,7 @@ impl Modules {
         };
         Path::new("/sys/module").join(name).exists()
             || self.lists.contains(&format!("/{name}.ko"))
-            // A kernel without loadable modules only has its configuration.
+            // A kernel without loadable modules lists its features only in its configuration.
             || self.config.lines().any(|line| line.strip_prefix(&option) == Some("y"))
     }
 }
@@ -174,7 +174,7 @@ fn control_groups(root: &Path) -> Result<ControlGroups, String> {
     })
 }
 
-/// The file system type of a path: the type of the mount with the longest matching path.
+/// Returns the file system type of a path: the type of the mount with the longest matching path.
 pub(super) fn file_system_of(path: &Path, mounts: &str) -> String {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut best = (0, String::new());

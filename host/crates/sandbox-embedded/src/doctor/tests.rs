@@ -2,7 +2,7 @@ use super::machine::{ControlGroups, drops_forwarded, file_system_of};
 use super::*;
 use crate::totals::{HostCounts, TotalSettings};
 
-/// A machine that passes all checks.
+/// Returns a machine that passes all checks.
 fn sound() -> Machine {
     Machine {
         is_root: true,
@@ -45,7 +45,7 @@ fn sound() -> Machine {
     }
 }
 
-/// The checks that are not ok, and whether sandboxes can run.
+/// Returns whether sandboxes can run, and the checks that are not ok.
 fn failed_checks(change: impl FnOnce(&mut Machine)) -> (bool, Vec<(&'static str, Status)>) {
     let mut machine = sound();
     change(&mut machine);

@@ -19,7 +19,7 @@ pub(crate) const NO_OPEN_FILE_LIMIT: &str =
 pub(crate) const OPEN_FILE_LIMIT_REMEDY: &str =
     "raise fs.file-max with sysctl and in /etc/sysctl.d; `monstrum sandbox doctor` says how far";
 
-/// The load that a server is configured for.
+/// The load for which a server is configured.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The maximum number of running sandboxes.

@@ -13,7 +13,7 @@ use crate::running::Sockets;
 use crate::wire::Launch;
 use crate::{control, launcher, sys, wire};
 
-/// Starts the launcher when it is first needed, and again when it has ended.
+/// Starts the launcher when it is first needed, and starts it again after it has ended.
 pub(super) struct Launching {
     program: PathBuf,
     current: Mutex<Option<Launcher>>,
@@ -25,7 +25,7 @@ impl Launching {
         Launching { program: program.unwrap_or_else(|| "/proc/self/exe".into()), current: Mutex::default() }
     }
 
-    /// Sends a sandbox to the launcher.
+    /// Asks the launcher to start a sandbox.
     pub(super) async fn launch(&self, launch: &Launch, sockets: &Sockets) -> io::Result<()> {
         let mut current = self.current.lock().await;
         let descriptors: Vec<_> = sockets.launched.iter().map(AsFd::as_fd).collect();

@@ -19,7 +19,7 @@ use crate::{doctor, launcher};
 /// The file with the tag that separates the control groups and interfaces of this server from those of others.
 const TAG_FILE: &str = "tag";
 
-/// The results, which all sandboxes share.
+/// The results of the preparations, which all sandboxes share.
 pub(super) struct Prepared {
     pub(super) built: Option<Template>,
     pub(super) cgroups: Cgroups,
@@ -29,7 +29,7 @@ pub(super) struct Prepared {
     pub(super) degraded: Vec<Degraded>,
 }
 
-/// Why this machine cannot run sandboxes.
+/// The reason why this machine cannot run sandboxes.
 #[derive(Debug, thiserror::Error)]
 enum PrepareError {
     #[error("the server does not run as root; `monstrum sandbox doctor` lists what else is missing")]
@@ -62,8 +62,8 @@ impl PrepareError {
 }
 
 impl From<PrepareError> for SandboxError {
-    /// The message contains the reason, because it is the answer of a server without sandboxes. The source is the error
-    /// of the system.
+    /// The message contains the reason, because a server without sandboxes returns the message to its callers. The
+    /// source is the system's error.
     fn from(error: PrepareError) -> SandboxError {
         let message = format!("sandboxes cannot run here: {error}");
         match error {
@@ -115,7 +115,8 @@ fn prepare_folder(options: &EmbeddedOptions) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// Each sandbox needs some open files of the server, and each command a few more.
+/// Raises the limit of open files to its maximum: each sandbox needs some open files of the server, and each command
+/// needs a few more.
 fn raise_limit_of_files() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     match getrlimit(Resource::Nofile) {

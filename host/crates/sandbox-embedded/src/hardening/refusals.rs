@@ -23,8 +23,8 @@ const TYPE_MASK: u64 = 0xf;
 /// The operation of `seccomp` that installs a filter.
 const SET_MODE_FILTER: u64 = 1;
 
-/// Rejects sockets of other families and protocols with the error of a kernel without them. Programs for which such a
-/// socket is optional then continue, such as tools that record a new account in the system's audit.
+/// Rejects sockets of other families and protocols with the error that a kernel without them returns. Programs for
+/// which such a socket is optional then continue, such as tools that record a new account in the system's audit.
 pub(super) fn sockets() -> Result<BpfProgram, BackendError> {
     let is = |family| SeccompCondition::new(0, Length::Dword, Compare::Eq, unsigned(family));
     let is_not = |index, values: &[i32]| {
@@ -46,7 +46,7 @@ pub(super) fn sockets() -> Result<BpfProgram, BackendError> {
     refusing(libc::EAFNOSUPPORT, BTreeMap::from([(libc::SYS_socket, rules)]))
 }
 
-/// Rejects IP sockets that are neither streams nor datagrams: the kernel would load modules by their type.
+/// Rejects IP sockets that are neither streams nor datagrams, because the kernel would load modules for other types.
 pub(super) fn socket_types() -> Result<BpfProgram, BackendError> {
     let (stream, datagram) = (unsigned(libc::SOCK_STREAM), unsigned(libc::SOCK_DGRAM));
     let mut rules = Vec::new();
@@ -61,8 +61,8 @@ pub(super) fn socket_types() -> Result<BpfProgram, BackendError> {
     refusing(libc::ESOCKTNOSUPPORT, BTreeMap::from([(libc::SYS_socket, rules)]))
 }
 
-/// Rejects requests that need a permission no sandbox has, and limits of other processes: a limit of the init would
-/// apply to every later command.
+/// Rejects requests that need a permission that no sandbox has. Also rejects setting limits of other processes, because
+/// a limit of the init would apply to every later command.
 pub(super) fn requests() -> Result<BpfProgram, BackendError> {
     let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
     let ioctls = REQUESTS.iter().map(|request| SeccompRule::new(vec![is(1, *request)?]));
@@ -78,8 +78,8 @@ pub(super) fn requests() -> Result<BpfProgram, BackendError> {
     refusing(libc::EPERM, rules)
 }
 
-/// Rejects further seccomp filters with the error of a kernel without seccomp: they count towards the same limit of the
-/// host as socket filters. This filter must be the last, since it prevents others.
+/// Rejects further seccomp filters with the error that a kernel without seccomp returns, because they count towards the
+/// same limit of the host as socket filters. This filter must be installed last, because it prevents others.
 pub(super) fn filters() -> Result<BpfProgram, BackendError> {
     let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
     let set_seccomp = unsigned(libc::PR_SET_SECCOMP);

@@ -1,8 +1,8 @@
-//! System calls that every program may use, grouped by purpose. All others are unknown in a sandbox. The list covers
-//! ordinary programs and leaves out calls that create namespaces or mounts, load code into the kernel, trace it, or
-//! store keys in it.
+//! System calls that every program may use, grouped by purpose. In a sandbox, all other calls return `ENOSYS`. The list
+//! covers ordinary programs and leaves out calls that create namespaces or mounts, load code into the kernel, trace it,
+//! or store keys in it.
 
-/// All of them.
+/// Returns the numbers of all these system calls.
 pub(super) fn always() -> impl Iterator<Item = i64> {
     COMMON.iter().copied().flatten().chain(OLD).copied()
 }
@@ -49,7 +49,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_memfd_create,
         libc::SYS_remap_file_pages,
     ],
-    // Users and capabilities; the kernel checks what a process may become.
+    // Users and capabilities; the kernel checks each change.
     &[
         libc::SYS_capget,
         libc::SYS_capset,
@@ -148,7 +148,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_write,
         libc::SYS_writev,
     ],
-    // Time, without setting it.
+    // Time, except the calls that set it.
     &[
         libc::SYS_clock_getres,
         libc::SYS_clock_gettime,

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// The folder of the reserve in the mounted image.
 const FOLDER: &str = "image/spare";
-/// Each of the two overlays creates three entries at most.
+/// The number of reserved inodes. Each of the two overlays creates three entries at most.
 const FILES: u32 = 16;
 
 /// Frees the reserved inodes.
@@ -26,7 +26,7 @@ pub(super) fn free() -> io::Result<()> {
     Ok(())
 }
 
-/// Reserves the inodes again, as many as are free.
+/// Reserves the inodes again, or fewer if the image does not have enough free inodes.
 pub(super) fn reserve() -> io::Result<()> {
     let made = match DirBuilder::new().create(FOLDER) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -1,4 +1,5 @@
-//! Files that tell programs the size of their machine, with the limits of the sandbox instead of the host's size.
+//! Files from which programs read the size of their machine. The files contain the limits of the sandbox instead of the
+//! host's size.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,12 +16,12 @@ use crate::wire::Launch;
 
 /// The folder in which the files are made before they are attached.
 const FOLDER: &str = "s";
-/// The list of processors needs about 1 KiB for each.
+/// The size limit of the folder. The list of processors needs about 1 KiB for each processor.
 const FOLDER_MIB: u32 = 4;
 /// The folder in /sys with the number of processors.
 const PROCESSORS: &str = "devices/system/cpu";
 
-/// The number of processors that a sandbox can use at once.
+/// Returns the number of processors that a sandbox can use at once.
 pub(crate) fn processors(limits: &Limits) -> u32 {
     limits.cpu_millis.div_ceil(1000).max(1)
 }
@@ -77,19 +78,19 @@ fn own(launch: &Launch, path: &Path) -> io::Result<()> {
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
 }
 
-/// A random boot id: the host's own would reveal which sandboxes share a host.
+/// Returns a random boot id, because the host's boot id would reveal which sandboxes share a host.
 fn boot_id() -> io::Result<String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
-    // The bits of a UUID of version 4.
+    // Sets the version and variant bits of a UUID of version 4.
     (random[6], random[8]) = (random[6] & 0x0f | 0x40, random[8] & 0x3f | 0x80);
     let digits = hex::encode(random);
     let (time, rest) = digits.split_at(8);
     Ok(format!("{time}-{}-{}-{}-{}\n", &rest[..4], &rest[4..8], &rest[8..12], &rest[12..]))
 }
 
-/// The processors of the sandbox, without counters of the host. The boot time stays: programs calculate the start times
-/// of processes from it, and the kernel reveals it in other ways.
+/// Returns the content of /proc/stat with the processors of the sandbox and without counters of the host. The boot time
+/// is kept, because programs calculate the start times of processes from it, and the kernel reveals it in other ways.
 fn stat(of_host: &str, count: u32) -> String {
     let none = |name: String| format!("{name} 0 0 0 0 0 0 0 0 0 0\n");
     let all = none("cpu ".to_owned());
@@ -98,14 +99,14 @@ fn stat(of_host: &str, count: u32) -> String {
     format!("{all}{each}intr 0\nctxt 0\n{start}\nprocesses 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n")
 }
 
-/// The first `count` processors of the host.
+/// Returns the entries of the first `count` processors of the host.
 fn cpuinfo(of_host: &str, count: u32) -> String {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let processors = of_host.split_inclusive("\n\n").filter(|part| part.starts_with("processor"));
     processors.take(count).collect()
 }
 
-/// The fields that programs read. They do not change with usage.
+/// Returns the content of /proc/meminfo with the fields that programs read. The values do not change with usage.
 fn meminfo(memory_mib: u32) -> String {
     let all = u64::from(memory_mib) * 1024;
     let lines = [

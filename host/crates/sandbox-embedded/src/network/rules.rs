@@ -6,14 +6,14 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 use monstrum_types::special_purpose::SPECIAL_V4;
 
-/// The connection limit of one sandbox. A browser uses a few dozen, a parallel download a few hundred; the host's
-/// table, which all share, has space for at least 65,536.
+/// The connection limit of one sandbox. A browser uses a few dozen connections, a parallel download a few hundred. The
+/// host's table, which all sandboxes share, has space for at least 65,536 connections.
 const CONNECTIONS_MAX: u32 = 1024;
 
-/// A public address that reaches a service for the machine itself: Azure's `WireServer`.
+/// Public addresses that reach a service for the machine itself, such as Azure's `WireServer`.
 const HOSTS_OF_CLOUDS: [&str; 1] = ["168.63.129.16"];
 
-/// The address sets of the rules: special-purpose networks, and the exceptions in them that are public.
+/// Returns the address sets of the rules: special-purpose networks, and the exceptions in them that are public.
 fn sets() -> String {
     let elements = |is_reachable: bool| {
         let nets = SPECIAL_V4.iter().filter(|special| special.globally_reachable == is_reachable);
@@ -28,20 +28,20 @@ fn sets() -> String {
     )
 }
 
-/// Replaces a table atomically: no packet passes between the old and the new one.
+/// Returns a script that replaces a table atomically: no packet passes between the old and the new table.
 fn table(name: &str, content: &str) -> String {
     format!("table inet {name}\ndelete table inet {name}\ntable inet {name} {{\n{content}}}\n")
 }
 
-/// The name of the table on the host.
+/// Returns the name of the table on the host.
 pub(super) fn table_name(tag: &str) -> String {
     format!("monstrum_{tag}")
 }
 
-/// The rules on the host for packets from interfaces whose name starts with `prefix`.
+/// Returns the rules on the host for packets from interfaces whose name starts with `prefix`.
 ///
-/// The destination is checked twice, because other rules may change it in between: before any translation, and before
-/// the packet is forwarded.
+/// The rules check the destination before any translation and again before the packet is forwarded, because other rules
+/// may change it in between.
 pub(super) fn host_rules(tag: &str, prefix: &str, range: Ipv4Net) -> String {
     let from = format!("iifname \"{prefix}*\"");
     let to = format!("oifname \"{prefix}*\"");
@@ -82,8 +82,8 @@ pub(super) fn host_rules(tag: &str, prefix: &str, range: Ipv4Net) -> String {
     table(&table_name(tag), &content)
 }
 
-/// The rules in the namespace of one sandbox, which its processes cannot change. They still hold while another firewall
-/// reloads the host's rules.
+/// Returns the rules in the namespace of one sandbox, which its processes cannot change. These rules still apply while
+/// another firewall reloads the host's rules.
 pub(super) fn sandbox_rules(address: Ipv4Addr) -> String {
     let content = format!(
         "{}  chain output {{\n    type filter hook output priority filter; policy drop;\n    oifname \"lo\" accept\n    \

@@ -1,4 +1,4 @@
-//! The built template: a whole system, in which packages can be installed. An operator's command makes it.
+//! The built template: a complete system in which packages can be installed. An operator builds it with a command.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -12,12 +12,12 @@ use sha2::{Digest, Sha512};
 use super::{BUILT, Template, TemplateError, content, copy};
 use crate::programs;
 
-/// The packages in addition to the minimal system. npm is downloaded separately, since its package depends on 400
+/// The packages in addition to the minimal system. npm is downloaded separately, because its package depends on 400
 /// others.
 const PACKAGES: &str =
     "bash,ca-certificates,curl,git,less,nodejs,procps,python3,python3-pip,python3-venv,unzip,xz-utils";
 
-/// The defaults on hosts with other package sources: the system on which this was tested.
+/// The defaults on hosts with other package sources: the system on which the build was tested.
 const MIRROR_DEFAULT: &str = "http://deb.debian.org/debian";
 const SUITE_DEFAULT: &str = "bookworm";
 const REGISTRY_DEFAULT: &str = "https://registry.npmjs.org";
@@ -38,7 +38,7 @@ const NPM: Pinned = Pinned {
     sha512: "d60fba8cb42f688b81e33c2f1cbef2ad7b977166700ec0ad057f1b6d60ea6ef2524abf673e20c35931cd8305d1dbb8887134d6eefdc0e7b8435bd458bf65b862",
 };
 
-/// The baseline build, which also runs on processors from before 2013.
+/// The baseline build of bun, which also runs on processors from before 2013.
 const BUN_X64: Pinned = Pinned {
     package: "@oven/bun-linux-x64-baseline",
     version: "1.4.5",
@@ -51,7 +51,7 @@ const BUN_ARM64: Pinned = Pinned {
     sha512: "e015e6b122a78ceae5196a99578c7fa166bb015a11f81ea509775d3333805c1226dede747ac960f706faea09ad5b501a984435975083be69abbb2b0486a39632",
 };
 
-/// The sources of a build; by default those of the host.
+/// The sources of a build; by default the sources of the host.
 #[derive(Debug, Clone, Default)]
 pub struct BuildOptions {
     /// The mirror of the system's packages.
@@ -121,7 +121,7 @@ fn bun_of(architecture: &str) -> Option<&'static Pinned> {
     }
 }
 
-/// Runs debootstrap in its own namespaces: its mounts and processes end with it.
+/// Runs debootstrap in separate namespaces, so that its mounts and processes end with it.
 fn bootstrap(
     unshare: &Path,
     debootstrap: &Path,
@@ -132,7 +132,7 @@ fn bootstrap(
 ) -> Result<(), TemplateError> {
     let mut command = programs::command(unshare);
     command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]).arg(debootstrap);
-    // Nothing is installed without a signature of the distribution.
+    // debootstrap installs no package without a signature of the distribution.
     command.args(["--force-check-gpg", "--variant=minbase"]).arg(format!("--include={PACKAGES}"));
     command.arg(format!("--components={}", source.components)).arg(&source.suite).arg(root).arg(&source.mirror);
     command.envs(options.proxy.iter().map(|(name, value)| (name, value))).stderr(Stdio::inherit());
@@ -147,7 +147,7 @@ fn bootstrap(
     if child.wait().map_err(start)?.success() { Ok(()) } else { Err(failed(last).into()) }
 }
 
-/// Removes files of the host that debootstrap has copied, and caches.
+/// Removes caches and the files that debootstrap has copied from the host.
 fn finish(source: &Source, root: &Path) -> Result<(), TemplateError> {
     for emptied in ["dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/log", "run"] {
         copy::remove(&root.join(emptied))?;
@@ -198,7 +198,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The content of apt's sources.list in the sandbox, including security updates.
+    /// Returns the content of apt's sources.list in the sandbox, including security updates.
     fn list(&self) -> String {
         let Source { mirror, suite, components } = self;
         let components = components.replace(',', " ");
@@ -210,7 +210,7 @@ impl Source {
     }
 }
 
-/// The first mirror and release of the host's own packages, in either format of apt's sources.
+/// Returns the first mirror and release of the host's own packages, from either format of apt's sources.
 fn of_apt(host: &Path) -> Option<(String, String)> {
     let folder = host.join("etc/apt/sources.list.d");
     let mut files = vec![host.join("etc/apt/sources.list")];
@@ -225,7 +225,7 @@ fn of_apt(host: &Path) -> Option<(String, String)> {
         .find_map(|text| of_list(&text).or_else(|| of_stanzas(&text)))
 }
 
-/// `deb [option=…] URL SUITE COMPONENT…`
+/// Parses the format with one line for each source: `deb [option=…] URL SUITE COMPONENT…`.
 fn of_list(text: &str) -> Option<(String, String)> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip_while(|word| *word != "deb").skip(1).peekable();
@@ -240,7 +240,7 @@ fn of_list(text: &str) -> Option<(String, String)> {
     })
 }
 
-/// The deb822 format: one paragraph for each source.
+/// Parses the deb822 format with one paragraph for each source.
 fn of_stanzas(text: &str) -> Option<(String, String)> {
     text.split("\n\n").find_map(|stanza| {
         let field = |name: &str| {
@@ -289,7 +289,7 @@ impl Fetch<'_> {
         copy::symlink(Path::new("bun"), &root.join("usr/local/bin/bunx"))
     }
 
-    /// Downloads and unpacks a package, if its hash matches.
+    /// Downloads a package, checks its hash and unpacks it.
     fn unpacked(&self, pinned: &Pinned) -> Result<PathBuf, TemplateError> {
         let registry = self.options.registry.as_deref().unwrap_or(REGISTRY_DEFAULT).trim_end_matches('/');
         let base = pinned.package.rsplit('/').next().unwrap_or(pinned.package);

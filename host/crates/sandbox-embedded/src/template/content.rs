@@ -56,7 +56,7 @@ const FOLDERS: &[(&str, u32)] = &[
     ("workspace", 0o755),
 ];
 
-/// Name, id, group, home and shell of Debian's initial accounts and of apt's.
+/// Name, id, group, home and shell of Debian's initial accounts and of apt's account.
 const ACCOUNTS: &[(&str, u32, u32, &str, &str)] = &[
     ("root", 0, 0, "/root", "/bin/bash"),
     ("daemon", 1, 1, "/usr/sbin", "/usr/sbin/nologin"),
@@ -149,7 +149,8 @@ pub(super) fn files(root: &Path) -> Result<(), TemplateError> {
     shared_files(root)
 }
 
-/// Writes the files of both templates: no host name of the host, and package managers that work without questions.
+/// Writes the files of both templates. They replace the host's name, and they configure package managers to ask no
+/// questions.
 pub(super) fn shared_files(root: &Path) -> Result<(), TemplateError> {
     for (path, content) in [
         ("etc/hostname", "sandbox\n"),
@@ -190,8 +191,8 @@ ethers: files
 rpc: files
 ";
 
-/// No questions, no recommended packages, no terminal; no retries, which take seconds without a network; and no
-/// separate user, since the sandbox limits apt already.
+/// Disables questions, recommended packages, the terminal and retries, which take seconds without a network. apt runs
+/// as root and not as a separate user, because the sandbox already limits it.
 const APT: &str = "APT::Get::Assume-Yes \"true\";
 APT::Install-Recommends \"false\";
 APT::Sandbox::User \"root\";

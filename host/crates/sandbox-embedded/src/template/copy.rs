@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use super::TemplateError;
 
 /// Paths that programs in /usr need to work as they do on the host: names, defaults, certificates, the state of
-/// packages. None of them contains an account, a key, a token or an address of the host. Missing paths are skipped; a
-/// final `*` matches the rest of a name.
+/// packages. None of the paths contains an account, a key, a token or an address of the host. Missing paths are
+/// skipped. A final `*` matches the rest of a name.
 const TAKEN: &[&str] = &[
     "etc/alternatives",
     "etc/apt/keyrings",
@@ -72,7 +72,7 @@ const TAKEN: &[&str] = &[
     "var/lib/apt/extended_states",
 ];
 
-/// Larger files are skipped, since none of the wanted files is larger.
+/// The maximum size of a copied file. Larger files are skipped: none of the files that programs need is larger.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Copies the listed files.
@@ -86,7 +86,7 @@ pub(super) fn from_host(host: &Path, root: &Path) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// The paths on the host that match a pattern.
+/// Returns the paths on the host that match a pattern.
 fn matching(host: &Path, pattern: &str) -> Result<Vec<PathBuf>, TemplateError> {
     let path = Path::new(pattern);
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
@@ -127,8 +127,8 @@ fn entry(host: &Path, root: &Path, path: &Path) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Whether a file is readable by mistake: a private key among certificates, a password in the address of a package
-/// source.
+/// Whether a file contains a secret although all users can read it: a private key among certificates, or a password in
+/// the address of a package source.
 fn is_secret(path: &Path, from: &Path) -> Result<bool, TemplateError> {
     if !path.starts_with("etc/ssl") && !path.starts_with("etc/apt") {
         return Ok(false);
@@ -149,7 +149,7 @@ fn stays(path: &Path, target: &Path) -> bool {
     end.starts_with("usr") || end.starts_with("etc")
 }
 
-/// The path without `.` and `..`, as if it had no links.
+/// Returns the path without `.` and `..`, as if it contained no links.
 pub(super) fn normal(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut normal, component| {
         match component {
@@ -181,7 +181,7 @@ pub(super) fn folder(path: &Path) -> Result<(), TemplateError> {
 
 pub(super) fn folder_with_mode(path: &Path, mode: u32) -> Result<(), TemplateError> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(TemplateError::at(path))?;
-    // Independent of the umask.
+    // Sets the mode again, because the umask may have changed it.
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(TemplateError::at(path))
 }
 
@@ -200,7 +200,7 @@ pub(super) fn symlink(target: &Path, path: &Path) -> Result<(), TemplateError> {
     make_symlink(target, path).map_err(TemplateError::at(path))
 }
 
-/// Writes a file, replacing a copied one.
+/// Writes a file and replaces a copied file.
 pub(super) fn file(path: &Path, content: &str, mode: u32) -> Result<(), TemplateError> {
     // Writing through a copied link would change another file.
     match fs::remove_file(path) {

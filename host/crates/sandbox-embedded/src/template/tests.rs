@@ -2,7 +2,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A host with files that must be copied and files that must not.
+/// Creates the folder of a host with files that must be copied and files that must not.
 fn host() -> tempfile::TempDir {
     let host = tempfile::tempdir().unwrap();
     let at = |path: &str| host.path().join(path);
@@ -129,7 +129,7 @@ fn says_what_is_there() {
     let (host, dir) = (host(), tempfile::tempdir().unwrap());
     let template = default_template_of(host.path(), &dir.path().join("template")).unwrap();
     assert_eq!(template.system, "Some Linux 1");
-    // A program outside of /usr, one that is not executable and a broken link do not count.
+    // Programs outside of /usr, files that are not executable and broken links do not count.
     assert_eq!(template.programs, ["bash", "python3"]);
     assert_eq!(template.usr, Some(host.path().join("usr")));
     assert!(template.can_install_system_packages);

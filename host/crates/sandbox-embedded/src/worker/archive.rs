@@ -1,4 +1,4 @@
-//! Streams a folder as a ZIP. Limits are checked before the first byte, as far as the folder already exceeds them.
+//! Streams a folder as a ZIP. If the folder already exceeds the limits, the error comes before the first byte.
 //!
 //! A link to a file in the workspace is packed as that file. A link to a folder that is packed as well stays a link.
 //! All other links are listed in [`LEFT_OUT`].
@@ -15,17 +15,18 @@ use zip::{CompressionMethod, DateTime};
 
 use crate::worker::{AnswerWriter, FileError, FileErrorKind, PART_BYTES_MAX, paths};
 
-/// Larger files use the ZIP64 form of an entry, with a margin because a file may grow before it is read.
+/// Files of at least this size use the ZIP64 form of an entry. The size is below the limit of other entries, because a
+/// file may grow before it is read.
 const LARGE_BYTES: u64 = 1 << 31;
-/// Opens an entry itself, without following links or blocking.
+/// The flags for opening an entry without following links and without blocking.
 const FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// The file that lists the links that are not packed, and why. If the folder has a file of this name, that one is
-/// packed instead.
+/// The file that lists the links that are not packed, with the reasons. If the folder has a file of this name, that
+/// file is packed instead.
 const LEFT_OUT: &str = "LINKS-LEFT-OUT.txt";
 
-/// Writes everything beneath `folder` in no particular order. Pipes, sockets and devices are skipped.
+/// Writes all entries beneath `folder` in no particular order. Pipes, sockets and devices are skipped.
 pub(super) fn write(
     workspace: BorrowedFd<'_>,
     folder: &OwnedFd,
@@ -84,7 +85,7 @@ struct Links<'a> {
     workspace: BorrowedFd<'a>,
     /// The path of the packed folder.
     root: Vec<u8>,
-    /// Lines of [`LEFT_OUT`].
+    /// The lines of [`LEFT_OUT`].
     left_out: Vec<String>,
 }
 
@@ -97,7 +98,7 @@ enum LinkTarget {
 }
 
 impl Links<'_> {
-    /// `path` is the link's path relative to the archive.
+    /// Resolves a link. `path` is the link's path relative to the archive.
     fn follow(&self, path: &[u8]) -> Result<LinkTarget, FileError> {
         let beneath = self.root.strip_prefix(WORKSPACE.as_bytes()).unwrap_or_default();
         let whole = [beneath.strip_prefix(b"/").unwrap_or(b"."), b"/", path].concat();
@@ -125,12 +126,12 @@ impl Links<'_> {
     }
 }
 
-/// The path of an open file, without links.
+/// Returns the path of an open file, without links.
 fn place(opened: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(readlinkat(CWD, format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())?.into_bytes())
 }
 
-/// Counts everything beneath `folder` without reading files.
+/// Counts the entries and bytes beneath `folder` without reading files.
 fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, depth: usize) -> Result<(), FileError> {
     tally.enter(depth)?;
     for entry in Dir::read_from(folder)? {
@@ -163,7 +164,7 @@ fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, 
     Ok(())
 }
 
-/// A writer that stops at a maximum size.
+/// A writer that fails when it exceeds a maximum size.
 struct Counted<W> {
     to: W,
     bytes_left: u64,
@@ -189,7 +190,7 @@ struct Archive<'a, W: Write> {
 }
 
 impl<W: Write> Archive<'_, W> {
-    /// `path` is relative to the archive and ends with `/` unless it is empty.
+    /// Packs the entries of a folder. `path` is relative to the archive and ends with `/` unless it is empty.
     fn folder(&mut self, folder: &OwnedFd, path: &[u8], depth: usize) -> Result<(), FileError> {
         self.tally.enter(depth)?;
         for entry in Dir::read_from(folder)? {
@@ -285,8 +286,8 @@ fn file_error(error: io::Error) -> FileError {
     error.into()
 }
 
-/// A path as text. Invalid UTF-8, backslashes and `%` itself are written as `%` and two digits, so that different names
-/// stay different.
+/// Converts a path to text. Bytes of invalid UTF-8, backslashes and `%` are written as `%` and two digits, so that
+/// different names stay different.
 fn readable(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
@@ -298,7 +299,7 @@ fn readable(path: &[u8]) -> String {
     text
 }
 
-/// The time in seconds; times that the format cannot represent become its earliest date.
+/// Converts a time in seconds. Times that the format cannot represent become its earliest date.
 fn modified(seconds: i64) -> DateTime {
     let Some(at) = chrono::DateTime::from_timestamp(seconds, 0) else { return DateTime::default() };
     DateTime::try_from(at.naive_utc()).unwrap_or_default()

@@ -1,8 +1,8 @@
 //! Resolves paths beneath the workspace.
 //!
-//! The kernel resolves a path in one step and rejects every link that leaves the folder, including absolute ones. A
-//! path that it rejects for that reason is walked again step by step, so that absolute links into the workspace work.
-//! Each step opens one name in the previous folder and follows no links.
+//! The kernel resolves a path in one step and rejects every link that leaves the folder, including absolute links. If
+//! the kernel rejects a path for that reason, this module walks the path step by step, so that absolute links into the
+//! workspace work. Each step opens one name in the previous folder and follows no links.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -91,7 +91,7 @@ fn leaves(link: Option<&[u8]>) -> FileError {
     FileError::new(FileErrorKind::Invalid, message)
 }
 
-/// A name as text, with invalid UTF-8 written as `\x` and two digits.
+/// Converts a name to text. Each byte of invalid UTF-8 is written as `\x` and two digits.
 pub(super) fn text(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
@@ -103,7 +103,7 @@ pub(super) fn text(name: &[u8]) -> String {
     text
 }
 
-/// The bytes of a path in the form of [`text`]; `None` if it contains no escaped byte.
+/// Decodes a path in the form of [`text`]. Returns `None` if it contains no escaped byte.
 pub(super) fn bytes(path: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut rest, mut is_escaped) = (Vec::new(), path.as_bytes(), false);
     while let Some((first, after)) = rest.split_first() {
@@ -122,7 +122,7 @@ pub(super) fn bytes(path: &str) -> Option<Vec<u8>> {
     is_escaped.then_some(bytes)
 }
 
-/// Decodes only bytes that are never valid UTF-8 by themselves.
+/// Decodes an escaped byte. Accepts only bytes that are never valid UTF-8 on their own.
 fn escaped(rest: &[u8]) -> Option<u8> {
     let digits = rest.strip_prefix(b"\\x")?.get(..2)?;
     let is_digit = |digit: &u8| digit.is_ascii_digit() || (b'A'..=b'F').contains(digit);

@@ -1,4 +1,4 @@
-//! The contract suite with the embedded provider, and tests of its own. Needs root.
+//! The contract suite with the embedded provider, and tests that only this provider has. Needs root.
 #![cfg(target_os = "linux")]
 
 use std::fs::Permissions;
@@ -18,10 +18,10 @@ fn options(folder: &Path) -> EmbeddedOptions {
     options
 }
 
-/// The path of a built template (`sandbox/template/built` of a data folder) with which to run the contract suite.
+/// The variable with the path of a built template (`sandbox/template/built` of a data folder) for the contract suite.
 const TEMPLATE: &str = "MONSTRUM_TEST_TEMPLATE";
 
-/// A provider with its own temporary folder.
+/// Starts a provider with its own temporary folder.
 #[expect(clippy::disallowed_methods, reason = "an option of this test alone is not a setting")]
 async fn subject() -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -133,7 +133,7 @@ async fn number_of_drained_streams_is_limited() {
     provider.ensure_running(&name, Spec { limits, ..Spec::default() }).await.expect("it starts");
     let run = async |command: String| provider.exec(&name, ExecRequest::new(command), None).await.expect("it is run");
     for number in 1..=70 {
-        // Ends when its pipe is no longer read.
+        // The loop ends when its pipe is no longer read.
         run(format!(
             "(trap '' PIPE; exec 2>/dev/null; while echo here; do sleep 0.2; done; echo {number} >>/workspace/ended) &"
         ))
@@ -148,7 +148,7 @@ async fn number_of_drained_streams_is_limited() {
     provider.delete(&name).await.expect("it goes");
 }
 
-/// The number of processes on this machine with these arguments.
+/// Counts the processes on this machine with these arguments.
 fn running(words: &str) -> usize {
     let words = words.replace(' ', "\0") + "\0";
     let entries = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
@@ -171,7 +171,7 @@ async fn all_sandboxes_together_have_limits() {
     };
     for name in &names {
         provider.ensure_running(name, spec).await.expect("it starts");
-        // Python, because the shell itself retries each failed fork for seconds.
+        // The program is in Python because a shell retries each failed fork for seconds.
         run(
             name,
             "python3 -c 'import subprocess\nfor _ in range(80):\n  try: subprocess.Popen([\"sleep\", \"86419\"])\n  except OSError: break'",

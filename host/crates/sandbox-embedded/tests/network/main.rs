@@ -1,4 +1,4 @@
-//! The network `full`, tested in namespaces that stand for a host, the internet and sandboxes. Needs root, `ip` and
+//! Tests of the network `full` in namespaces that represent a host, the internet and sandboxes. Needs root, `ip` and
 //! `nft`.
 #![cfg(target_os = "linux")]
 
@@ -54,7 +54,7 @@ fn spoofed_source_is_dropped() {
     let link = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     let neighbour = world.host.inside(|| network.attach(other.file().as_fd())).expect("it is set up");
     assert!(sandbox.reaches_from(&link.address.to_string(), World::PUBLIC[0]));
-    // The inner rules would already reject it; the host must not rely on them.
+    // The rules in the sandbox would already reject these packets, but the host must not rely on them.
     sandbox.run(&["nft", "flush", "ruleset"]);
     for source in [neighbour.address.to_string(), World::HOST.to_owned(), "10.9.9.9".to_owned(), "8.8.8.8".to_owned()] {
         sandbox.run(&["ip", "address", "add", &source, "dev", "eth0"]);
@@ -105,7 +105,7 @@ fn connections_of_one_sandbox_are_limited() {
     for namespace in [&sandbox, &other] {
         world.host.inside(|| network.attach(namespace.file().as_fd())).expect("it is set up");
     }
-    // Each datagram uses another port, so that the host tracks another connection.
+    // Each datagram uses a different port, so that the host tracks it as a separate connection.
     assert_eq!(world.arrivals(&sandbox, 1500), 1024);
     assert_eq!(world.arrivals(&other, 100), 100, "another sandbox has its own");
 }
@@ -132,7 +132,7 @@ fn the_network_none_stays_untouched() {
     assert!(none.misses(World::PUBLIC[0]));
 }
 
-/// The addresses that a sandbox reaches within `wait_s` seconds.
+/// Returns the addresses that a sandbox reaches within `wait_s` seconds.
 async fn reached(provider: &Embedded, name: &SandboxName, addresses: &[&str], wait_s: u32) -> String {
     let tries = addresses.iter().map(|address| {
         format!("(timeout {wait_s} bash -c ': </dev/tcp/{address}/80' 2>/dev/null && echo -n '{address} ') & ")
@@ -153,7 +153,7 @@ fn a_sandbox_has_the_network_that_was_asked_for() {
         let provider = Embedded::start(options).await.expect("this machine can run sandboxes");
         let names = ["1", "2"].map(|id| SandboxName::new("00000000-0000-7000-8000-000000000000", id));
         let [full, none] = &names;
-        // The machine of the test may have too little disk space for a sandbox of the default size.
+        // The test machine may have too little disk space for a sandbox of the default size.
         let limits = Subject::small();
         for (name, network) in [(full, Network::Full), (none, Network::None)] {
             provider.ensure_running(name, Spec { limits, network }).await.expect("it runs");
@@ -163,7 +163,7 @@ fn a_sandbox_has_the_network_that_was_asked_for() {
         public.sort_unstable();
         assert_eq!(reached(&provider, full, &addresses, 5).await, public.join(" "));
         assert_eq!(reached(&provider, none, &addresses, 1).await, "");
-        // Root inside has no capabilities over its network.
+        // Root in the sandbox has no capabilities over its network.
         for command in [
             "nft flush ruleset",
             "ip link set eth0 down",
@@ -237,7 +237,7 @@ fn the_interface_goes_with_its_namespace() {
 fn a_failure_leaves_no_interface() {
     let world = World::new();
     let sandbox = Namespace::new();
-    // An existing interface has the name.
+    // Another interface already has this name.
     sandbox.run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other"]);
     let network = network();
     let error = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect_err("the name is taken");

@@ -1,4 +1,4 @@
-//! Namespaces that stand for a host, the internet and sandboxes. They end with their process.
+//! Namespaces that represent a host, the internet and sandboxes. Each namespace ends with its process.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,16 +13,16 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// The port of all listeners.
 const PORT: u16 = 80;
 
-/// The first source port of datagrams, and how many are sent at once: as many as a socket buffers.
+/// The first source port of datagrams, and the number of datagrams that are sent at once: as many as a socket buffers.
 const FIRST_PORT: u16 = 20_000;
 const AT_A_TIME: u16 = 50;
 
 /// The kernel retransmits a lost packet after a second at the earliest.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
-/// Short, because many tests wait this long for unreachable addresses.
+/// This time is short, because many tests wait this long for unreachable addresses.
 const MISSED_WITHIN: Duration = Duration::from_millis(700);
 
-/// A network namespace, held by an idle process.
+/// A network namespace, kept open by an idle process.
 pub(crate) struct Namespace {
     child: Child,
     file: File,
@@ -64,7 +64,7 @@ impl Namespace {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A listener on every address of the namespace.
+    /// Listens on every address of the namespace.
     pub(crate) fn listen(&self) -> TcpListener {
         self.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"))
     }
@@ -79,12 +79,12 @@ impl Namespace {
         !self.connects(address, MISSED_WITHIN)
     }
 
-    /// [`Namespace::reaches`] from another source address.
+    /// Like [`Namespace::reaches`], from another source address.
     pub(crate) fn reaches_from(&self, source: &str, address: &str) -> bool {
         self.connects_from(source, address, REACHED_WITHIN)
     }
 
-    /// [`Namespace::misses`] from another source address.
+    /// Like [`Namespace::misses`], from another source address.
     pub(crate) fn misses_from(&self, source: &str, address: &str) -> bool {
         !self.connects_from(source, address, MISSED_WITHIN)
     }
@@ -125,7 +125,7 @@ impl Drop for Namespace {
     }
 }
 
-/// A host with a link to an internet that has all addresses.
+/// A host that is connected to a simulated internet, which has all the addresses of the tests.
 pub(crate) struct World {
     pub host: Namespace,
     internet: Namespace,
@@ -165,13 +165,13 @@ impl World {
             internet.run(&["ip", "address", "add", address, "dev", "lo"]);
         }
         host.run(&["ip", "route", "add", "default", "via", "9.9.9.9"]);
-        // The internet answers every address, so that packets without translation would arrive.
+        // The internet replies to every address, so that connections without address translation would succeed.
         internet.run(&["ip", "route", "add", "default", "via", "9.9.9.1"]);
         let listeners = [host.listen(), internet.listen()];
         World { host, internet, _listeners: listeners }
     }
 
-    /// How many of `count` datagrams from different ports arrive on the internet.
+    /// Sends `count` datagrams from different ports and returns how many of them arrive on the internet.
     pub(crate) fn arrivals(&self, sandbox: &Namespace, count: u16) -> usize {
         let inbox = self.internet.inside(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
         inbox.set_read_timeout(Some(Duration::from_millis(500))).expect("it is set");
@@ -186,7 +186,7 @@ impl World {
         senders.len()
     }
 
-    /// The interfaces, addresses and routes of a namespace.
+    /// Returns the interfaces, addresses, routes and firewall rules of the current namespace.
     pub(crate) fn looks() -> String {
         let files = ["dev", "route", "if_inet6", "fib_trie"];
         let of_file = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();

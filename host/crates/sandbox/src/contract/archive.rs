@@ -1,4 +1,4 @@
-//! A folder as a ZIP.
+//! Archives: folders as ZIP files.
 
 use std::io::{Cursor, Read};
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn archive(sandbox: &Sandbox, path: &str, limits: ArchiveLimits) -> Result
     collect(sandbox.provider.archive(&sandbox.name, path, limits).await?).await
 }
 
-/// The files of an archive, sorted by name, as an independent ZIP reader sees them.
+/// Returns the files of an archive, sorted by name, as an independent ZIP reader sees them.
 fn opened(bytes: Vec<u8>) -> Vec<(String, String)> {
     let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("it is a ZIP");
     let mut files = Vec::new();
@@ -109,7 +109,7 @@ pub async fn archive_contains_links_within(subject: &Subject) {
     assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
 }
 
-/// Names that a careless escape would make equal.
+/// Packs names that careless escaping would make equal.
 pub async fn archive_keeps_names_apart(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = r"
@@ -190,7 +190,8 @@ pub async fn unread_archive_ends(subject: &Subject) {
         let content = sandbox.provider.archive(&sandbox.name, "noise", ArchiveLimits::default()).await;
         drop(content.expect("it is packed"));
     }
-    // Long enough for a busy machine, and shorter than a stop waits for a command that does not end.
+    // The time-out is long enough for a busy machine, and shorter than the time that a stop waits for a command that
+    // does not end.
     let stopped = tokio::time::timeout(Duration::from_secs(90), sandbox.provider.stop(&sandbox.name)).await;
     stopped.expect("an archive does not hold the sandbox").expect("it is stopped");
 }

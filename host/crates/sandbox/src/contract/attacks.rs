@@ -62,7 +62,7 @@ pub async fn kernel_knobs_cannot_be_turned(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let before = subject.host.as_ref().map(|_| knob_contents());
     for knob in KNOBS {
-        // The write keeps the current value, so that a sandbox that allows it does no harm to the machine of the test.
+        // The write keeps the current value, so that it does no harm to the test machine if the sandbox allows it.
         let output =
             sandbox.run(format!("v=$(cat {knob} 2>/dev/null || echo 1); [ -e {knob} ] && echo \"$v\" >{knob}")).await;
         assert_ne!(output.exit_code, 0, "{knob} can be written");
@@ -77,7 +77,7 @@ pub async fn kernel_knobs_cannot_be_turned(subject: &Subject) {
     }
 }
 
-/// Without the files that change by themselves.
+/// Reads all knobs except the files whose contents change without a write.
 fn knob_contents() -> Vec<Option<Vec<u8>>> {
     let is_steady = |knob: &&&str| !knob.contains("drop_caches") && !knob.contains("cgroup.procs");
     KNOBS.iter().filter(is_steady).map(|knob| std::fs::read(knob).ok()).collect()
@@ -235,8 +235,8 @@ pub async fn killing_everything_kills_only_the_sandbox(subject: &Subject) {
     assert_eq!(other.processes("sleep 4242").await, 1);
 }
 
-/// Privileged or dangerous system calls by their numbers on x86-64 and on the generic table of newer architectures. The
-/// arguments are harmless if a call is allowed after all.
+/// Privileged or dangerous system calls with their numbers on x86-64 and in the generic table of newer architectures.
+/// The arguments are harmless even if a call is allowed.
 const CALLS: &str = "
 calls = {
     'mount': (165, 40, 0, 0, 0, 0, 0), 'umount2': (166, 39, b'/none', 0), 'pivot_root': (155, 41, b'/', b'/'),
@@ -310,7 +310,8 @@ print('tried')";
     assert_eq!(sandbox.python(program).await, "tried");
 }
 
-/// The compiled filters of all processes share one limit of the host, and their memory counts towards no control group.
+/// Filters must be denied because the compiled filters of all processes share one limit of the host, and no control
+/// group counts their memory.
 pub async fn filters_cannot_be_attached(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "

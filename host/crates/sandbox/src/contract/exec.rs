@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use super::{Subject, eventually, python};
 use crate::{EXEC_TIMEOUT_MAX, ExecRequest, Limits, SandboxError, Termination};
 
-/// How soon ended processes must be gone, even on a busy machine.
+/// The time within which ended processes must be gone, even on a busy machine.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// How late a command may time out.
+/// The maximum delay of a time-out.
 const LATE_MAX: Duration = Duration::from_millis(1500);
 
 pub async fn exit_codes_match_the_shell(subject: &Subject) {
@@ -148,7 +148,7 @@ pub async fn process_whose_first_thread_has_ended_is_killed(subject: &Subject) {
     }
     assert!(soonest < limit + LATE_MAX, "it ended late: {soonest:?}");
 
-    // Python, because the shell itself retries each failed fork for seconds.
+    // The program is in Python because a shell retries each failed fork for seconds.
     let more = "import subprocess\nfor _ in range(40):\n    try: subprocess.Popen(['sleep', '300'])\n    except OSError: break";
     let hoard = format!("{}; {}", begin("many"), python(more));
     sandbox.exec(ExecRequest::new(hoard).with_timeout(Duration::from_secs(60))).await;

@@ -1,4 +1,4 @@
-//! The file functions, in sandboxes that try to lead them outside.
+//! The file functions, in sandboxes that try to make them leave the workspace.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use futures::StreamExt;
 use super::{Sandbox, Subject, python};
 use crate::{EntryKind, FILE_BYTES_MAX, LIST_ENTRIES_MAX, PATH_BYTES_MAX, SandboxError};
 
-/// How long a file function may take at most.
+/// The maximum duration of a file function.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 pub async fn written_files_can_be_read(subject: &Subject) {
@@ -174,7 +174,7 @@ pub async fn magic_links_are_refused(subject: &Subject) {
     assert!(sandbox.read("m6").await.is_err(), "the program of the host is read");
 }
 
-/// Starts a loop in the sandbox that keeps exchanging a folder with a link.
+/// Starts a loop in the sandbox that repeatedly swaps a folder and a link.
 async fn race(sandbox: &Sandbox, target: &str) {
     sandbox.text(format!("rm -rf d l; mkdir -p d && echo inside >d/passwd && ln -s {target} l")).await;
     sandbox

@@ -1,4 +1,4 @@
-//! What must be invisible and unreachable from a sandbox: the host, other sandboxes, every network.
+//! Isolation: a sandbox can neither see nor reach the host, other sandboxes, or a network.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const TUNNELS: [&str; 9] = ["sit0", "tunl0", "gre0", "gretap0", "erspan0", "ip6t
 /// The program folders of every Linux system.
 const PROGRAMS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// A program that connects to each address and prints the ones that answer.
+/// Returns a program that connects to each address and prints the addresses that answer.
 fn connections(addresses: &[String]) -> String {
     python(&format!(
         "

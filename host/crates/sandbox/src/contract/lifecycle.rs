@@ -1,4 +1,4 @@
-//! Sandboxes from the first command to the deletion.
+//! The lifecycle of sandboxes, from the first command to the deletion.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ pub async fn stop_ends_everything(subject: &Subject) {
     assert_eq!(host.processes(&marker), 0, "something outlived its sandbox");
 }
 
-/// Starts a command that does not end by itself, runs `end`, and returns how the command ended.
+/// Starts a command that runs for a long time, runs `end`, and returns how the command ended.
 async fn ended_by<F: Future<Output = ()>>(sandbox: &Sandbox, end: F) -> Termination {
     let exec = sandbox.run("touch /workspace/started; sleep 600");
     let end = async {
@@ -188,7 +188,7 @@ pub async fn concurrent_calls_leave_a_usable_sandbox(subject: &Subject) {
         }
     });
     for (number, answer) in join_all(calls).await.into_iter().enumerate() {
-        // Another call may have come first, which is a conflict; every other error is a failure.
+        // Another call may have changed or deleted the sandbox first. Every other error is a failure.
         let is_fine = matches!(answer, Ok(()) | Err(SandboxError::Conflict(_) | SandboxError::NotFound(_)));
         assert!(is_fine, "call {number}: {answer:?}");
     }

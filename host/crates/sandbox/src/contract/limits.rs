@@ -33,7 +33,7 @@ pub async fn unmapped_memory_ends_the_command_only(subject: &Subject) {
     }
 }
 
-/// Sends to its own sockets, that are never read, and prints by how many MiB the socket buffers have grown.
+/// Sends to its own sockets, which it never reads, and prints the growth of the socket buffers in MiB.
 const FILL_SOCKETS: &str = "
 import socket, sys
 def pages(kind):
@@ -68,8 +68,8 @@ for kind, fill, most in (('TCP', tcp, 150), ('UDP', udp, 1500)):
     held.clear()
 ";
 
-/// The kernel counts socket buffers for the whole machine: a sandbox that may fill them stops the network of all
-/// others.
+/// The kernel counts socket buffers for the whole machine: a sandbox that fills them stops the network of all other
+/// processes.
 pub async fn buffers_of_sockets_are_limited(subject: &Subject) {
     if subject.is_degraded("sockets") {
         return;

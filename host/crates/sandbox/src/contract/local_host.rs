@@ -1,4 +1,4 @@
-//! What a test can see of a sandbox from the machine on which it runs.
+//! Inspects the machine on which the sandboxes run.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -29,19 +29,19 @@ pub struct MarkedProcess {
 }
 
 impl LocalHost {
-    /// `data_dir` is the folder of the provider.
+    /// Describes this machine. `data_dir` is the folder of the provider.
     #[must_use]
     pub fn new(data_dir: &Path) -> LocalHost {
         LocalHost { data_dir: data_dir.to_owned() }
     }
 
-    /// The folder of the provider.
+    /// Returns the folder of the provider.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// The resident memory of this process.
+    /// Returns the resident memory of this process.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("the status of this process can be read");
@@ -50,7 +50,7 @@ impl LocalHost {
         kibibytes * 1024
     }
 
-    /// The number of processes on this machine that have `marker` in their arguments.
+    /// Counts the processes on this machine that have `marker` in their arguments.
     #[must_use]
     pub fn processes(&self, marker: &str) -> usize {
         let entries = std::fs::read_dir("/proc").expect("/proc can be listed");
@@ -58,7 +58,7 @@ impl LocalHost {
         arguments.filter(|arguments| memory_contains(arguments, marker.as_bytes())).count()
     }
 
-    /// The users of this machine as which the processes run that have `marker` in their arguments.
+    /// Returns the user ids, on this machine, of the processes that have `marker` in their arguments.
     #[must_use]
     pub fn owners(&self, marker: &str) -> Vec<u32> {
         let entries = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
@@ -72,13 +72,13 @@ impl LocalHost {
             .collect()
     }
 
-    /// A listener on every IPv4 address of this machine.
+    /// Listens on every IPv4 address of this machine.
     #[must_use]
     pub fn listener(&self) -> TcpListener {
         TcpListener::bind("0.0.0.0:0").expect("a port is free")
     }
 
-    /// The address from which this machine would reach others, if it has one.
+    /// Returns the address from which this machine would connect to others, if it has one.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         // Connecting a datagram socket only looks up the route and sends no packet.
@@ -87,7 +87,7 @@ impl LocalHost {
         socket.local_addr().ok().map(|address| address.ip())
     }
 
-    /// A socket in the abstract namespace, which no file permission protects, and its name.
+    /// Creates a socket in the abstract namespace, which no file permission protects, and returns it with its name.
     #[must_use]
     pub fn abstract_socket(&self) -> (UnixListener, String) {
         let name = format!("marker-{}", random_hex(8));
@@ -108,7 +108,7 @@ impl LocalHost {
         Markers { name, text, paths }
     }
 
-    /// A process of this machine that no sandbox may see.
+    /// Starts a process on this machine that no sandbox may see.
     #[must_use]
     pub fn marked_process(&self) -> MarkedProcess {
         let marker = format!("8640{}", u32::from_str_radix(&random_hex(3), 16).expect("hex digits"));
@@ -117,7 +117,7 @@ impl LocalHost {
         MarkedProcess { child: command.spawn().expect("sleep can be started"), marker }
     }
 
-    /// The variables of this process whose values are long enough to be unique.
+    /// Returns the environment variables of this process whose values are long enough to be unique.
     #[must_use]
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         std::env::vars_os().filter(|(_, value)| value.as_bytes().len() >= 12).collect()
@@ -141,7 +141,7 @@ impl Drop for MarkedProcess {
     }
 }
 
-/// The real, effective, saved and file system user of a process.
+/// Returns the real, effective, saved and file system user of a process.
 fn ids(status: &str) -> Vec<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     line.split_whitespace().filter_map(|id| id.parse().ok()).collect()

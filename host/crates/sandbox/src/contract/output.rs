@@ -55,7 +55,7 @@ with open('/workspace/rate', 'w') as file:
     })
     .await;
     let bytes_per_s: u64 = sandbox.text("cat rate").await.parse().expect("a number");
-    // The pipe itself buffers some of it at once.
+    // The pipe buffers some of the output at once.
     assert!(bytes_per_s < 16 << 20, "{bytes_per_s} bytes a second of background output are read");
     assert_eq!(sandbox.text("wc -l <heard").await, "3", "others go on");
 }

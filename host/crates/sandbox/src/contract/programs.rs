@@ -1,4 +1,4 @@
-//! Programs that do not know that they run in a sandbox.
+//! Programs that are not written for a sandbox.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ pub async fn programs_see_the_size_of_the_sandbox(subject: &Subject) {
     assert_eq!(sandbox.text("nproc; cat /sys/devices/system/cpu/online").await, "2\n0-1");
 }
 
-/// The manual pages themselves need not be installed.
+/// Tests the program `man` only: the manual pages need not be installed.
 pub async fn manuals_can_be_looked_up(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let output = sandbox.run("command -v man >/dev/null || exit 0; man no-such-page-of-ours").await;
     assert!(!output.stderr.text.contains("configuration"), "{output:?}");
 }
 
-/// Measured against the start of the same program, since starting takes seconds on a busy machine. A single retry would
-/// take longer than several starts.
+/// Compares the time with a start of the same program, because a start takes seconds on a busy machine. A single retry
+/// would take longer than several starts.
 pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for (program, start, command) in [
@@ -54,10 +54,10 @@ pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) 
     }
 }
 
-/// Each further attempt would wait longer than the one before.
+/// A further attempt would wait longer than the previous one.
 pub async fn package_managers_ask_once_without_a_network(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    // Records each request and answers none with success.
+    // Records each request and never answers with success.
     let server = "
 import socket
 listener = socket.create_server(('127.0.0.1', 8123))

@@ -1,7 +1,7 @@
 //! The macro that makes a test of each case.
 
 /// Makes a test of each case of the contract, in one module per theme. The expression is a future that returns the
-/// [`Subject`](crate::contract::Subject); every test evaluates it anew.
+/// [`Subject`](crate::contract::Subject). Every test evaluates the expression again.
 ///
 /// The calling crate needs `tokio` with `macros` and `rt-multi-thread`.
 #[macro_export]

@@ -41,7 +41,7 @@ fn packages_come_from_where_the_hosts_do() {
         "# deb http://a.example/x bookworm main\ndeb [arch=amd64 signed-by=/a] http://b.example/debian bookworm main\n";
     let of_list = source(&host("debian", &[("etc/apt/sources.list", lists)]), &none);
     assert_eq!(of_list.0, if known { "http://b.example/debian" } else { MIRROR_DEFAULT });
-    // A derived distribution has no releases that debootstrap knows.
+    // debootstrap does not know the releases of a derived distribution.
     assert_eq!(source(&host("linuxmint", &[("etc/apt/sources.list", lists)]), &none), tested);
 }
 
