@@ -1,7 +1,8 @@
-//! Plugins that attack the host: each is contained, by name, in one table.
+//! Plugins that attack the host. One table lists every attack by name, and every attack is contained.
 //!
-//! Contained means: the caller gets exactly the words of the contract, the audit has the row, another bot's calls of
-//! another plugin do not notice, the next call of the same plugin is well, and the memory comes back.
+//! An attack is contained if the caller receives exactly the message of the contract, the audit has the row, calls of
+//! another bot to another plugin are not affected, the next call of the same plugin succeeds, and the memory is
+//! released.
 
 mod bounds;
 pub(crate) mod guests;
@@ -26,22 +27,23 @@ const TRAP: End = ["error", "trap", "the plugin crashed"];
 const BAD_RESULT: End = ["error", "bad_result", "the plugin returned invalid JSON"];
 const TOO_LARGE: End = ["error", "result_too_large", "the plugin returned more than 1 MiB"];
 
-/// What the server's memory may grow by under one round of attacks: the pool keeps up to 100 places warm, with a mebibyte
-/// each, and the allocator keeps what the largest calls have had.
+/// Maximum growth of the server's memory in KiB during one round of attacks. The pool keeps up to 100 slots warm, with
+/// one mebibyte each, and the allocator keeps the memory of the largest calls.
 const WARMTH_KIB_MAX: u64 = 256 << 10;
 
-/// How often those that take memory do it again after that, and what may then be left of the 6 GiB that they have had.
+/// The number of further rounds of the attacks that use much memory, and the maximum growth of the server's memory, in
+/// KiB, after those rounds, which allocate 6 GiB in total.
 const HOARDERS_AGAIN: usize = 20;
 const LEFT_KIB_MAX: u64 = 64 << 10;
 
-/// One thing that a plugin tries.
+/// One attack of a plugin.
 struct Attack {
-    /// What it does.
+    /// A description of the attack.
     name: &'static str,
     plugin: &'static str,
     tool: String,
     params: Value,
-    /// Status, code and message; the data, where it succeeds.
+    /// The expected outcome: the data on success, otherwise the status, code and message.
     told: Result<Value, End>,
 }
 
@@ -49,9 +51,9 @@ fn attack(name: &'static str, plugin: &'static str, params: Value, told: Result<
     Attack { name, plugin, tool: tool(plugin), params, told }
 }
 
-/// The table.
+/// Returns the table of attacks.
 fn attacks() -> Vec<Attack> {
-    // Enough for the allocator to be asked for more than it gives out.
+    // Large enough for the allocator to be asked for more memory than it returns.
     let something = || json!({ "something": "x".repeat(6_000) });
     let flood = |mode: &str, times: u32| json!({ "mode": mode, "times": times });
     let mode = |mode: &str| json!({ "mode": mode });
@@ -95,7 +97,7 @@ fn attacks() -> Vec<Attack> {
             json!({ "requests": 60, "path": "/echo" }),
             Ok(json!({ "200": 50, "limit": 10 })),
         ),
-        // Three answers of 10 MiB are all that the host holds for a call.
+        // The host buffers at most three responses of 10 MiB for a call.
         by_wasi(
             "5 large answers at once by wasi:http",
             json!({ "requests": 5, "path": "/large" }),
@@ -111,7 +113,7 @@ fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Parameters with which a plugin does nothing.
+/// Returns parameters with which a plugin does nothing harmful.
 fn calm(plugin: &str) -> Value {
     match plugin {
         "test-alloc" => json!({ "chunk_kib": 0 }),
@@ -121,7 +123,7 @@ fn calm(plugin: &str) -> Value {
     }
 }
 
-/// The plugins of the table, each once, with its tool.
+/// Returns each plugin of the table once, with its tool.
 fn plugins(attacks: &[Attack]) -> Vec<(&'static str, String)> {
     let mut plugins: Vec<(&str, String)> = attacks.iter().map(|attack| (attack.plugin, attack.tool.clone())).collect();
     plugins.sort();
@@ -129,7 +131,8 @@ fn plugins(attacks: &[Attack]) -> Vec<(&'static str, String)> {
     plugins
 }
 
-/// A world with every plugin of the table, and with a second bot that may use them without a credential.
+/// Starts a world with every plugin of the table. Also returns a second bot that may use the plugins without a
+/// credential.
 async fn besieged(attacks: &[Attack]) -> Result<(World, String)> {
     let server = Server::prepare(&["test-echo"])?;
     for guest in GUESTS {
@@ -153,7 +156,7 @@ async fn besieged(attacks: &[Attack]) -> Result<(World, String)> {
 }
 
 impl Attack {
-    /// Attacks once; the answer and the audit must say what the table says, and the next call must be well.
+    /// Runs the attack once. The response and the audit must match the table, and the next call must succeed.
     async fn run(&self, world: &World, calm_bot: &str) -> Result<()> {
         let answer = world.call(&self.tool, &self.params).await?;
         let audit = world.audit_of(&answer).await?;
@@ -173,7 +176,7 @@ impl Attack {
     }
 }
 
-/// Calls another plugin as another bot until it is told to stop; how often it did.
+/// Calls another plugin as another bot until `stop` is set. Returns the number of calls.
 async fn untouched(world: &World, bot: &str, stop: &AtomicBool) -> Result<u32> {
     let mut calls = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -222,7 +225,7 @@ async fn every_hostile_guest_is_contained() -> Result<()> {
     Ok(())
 }
 
-/// A component around an executor whose `execute` has this type, and which imports `import`.
+/// Returns a component whose executor exports `execute` with this type and imports `import`.
 fn other_component(import: &str, execute: &str) -> Result<Vec<u8>> {
     let wat = format!(
         r#"(component {import}

@@ -1,4 +1,4 @@
-//! The API, route by route: the files mirror the tree of its URLs, and whole answers are compared.
+//! Tests of the API by route. The files mirror the tree of URLs, and the tests compare whole responses.
 
 mod access;
 mod audit;
@@ -29,7 +29,7 @@ use support::Api;
 
 use crate::stable::stable;
 
-/// Answers as lines: a label, the status, the body, without what differs from run to run.
+/// Responses formatted as lines: a label, the status and the body. Values that differ between runs are replaced.
 #[derive(Default)]
 pub(crate) struct Answers(Vec<(String, u16, Value)>);
 
@@ -52,14 +52,14 @@ impl Display for Answers {
     }
 }
 
-/// A single answer.
+/// Formats a single response.
 pub(crate) fn one(answer: (u16, Value)) -> String {
     let mut answers = Answers::default();
     answers.add("", answer);
     answers.to_string()
 }
 
-/// Sends a request that has been finished by the caller.
+/// Sends a request that the caller has already built.
 pub(crate) async fn send(request: RequestBuilder) -> Result<(u16, HeaderMap, Value)> {
     let response = request.send().await?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -68,14 +68,14 @@ pub(crate) async fn send(request: RequestBuilder) -> Result<(u16, HeaderMap, Val
     Ok((status, headers, body))
 }
 
-/// Makes something; its id.
+/// Creates an object and returns its id.
 pub(crate) async fn made(api: &Api, path: &str, body: &Value) -> Result<String> {
     let (status, answer) = api.post(path, body).await?;
     let id = answer["id"].as_str().with_context(|| format!("POST {path}: {status} {answer}"))?;
     Ok(id.to_owned())
 }
 
-/// A workspace of its own, with an admin's key in it.
+/// Creates a workspace. Returns a client with an admin key of that workspace.
 pub(crate) async fn workspace(root: &Api, name: &str) -> Result<Api> {
     made(root, "/api/workspaces", &json!({ "name": name })).await?;
     let body = json!({ "name": "admin", "kind": "admin" });

@@ -1,4 +1,4 @@
-//! What calls cost, budgets at which they stop, and rates: exact under concurrent calls, and over a restart.
+//! The cost of calls, budgets and rate limits: exact under concurrent calls and across a restart.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ use crate::world::{World, text};
 const CALLS: usize = 64;
 const FITTING: usize = 10;
 
-/// A server of test-echo in which these tools cost 7 tokens and a tenth of a credit.
+/// Adds costs to the manifest of `test-echo`: calls of three operations cost 7 tokens and 0.1 credits each.
 fn with_costs(server: Server) -> Result<Server> {
     let manifest = server.plugins_dir().join("test-echo/monstrum.yaml");
     let mut told = fs::read_to_string(&manifest)?;
@@ -43,7 +43,7 @@ async fn set_budget(world: &World, budget: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// What the API says of the bot's costs, without the month, which is that of the clock.
+/// Returns the bot's usage as reported by the API, without the month, which depends on the clock.
 async fn usage(world: &World, query: &str) -> Result<Value> {
     let (status, mut body) = world.api.get(&format!("/api/bots/{}/usage{query}", world.bot)).await?;
     ensure!(status == 200, "{status} {body}");
@@ -58,7 +58,7 @@ fn spent(tokens: usize, calls: usize) -> Value {
     json!([{ "month": null, "tokens": tokens, "credits_millionths": calls * 100_000, "calls": calls }])
 }
 
-/// Many calls at once on a budget with room for some, and then once more after a restart.
+/// Sends concurrent calls against a budget that suffices for only some of them, and further calls after a restart.
 async fn exactly_those_that_fit(server: Server) -> Result<()> {
     let (mut world, _) = world(server, Some(FITTING * 7 + 6)).await?;
     let params = json!({ "repo": "acme/site" });
@@ -118,7 +118,7 @@ async fn a_call_over_the_budget_is_refused_in_plain_words_and_recorded() -> Resu
     Ok(())
 }
 
-/// What is refused before the plugin runs costs nothing; what ran costs, however it ended.
+/// A call that is refused before the plugin runs costs nothing. A call that ran is charged, however it ended.
 #[tokio::test]
 async fn only_what_ran_is_charged() -> Result<()> {
     let (world, bound) = world(Server::prepare(&["test-echo"])?, None).await?;
@@ -127,7 +127,7 @@ async fn only_what_ran_is_charged() -> Result<()> {
         ("test_echo_run", json!({ "repo": "other/secret" })),
         ("test_echo_run", json!({ "unknown": 1 })),
         ("no_such_tool", json!({})),
-        // It has no cost.
+        // This tool has no cost.
         ("test_echo_open", json!({ "repo": "acme/site" })),
     ] {
         world.call(tool, &params).await?;
@@ -138,7 +138,7 @@ async fn only_what_ran_is_charged() -> Result<()> {
     assert_eq!(failed["status"], "error", "{failed}");
     assert_eq!(usage(&world, "").await?, spent(7, 1));
 
-    // By task, as its caller has named it.
+    // Usage is grouped by the task that the caller named.
     let path = format!("/api/bots/{}/tools/test_echo_run/call", world.bot);
     for task in ["a", "a", "b"] {
         let (status, answer) =
@@ -153,7 +153,7 @@ async fn only_what_ran_is_charged() -> Result<()> {
     Ok(())
 }
 
-/// A tool without a cost ignores the budget, and a bot has a budget of its own.
+/// A tool without a cost ignores the budget, and each bot has its own budget.
 #[tokio::test]
 async fn a_budget_that_is_spent_stops_what_costs_and_nothing_else() -> Result<()> {
     let (world, bound) = world(Server::prepare(&["test-echo"])?, Some(0)).await?;
@@ -188,7 +188,7 @@ async fn a_rate_of_a_binding_is_429_with_the_time_to_wait() -> Result<()> {
     let audit = world.api.audit(text(&problem["request_id"])).await?;
     assert_eq!([&audit["status"], &audit["code"], &audit["rule"]], [&json!("error"), &json!("limit"), &json!("rate")]);
 
-    // Another binding has another rate, and the caller learns no more.
+    // The rate limit belongs to the binding: a binding without one is not limited.
     world.rebind(&bound, &json!({ "calls_per_minute": null })).await?;
     assert_eq!(call().await?.0, 200);
     Ok(())

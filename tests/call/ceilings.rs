@@ -1,4 +1,4 @@
-//! The operator's limits over the manifest's over the binding's, and how many calls run at once.
+//! The precedence of limits (operator, manifest, binding), and the limits on concurrent calls.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -11,7 +11,7 @@ use crate::http::send;
 use crate::stable::stable;
 use crate::world::World;
 
-/// The code and message of an endless loop, which meets whichever limit is least.
+/// Calls an endless loop, which ends at the lowest limit. Returns the code and message.
 async fn looped(world: &World) -> Result<Value> {
     let answer = world.call("test_loop_run", &json!({})).await?;
     Ok(json!([answer["code"], answer["message"]]))
@@ -23,7 +23,7 @@ async fn the_least_of_three_limits_counts() -> Result<()> {
     let world = World::on(server).await?;
     let bound = world.grant_all("test-loop").await?;
     let folder = world.server.plugins_dir().join("test-loop");
-    // The manifest asks for nothing, so the default of fuel holds, however much the operator would allow.
+    // The manifest requests no limits, so the default fuel limit applies, even though the operator allows more.
     let mut told = vec![looped(&world).await?];
     let with = |limits: &str| format!("executor:\n  limits: {limits}\n");
     edit(&folder, |text| text + &with("{ fuel: 1000000000000000, timeout_s: 20 }"))?;
@@ -57,7 +57,7 @@ async fn a_full_host_answers_429_and_a_busy_plugin_200() -> Result<()> {
     let params = json!({ "path": "/echo" });
     let told = async {
         world.reached(2).await?;
-        // The bot has its one call; a third bot finds no room on the host.
+        // The bot already has its one call in flight, and the host has no room for a call of a third bot.
         let busy = world.call("test_echo_fetch", &params);
         let route = format!("/api/bots/{}/tools/test_echo_fetch/call", others[1]);
         let full = send(world.api.request(Method::POST, &route).json(&json!({ "params": params })));

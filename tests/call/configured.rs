@@ -1,4 +1,5 @@
-//! Tools that a resource brings along in its configuration: checked when it is saved, governed like those of a manifest.
+//! Tools that are part of a resource's configuration. They are checked when the configuration is saved, and governed
+//! like the tools of a manifest.
 
 use std::fs;
 
@@ -11,7 +12,7 @@ use super::plugins::edit;
 use crate::http::Answers;
 use crate::world::{World, text};
 
-/// `test-echo`, as a type whose resources bring their tools along.
+/// Starts a world with `test-echo`, changed so that resources of its type configure their own tools.
 async fn world() -> Result<World> {
     let server = Server::prepare(&["test-echo"])?;
     let folder = server.plugins_dir().join("test-echo");
@@ -30,7 +31,7 @@ async fn resource(world: &World, name: &str, tools: &Value) -> Result<(u16, Valu
     world.api.post("/api/resources", &new).await
 }
 
-/// Lets the bot call what is of these operations.
+/// Binds the resource to the bot with a role that allows these operations.
 async fn bind(world: &World, resource: &Value, operations: &[&str], scopes: &Value) -> Result<()> {
     let role = world.api.role(&format!("role of {}", resource["name"]), operations).await?;
     world.api.bind(&world.bot, text(&resource["id"]), &role, scopes).await.map(drop)
@@ -81,7 +82,7 @@ async fn they_are_listed_called_and_governed_by_the_name_of_their_resource() -> 
     shop__gone: permission_denied Permission denied: tool 'shop__gone' is not available to this bot
     "#);
 
-    // What the configuration no longer holds is gone at once.
+    // Tools that are removed from the configuration disappear immediately.
     let path = format!("/api/resources/{}", text(&shop["id"]));
     let (status, body) = world.api.patch(&path, &json!({"config": {}})).await?;
     ensure!(status == 200, "{body}");
@@ -118,8 +119,8 @@ async fn a_configuration_with_faulty_tools_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Roles match the names of tools, which start with the name of the resource: an operator who could swap two names would
-/// widen what both bindings permit.
+/// Roles match the names of tools, which start with the name of the resource. An operator who could swap the names of
+/// two resources would therefore widen what both bindings permit.
 #[tokio::test]
 async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names() -> Result<()> {
     let world = world().await?;
@@ -142,11 +143,11 @@ async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names
     let mut answers = Answers::default();
     answers.add("an operator", operator.patch(&paths[0], &json!({"name": "old"})).await?);
     answers.add("an operator", operator.patch(&paths[1], &json!({"name": "crm"})).await?);
-    // A client that sends back what it has read changes no name.
+    // A client may send back the unchanged name that it has read.
     assert_eq!(operator.patch(&paths[0], &json!({"name": "crm"})).await?.0, 200);
     assert_eq!(world.call("billing__purge", &params).await?["status"], "permission_denied");
 
-    // An admin renames, and the change is in the audit with both names.
+    // An admin may rename the resource, and the audit records the change with both names.
     let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
     assert_eq!(admin.patch(&paths[0], &json!({"name": "old"})).await?.0, 200);
     let (_, changes) = world.api.get("/api/audit/changes?limit=1").await?;
@@ -154,7 +155,7 @@ async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names
     assert_eq!((&change["change"], &change["key_kind"]), (&json!("resource.update"), &json!("admin")));
     assert_eq!((&change["before"]["name"], &change["after"]["name"]), (&json!("crm"), &json!("old")));
 
-    // Without the plugin it is not known whether the name is part of tool names.
+    // Without the plugin, the host does not know whether the name is part of tool names.
     fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
     world.api.post("/api/plugins/test-echo/reload", &Value::Null).await?;
     answers.add("no plugin", operator.patch(&paths[0], &json!({"name": "crm"})).await?);
@@ -166,7 +167,7 @@ async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names
     Ok(())
 }
 
-/// The name of any other resource is part of nothing that rules match.
+/// An operator may rename a resource without its own tools, because no rule matches its name.
 #[tokio::test]
 async fn an_operator_renames_all_other_resources() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -1,4 +1,4 @@
-//! Bots that act on behalf of others: what a link lets through, how links add up, and how fast they can be taken back.
+//! Bots that act on behalf of others: what a link permits, how links accumulate, and how fast they can be revoked.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use crate::world::{World, eventually, text};
 
 const ECHO: &str = "test-echo";
 
-/// A bot `helper` with an echo for repositories of acme, which no bot may call yet.
+/// Starts a world with a bot `helper`. The helper has an echo resource for repositories of acme, and no other bot may
+/// act through it yet.
 async fn world() -> Result<(World, Helper)> {
     let world = World::with(&[ECHO]).await?;
     let bot = world.api.bot("helper").await?;
@@ -36,7 +37,7 @@ async fn made(world: &World, path: &str, body: &Value) -> Result<String> {
     Ok(text(&made["id"]).to_owned())
 }
 
-/// Lets `from` act through the bot `to` within `more` of a binding; the binding.
+/// Allows the bot `from` to act through the bot `to`. `more` is merged into the binding. Returns the id of the binding.
 async fn link(world: &World, from: &str, to: &str, more: &Value) -> Result<String> {
     let name = format!("{to} for {from}");
     let resource = json!({"resource_type": "bot", "name": name, "config": {"bot": to}});
@@ -55,7 +56,7 @@ fn told(answer: &Value) -> String {
     format!("{} {} {}", text(&answer["status"]), text(&answer["code"]), text(&answer["message"]))
 }
 
-/// What the other bot may do for this one.
+/// Returns the tools of the other bot that this bot may call.
 async fn listed(world: &World) -> Result<Vec<String>> {
     let answer = world.call("bot_list_tools", &json!({})).await?;
     let tools = answer["data"]["tools"].as_array().with_context(|| answer.to_string())?;
@@ -175,7 +176,7 @@ async fn links_add_up_along_a_chain() -> Result<()> {
     for repo in ["acme/api", "other/site", "acme/site"] {
         lines.push(format!("{repo}: {}", told(&world.call("bot_call_tool", &deep(repo)).await?)));
     }
-    // A link's tools are all that its bot may use, the bot's own way on included.
+    // The tools of a link limit all tools of the called bot, including its tools for further delegation.
     let path = format!("/api/bots/{}/resources/{first}", world.bot);
     let (status, _) = world.api.patch(&path, &json!({"delegate": {"allowed_tools": ["test_echo_*"]}})).await?;
     assert_eq!(status, 200);
@@ -201,7 +202,7 @@ async fn bots_that_call_each_other_come_to_an_end() -> Result<()> {
         lines.push(format!("{depth}: {}", told(&answer)));
         params = through("bot_call_tool", &params);
     }
-    // The helper has the echo, so every second depth ends at a bot that has none.
+    // Only the helper has the echo resource, so every second depth ends at a bot without it.
     assert_snapshot!(lines.join("\n"), @r#"
     1: success  
     2: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
@@ -234,7 +235,7 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     by id: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 3]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
     "#);
 
-    // A name is settled when it is given: another bot of that name is not meant.
+    // The name is resolved to a bot when the resource is created. A later bot with the same name is not affected.
     link(&world, &world.bot, "helper", &json!({})).await?;
     let path = format!("/api/bots/{}", helper.bot);
     assert_eq!(world.api.patch(&path, &json!({"name": "first"})).await?.0, 200);
@@ -253,8 +254,8 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     Ok(())
 }
 
-/// Takes back what permits a call while it waits for its upstream, and puts it back: how the call ended, and how long
-/// after.
+/// Revokes a permission of a call that waits for its upstream, and restores the permission afterwards. Returns how the
+/// call ended, and how long after the revocation.
 async fn taken_back(world: &World, helper: &Helper, what: &str) -> Result<(String, Duration)> {
     let delegate = json!({"scope_constraints": {}});
     let binding = link(world, &world.bot, &helper.bot, &json!({"delegate": delegate})).await?;
@@ -301,7 +302,7 @@ async fn taken_back(world: &World, helper: &Helper, what: &str) -> Result<(Strin
     let child = world.audit_of(&answer).await?;
     let line = format!("{what}: {} [{}]", told(&answer), text(&child["rule"]));
     world.github.release();
-    // As it was.
+    // Restores the original permissions.
     world
         .api
         .patch(&format!("/api/roles/{}", helper.role), &json!({"allowed_operations": ["echo.*", "fetch.run"]}))
@@ -315,7 +316,7 @@ async fn taken_back(world: &World, helper: &Helper, what: &str) -> Result<(Strin
     Ok((line, took))
 }
 
-/// What permits a call is taken back while it waits for its upstream.
+/// The permission of a call is revoked while the call waits for its upstream.
 #[tokio::test]
 async fn what_is_taken_back_ends_what_runs_within_a_second() -> Result<()> {
     const SECOND: Duration = Duration::from_secs(1);
@@ -336,7 +337,7 @@ async fn what_is_taken_back_ends_what_runs_within_a_second() -> Result<()> {
         "unrelated",
     ] {
         let (mut line, mut took) = taken_back(&world, &helper, what).await?;
-        // The machine may be busy in one round, but not in all of them.
+        // The machine may be busy in one round, but hardly in all rounds.
         for _ in 1..ROUNDS {
             if took >= SECOND {
                 (line, took) = taken_back(&world, &helper, what).await?;

@@ -1,4 +1,4 @@
-//! What a permitted call does, what a refused one gets, and what the audit says of each.
+//! The effects of permitted calls, the responses to refused calls, and the audit rows of both.
 
 use anyhow::{Context, Result, ensure};
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -8,14 +8,14 @@ use support::TOKEN;
 use crate::stable::{lines, stable};
 use crate::world::{World, text};
 
-/// A bot that may read and write issues of acme.
+/// Starts a world with a bot that may read and write issues of acme.
 async fn triage() -> Result<World> {
     let world = World::with(&["github"]).await?;
     world.grant("github", &["issue.read", "issue.write"], &json!({ "repos": ["acme/*"] })).await?;
     Ok(world)
 }
 
-/// The answer, what the upstream saw, and the row of the audit with the kinds of its events.
+/// Returns the response, the requests that the upstream received, and the audit row with the kinds of its events.
 async fn told(world: &World, tool: &str, params: &Value) -> Result<String> {
     let answer = world.call(tool, params).await?;
     let seen = lines(&world.github.take_requests(), TOKEN);
@@ -108,7 +108,8 @@ async fn a_tool_that_is_hidden_and_one_that_is_not_there_get_the_same_answer() -
     let own = world.api.with_key(&world.api.new_key("bot", Some(&world.bot)).await?);
     let params = json!({ "repo": "acme/site" });
     let mut told = Vec::new();
-    // Hidden by the role, of a type that is not bound, of no plugin at all, and no name of a tool.
+    // A tool hidden by the role, a tool of a type that is not bound, a tool that no plugin has, and an invalid tool
+    // name.
     for tool in ["github_get_repo", "test_echo_run", "no_such_tool", "No-Such-Tool"] {
         let call = own.call(&world.bot, tool, &params).await?;
         let check = own.check(&world.bot, tool, &params).await?;
@@ -163,7 +164,7 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
         world.rebind(&bound, &json!({ "permissions": permissions })).await?;
         told.push(format!("{permissions}: {}", world.tools().await?.join(" ")));
     }
-    // Without either list nothing is permitted, even if the other holder permits it.
+    // Without either list, no tool is permitted.
     world.rebind(&bound, &json!({ "role_id": null, "permissions": {} })).await?;
     told.push(format!("neither list: {}", world.tools().await?.join(" ")));
     assert_snapshot!(told.join("\n"), @r#"
@@ -178,7 +179,7 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
     Ok(())
 }
 
-/// Comments of the usual size, far more than a result can hold.
+/// The comments have a typical size, and all of them together exceed the limit of a result.
 #[tokio::test]
 async fn comments_come_in_pages_of_which_none_is_too_large() -> Result<()> {
     const COMMENT_BYTES: usize = 2_400;
@@ -207,7 +208,7 @@ async fn comments_come_in_pages_of_which_none_is_too_large() -> Result<()> {
     GET /repos/acme/site/issues/1/comments?per_page=3&page=334 (Bearer TOKEN)
     ");
 
-    // The largest that GitHub takes.
+    // Comments of the largest size that GitHub accepts.
     world.github.add_comments("acme/site", 3, 100, 65_536);
     let many = json!({ "repo": "acme/site", "issue_number": 3 });
     let answer = world.call("github_list_comments", &many).await?;
@@ -242,7 +243,7 @@ async fn an_upstream_that_is_not_there_and_a_credential_that_is_not_there_have_c
     ensure!(world.api.delete(&format!("{resource}/credential")).await?.0 == 204);
     let without = told(&world, "github_get_repo", &params).await?;
 
-    // It is held until the end of the test, so that no other process listens there.
+    // The socket is held until the end of the test, so that no other process can listen on the port.
     let held = tokio::net::TcpSocket::new_v4()?;
     held.bind(([127, 0, 0, 1], 0).into())?;
     let api_base = format!("http://{}", held.local_addr()?);
@@ -360,7 +361,7 @@ async fn calls_of_one_task_carry_its_id() -> Result<()> {
     Ok(())
 }
 
-/// A bot with two resources of one type, `one` and `two`, each with a config of its own.
+/// Starts a world with a bot that has two resources of one type, `one` and `two`, each with its own configuration.
 async fn two_resources() -> Result<(World, [String; 2])> {
     let world = World::with(&["test-echo"]).await?;
     let role = world.api.role("all", &["*"]).await?;
@@ -463,8 +464,8 @@ async fn the_schema_of_a_tool_of_two_resources_asks_for_one_of_them() -> Result<
     Ok(())
 }
 
-/// Denials by role, by binding and by a link are found in the audit by operation and plugin, and by resource where it is
-/// clear which one was meant.
+/// Denials by a role, by a binding and by a link can be found in the audit by operation and plugin, and also by
+/// resource if the call could only mean one resource.
 #[tokio::test]
 async fn denials_are_recorded_with_operation_plugin_and_resource() -> Result<()> {
     let world = World::with(&["github", "test-echo"]).await?;
@@ -475,10 +476,10 @@ async fn denials_are_recorded_with_operation_plugin_and_resource() -> Result<()>
         let audit = world.audit_of(&answer).await?;
         anyhow::Ok((audit["operation"].clone(), audit["plugin"].clone(), audit["resource_id"].clone()))
     };
-    // The role does not permit its operation.
+    // The role does not permit the operation of this tool.
     let denied = (json!("issue.write"), json!("github"), json!(bound.resource));
     assert_eq!(recorded("github_create_issue").await?, denied);
-    // The bot has no binding of the type.
+    // The bot has no binding to a resource of this type.
     assert_eq!(recorded("test_echo_run").await?, (json!("echo.read"), json!("test-echo"), Value::Null));
     // The tool does not exist.
     assert_eq!(recorded("no_such_tool").await?, (Value::Null, Value::Null, Value::Null));

@@ -1,4 +1,4 @@
-//! The Jira plugin against an upstream that takes one account only, by Basic authentication.
+//! The Jira plugin against an upstream that accepts a single account, by Basic authentication.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -12,12 +12,12 @@ use crate::stable::stable;
 use crate::world::{World, text};
 
 const EMAIL: &str = "bot@acme.example";
-/// It looks like one of Atlassian's and holds characters that every encoding changes.
+/// The token looks like one of Atlassian's and contains characters that every encoding changes.
 const API_TOKEN: &str = "ATATT3xF+7/Zk3~Qd\"9&x=Vt8 LpW2";
 const SEARCH: &str = "/rest/api/3/search/jql";
 const ISSUE: &str = "/rest/api/3/issue";
 
-/// A bot that may read and write issues of the projects that begin with ACME.
+/// Starts a world with a bot that may read and write issues of projects whose key starts with ACME.
 async fn triage() -> Result<World> {
     let world = World::with(&["jira"]).await?;
     let resource = world.api.resource("jira", "our Jira", &world.github.url()).await?;
@@ -32,7 +32,7 @@ async fn triage() -> Result<World> {
     Ok(world)
 }
 
-/// The header that says who asks, as RFC 7617 has it.
+/// Returns the `Authorization` header value of the account (RFC 7617).
 fn basic() -> String {
     format!("Basic {}", BASE64_STANDARD.encode(format!("{EMAIL}:{API_TOKEN}")))
 }
@@ -53,7 +53,7 @@ fn lines(requests: &[Recorded]) -> Vec<String> {
     requests.iter().map(line).collect()
 }
 
-/// Status, code, data and message of the answer, and what the upstream saw.
+/// Returns the status, code, data and message of the response, and the requests that the upstream received.
 async fn told(world: &World, tool: &str, params: &Value) -> Result<String> {
     let answer = world.call(tool, params).await?;
     secret_free(&answer)?;
@@ -102,7 +102,7 @@ async fn a_project_outside_of_the_scope_is_refused_before_anything_is_sent() -> 
     Ok(())
 }
 
-/// An upstream that shows what it was sent, as a careless proxy's error page would.
+/// The upstream repeats the credential in its response, like the error page of a careless proxy.
 #[tokio::test]
 async fn an_upstream_that_echoes_the_account_gives_nothing_away() -> Result<()> {
     let world = triage().await?;

@@ -1,4 +1,4 @@
-//! Calls that a plugin makes of other plugins' tools: what they take, how far they go, and what is written down.
+//! Calls from a plugin to tools of other plugins: their requirements, their limits, and their audit rows.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::world::{World, eventually, text};
 const CALLER: &str = "test-caller";
 const ECHO: &str = "test-echo";
 
-/// A bot with a caller, and an echo whose operations are these.
+/// Starts a world with a bot that has a caller and an echo resource. `operations` are the operations that the bot may
+/// use on the echo resource.
 async fn world(operations: &[&str], allow_calls: &[&str]) -> Result<(World, Bound, Bound)> {
     let world = World::with(&[CALLER, ECHO]).await?;
     let caller = world.grant_all(CALLER).await?;
@@ -23,28 +24,28 @@ async fn world(operations: &[&str], allow_calls: &[&str]) -> Result<(World, Boun
     Ok((world, caller, echo))
 }
 
-/// The same where everything is allowed.
+/// Starts a world in which all operations and values are allowed.
 async fn free() -> Result<(World, Bound)> {
     let (world, caller, echo) = world(&["*"], &["*"]).await?;
     world.rebind(&echo, &json!({"scope_constraints": {}})).await?;
     Ok((world, caller))
 }
 
-/// What came of calling `tool` from within a call.
+/// Calls `tool` from within a call and returns the result of the inner call.
 async fn through(world: &World, tool: &str, params: &Value) -> Result<Value> {
     let answer = world.call("test_caller_call", &json!({"tool": tool, "params": params})).await?;
     ensure!(answer["status"] == "success", "{answer}");
     Ok(answer["data"].clone())
 }
 
-/// The rows of all calls, newest first.
+/// Returns the rows of all calls, newest first.
 async fn rows(world: &World) -> Result<Vec<Value>> {
     let (status, body) = world.api.get("/api/audit?limit=1000").await?;
     ensure!(status == 200, "{body}");
     Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// Each row as its tool, how it ended and by which rule, and the tool of the call that made it.
+/// Formats each row as its tool, its status, the rule that ended it, and the tool of its parent call.
 fn told(rows: &[Value]) -> String {
     let by_id: BTreeMap<&str, &str> = rows.iter().map(|row| (text(&row["request_id"]), text(&row["tool"]))).collect();
     let line = |row: &Value| {
@@ -77,7 +78,7 @@ async fn a_call_takes_every_grant_and_runs_as_the_same_bot() -> Result<()> {
     let record = world.api.audit(child).await?;
     assert_eq!((&record["parent_request_id"], &record["task_id"]), (&json!(parent), &json!("task 7")));
     assert_eq!((&record["tool"], &record["plugin"]), (&json!("test_echo_again"), &json!(ECHO)));
-    // The parent's start is on disk before the child has done anything; the child itself touched nothing outside.
+    // The `started` row of the parent is on disk before the child does anything. The child itself sends no request.
     let kinds = |record: &Value| -> Vec<(i64, String)> {
         let events = record["events"].as_array().cloned().unwrap_or_default();
         events
@@ -172,13 +173,13 @@ async fn depth_number_and_repetition_end_somewhere() -> Result<()> {
     let answer = world.call("test_caller_deep", &json!({"n": 0})).await?;
     assert_snapshot!(answer["data"], @r#"{"status":"error","code":"limit","message":"calls of tools are nested 8 deep at most","params":{"n":9.0}}"#);
     let deep = rows(&world).await?;
-    // The root, eight below it, and the one that was refused.
+    // The root call, eight nested calls, and the refused call.
     assert_eq!(deep.len(), 10);
     assert_eq!((&deep[0]["tool"], deep[9]["parent_request_id"].is_null()), (&json!("test_caller_deep"), true));
 
     let again = world.call("test_caller_again", &json!({"n": 5})).await?;
     assert_snapshot!(again["data"], @r#"{"status":"error","code":"limit","message":"the same call is already under way above this one","params":{"n":5}}"#);
-    // Twice the same, written in another way and with another tool between.
+    // A repeated call is also detected if its parameters are written differently and another tool is called in between.
     let round = world.call("test_caller_round", &json!({"n": 5.0})).await?;
     assert_snapshot!(round["data"], @r#"{"status":"error","code":"limit","message":"the same call is already under way above this one","params":{"n":5.0}}"#);
 
@@ -188,10 +189,10 @@ async fn depth_number_and_repetition_end_somewhere() -> Result<()> {
     let data = &answer["data"];
     assert_eq!((&data["ok"], &data["failures"]), (&json!(100), &json!({"limit": 5})), "{answer}");
     assert_snapshot!(data["last"], @r#"{"status":"error","code":"limit","message":"100 calls have been made under one, which is the limit"}"#);
-    // What was one too many was no call at all.
+    // The calls that exceeded the limit were never started, so they have no rows.
     assert_eq!(rows(&world).await?.len(), before + 101);
 
-    // All calls under one root count.
+    // All calls under one root count towards the limit.
     let inner = json!({"tool": "test_echo_open", "params": {"repo": "acme/a"}, "numbered": true, "times": 60});
     let both = json!({"tool": "test_caller_call", "params": inner, "times": 2});
     let answer = world.call("test_caller_call", &both).await?;
@@ -210,7 +211,7 @@ async fn the_time_of_a_call_is_that_of_all_below_it() -> Result<()> {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!((&answer["code"], &answer["message"]), (&json!("timeout"), &json!("the call took longer than 1 s")));
     let rows = rows(&world).await?;
-    // The child has ended before its parent: by its own clock, or because the parent's ran out.
+    // The child has ended before its parent: either its own deadline passed, or that of the parent.
     let child = rows.iter().find(|row| row["tool"] == "test_echo_fetch").cloned().unwrap_or_default();
     assert!(child["code"] == "timeout" || child["code"] == "cancelled", "{child}");
     assert_eq!(child["parent_request_id"], answer["request_id"]);
@@ -247,11 +248,11 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
     Ok(())
 }
 
-/// The parent goes on: what was taken back is the leave to call.
+/// The parent call continues: only its permission to make child calls was revoked.
 #[tokio::test]
 async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     let (world, caller) = free().await?;
-    // The machine may be busy in one round, but not in all of them.
+    // The machine may be busy in one round, but hardly in all rounds.
     const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
     for _ in 0..ROUNDS {
@@ -264,7 +265,7 @@ async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     Ok(())
 }
 
-/// Measures how long a child call continues after its grant is withdrawn.
+/// Measures how long a child call continues after its permission is revoked.
 async fn withdrawn(world: &World, caller: &Bound) -> Result<Duration> {
     world.rebind(caller, &json!({"allow_calls": ["*"]})).await?;
     drop(world.github.take_requests());
@@ -283,7 +284,7 @@ async fn withdrawn(world: &World, caller: &Bound) -> Result<Duration> {
         (&json!("success"), &json!({"denied": 2})),
         "{answer}"
     );
-    // The first was ended, the second never ran; the upstream has seen one.
+    // The first child call was ended and the second never ran, so the upstream has received one request.
     assert_eq!(world.github.requests().len(), 1);
     let rules: Vec<String> = rows(world).await?.iter().take(3).map(|row| text(&row["rule"]).to_owned()).collect();
     assert_eq!(rules, ["binding.allow_calls", "binding.allow_calls", ""]);
@@ -291,7 +292,7 @@ async fn withdrawn(world: &World, caller: &Bound) -> Result<Duration> {
     Ok(took)
 }
 
-/// Every lane is full of parents, and each of them waits for a child.
+/// Parent calls occupy all slots, and each parent waits for a child call.
 #[tokio::test]
 async fn more_parents_than_lanes_do_not_wait_for_each_other() -> Result<()> {
     let server =
@@ -309,7 +310,7 @@ async fn more_parents_than_lanes_do_not_wait_for_each_other() -> Result<()> {
     Ok(())
 }
 
-/// A plugin that does nothing but call does not delay other calls, and ends by a limit of its own.
+/// A plugin that makes calls in a loop does not delay other calls, and ends when it reaches its own limits.
 #[tokio::test]
 async fn a_storm_of_calls_ends_by_the_limits() -> Result<()> {
     let (world, caller) = free().await?;
@@ -322,7 +323,7 @@ async fn a_storm_of_calls_ends_by_the_limits() -> Result<()> {
     Ok(())
 }
 
-/// Each answer is harmless alone; together they are a secret that only the child's resource knows.
+/// Each response is harmless alone. Combined, they form a secret that belongs only to the child's resource.
 #[tokio::test]
 async fn what_a_child_knows_does_not_come_out_of_its_parent() -> Result<()> {
     let world = World::with(&[CALLER, ECHO]).await?;
@@ -337,7 +338,7 @@ async fn what_a_child_knows_does_not_come_out_of_its_parent() -> Result<()> {
     let each = json!([{"path": "/head"}, {"path": "/tail"}]);
     let answer = world.call("test_caller_join", &json!({"tool": "test_echo_fetch", "each": each})).await?;
     assert_eq!(answer["data"], "[redacted]", "{answer}");
-    // Nor does what the parent knows come to it by way of a child.
+    // The parent's own secret does not reach the parent through a child either.
     upstream.answer("/parent", Canned::new(200, world.github.token()));
     let answer =
         world.call("test_caller_join", &json!({"tool": "test_echo_fetch", "each": [{"path": "/parent"}]})).await?;

@@ -1,6 +1,6 @@
-//! A resource type and a tool's name belong to the plugin whose version serves them. Another plugin gets them by an
-//! approval only, whatever the order of folders and after an uninstall as well, and the credentials that were given for the
-//! first plugin wait for an admin.
+//! A resource type and a tool name belong to the plugin whose version serves them. Another plugin can take them over
+//! only with an approval, regardless of the order of folders and even after an uninstall. The credentials that were
+//! saved for the first plugin then wait for an admin.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::stable::lines;
 use crate::tamper::sqlite;
 use crate::world::{World, text};
 
-/// The folder of another plugin whose type and tools are those of `test-echo`.
+/// Installs a copy of `test-echo` under another plugin name. The copy has the same type and tools. Returns its folder.
 fn renamed(server: &Server, name: &str) -> Result<PathBuf> {
     server.install_as("test-echo", name)?;
     let folder = server.plugins_dir().join(name);
@@ -23,7 +23,7 @@ fn renamed(server: &Server, name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A folder with a plugin like `test-result`, of this type and with this one tool.
+/// Installs a copy of `test-result` with this type and this single tool. Returns its folder.
 fn other(server: &Server, name: &str, resource_type: &str, tool: &str) -> Result<PathBuf> {
     server.install_as("test-result", name)?;
     let folder = server.plugins_dir().join(name);
@@ -41,7 +41,7 @@ async fn restart(world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// The status of each plugin with what it wants.
+/// Returns the status of each plugin and the permissions for which it waits.
 async fn plugins(world: &World) -> Result<Vec<String>> {
     let (status, list) = world.api.get("/api/plugins?limit=1000").await?;
     ensure!(status == 200, "{list}");
@@ -51,8 +51,9 @@ async fn plugins(world: &World) -> Result<Vec<String>> {
         .collect())
 }
 
-/// What a call with the credential gets: its status, the plugin that ran, the state of the credential, what the upstream saw.
-/// The tool hands on what became of its request, so its own status is success whenever it runs.
+/// Calls a tool that uses the credential. Returns the status of the call, the plugin that ran, the state of the
+/// credential, and the requests that the upstream received. The tool returns the outcome of its request as data, so the
+/// status is `success` whenever the tool runs.
 async fn seen(world: &World, bound: &Bound) -> Result<Value> {
     let answer = world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?;
     let audit = world.audit_of(&answer).await?;
@@ -83,7 +84,7 @@ async fn a_plugin_whose_folder_sorts_first_does_not_get_the_type_at_a_restart() 
         restart(&mut world).await?;
     }
 
-    // Without its folder the owner serves no more, and still nobody else does.
+    // Without its folder, the owner no longer serves, and no other plugin takes its place.
     fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
     restart(&mut world).await?;
     assert_eq!(plugins(&world).await?, [waits[0].clone()]);
@@ -118,14 +119,16 @@ async fn an_approval_moves_the_type_and_each_credential_waits_for_an_admin() -> 
     assert_eq!((status, &shown["status"]), (200, &json!("ready")), "{shown}");
     assert_eq!(seen(&world, &bound).await?, json!(["success", "aaa", "ready", ["GET /echo (Bearer TOKEN)"]]));
 
-    // The plugin that lost its type can be removed although the type is bound; the one that has it cannot.
+    // The plugin that lost its type can be removed although the type is bound. The plugin that now owns the type cannot
+    // be removed.
     assert_eq!(world.api.delete("/api/plugins/aaa").await?.0, 409);
     assert_eq!(world.api.delete("/api/plugins/test-echo").await?.0, 204);
     assert_eq!(seen(&world, &bound).await?[2], "ready");
     Ok(())
 }
 
-/// What the new owner asks for beyond the old one is named along with the names that it takes.
+/// The approval lists the permissions that the new owner requests beyond the old one's, together with the names that it
+/// takes over.
 #[tokio::test]
 async fn a_renamed_plugin_keeps_its_type_after_an_approval() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -156,7 +159,7 @@ async fn a_denied_takeover_leaves_the_owner_serving() -> Result<()> {
     let bound = world.grant_all("test-echo").await?;
     renamed(&world.server, "aaa")?;
     reloaded(&world, "aaa").await?;
-    // Its bindings are the owner's, so the plugin that waits can be removed.
+    // The bindings belong to the owner, so the waiting plugin can be removed.
     assert_eq!(world.api.delete("/api/plugins/aaa").await?.0, 204);
     for _ in 0..2 {
         assert_eq!(plugins(&world).await?, ["test-echo: loaded null"]);
@@ -177,17 +180,18 @@ async fn a_tool_name_is_free_once_the_owner_serves_a_version_without_it() -> Res
     let waits = ["abc: needs_approval [\"takes tool `shared_run` from plugin `zed`\"]", "zed: loaded null"];
     assert_eq!(plugins(&world).await?, waits);
 
-    // At a start the owner loads first, although its folder sorts last, and frees the name for the other.
+    // At a start, the owner loads first, although its folder sorts last. Its new version frees the name for the other
+    // plugin.
     edit(&owner, |text| text.replace("name: shared_run\n", "name: zed_run\n"))?;
     restart(&mut world).await?;
     assert_eq!(plugins(&world).await?, ["abc: loaded null", "zed: loaded null"]);
-    // Now it is the other's.
+    // Now the name belongs to the other plugin.
     edit(&owner, |text| text.replace("name: zed_run\n", "name: shared_run\n"))?;
     reloaded(&world, "zed").await?;
     let waits = ["abc: loaded null", "zed: needs_approval [\"takes tool `shared_run` from plugin `abc`\"]"];
     assert_eq!(plugins(&world).await?, waits);
 
-    // A type stays with its plugin, even when the plugin serves another one: it is never free.
+    // A type stays with its plugin even when the plugin serves another type, so that the type never becomes free.
     edit(&wanting, |text| text.replace("id: abc\n", "id: abc-two\n"))?;
     reloaded(&world, "abc").await?;
     assert_eq!(world.api.post("/api/plugins/abc/approve", &json!({})).await?.0, 200);
@@ -211,7 +215,7 @@ async fn of_two_plugins_that_arrive_at_once_one_owns_the_type_and_the_other_wait
     Ok(())
 }
 
-/// Names of the platform have no owner to take them from.
+/// Names of the platform have no owner, so no approval can transfer them.
 #[tokio::test]
 async fn names_of_the_platform_cannot_be_taken() -> Result<()> {
     let server = Server::prepare(&[])?;
@@ -229,8 +233,8 @@ async fn names_of_the_platform_cannot_be_taken() -> Result<()> {
     Ok(())
 }
 
-/// In a database from before owners a type belongs to the plugin that was recorded first, not to the one whose folder sorts
-/// first.
+/// In a database from before the table `owners` existed, a type belongs to the plugin that was recorded first, not to
+/// the plugin whose folder sorts first.
 #[tokio::test]
 async fn the_owners_of_an_older_database_are_the_plugins_that_were_recorded_first() -> Result<()> {
     let server = Server::prepare(&[])?;
@@ -251,7 +255,7 @@ async fn the_owners_of_an_older_database_are_the_plugins_that_were_recorded_firs
     let taken = "[\"takes type `shared` from plugin `zed`\",\"takes tool `shared_run` from plugin `zed`\"]";
     assert_eq!(plugins(&world).await?, [format!("abc: needs_approval {taken}"), "zed: loaded null".to_owned()]);
 
-    // Filled once: what moves afterwards stays moved.
+    // The table is filled only once, so that later transfers persist.
     assert_eq!(world.api.post("/api/plugins/abc/approve", &json!({})).await?.0, 200);
     restart(&mut world).await?;
     assert_eq!(plugins(&world).await?[0], "abc: loaded null");

@@ -1,5 +1,5 @@
-//! What a changed plugin or resource may not do by itself: reach further with the grants and credentials that it was given
-//! for less. A version that asks for more waits for a root key, a credential for an admin.
+//! A changed plugin or resource must not automatically gain access through existing grants and credentials. A version
+//! that asks for more permissions waits for a root key, and a credential waits for an admin.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use crate::http::Answers;
 use crate::stable::{lines, stable};
 use crate::world::World;
 
-/// What a call gets, what is told of the credential, and what the upstream was sent.
+/// Returns the response to a call, the status of the credential, and the requests that the upstream received.
 async fn seen(world: &World, bound: &Bound) -> Result<Value> {
     let answer = world.call("github_get_repo", &json!({ "repo": "acme/site" })).await?;
     let (_, shown) = world.api.get(&format!("/api/resources/{}", bound.resource)).await?;
@@ -34,7 +34,7 @@ async fn confirm(world: &World, bound: &Bound) -> Result<(u16, Value)> {
     world.api.post(&format!("/api/resources/{}/credential/confirm", bound.resource), &Value::Null).await
 }
 
-/// What the list of plugins says of what waits.
+/// Returns the plugin's entry in the list, with the version that waits for approval.
 async fn pending(world: &World, plugin: &str) -> Result<Value> {
     let (_, entry) = world.api.get(&format!("/api/plugins/{plugin}")).await?;
     Ok(json!([entry["version"], entry["status"], entry["pending"]["version"], entry["pending"]["grows"]]))
@@ -60,7 +60,7 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
     "#);
 
-    // Only an admin key confirms.
+    // Only an admin key can confirm a credential.
     let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
     let route = format!("{path}/credential/confirm");
     let mut answers = Answers::default();
@@ -100,8 +100,8 @@ async fn only_a_credential_that_is_there_is_confirmed() -> Result<()> {
     Ok(())
 }
 
-/// A version that would send the credential to more places, or in another way, waits; when it is approved, the credential
-/// waits for an admin on its own.
+/// A version that would send the credential to more origins, or in another way, waits for approval. After the approval,
+/// the credential still waits for an admin.
 #[rstest]
 #[case::one_more_origin("      audience: [\"http://127.0.0.1\", \"https://*.example.com\"]\n")]
 #[case::another_header("      inject: [{ header: X-Token, value: \"{access_token}\" }]\n")]
@@ -129,7 +129,7 @@ async fn a_version_that_asks_for_the_credential_in_another_way(#[case] change: &
     Ok(())
 }
 
-/// Every way to widen what grants reach, each with what waits then. The old version serves on meanwhile.
+/// Each way of widening existing grants makes the version wait. The old version continues to serve in the meantime.
 #[tokio::test]
 async fn a_version_that_grew_waits() -> Result<()> {
     let world = World::with(&["github"]).await?;
@@ -177,7 +177,7 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     })?;
     answers.add("grew", (0, reloaded(&world, "github").await?));
 
-    // A start does not put it in force either, and the old version serves on from the database.
+    // A restart does not activate the waiting version either. The old version continues to serve from the database.
     world.server.restart().await?;
     world.api = world.server.api()?;
     answers.add("after a start", (0, pending(&world, "github").await?));
@@ -217,7 +217,7 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     Ok(())
 }
 
-/// A version without the tool in between does not launder its change.
+/// An intermediate version without the tool does not hide the change of the tool's operation.
 #[tokio::test]
 async fn a_tool_that_comes_back_milder_waits_too() -> Result<()> {
     let world = World::with(&["test-result"]).await?;
@@ -233,8 +233,8 @@ async fn a_tool_that_comes_back_milder_waits_too() -> Result<()> {
     Ok(())
 }
 
-/// Approved or not, a tool without the parameter of a constrained dimension is denied, and so is every call of a binding
-/// whose dimension is gone.
+/// Even after an approval, a tool that lacks the parameter of a constrained dimension is denied, and so is every call
+/// of a binding whose dimension was removed.
 #[tokio::test]
 async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
     let world = World::with(&["github"]).await?;
@@ -246,7 +246,8 @@ async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
         Ok(json!([answer["status"], answer["code"], answer["message"], audit["rule"]]))
     };
     let mut told = vec![call("github_get_repo", json!({ "repo": "acme/site" })).await?];
-    // The same operation without the parameter that the scope looks at: it loads, with a warning, and never runs.
+    // The new tool has the same operation but lacks the parameter that the scope constrains. The version loads with a
+    // warning, and the tool never runs.
     edit(&folder, |text| {
         let (head, tools) = text.split_once("  tools:\n").unwrap_or_default();
         let tool = "    - name: github_list_all\n      description: Lists every issue.\n      operation: issue.read\n      \
@@ -271,7 +272,7 @@ async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
     Ok(())
 }
 
-/// A plugin that served and cannot be read any more after a start serves as it was.
+/// A plugin whose folder cannot be read at a restart continues to serve the recorded version.
 #[tokio::test]
 async fn the_version_on_record_serves_when_the_folder_is_broken_at_a_start() -> Result<()> {
     let mut world = World::on(Server::prepare(&["test-result"])?).await?;
@@ -289,7 +290,8 @@ fn one_of((status, body): (u16, Value)) -> (u16, Value) {
     (status, if body["detail"].is_null() { body } else { body["detail"].clone() })
 }
 
-/// A version that calls the secret a plain field, approved and confirmed or not, does not get to read it.
+/// A version that declares the secret as a plain field cannot read it, even after the version is approved and the
+/// credential confirmed.
 #[tokio::test]
 async fn a_secret_stays_one_when_the_next_version_calls_it_plain() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -1,4 +1,4 @@
-//! Calls without a bot: functions of plugins for infrastructure code, and the check of a credential.
+//! Calls without a bot: functions of plugins for infrastructure code, and credential checks.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -21,7 +21,7 @@ fn ended(answer: &Value) -> String {
     format!("{} {} {}", text(&answer["status"]), text(&answer["code"]), text(&answer["message"]))
 }
 
-/// A resource with the token of the upstream, which answers at /user.
+/// Creates a resource with the token of the upstream. The upstream responds at /user.
 async fn resource(world: &World) -> Result<String> {
     let resource = world.api.resource(FUNCTIONS, "upstream", &world.github.url()).await?;
     world.api.token(&resource, &world.github.token()).await?;
@@ -57,7 +57,7 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
         ("fail", json!({})),
         ("crash", json!({})),
         ("spin", json!({})),
-        // Without a resource there is neither an upstream nor leave to go where the manifest does not say.
+        // Without a resource, there is no upstream, and the plugin may only send requests to origins of the manifest.
         ("fetch", json!({"params": {"path": "/user"}})),
         ("fetch", json!({"params": {"path": url}})),
         ("fetch", with(json!({"path": "https://elsewhere.example/"}))),
@@ -116,7 +116,7 @@ async fn what_is_no_function_or_no_root_key_gets_nowhere() -> Result<()> {
     foreign resource: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/resource_id: no such resource of this type in this workspace","request_id":"[id 9]","errors":[{"path":"/resource_id","message":"no such resource of this type in this workspace"}]}
     unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/parms: unknown field `parms`, expected `params` or `resource_id`","request_id":"[id 10]","errors":[{"path":"/parms","message":"unknown field `parms`, expected `params` or `resource_id`"}]}
     "#);
-    // Nor does a bot reach a function as a tool.
+    // A bot cannot call a function as a tool either.
     for name in ["platform.test-functions.echo", "echo"] {
         assert_eq!(world.call(name, &json!({})).await?["code"], "denied");
     }
@@ -195,7 +195,7 @@ async fn a_credential_is_checked_as_its_type_declares() -> Result<()> {
     Ok(())
 }
 
-/// The check runs without a caller's parameters, so a manifest with a check that cannot run is rejected.
+/// The check runs with the parameters of the manifest, so a manifest whose check cannot run is rejected.
 #[tokio::test]
 async fn a_check_that_cannot_be_made_is_refused_with_the_manifest() -> Result<()> {
     let server = Server::prepare(&[FUNCTIONS])?;

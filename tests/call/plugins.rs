@@ -1,5 +1,5 @@
-//! Plugins come and go as folders: what is wrong with one is named and stops no other, a new version takes over or leaves
-//! the old one serving.
+//! Plugins are added and removed as folders. An error in one plugin is reported and does not affect other plugins. A
+//! new version either replaces the old one or leaves it in service.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,10 +16,10 @@ use crate::world::{World, text};
 const MANIFEST: &str = "monstrum.yaml";
 const COMPONENT: &str = "plugin.wasm";
 
-/// What an author does to a manifest.
+/// A change that an author makes to a manifest.
 type Edit = fn(String) -> String;
 
-/// The folder of another plugin that is just like `test-result`, but for its name and those of its type and tool.
+/// Installs a copy of `test-result` with another plugin name, type and tool name. Returns its folder.
 fn another(server: &Server, name: &str) -> Result<PathBuf> {
     server.install("test-result")?;
     let folder = server.plugins_dir().join(name);
@@ -38,7 +38,8 @@ pub(crate) fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Resu
     Ok(fs::write(path, after)?)
 }
 
-/// A server with `prepare`d folders and one good plugin; every plugin with its status and what is wrong with it.
+/// Starts a server with the folders that `prepare` creates and one valid plugin. Returns every plugin with its status
+/// and error.
 async fn scanned(prepare: impl FnOnce(&Server) -> Result<()>) -> Result<String> {
     let server = Server::prepare(&[])?;
     prepare(&server)?;
@@ -124,7 +125,7 @@ async fn a_component_that_is_none_is_named() -> Result<()> {
         edit(&server.plugins_dir().join("test-steal"), |text| text + "executor:\n  capabilities: []\n")
     })
     .await?;
-    // Where in the component it breaks off depends on the compiler.
+    // The offset of the error in the component depends on the compiler.
     let told = regex::Regex::new("offset 0x[0-9a-f]{3,}")?.replace_all(&told, "offset [n]");
     assert_snapshot!(told, @r"
     broken: failed the component of plugin `broken` is not a WebAssembly component: malformed section id (at offset 0x8)
@@ -206,7 +207,7 @@ async fn a_plugins_folder_that_others_could_change_is_no_place_to_start_from() -
     Ok(())
 }
 
-/// Loads a plugin anew and gives what is told of it.
+/// Reloads a plugin and returns its version, status and error.
 pub(super) async fn reloaded(world: &World, plugin: &str) -> Result<Value> {
     let (status, entry) = world.api.post(&format!("/api/plugins/{plugin}/reload"), &Value::Null).await?;
     ensure!(status == 200, "{status} {entry}");

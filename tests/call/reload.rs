@@ -1,4 +1,4 @@
-//! Plugins live while they change: the server sees what happens in their folder, and no call sees half of a change.
+//! Changes of plugins at run time: the server detects changes in their folders, and no call sees a partial change.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::world::{World, eventually, text};
 
 const PLUGIN: &str = "shifting";
 
-/// A component whose every answer is this digit.
+/// Returns a component that always returns this digit.
 fn component(digit: u8) -> Result<Vec<u8>> {
     let functions = format!(
         r#"(func (export "execute") (param i32) (result i32)
@@ -31,23 +31,23 @@ fn install(server: &Server, digit: u8) -> Result<()> {
     guests::install(server, PLUGIN, &component(digit)?)
 }
 
-/// What the API says of the plugin.
+/// Returns the plugin's entry in the API.
 async fn entry(world: &World) -> Result<Value> {
     Ok(world.api.get(&format!("/api/plugins/{PLUGIN}")).await?.1)
 }
 
-/// Waits until the plugin's entry is as it should be.
+/// Waits until the plugin's entry satisfies `is`.
 async fn becomes(world: &World, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
     eventually(what, async || Ok(Some(entry(world).await?).filter(|entry| is(entry)))).await
 }
 
-/// Waits until resources of the plugin can be made: this follows its load.
+/// Waits until resources of the plugin's type can be created, which becomes possible after the plugin is loaded.
 async fn serves(world: &World) -> Result<()> {
     let path = format!("/api/resource-types/{PLUGIN}");
     eventually("the plugin serves", async || Ok((world.api.get(&path).await?.0 == 200).then_some(()))).await
 }
 
-/// Waits until calls are answered by the version with this digit.
+/// Waits until the version with this digit serves calls.
 async fn answers(world: &World, digit: u8) -> Result<()> {
     eventually("the version answers", async || {
         let answer = world.call(&guests::tool(PLUGIN), &json!({})).await?;
@@ -90,7 +90,7 @@ async fn what_goes_wrong_or_grows_leaves_the_old_version_serving() -> Result<()>
     world.grant_all(PLUGIN).await?;
     let folder = world.server.plugins_dir().join(PLUGIN);
 
-    // A component that is cut off, as it is while it is copied slowly.
+    // A truncated component, as it appears while a file is copied slowly.
     let whole = component(2)?;
     fs::write(folder.join("plugin.wasm"), &whole[..whole.len() / 2])?;
     let failed = becomes(&world, "the half is refused", |entry| entry["status"] == "failed").await?;
@@ -108,7 +108,7 @@ async fn what_goes_wrong_or_grows_leaves_the_old_version_serving() -> Result<()>
     Ok(())
 }
 
-/// A database that stays locked longer than a write waits does not fail the plugin.
+/// If the database is locked for longer than a write waits, the plugin is loaded once the lock is released.
 #[tokio::test]
 async fn what_the_database_stood_in_the_way_of_is_loaded_when_it_no_longer_does() -> Result<()> {
     let world = World::with(&[]).await?;
@@ -132,7 +132,7 @@ async fn a_folder_is_left_alone_where_that_is_set() -> Result<()> {
     Ok(())
 }
 
-/// Versions change 200 times under 32 callers. Each answer is that of the version that the audit names.
+/// Versions change 200 times while 32 callers send calls. Each response comes from the version that the audit names.
 #[tokio::test]
 async fn no_call_fails_while_versions_change() -> Result<()> {
     const RELOADS: usize = 200;
@@ -181,7 +181,7 @@ async fn no_call_fails_while_versions_change() -> Result<()> {
     let answered: Vec<_> = answered.into_iter().flatten().collect();
     assert!(answered.len() > RELOADS, "only {} calls in {RELOADS} reloads", answered.len());
     let mut seen = [0, 0];
-    // Every tenth: asking for one takes longer than the call did.
+    // Only every tenth call is checked, because reading its audit row takes longer than the call itself.
     for (request, digit) in answered.iter().step_by(10) {
         let digit = usize::try_from(digit.context("an answer is a number")?)?;
         let record = world.api.audit(request).await?;

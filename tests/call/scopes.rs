@@ -1,5 +1,5 @@
-//! What the values of a call may be where scopes are constrained. Each case says what becomes of the call: whether the
-//! tool is listed, how the call ends, and the rule that refused it. The check must foretell the call in every case.
+//! Scope constraints on parameter values. Each case states whether the tool is listed, how the call ends, and which
+//! rule refused it. The result of the access check must match the call in every case.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -13,7 +13,8 @@ use crate::world::{World, text};
 const LISTED: &str = "listed";
 const HIDDEN: &str = "hidden";
 
-/// Calls `tool` of `test-echo` under constraints of the role and of the binding.
+/// Calls `tool` of `test-echo` under constraints of the role and of the binding. Returns whether the tool is listed,
+/// and how the call ended.
 async fn judged(role: &Value, binding: &Value, tool: &str, params: &Value) -> Result<[String; 2]> {
     let world = World::with(&["test-echo"]).await?;
     let resource = world.api.resource("test-echo", "echo", &world.github.url()).await?;
@@ -37,7 +38,7 @@ async fn judged(role: &Value, binding: &Value, tool: &str, params: &Value) -> Re
     Ok([if is_listed { LISTED } else { HIDDEN }.to_owned(), end])
 }
 
-/// The same with constraints of the binding only, on a tool that takes any parameters.
+/// Like [`judged`], with constraints of the binding only, on a tool that accepts any parameters.
 async fn judged_open(binding: Value, params: Value) -> Result<[String; 2]> {
     judged(&json!({}), &binding, "test_echo_open", &params).await
 }
@@ -191,7 +192,7 @@ async fn a_key_that_the_manifest_lacks_is_refused_when_a_binding_is_saved() -> R
     Ok(())
 }
 
-/// The pattern permits these texts, so it is the plugin that must not be led astray by them.
+/// The pattern permits these values, so the plugin itself must reject them.
 #[rstest]
 #[case::by_dots("acme/../../user")]
 #[case::by_escaped_dots("acme/..%2f..")]
@@ -208,7 +209,7 @@ async fn the_plugin_is_not_led_elsewhere(#[case] repo: &str) -> Result<()> {
     Ok(())
 }
 
-/// And should a plugin be led astray, no such request leaves.
+/// Even if a plugin does not reject such a value, egress rejects the request.
 #[rstest]
 #[case::by_dots("/repos/acme/../../user")]
 #[case::by_escaped_dots("/repos/acme/%2e%2E/user")]
@@ -227,7 +228,8 @@ async fn egress_is_not_led_elsewhere(#[case] path: &str) -> Result<()> {
     Ok(())
 }
 
-/// The LLM reads the template of the caller's language; what a language lacks comes from the manifest, key by key.
+/// The message uses the template in the caller's language. Missing translations are replaced by the manifest's text,
+/// key by key.
 #[tokio::test]
 async fn a_violation_is_told_in_the_callers_language() -> Result<()> {
     let server = Server::prepare(&["github"])?;

@@ -1,4 +1,4 @@
-//! What one workspace leaves of a plugin's room to the others.
+//! The share of a plugin's capacity that one workspace leaves to the others.
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
@@ -8,11 +8,11 @@ use support::{Api, FakeGithub};
 use crate::http::workspace;
 use crate::world::World;
 
-/// What a plugin may run at once by default, and a bot.
+/// Default limit on concurrent calls of a plugin, and of a bot.
 const CALLS_PER_PLUGIN: usize = 64;
 const CALLS_PER_BOT: usize = 32;
 
-/// A bot of the workspace that may use everything of `test-echo`.
+/// Creates a bot in the workspace that may use all tools of `test-echo`.
 async fn bot(api: &Api, name: &str, upstream: &FakeGithub) -> Result<String> {
     let bot = api.bot(name).await?;
     api.grant(&bot, "test-echo", (&upstream.url(), &upstream.token()), &["*"], &json!({})).await?;
@@ -30,7 +30,7 @@ async fn a_workspace_whose_bots_fill_a_plugin_makes_no_other_workspace_wait() ->
     world.github.hold();
     let fill = join_all((0..CALLS_PER_PLUGIN).map(|call| one.call(&greedy[call % 2], "test_echo_fetch", &params)));
     let told = async {
-        // The half that the workspace gets.
+        // A workspace may use at most half of the plugin's capacity.
         world.reached(CALLS_PER_PLUGIN / 2).await?;
         let answers = join_all((0..4).map(|_| other.call(&modest, "test_echo_fetch", &params))).await;
         let reached = world.github.requests().len();
@@ -46,7 +46,7 @@ async fn a_workspace_whose_bots_fill_a_plugin_makes_no_other_workspace_wait() ->
     }
     for answer in filled {
         let answer = answer?;
-        // The other half has waited, for 5 s at most.
+        // The other half of the calls waited, for at most 5 s.
         ensure!(answer["status"] == "success" || answer["code"] == "busy", "{answer}");
     }
     Ok(())
@@ -56,7 +56,7 @@ async fn a_workspace_whose_bots_fill_a_plugin_makes_no_other_workspace_wait() ->
 async fn a_workspace_that_uses_a_plugin_alone_has_all_of_it() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     let bots = [bot(&world.api, "first", &world.github).await?, bot(&world.api, "second", &world.github).await?];
-    // Another workspace without a binding to the plugin does not count.
+    // A workspace without a binding to the plugin does not reduce the share of the others.
     workspace(&world.api, "other").await?.bot("idle").await?;
     world.github.hold();
     let params = json!({ "path": "/echo" });

@@ -1,4 +1,4 @@
-//! A plugin that wants its own credential: every attempt fails, and what it could find is not there.
+//! A plugin that tries to obtain its own credential. Every attempt fails, and the plugin finds no secret.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -9,8 +9,9 @@ use crate::canary::encodings::{Search, encodings};
 use crate::stable::{lines, stable};
 use crate::world::World;
 
-/// `bytes` as the guest takes what it shall search for: in reverse and in hex, so that it has no copy of its own. A zero
-/// at the start is left out: most of a memory is zeros, and looking closer at each would use up the guest's budget.
+/// Encodes `bytes` as the guest expects a search pattern: reversed and in hex, so that the guest's memory contains no
+/// plain copy. Leading zeros are omitted, because most of a memory is zeros, and examining each of them would use up
+/// the guest's budget.
 pub(crate) fn pattern(bytes: &[u8]) -> String {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     hex::encode(bytes[zeros..].iter().rev().copied().collect::<Vec<u8>>())
@@ -25,7 +26,7 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     let mut answer = world.call("test_steal_run", &params).await?;
     ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the token is in {answer}");
     let report = answer["data"].as_object_mut().context("it reports")?;
-    // Searched below, and of a size that the compiler decides.
+    // Removed because its size depends on the compiler. It is searched below.
     report.remove("memory");
     if let Some(headers) = report["echo"]["headers"].as_array_mut() {
         headers.retain(|header| header[0] == "x-echo-authorization");

@@ -1,5 +1,5 @@
-//! What a tenant writes into rules and parameters: it is bounded before it is matched, and what takes long runs beside the
-//! threads that serve everybody.
+//! Rules and parameters written by a tenant. Their size is limited before they are matched, and expensive matches run
+//! outside of the threads that serve all tenants.
 
 use anyhow::{Context, Result, ensure};
 use futures::future::join_all;
@@ -9,22 +9,22 @@ use support::{Api, Server};
 use crate::http::workspace;
 use crate::world::{World, text};
 
-/// The most that is compared, and the longest pattern.
+/// Maximum length of a compared value in bytes, which is also the maximum length of a pattern.
 const VALUE_BYTES_MAX: usize = 4096;
 const LIST_PATTERNS_MAX: usize = 200;
 
-/// A glob of some 4 KiB that compares every character of a value with hundreds of sets.
+/// Returns a glob of about 4 KiB that compares every character of a value with hundreds of sets.
 fn heavy(number: usize) -> String {
     let (first, second) = (char::from(b'a' + (number % 26) as u8), char::from(b'a' + (number / 26) as u8));
     format!("*{}*", format!("[{first}{second}]").repeat(1_000))
 }
 
-/// A value that none of them matches.
+/// Returns a value that matches none of the heavy globs.
 fn unmatched() -> String {
     "0".repeat(VALUE_BYTES_MAX)
 }
 
-/// A bot of the workspace whose use of GitHub is constrained by as many heavy patterns as fit into a list.
+/// Creates a bot in the workspace. Its use of GitHub is constrained by as many heavy patterns as a list may contain.
 async fn constrained(world: &World, api: &Api, name: &str) -> Result<String> {
     let bot = api.bot(name).await?;
     let patterns: Vec<String> = (0..LIST_PATTERNS_MAX).map(heavy).collect();
@@ -60,7 +60,7 @@ async fn a_lone_star_matches_any_length() -> Result<()> {
     Ok(())
 }
 
-/// Checks and calls that match with heavy patterns as fast as they can, until the future is dropped.
+/// Sends checks and calls that match heavy patterns, as fast as possible, until the future is dropped.
 async fn hammer(api: &Api, bot: &str) -> Result<()> {
     let params = json!({ "repo": unmatched() });
     loop {
@@ -86,7 +86,8 @@ async fn heavy_patterns_of_one_workspace_hold_up_no_other() -> Result<()> {
         for _ in 0..20 {
             let answer = calm.call(&victim, "github_get_repo", &json!({ "repo": "acme/site" })).await?;
             ensure!(answer["status"] == "success", "{answer}");
-            // What is too large to be checked in place is checked beside, in turn with the attacker's.
+            // Parameters that are too large to check on the serving thread are checked on other threads, in turn with
+            // those of the attacker.
             let large = json!({ "repo": "acme/site", "unknown": "x".repeat(50_000) });
             let answer = calm.call(&victim, "github_get_repo", &large).await?;
             ensure!(answer["code"] == "invalid_params", "{answer}");
@@ -111,7 +112,7 @@ async fn a_change_does_not_wait_for_the_patterns_of_another_workspace() -> Resul
         for number in 0..10 {
             world.api.bot(&format!("bot {number}")).await?;
         }
-        // A key that is taken away is refused at once.
+        // A deleted key is rejected immediately.
         let (status, keys) = world.api.get("/api/keys").await?;
         ensure!(status == 200, "{keys}");
         let operator = keys["items"].as_array().into_iter().flatten().find(|key| key["kind"] == "operator");
@@ -175,7 +176,7 @@ async fn scopes_have_a_limit_of_keys() -> Result<()> {
 async fn the_compiled_patterns_of_a_workspace_have_a_limit() -> Result<()> {
     let server = Server::prepare(&["github"])?.argument("--workspace-patterns-mib=1");
     let world = World::on(server).await?;
-    // A table of 2 001 classes and 16 words each.
+    // The pattern needs a table of 2 001 classes with 16 words each.
     let sets = |from: u32| -> String {
         let one = |at: u32| char::from_u32(from + at).map(|one| format!("[{one}x]")).unwrap_or_default();
         format!("*{}*", (0..680).map(one).collect::<String>())
@@ -194,7 +195,7 @@ async fn the_compiled_patterns_of_a_workspace_have_a_limit() -> Result<()> {
             && detail.ends_with("ask the operator to raise --workspace-patterns-mib"),
         "{detail}"
     );
-    // A change counts what it replaces, and another workspace has room of its own.
+    // A change is counted without the patterns that it replaces, and each workspace has its own limit.
     let (status, problem) = world.api.patch(&format!("/api/roles/{id}"), &json!({ "allowed_tools": large })).await?;
     assert_eq!(status, 422, "{problem}");
     let (status, body) =
@@ -203,7 +204,7 @@ async fn the_compiled_patterns_of_a_workspace_have_a_limit() -> Result<()> {
     let other = workspace(&world.api, "other").await?;
     let (status, body) = other.post("/api/roles", &role("small", vec![sets(0x4e00)])).await?;
     assert_eq!(status, 201, "{body}");
-    // Many at once do not get past it together.
+    // Concurrent requests cannot exceed the limit together.
     let at_once = join_all((0..8).map(|number| {
         let (api, role) = (&other, role(&format!("{number}"), vec![sets(0x4e00)]));
         async move { api.post("/api/roles", &role).await }

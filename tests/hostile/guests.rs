@@ -1,6 +1,6 @@
-//! Guests that no compiler would make, put together from text and installed as plugins.
+//! Guests that no compiler would produce, assembled from text and installed as plugins.
 //!
-//! Each does its worst in calls whose parameters hold something, and answers `{}` to the others.
+//! Each guest attacks in calls with non-empty parameters, and returns `{}` in all other calls.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,23 +17,24 @@ const GUEST: &str = include_str!("../../host/crates/runtime/src/tests/wat/guest.
 #[derive(Clone, Copy)]
 pub(crate) struct Guest {
     pub(crate) name: &'static str,
-    /// What is executed when attacking.
+    /// The code that runs when the guest attacks.
     attack: &'static str,
-    /// Further definitions of its core module.
+    /// Further definitions of the guest's core module.
     more: &'static str,
-    /// What the allocator does first.
+    /// The code that runs first in the allocator.
     allocating: &'static str,
-    /// What is done after the answer has been taken.
+    /// The options of `execute` that run code after the host has read the response.
     after: &'static str,
 }
 
 const HARMLESS: Guest = Guest { name: "", attack: "", more: "", allocating: "", after: "" };
 
-/// All of them.
+/// All handwritten guests.
 pub(crate) const GUESTS: &[Guest] = &[
     Guest {
         name: "wall-start",
-        // A trial knows no credential; a call of a resource that has one does.
+        // The trial instantiation at load time has no credential, but a call to a resource with a credential has one.
+        // The start function loops only in such calls.
         more: r#"(func $start
             (call $status (i32.const 128))
             (if (i32.eq (i32.load (i32.const 132)) (i32.const 5)) (then (loop (br 0)))))
@@ -92,7 +93,7 @@ pub(crate) const GUESTS: &[Guest] = &[
     },
     Guest {
         name: "wall-list",
-        // 100 000 headers, each with a name of 64 KiB that lies in the same place.
+        // 100 000 headers, each with a name of 64 KiB at the same address.
         attack: r#"(drop (memory.grow (i32.const 40)))
         (loop $again
             (i32.store (i32.add (i32.const 200000) (i32.mul (local.get $n) (i32.const 16))) (i32.const 0))
@@ -106,14 +107,14 @@ pub(crate) const GUESTS: &[Guest] = &[
     },
     Guest {
         name: "wall-answer-outside",
-        // 100 MB, of which the memory holds the beginning.
+        // A response of 100 MB, of which only the beginning is inside the memory.
         attack: "(return (call $answer (i32.const 0) (i32.const 72) (i32.const 100000000)))",
         ..HARMLESS
     },
 ];
 
 impl Guest {
-    /// Its component.
+    /// Returns the component of the guest.
     pub(crate) fn component(&self) -> Result<Vec<u8>> {
         let functions = format!(
             r#"{more}
@@ -126,13 +127,13 @@ impl Guest {
         component(&ALLOCATOR.replace("(; first ;)", self.allocating), &functions, self.after)
     }
 
-    /// Puts it into the server's plugins folder.
+    /// Installs the guest in the server's plugins folder.
     pub(crate) fn install(&self, server: &Server) -> Result<()> {
         install(server, self.name, &self.component()?)
     }
 }
 
-/// A component of the contract's types with these functions.
+/// Returns a component with the types of the contract and these functions.
 pub(crate) fn component(allocator: &str, functions: &str, after: &str) -> Result<Vec<u8>> {
     let wat = GUEST
         .replace("(; types ;)", TYPES)
@@ -142,7 +143,7 @@ pub(crate) fn component(allocator: &str, functions: &str, after: &str) -> Result
     wat::parse_str(&wat).context("the guest's text is wrong")
 }
 
-/// Puts `component` with a manifest of one tool into the server's plugins folder.
+/// Installs `component`, with a manifest of one tool, in the server's plugins folder.
 pub(crate) fn install(server: &Server, name: &str, component: &[u8]) -> Result<()> {
     let folder = server.plugins_dir().join(name);
     fs::create_dir_all(&folder)?;
@@ -151,7 +152,7 @@ pub(crate) fn install(server: &Server, name: &str, component: &[u8]) -> Result<(
     write(&folder.join("monstrum.yaml"), manifest(name).as_bytes())
 }
 
-/// The tool of the plugin `name`.
+/// Returns the name of the tool of the plugin `name`.
 pub(crate) fn tool(name: &str) -> String {
     format!("{}_run", name.replace('-', "_"))
 }

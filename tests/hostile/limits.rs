@@ -1,4 +1,4 @@
-//! Limits of a call, and what a binding makes of them; what is told of a call that meets one.
+//! Limits of a call, how a binding changes them, and the response to a call that reaches one.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use support::{Canned, Server};
 use crate::stable::stable;
 use crate::world::{World, eventually, text};
 
-/// How a call of `tool` ends, for the caller and in the audit.
+/// Returns how a call of `tool` ends, after checking that the audit agrees with the response.
 async fn end(world: &World, tool: &str, params: &Value) -> Result<[String; 3]> {
     let answer = world.call(tool, params).await?;
     let audit = world.audit_of(&answer).await?;
@@ -53,7 +53,8 @@ async fn a_binding_may_give_less_fuel() -> Result<()> {
     Ok(())
 }
 
-/// What a call receives is searched at its expense: with little fuel it gets little text, and goes on.
+/// The search for secrets in received data uses the fuel of the call. With little fuel, a call receives only a limited
+/// amount of text, and continues.
 #[tokio::test]
 async fn searching_for_secrets_is_paid_with_the_fuel_of_the_call() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

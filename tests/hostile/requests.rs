@@ -1,5 +1,5 @@
-//! Requests that overstep, by both ways out: the contract's own interface and `wasi:http`. Both end at one door, so each
-//! case runs on both and must end alike.
+//! Requests that violate a limit or a policy, through both interfaces for outgoing requests: the contract's own and
+//! `wasi:http`. Both use the same egress, so each case runs on both and must end the same way.
 
 use std::fs;
 
@@ -12,10 +12,10 @@ use crate::canary::encodings::{Search, encodings};
 use crate::stable::lines;
 use crate::world::{World, text};
 
-/// A plugin that sends what it is told to, and its tool.
+/// For each interface, a plugin that sends the requested HTTP request, and its tool.
 const WAYS: [(&str, &str); 2] = [("test-echo", "test_echo_fetch"), ("test-wasi-http", "test_wasi_http_fetch")];
 
-/// A world with both ways, and a bot that may use them.
+/// Starts a world with a plugin for each interface, and a bot that may use both.
 async fn world() -> Result<World> {
     with_both_ways(Server::prepare(&WAYS.map(|(plugin, _)| plugin))?).await
 }
@@ -28,14 +28,14 @@ async fn with_both_ways(server: Server) -> Result<World> {
     Ok(world)
 }
 
-/// What the plugin was told of the request: the status of the answer or the code of the failure.
+/// Returns the outcome of the request that the plugin received: the status of the response, or the code of the failure.
 fn told(answer: &Value) -> Result<String> {
     let failure = &answer["data"]["failure"];
     ensure!(answer["status"] == "success", "{answer}");
     Ok(if failure.is_null() { answer["data"]["status"].to_string() } else { text(&failure["code"]).to_owned() })
 }
 
-/// Sends the same by both ways.
+/// Sends the same request through both interfaces.
 async fn by_both_ways(world: &World, params: &Value) -> Result<[Value; 2]> {
     let [own, wasi] = WAYS.map(|(_, tool)| world.call(tool, params));
     Ok([own.await?, wasi.await?])
@@ -107,7 +107,7 @@ async fn a_request_that_oversteps_does_not_leave() -> Result<()> {
         params.as_object_mut().context("an object")?.extend(request.as_object().context("an object")?.clone());
         for ((way, _), answer) in WAYS.iter().zip(by_both_ways(&world, &params).await?) {
             let events = world.audit_of(&answer).await?["events"].as_array().map(Vec::len);
-            // What is refused before a byte leaves is one row.
+            // A request that is refused before a byte is sent has only one audit row.
             if told(&answer)? != *code || events != Some(1) {
                 wrong.push(format!("{name}, by {way}: {answer}"));
             }
@@ -118,7 +118,7 @@ async fn a_request_that_oversteps_does_not_leave() -> Result<()> {
     Ok(())
 }
 
-/// Hosts that no resource reaches whose operator has opened nothing, in the spellings that a URL may have.
+/// Hosts that a resource cannot reach unless its operator allows their addresses, in the spellings that a URL may have.
 const PRIVATE: &[&str] = &[
     "0.0.0.0",
     "10.0.0.1",
@@ -178,7 +178,7 @@ async fn no_private_address_is_reached_unless_it_was_opened() -> Result<()> {
     Ok(())
 }
 
-/// Redirects are the plugin's to see, and a credential's never to follow.
+/// The plugin sees the redirect, and the host does not send the credential to its target.
 #[tokio::test]
 async fn a_redirect_is_not_followed_unasked() -> Result<()> {
     let world = world().await?;
@@ -228,7 +228,7 @@ async fn a_redirect_that_is_followed_passes_the_same_checks() -> Result<()> {
     Ok(())
 }
 
-/// An upstream that hands the token out in any of the encodings; the plugin gets none of them.
+/// The upstream returns the token in every encoding, and the plugin receives none of them.
 #[tokio::test]
 async fn what_an_upstream_echoes_is_redacted_in_every_encoding() -> Result<()> {
     let world = world().await?;
@@ -245,7 +245,7 @@ async fn what_an_upstream_echoes_is_redacted_in_every_encoding() -> Result<()> {
     Ok(())
 }
 
-/// What the host cannot read it cannot redact.
+/// The host refuses responses that it cannot decode, because it cannot redact them.
 #[tokio::test]
 async fn an_encoding_that_the_host_does_not_undo_is_refused() -> Result<()> {
     let world = world().await?;
@@ -274,7 +274,7 @@ async fn a_transfer_encoding_other_than_chunked_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Requests and answers that are over a limit, or just within it.
+/// Requests and responses that exceed a limit, or just satisfy it.
 #[tokio::test]
 async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     let world = world().await?;
@@ -313,7 +313,7 @@ async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     Ok(())
 }
 
-/// Both ways ask for the credential, and neither gets it for an origin that it was not given for.
+/// Both interfaces request the credential, but the host does not send it to an origin outside the audience.
 #[tokio::test]
 async fn an_origin_outside_of_the_audience_is_reached_without_the_credential() -> Result<()> {
     let other = FakeGithub::start_with_token("none").await?;
@@ -333,7 +333,7 @@ async fn an_origin_outside_of_the_audience_is_reached_without_the_credential() -
     Ok(())
 }
 
-/// A guest may wait for less time than its call has, never for more.
+/// A guest may set a time-out shorter than the remaining time of its call, but cannot extend that time.
 #[tokio::test]
 async fn a_guests_own_time_out_only_shortens() -> Result<()> {
     let world = World::with(&WAYS.map(|(plugin, _)| plugin)).await?;
@@ -349,7 +349,7 @@ async fn a_guests_own_time_out_only_shortens() -> Result<()> {
     Ok(())
 }
 
-/// `wasi:http` knows trailers, the contract does not.
+/// `wasi:http` supports trailers, but the contract does not.
 #[tokio::test]
 async fn a_trailer_is_refused_and_nothing_of_its_request_sent() -> Result<()> {
     let world = world().await?;
@@ -362,7 +362,7 @@ async fn a_trailer_is_refused_and_nothing_of_its_request_sent() -> Result<()> {
     Ok(())
 }
 
-/// A length that a library of the guest has written is no fault, a wrong one is.
+/// A correct Content-Length set by a library of the guest is accepted; a wrong one is rejected.
 #[tokio::test]
 async fn a_length_is_the_hosts_to_write() -> Result<()> {
     let world = world().await?;

@@ -1,5 +1,5 @@
-//! Who may do what: every route of the description, asked with every kind of key. The table is the policy; a route that
-//! is not in it fails the test.
+//! Access control: every route of the API description, requested with every kind of key. The table is the policy. A
+//! route that is not in the table fails the test.
 
 mod unread;
 
@@ -16,19 +16,19 @@ use crate::http::{Answers, made, send, workspace};
 use crate::sandbox::plant;
 use crate::world::{World, text};
 
-/// A world in which everything that a route can name is made anew for each request.
+/// A world that creates new objects for each request, one for every object that a route can name.
 struct Fresh {
     world: World,
     foreign: Api,
     admin: Api,
     operator: Api,
-    /// A call that is in the audit.
+    /// The id of a call that is in the audit.
     call: String,
     workspace: String,
     made: AtomicUsize,
 }
 
-/// A request to a route, and the bot that it is about.
+/// A request to a route, and the bot that it concerns.
 struct Request {
     path: String,
     body: Option<Value>,
@@ -37,7 +37,7 @@ struct Request {
 
 impl Fresh {
     async fn start() -> Result<Fresh> {
-        // What a key reaches is asked for, not what a sandbox does.
+        // The tests cover the access of keys, not the behaviour of sandboxes.
         let server = Server::prepare(&["test-echo"])?.argument("--sandbox").argument("off");
         let world = World::on(server).await?;
         let foreign = workspace(&world.api, "foreign").await?;
@@ -50,7 +50,7 @@ impl Fresh {
         Ok(Fresh { world, foreign, admin, operator, call, workspace, made: AtomicUsize::new(0) })
     }
 
-    /// A name that nothing has.
+    /// Returns an unused name.
     fn name(&self) -> String {
         format!("n{}", self.made.fetch_add(1, Ordering::Relaxed))
     }
@@ -67,13 +67,14 @@ impl Fresh {
         Ok(resource)
     }
 
-    /// A sandbox of the bot in a conversation of its own; its id.
+    /// Creates a sandbox of the bot in a new conversation and returns its id.
     async fn sandbox(&self, chat: &str) -> Result<String> {
         let store = StoreOptions::sqlite(self.world.server.data_dir().join("monstrum.db"));
         plant(store, self.world.server.data_dir(), &self.workspace, &self.world.bot, "app", chat).await
     }
 
-    /// A provider, created if necessary: a workspace has one for a type.
+    /// Returns the body for a new provider. Existing providers are deleted first, because a workspace can have only one
+    /// provider for a type.
     async fn provider(&self) -> Result<Value> {
         for api in [&self.world.api, &self.foreign] {
             let (_, list) = api.get("/api/oauth/providers").await?;
@@ -85,7 +86,7 @@ impl Fresh {
         Ok(json!({ "resource_type": "test-echo", "client_id": self.name(), "token_url": url }))
     }
 
-    /// What to send to a route, with new things for what its path names.
+    /// Builds a request to a route, with new objects for the ids in its path.
     async fn request(&self, method: &str, template: &str) -> Result<Request> {
         let api = &self.world.api;
         let collection = template.split('/').nth(2).unwrap_or_default();
@@ -96,7 +97,7 @@ impl Fresh {
             "keys" => made(api, "/api/keys", &json!({ "name": self.name(), "kind": "operator" })).await?,
             "resources" => self.resource().await?,
             "trust" => made(api, "/api/trust", &trust(&self.name())?).await?,
-            // The one that is there is needed for the other routes.
+            // The installed plugin is needed for the other routes.
             "plugins" if method == "DELETE" => "absent".to_owned(),
             "plugins" | "resource-types" | "platform" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
@@ -167,7 +168,7 @@ impl Fresh {
         }))
     }
 
-    /// The statuses that the callers get, each for a request of its own.
+    /// Returns the statuses that the callers receive. Each caller sends a separate request.
     async fn row(&self, method: &str, template: &str) -> Result<String> {
         let root = &self.world.api;
         let mut row = Vec::new();
@@ -192,14 +193,13 @@ impl Fresh {
     }
 }
 
-/// A key that is not trusted yet.
+/// Returns the body for trusting a new key.
 fn trust(name: &str) -> Result<Value> {
     let key = monstrum_package::SigningKey::generate()?.public();
     Ok(json!({ "public_key": key.to_string(), "name_glob": name }))
 }
 
-/// What a route does with a query parameter that it does not have: every route of the description, with a key and
-/// without.
+/// Requests every route of the description with a query parameter that the route does not have.
 #[tokio::test]
 async fn every_route_refuses_unknown_query_parameters() -> Result<()> {
     const LENIENT: [&str; 4] =
@@ -335,7 +335,8 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     Ok(())
 }
 
-/// What decides where a credential goes, and what grants, is not an operator's, on routes that else are.
+/// Operators cannot change where a credential is sent or which permissions are granted, even on routes that they can
+/// otherwise use.
 #[tokio::test]
 async fn an_operator_neither_grants_nor_configures() -> Result<()> {
     let fresh = Fresh::start().await?;
@@ -387,7 +388,7 @@ async fn an_operator_neither_grants_nor_configures() -> Result<()> {
     Ok(())
 }
 
-/// What a route does not know it does not guess at: an unknown field may be one that its caller relies on.
+/// A route rejects unknown fields instead of ignoring them, because the caller may rely on such a field.
 #[tokio::test]
 async fn no_route_takes_an_unknown_field() -> Result<()> {
     let fresh = Fresh::start().await?;

@@ -9,7 +9,8 @@ use crate::http::roles::faults;
 use crate::http::{Answers, one, send};
 use crate::world::{World, text};
 
-/// A bot whose calls have ended in every way that a plugin is not needed for, and one that it was.
+/// Starts a world in which the bot made four calls: one that succeeded, and three that ended before the plugin ran,
+/// because of the scope, the parameters and the role.
 async fn told() -> Result<World> {
     let world = World::with(&["test-echo"]).await?;
     world.grant("test-echo", &["echo.read"], &json!({ "repos": ["acme/*"] })).await?;

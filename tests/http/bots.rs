@@ -104,7 +104,7 @@ fn label(body: &serde_json::Value) -> String {
     body.to_string().replace(&"m".repeat(257), "m…")
 }
 
-/// Its bindings and keys go with it; its resources, its role and the record of its calls stay.
+/// Deleting a bot also deletes its bindings and keys. Its resources, its role and the audit rows of its calls remain.
 #[tokio::test]
 async fn a_deleted_bot_takes_its_bindings_and_keys_with_it() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

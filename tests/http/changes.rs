@@ -1,4 +1,5 @@
-//! `/api/audit/changes`: what was permitted before, what after, by whose key; on disk before it is so.
+//! `/api/audit/changes`: each change of permissions with the state before and after, and the key that made it. The row
+//! is on disk before the change takes effect.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -9,7 +10,7 @@ use crate::http::{made, workspace};
 use crate::stable::stable;
 use crate::world::{World, text};
 
-/// All changes, oldest first.
+/// Returns all changes, oldest first.
 async fn changes(world: &World) -> Result<Vec<Value>> {
     let (status, body) = world.api.get("/api/audit/changes?limit=1000").await?;
     ensure!(status == 200, "{body}");
@@ -31,10 +32,10 @@ async fn a_role_is_recorded_with_before_and_after() -> Result<()> {
     let role = admin.role("reader", &["issue.read"]).await?;
     let path = format!("/api/roles/{role}");
     admin.patch(&path, &json!({ "allowed_operations": ["*"] })).await?;
-    // Refused, so that it changes nothing: that it was tried is recorded all the same.
+    // The change is rejected and has no effect, but the attempt is recorded.
     let other = admin.role("writer", &["issue.write"]).await?;
     assert_eq!(admin.patch(&format!("/api/roles/{other}"), &json!({ "name": "reader" })).await?.0, 409);
-    // Who may not change anything does not even try.
+    // A caller without permission does not cause a recorded attempt.
     let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
     assert_eq!(operator.patch(&path, &json!({ "allowed_operations": [] })).await?.0, 403);
     admin.delete(&path).await?;
@@ -50,7 +51,7 @@ async fn a_role_is_recorded_with_before_and_after() -> Result<()> {
     Ok(())
 }
 
-/// Everything that an admin does while setting a bot up, and taking it away again.
+/// An admin makes every change that is needed to set up a bot and to remove it again.
 #[tokio::test]
 async fn every_kind_of_change_is_recorded_and_none_holds_a_secret() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -118,7 +119,7 @@ async fn every_kind_of_change_is_recorded_and_none_holds_a_secret() -> Result<()
         assert!(!everything.replace("\"prefix\":\"mk_", "").contains(secret), "{secret} is in the changes");
     }
     assert!(recorded.iter().all(|change| change["key_id"].is_string()));
-    // They are no calls, but they are in the chain.
+    // Changes are not calls, but they are part of the audit chain.
     let (_, calls) = api.get("/api/audit").await?;
     assert_eq!(calls["items"], json!([]));
     assert_eq!(api.verify_audit().await?["valid"], true);

@@ -1,4 +1,5 @@
-//! Connections that ask for nothing: they do not keep the server from others, and they end.
+//! Connections that send no complete request. They do not prevent others from using the server, and they are closed
+//! after a time-out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use tokio::time::timeout;
 
 use crate::world::World;
 
-/// Far longer than anything takes on a machine that is not stuck.
+/// Far longer than any operation takes, unless the machine hangs.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// What the head of a request may take.
+/// Time-out for the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(10);
 const IN_ALL: usize = 60;
 const PER_ADDRESS: usize = 40;
@@ -30,21 +31,21 @@ async fn crowded() -> Result<(World, SocketAddr)> {
     Ok((world, address))
 }
 
-/// A connection from this address of loopback, on which `sent` was sent.
+/// Opens a connection from this loopback address and sends `sent` on it.
 async fn connect(from: &str, to: SocketAddr, sent: &[u8]) -> Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(from.parse::<IpAddr>()?, 0))?;
     let mut stream = socket.connect(to).await?;
-    // The server may have closed it already.
+    // The server may already have closed the connection.
     drop(stream.write_all(sent).await);
     Ok(stream)
 }
 
-/// The beginning of the first line of what comes until the connection ends.
+/// Reads until the connection ends and returns the beginning of the first line.
 async fn told(stream: &mut TcpStream) -> Result<String> {
     let mut bytes = Vec::new();
     let read = timeout(WAIT_MAX, stream.read_to_end(&mut bytes)).await.context("the connection is not closed")?;
-    // A reset ends it as well.
+    // A reset also ends the connection.
     drop(read);
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.lines().next().unwrap_or_default().chars().take("HTTP/1.1 200".len()).collect())
@@ -79,12 +80,13 @@ async fn heads_without_an_end_take_64_kib_each_at_most() -> Result<()> {
     let mut head = UNFINISHED.to_vec();
     head.resize(370 << 10, b'a');
     let before = world.resident_kib()?;
-    // So that none is refused for want of room.
+    // Uses only half of the connection limit, so that no connection is refused because of it.
     for _ in 0..5 {
         let unfinished = try_join_all((0..PER_ADDRESS / 2).map(|_| connect("127.0.0.1", address, &head))).await?;
         let ends = join_all(unfinished.into_iter().map(async |mut stream| told(&mut stream).await)).await;
         let ends = ends.into_iter().collect::<Result<Vec<_>>>()?;
-        // A reset may overtake the answer, but not each time. One that has had its time ends without an answer.
+        // A reset may discard the response, but not every time. A connection that reaches the time-out ends without a
+        // response.
         ensure!(ends.iter().all(|told| matches!(told.as_str(), "HTTP/1.1 431" | "")), "{ends:?}");
         ensure!(ends.iter().any(|told| !told.is_empty()), "they are refused for their length, not for their time");
     }

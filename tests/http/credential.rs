@@ -1,4 +1,5 @@
-//! `/api/resources/{id}/credential`: secrets go in, metadata comes out, and no error repeats any part of a body.
+//! `/api/resources/{id}/credential`: secrets can be written but not read, responses contain only metadata, and no error
+//! repeats any part of a request body.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -54,7 +55,7 @@ async fn a_credential_is_saved_shown_by_its_metadata_and_deleted() -> Result<()>
     Ok(())
 }
 
-/// What is sent to the wrong field may be the secret itself, so it is not repeated, in whole or in part.
+/// A value in the wrong field may be the secret itself, so errors do not repeat it, in whole or in part.
 #[tokio::test]
 async fn no_error_repeats_what_was_sent() -> Result<()> {
     const CANARY: &str = "ghp_canary0123456789";
@@ -131,7 +132,7 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
     Ok(())
 }
 
-/// A saved credential is a new one for the very next call, and a deleted one is gone.
+/// A saved credential takes effect with the next call, and so does a deletion.
 #[tokio::test]
 async fn a_change_of_the_credential_counts_from_the_next_call_on() -> Result<()> {
     let world = World::with(&["github"]).await?;

@@ -1,4 +1,4 @@
-//! The one envelope of errors (RFC 9457), for every status.
+//! The error format (RFC 9457), for every status.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -11,7 +11,7 @@ use crate::http::{Answers, made, send};
 use crate::locked::Locked;
 use crate::world::{World, eventually};
 
-/// The body of a problem, once it is clear that the answer is one.
+/// Checks that a response is a problem document, and returns its body.
 fn problem(status: u16, headers: &HeaderMap, body: Value) -> Value {
     assert_eq!(headers["content-type"], "application/problem+json", "{body}");
     assert_eq!(
@@ -108,7 +108,8 @@ async fn a_rate_that_is_used_up_says_when_to_come_back() -> Result<()> {
     Ok(())
 }
 
-/// While another process holds the database, nothing is written, so no call runs; then all goes on as before.
+/// While another process locks the database, nothing can be written, so no call runs. After the lock is released, calls
+/// succeed again.
 #[tokio::test]
 async fn a_locked_database_is_not_available_at_present() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

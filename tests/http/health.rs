@@ -1,4 +1,4 @@
-//! `/healthz` and `/readyz`: open, and they say nothing else.
+//! `/healthz` and `/readyz` need no key and reveal nothing else.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`, on every route that creates.
+//! The header `Idempotency-Key`, on every route that creates an object.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -106,7 +106,7 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     as long as can be: 201 "e"
     "#);
 
-    // A key is shown once, so its answer is not kept: the second request is one of its own.
+    // A key is shown only once, so its response is not stored, and a repeated request is rejected.
     let body = json!({ "name": "ci", "kind": "operator" });
     assert_eq!(create(api, "/api/keys", "k", &body).await?.0, 201);
     let (status, headers, refused) = create(api, "/api/keys", "k", &body).await?;
@@ -114,7 +114,8 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     Ok(())
 }
 
-/// Of many at once, one creates; the others get its answer, or are told that it is under way.
+/// Of several concurrent requests, one creates the object. The others receive the same response, or an error that the
+/// request is still running.
 #[tokio::test]
 async fn of_many_at_once_one_creates() -> Result<()> {
     let world = World::with(&[]).await?;

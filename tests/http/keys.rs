@@ -13,14 +13,15 @@ use crate::http::roles::faults;
 use crate::http::{Answers, made, send, workspace};
 use crate::world::{World, eventually, text};
 
-/// What the list says of a key.
+/// Returns the key's entry in the list.
 pub(crate) async fn listed(api: &Api, id: &str) -> Result<Value> {
     let (_, list) = api.get("/api/keys?limit=1000").await?;
     let key = list["items"].as_array().into_iter().flatten().find(|key| key["id"] == id);
     key.cloned().with_context(|| format!("no key {id} in {list}"))
 }
 
-/// A request whose body comes in two pieces, with what happens between them: after the key was taken for one that exists.
+/// Sends a request whose body arrives in two pieces, and runs `between` after the key was authenticated and before the
+/// second piece.
 async fn interrupted(
     root: &Api,
     (id, key): (&str, &str),
@@ -186,7 +187,7 @@ async fn keys_know_their_place() -> Result<()> {
     Ok(())
 }
 
-/// A key must be one header of the right form.
+/// A request must have exactly one `Authorization` header with a well-formed key.
 #[tokio::test]
 async fn a_key_comes_in_one_bearer_header() -> Result<()> {
     let server = Server::start(&[]).await?;
@@ -231,7 +232,7 @@ async fn a_key_comes_in_one_bearer_header() -> Result<()> {
     Ok(())
 }
 
-/// A rotated key of every kind keeps all but its text. A rotation writes no file.
+/// Rotating a key changes only its text, for every kind of key. A rotation does not write the key file.
 #[tokio::test]
 async fn a_rotated_key_is_the_same_key() -> Result<()> {
     let server = Server::start(&[]).await?;
@@ -265,7 +266,8 @@ async fn a_rotated_key_is_the_same_key() -> Result<()> {
     Ok(())
 }
 
-/// Calls with a key all the time, and goes on for some calls after `ended`; the statuses of those.
+/// Calls repeatedly with a key until `ended` is set, and then five more times. Returns the statuses of those last
+/// calls.
 async fn call_until_ended(
     api: Api,
     path: String,
@@ -320,7 +322,8 @@ async fn amid_calls_a_key_never_works_again_once_its_end_was_answered() -> Resul
     Ok(())
 }
 
-/// A rotation that loses against another one is a conflict, so that no caller gets a text that does not work.
+/// A rotation that loses against a concurrent one fails with a conflict, so that no caller receives a key that does not
+/// work.
 #[tokio::test]
 async fn of_rotations_at_once_one_key_remains() -> Result<()> {
     let server = Server::start(&[]).await?;

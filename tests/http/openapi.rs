@@ -10,7 +10,7 @@ use crate::http::send;
 
 const COMMITTED: &str = include_str!("../../host/openapi.json");
 
-/// Probes, the first page, and the two pages of OAuth that a browser sees: a browser brings no key.
+/// Routes that need no key: the probes, the first page, and the two OAuth pages, which a browser opens without a key.
 const OPEN: [&str; 5] = ["/", "/healthz", "/readyz", "/oauth/begin/{ticket}", "/api/oauth/callback"];
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
     Ok(())
 }
 
-/// The address that the server prints shows what it is, and no more.
+/// The page at the server's address describes the server and reveals nothing else.
 #[tokio::test]
 async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Result<()> {
     let closed = Server::start(&[]).await?;
@@ -74,7 +74,7 @@ async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Re
     Ok(())
 }
 
-/// Documents and counters need a key unless a setting makes them public; all else needs one always.
+/// The documentation and the metrics need a key unless a setting makes them public. All other routes always need a key.
 #[tokio::test]
 async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
     let closed = Server::start(&[]).await?;

@@ -1,4 +1,4 @@
-//! `?limit=&cursor=`, on every list.
+//! The query parameters `limit` and `cursor`, on every list.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -106,7 +106,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     Ok(())
 }
 
-/// The index of a registry with these plugins.
+/// Returns the index of a registry with these plugins.
 fn index(names: &[&str]) -> Result<String> {
     let entries = names.iter().map(|name| {
         let (name, version): (PluginName, _) = (name.parse()?, "1.0.0".parse()?);
@@ -126,7 +126,7 @@ fn index(names: &[&str]) -> Result<String> {
     Ok(Index::new(entries.collect::<Result<_>>()?)?.to_text())
 }
 
-/// Every item, by pages of `limit`.
+/// Returns all items, read in pages of `limit` items.
 async fn walk(world: &World, path: &str, limit: usize) -> Result<Vec<Value>> {
     let mut items = Vec::new();
     let mut cursor = String::new();

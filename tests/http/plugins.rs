@@ -37,7 +37,7 @@ async fn a_plugin_is_shown_with_what_serves() -> Result<()> {
     Ok(())
 }
 
-/// Each of them is named with what is wrong with it, and the others serve.
+/// Each invalid plugin is listed with its error, and the other plugins serve.
 #[tokio::test]
 async fn one_bad_plugin_stops_no_other() -> Result<()> {
     let mut server = Server::prepare(&["test-echo", "test-import", "test-wrong-world"])?;
@@ -73,7 +73,7 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     Ok(())
 }
 
-/// The next version serves from the next call on; one that does not load leaves the one before it.
+/// A new version serves from the next call on. If a new version does not load, the previous one continues to serve.
 #[tokio::test]
 async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     let world = World::with(&[]).await?;
@@ -119,7 +119,7 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// A version that was replaced is no longer shown as a contract. Approving works with a body and without, with root keys only.
+/// Only root keys can reload a plugin.
 #[tokio::test]
 async fn only_root_reloads() -> Result<()> {
     let server = Server::start(&["test-echo"]).await?;

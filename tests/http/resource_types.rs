@@ -16,7 +16,7 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
     let api = server.api()?;
     let (_, mut contract) = api.get("/api/resource-types/github").await?;
     let (_, list) = api.get("/api/resource-types").await?;
-    // What the platform serves itself comes along.
+    // The built-in types of the platform are included in the list.
     let (_, own) = api.get("/api/resource-types/bot").await?;
     assert_eq!(list, json!({ "items": [own, contract], "next_cursor": null }));
     if let Some(tools) = contract["tools"].as_array_mut() {
@@ -279,7 +279,7 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
     Ok(())
 }
 
-/// Everything that is for people to read.
+/// Returns the texts of the contract that people read.
 fn texts(contract: &Value) -> Value {
     let each = |list: &str, fields: &[&str]| -> Value {
         let items = contract[list].as_array().into_iter().flatten();

@@ -47,7 +47,8 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     Ok(())
 }
 
-/// A binding whose type lacks a scope of its role denies every tool: saving one of the two warns.
+/// A binding denies every tool if its resource type lacks a scope dimension that its role constrains. Saving either of
+/// them returns a warning.
 #[tokio::test]
 async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> {
     let world = World::with(&["github", "test-echo"]).await?;
@@ -132,7 +133,7 @@ async fn faults_of_a_role_are_named() -> Result<()> {
     Ok(())
 }
 
-/// What a refusal says about the input.
+/// Returns the validation errors of a response, or its detail.
 pub(crate) fn faults((status, body): (u16, Value)) -> (u16, Value) {
     let told = if body["errors"].is_null() { body["detail"].clone() } else { body["errors"].clone() };
     (status, told)

@@ -76,7 +76,7 @@ async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()
     Ok(())
 }
 
-/// What a workspace's sandboxes may be is the operator's to say, and its place is named where it cannot be so.
+/// Only root keys can change the sandbox settings of a workspace. Validation errors name the invalid setting.
 #[tokio::test]
 async fn root_keys_say_what_the_sandboxes_of_a_workspace_may_be() -> Result<()> {
     let server = Server::start(&[]).await?;
@@ -136,7 +136,7 @@ async fn root_keys_say_what_the_sandboxes_of_a_workspace_may_be() -> Result<()> 
     Ok(())
 }
 
-/// For other tenants, a workspace's objects do not exist: neither by id, nor in lists, nor by a taken name.
+/// The objects of a workspace are invisible to other tenants: by id, in lists, and through name conflicts.
 #[tokio::test]
 async fn nothing_is_seen_across_workspaces() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

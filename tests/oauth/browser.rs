@@ -1,5 +1,5 @@
-//! The authorization code flow: from the begin page to a call that the token opens, and every way in which somebody else
-//! could come between.
+//! The authorization code flow, from the begin page to a call with the token, and the ways in which an attacker could
+//! interfere.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -11,7 +11,7 @@ use super::{Authorizing, PLUGIN};
 use crate::http::{Answers, workspace};
 use crate::stable::stable;
 
-/// The same page with something else in its query.
+/// Returns the URL with the value of one query parameter replaced.
 fn with_query(url: &str, name: &str, value: &str) -> Result<String> {
     let (page, query) = url.split_once('?').context("a query")?;
     let others = query.split('&').filter(|pair| !pair.starts_with(&format!("{name}=")));
@@ -110,7 +110,7 @@ async fn an_answer_counts_once_and_in_the_browser_that_began() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
     let (callback, cookie) = authorizing.answered().await?;
     let (_, other) = authorizing.answered().await?;
-    // Under the right name, as an attacker who knows the id of the flow could send it.
+    // The guessed cookie has the correct name, because an attacker may know the id of the flow.
     let (name, _) = cookie.split_once('=').context("a pair")?;
     let guessed = format!("{name}={}", "A".repeat(43));
     let mut seen = Vec::new();
@@ -229,7 +229,7 @@ async fn another_workspace_sees_and_starts_nothing() -> Result<()> {
     }
     let (_, list) = foreign.get("/api/oauth/providers").await?;
     assert_eq!((seen, list["items"].clone()), (vec![404; 3], json!([])));
-    // The same type has a provider of its own there.
+    // Another workspace can have its own provider for the same type.
     let own = foreign.post("/api/oauth/providers", &authorizing.oauth.provider(PLUGIN, "public")).await?;
     assert_eq!(own.0, 201, "{}", own.1);
     Ok(())

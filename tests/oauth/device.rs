@@ -1,4 +1,4 @@
-//! The device flow and the client's own tokens.
+//! The device flow and the client credentials flow.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ async fn start(authorizing: &Authorizing) -> Result<Value> {
     Ok(body)
 }
 
-/// How the authorization stands when it no longer waits.
+/// Waits until the authorization is no longer pending and returns its state.
 async fn ended(authorizing: &Authorizing, started: &Value) -> Result<Value> {
     let path = authorizing.path(&format!("oauth/device/{}", text(&started["id"])));
     eventually("the authorization ends", async || {
@@ -34,7 +34,7 @@ async fn a_person_enters_the_code_elsewhere() -> Result<()> {
             fields,
             ["id", "user_code", "verification_uri", "verification_uri_complete", "expires_in", "interval"]
         );
-        // Asked before the person has done anything, and again by a server that was started anew.
+        // The host asks the provider before the person has entered the code, and again after a restart.
         eventually("the provider is asked", async || {
             let seen = authorizing.oauth.control(&json!({})).await?;
             Ok(seen["errors"].to_string().contains("authorization_pending").then_some(()))
@@ -69,7 +69,7 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     );
     ensure!(authorizing.credential().await?.is_null());
 
-    // One at a time: the next one ends the one before.
+    // A resource has at most one pending authorization. Starting another one ends the previous one.
     let (first, second) = (start(&authorizing).await?, start(&authorizing).await?);
     let given_up = ended(&authorizing, &first).await?;
     assert_eq!(given_up["message"], "another authorization of this resource was started", "{given_up}");
@@ -91,7 +91,7 @@ async fn a_client_gets_a_token_of_its_own() -> Result<()> {
     assert_eq!((status, &saved["status"], &saved["method"]), (200, &json!("ready"), &json!("oauth2_client_creds")));
     assert_eq!(authorizing.call().await?, json!([200, r#"{"client":"by-body","account":null}"#, null]));
 
-    // It has no refresh token, and needs none.
+    // This credential has no refresh token and needs none.
     authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
     assert_eq!(authorizing.call().await?[0], 200);
     assert_eq!(authorizing.oauth.grants("client_credentials").await?, 2);

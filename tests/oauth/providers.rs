@@ -1,4 +1,5 @@
-//! Providers: an admin confirms them, a manifest only proposes, and the secret stays where it was given for.
+//! OAuth providers: an admin confirms them, a manifest only proposes endpoints, and a client secret is sent only to the
+//! endpoint that it was saved for.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -72,7 +73,7 @@ async fn the_secret_goes_nowhere_else() -> Result<()> {
     {"device_authorization_url":"https://evil.example/device"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/client_secret: required with another client_id, token_url or device_authorization_url; null for a client without","request_id":"[id 2]","errors":[{"path":"/client_secret","message":"required with another client_id, token_url or device_authorization_url; null for a client without"}]}
     {"client_id":"another"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/client_secret: required with another client_id, token_url or device_authorization_url; null for a client without","request_id":"[id 3]","errors":[{"path":"/client_secret","message":"required with another client_id, token_url or device_authorization_url; null for a client without"}]}
     "#);
-    // The browser's address must not contain the secret.
+    // The authorization URL may change without the client secret, because the client secret is never sent to it.
     let moved = json!({ "authorization_url": format!("{}/auth?prompt=login", authorizing.oauth.url()) });
     assert_eq!(authorizing.api().patch(&path, &moved).await?.0, 200);
     authorizing.authorize().await
@@ -105,7 +106,7 @@ async fn what_is_no_provider_is_refused_by_its_fields() -> Result<()> {
     Ok(())
 }
 
-/// What an admin has confirmed is not the manifest's to change afterwards.
+/// A manifest cannot change the endpoints that an admin has confirmed.
 #[tokio::test]
 async fn a_manifest_that_proposes_another_endpoint_moves_nothing() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;

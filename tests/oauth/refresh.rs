@@ -1,4 +1,4 @@
-//! Refreshing: before a token ends and when it is refused, once for all callers, and stored before it is used.
+//! Refreshing a token: before it expires or when it is rejected, once for all callers, and stored before it is used.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::world::{eventually, text};
 const CALLS: usize = 50;
 
 impl Authorizing {
-    /// Authorized with a token that has less than a minute left: it is refreshed before each use.
+    /// Authorizes with a token that expires in less than a minute, so that its next use refreshes it.
     async fn with_short_token() -> Result<Authorizing> {
         let authorizing = Authorizing::with("by-header").await?;
         authorizing.oauth.control(&json!({ "access_token_s": 55 })).await?;
@@ -48,14 +48,14 @@ async fn fifty_calls_at_the_end_of_a_token_refresh_it_once() -> Result<()> {
 async fn fifty_calls_with_a_token_that_is_refused_refresh_it_once() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
     authorizing.authorize().await?;
-    // The provider's clock, or its owner, sees the end earlier than we do.
+    // The provider ends the token earlier than its stated expiry, as with clock skew or a revocation.
     authorizing.oauth.control(&json!({ "revoke_access": true, "hold_ms": 300 })).await?;
     for answer in join_all((0..CALLS).map(|_| authorizing.call())).await {
         let answer = answer?;
         ensure!(answer[0] == 200, "{answer}");
     }
     assert_eq!((authorizing.refreshes().await?, authorizing.errors().await?), (1, json!([])));
-    // What it brought is stored: a server that is started anew goes on with it.
+    // The refreshed token is stored, so a restarted server continues to use it.
     let mut authorizing = authorizing;
     authorizing.world.server.restart().await?;
     authorizing.world.api = authorizing.world.server.api()?;
@@ -64,7 +64,7 @@ async fn fifty_calls_with_a_token_that_is_refused_refresh_it_once() -> Result<()
     Ok(())
 }
 
-/// A refresh is no change of the policy, and yet later calls know the new token, those that send nothing among them.
+/// A refresh does not change the policy, but later calls redact the new token, even calls that send no request.
 #[tokio::test]
 async fn a_refreshed_token_is_redacted_in_later_calls() -> Result<()> {
     const FRESH: &str = "fresh-7c1e90b25d3f4a68";
@@ -118,7 +118,7 @@ async fn a_grant_that_is_void_waits_for_a_person() -> Result<()> {
         Ok((authorizing.credential().await?["status"] == "needs-authorization").then_some(()))
     })
     .await?;
-    // The provider is not asked again, and only a new authorization helps: confirming does not.
+    // The host does not ask the provider again. Only a new authorization restores the credential; confirming does not.
     let errors = authorizing.errors().await?;
     assert_eq!(authorizing.call().await?[2]["code"], "unauthenticated");
     let (_, confirmed) = authorizing.api().post(&authorizing.path("credential/confirm"), &Value::Null).await?;
@@ -133,11 +133,11 @@ async fn a_grant_that_is_void_waits_for_a_person() -> Result<()> {
 #[tokio::test]
 async fn a_provider_that_is_down_does_not_spoil_a_token_that_is_good() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
-    // Gateways put words of their own in the place of OAuth's.
+    // Gateways may respond with their own errors instead of OAuth errors.
     for body in [json!({}), json!({ "error": "Service Unavailable" }), json!("down")] {
         let down = json!({ "answer": { "status": 503, "body": body }, "answers_left": 1_000 });
         authorizing.oauth.control(&down).await?;
-        // It has some seconds left.
+        // The token is still valid for some seconds.
         assert_eq!(authorizing.call().await?[0], 200, "{body}");
         let (status, told) = authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?;
         assert_eq!(
@@ -157,7 +157,7 @@ async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_pe
         let (api, path, nothing) = (authorizing.api().clone(), authorizing.path("oauth/refresh"), json!({}));
         let calling = api.post(&path, &nothing);
         tokio::pin!(calling);
-        // The provider has rotated; its answer is still on the way.
+        // The provider has rotated the token, but its response has not arrived yet.
         let rotated = eventually("a token is issued", async || Ok((authorizing.refreshes().await? == 1).then_some(())));
         tokio::select! {
             answer = &mut calling => anyhow::bail!("answered too early: {answer:?}"),
@@ -181,13 +181,13 @@ async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_pe
 #[tokio::test]
 async fn answers_that_are_not_by_the_book_are_understood() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
-    // No lifetime, the scopes as a list, the type in capitals.
+    // No lifetime, scopes as a list, and the token type in capitals.
     let over = json!({ "expires_in": null, "scope": ["repo"], "token_type": "BEARER", "refresh_token": null });
     authorizing.oauth.control(&json!({ "over": over })).await?;
     authorizing.authorize().await?;
     assert_eq!(authorizing.credential().await?["expires_at"], Value::Null);
     assert_eq!(authorizing.call().await?[0], 200);
-    // An error under status 200.
+    // An error with status 200.
     let error =
         json!({ "error": "bad_verification_code", "error_description": "The code passed is incorrect or expired." });
     authorizing
@@ -221,13 +221,13 @@ async fn a_provider_that_moves_gets_no_refresh_token() -> Result<()> {
 #[tokio::test]
 async fn nothing_is_refreshed_that_nobody_uses() -> Result<()> {
     let mut authorizing = Authorizing::with_short_token().await?;
-    // It is looked at, and the server is started again with it; neither is a use.
+    // Neither reading the credential nor restarting the server counts as a use.
     assert_eq!(authorizing.credential().await?["status"], "ready");
     authorizing.world.server.restart().await?;
     authorizing.world.api = authorizing.world.server.api()?;
     assert_eq!(authorizing.credential().await?["status"], "ready");
     assert_eq!(authorizing.refreshes().await?, 0);
-    // All that time it was due: its first use refreshes it.
+    // The token was due for a refresh the whole time. Its first use refreshes it.
     assert_eq!(authorizing.call().await?[0], 200);
     eventually("its use refreshes it", async || Ok((authorizing.refreshes().await? == 1).then_some(()))).await
 }
@@ -239,7 +239,7 @@ async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
     let before = authorizing.credential().await?["expires_at"].clone();
     assert_eq!(authorizing.call().await?[0], 200);
     assert_eq!(authorizing.credential().await?["expires_at"], before, "the call waited for its provider");
-    // What comes in the end is what is used.
+    // The delayed refresh eventually replaces the token.
     eventually("the refresh has come to its end", async || {
         let ends_at = authorizing.credential().await?["expires_at"].clone();
         let later = text(&ends_at).parse::<monstrum_types::UtcMillis>().map_err(anyhow::Error::msg)?;
@@ -254,14 +254,14 @@ async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
 
 #[tokio::test]
 async fn an_upstream_that_refuses_fresh_tokens_does_not_drive_refreshes() -> Result<()> {
-    /// For so long a token that was fetched is not exchanged for another.
+    /// Minimum age of a fetched token, in seconds, before the host exchanges it for another.
     const FRESH_S: u64 = 10;
     const CALLS_MAX: u64 = 100;
     let authorizing = Authorizing::with("by-header").await?;
     authorizing.authorize().await?;
     let began = Instant::now();
     let (mut calls, mut refused) = (0, 0);
-    // On a busy machine it takes more calls until they are more than the refreshes that the time allows.
+    // On a busy machine, more calls are needed until they outnumber the refreshes that the elapsed time allows.
     let refreshes_max = loop {
         authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
         let answer = authorizing.call().await?;
@@ -317,7 +317,7 @@ async fn a_token_that_ends_for_good_is_shown_as_expired() -> Result<()> {
     Ok(())
 }
 
-/// Client secrets, verifiers and tokens are sealed anew with everything else.
+/// Client secrets, verifiers and tokens are resealed together with all other secrets.
 #[tokio::test]
 async fn an_authorization_goes_on_over_a_rotation_of_the_master_key() -> Result<()> {
     let mut authorizing = Authorizing::with("by-header").await?;
@@ -328,11 +328,11 @@ async fn an_authorization_goes_on_over_a_rotation_of_the_master_key() -> Result<
     ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
     let report: Value = serde_json::from_slice(&rotated.stdout)?;
     assert_eq!((&report["key_version"], &report["unreadable"]), (&json!(2), &json!([])), "{report}");
-    // The audit's keys, the row key, the client's secret and the verifier.
+    // The audit's keys, the row key, the client secret and the verifier.
     assert_eq!((&report["records"], &report["resealed"]), (&json!(4), &json!(4)), "{report}");
     authorizing.world.server.launch().await?;
     authorizing.world.api = authorizing.world.server.api()?;
-    // The provider compares the address to which it has sent the browser; the port is another by now.
+    // The provider compares the redirect address, which has changed because the restarted server uses another port.
     let callback = callback.replace(&before, authorizing.world.server.url().context("it runs")?);
     let page = authorizing.open(&callback, Some(&cookie)).await?;
     ensure!(

@@ -1,4 +1,4 @@
-//! Requests of callers without the right: their bodies are not looked at.
+//! The server does not read the bodies of requests from callers without permission.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,13 @@ use tokio::time::timeout;
 use super::{Fresh, Request};
 use crate::http::send;
 
-/// The status that comes for a request whose body is announced and not sent: the server does not wait for it.
+/// Sends only the head of a request that announces a body. Returns the status that the server sends without waiting for
+/// the body.
 async fn status_without_body(server: &str, method: &str, path: &str, key: &str) -> Result<u16> {
     let mut stream = TcpStream::connect(server.strip_prefix("http://").context("a URL")?).await?;
     let key = if key.is_empty() { String::new() } else { format!("authorization: Bearer {key}\r\n") };
-    // Longer than any body may be, of a type that no route takes, and for the routes that remember answers.
+    // The body is announced as longer than any limit and of a type that no route accepts. The idempotency key covers
+    // routes that store responses.
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: x\r\n{key}content-type: text/garbage\r\nidempotency-key: k\r\n\
          content-length: 1000000000\r\n\r\n"
@@ -33,7 +35,8 @@ async fn status_without_body(server: &str, method: &str, path: &str, key: &str) 
     Ok(answer.split_whitespace().nth(1).context("a status")?.parse()?)
 }
 
-/// Who may not use a route is told so by the head of the request alone, on every route that takes a body.
+/// On every route with a request body, a caller without permission is rejected as soon as the head of the request has
+/// arrived.
 #[tokio::test]
 async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     let fresh = Fresh::start().await?;
@@ -72,7 +75,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
             }
         }
     }
-    // Each route that takes a body needs a key; a bot uses the tools of its own only, and its own sandboxes.
+    // Each route with a request body needs a key. A bot key can use only the tools and the sandboxes of its own bot.
     assert_snapshot!(
         format!("{refused:?}"),
         @r#"{"admin": 6, "bot": 23, "no key": 26, "operator": 17, "other bot": 26, "unknown key": 26}"#

@@ -141,7 +141,7 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     Ok(())
 }
 
-/// A binding counts while it is enabled and has not expired, and each change counts from the next call on.
+/// A binding grants access while it is enabled and has not expired. Each change takes effect with the next call.
 #[tokio::test]
 async fn a_binding_grants_while_it_is_in_force() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

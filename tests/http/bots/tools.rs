@@ -1,4 +1,4 @@
-//! `/api/bots/{id}/tools`: the list, the call, the check.
+//! `/api/bots/{id}/tools`: the list of tools, the call and the access check.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -37,7 +37,8 @@ fn descriptions(list: &Value) -> Value {
     list["items"].as_array().into_iter().flatten().map(|tool| &tool["description"]).cloned().collect()
 }
 
-/// Two resources of one type: over HTTP a call names one by its id, everybody else by its name in a parameter.
+/// The bot has two resources of one type. An HTTP request selects one by id in a field, or by name in a parameter, as
+/// the LLM does.
 #[tokio::test]
 async fn a_tool_of_two_resources_is_called_through_the_one_that_is_named() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -140,7 +141,8 @@ async fn a_call_answers_200_whatever_its_status() -> Result<()> {
     Ok(())
 }
 
-/// A key that may change the rules is told which rule refused; a bot key only gets what its bot would read.
+/// A key that may change the rules receives the rule that refused the call. A bot key receives only what the bot itself
+/// would see.
 #[tokio::test]
 async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -184,7 +186,7 @@ async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<
     Ok(())
 }
 
-/// For a bot's key there is one bot; all others do not exist, and nothing but tools is its own.
+/// With a bot key, other bots do not exist, and only the bot's own tools are available.
 #[tokio::test]
 async fn the_key_of_a_bot_reaches_no_other() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -1,8 +1,8 @@
-//! The one decision behind the tool list, the call and the access check.
+//! The decision function for the tool list, the call and the access check.
 //!
-//! The rules run in a fixed order: roles, then constraints that deny without looking at values (and thus hide the tool
-//! from the list), then the values of the call. The first rule that denies determines the answer. Further denials are
-//! collected, so that an administrator sees at once everything that has to change.
+//! The rules run in a fixed order: first roles, then constraints that deny without examining values (and therefore hide
+//! the tool from the list), then the values of the call. The first rule that denies determines the response. Further
+//! denials are collected, so that an administrator sees all necessary changes at once.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::denial::{Denial, Holder, Refusal};
 use crate::policy::{BindingRules, Constraint, ConstraintSet, DelegationRules, Dimension, ToolRules};
 use crate::values::{Found, Stop, paid, visit};
 
-/// The longest value that is compared with patterns, in bytes. Patterns of roles and bindings are not longer, and the
-/// time to match grows with both.
+/// Maximum length, in bytes, of a value that is compared with patterns. The patterns of roles and bindings have the
+/// same limit. The time to match grows with the lengths of both.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// Steps to compare a key of a constraint set with a dimension of the tool.
 const KEY_STEPS: u64 = 8;
-/// Refusals that are collected for one answer. A hostile call can have thousands.
+/// Maximum number of refusals collected for one response. A hostile call can cause thousands of refusals.
 const REFUSALS_MAX: usize = 8;
 
 /// The rules that apply to a bot and a tool.
@@ -30,11 +30,12 @@ pub struct Subject<'a> {
     pub tool: &'a ToolRules,
     /// The rules of the binding to the tool's resource.
     pub binding: &'a BindingRules,
-    /// The links of the delegation under which the bot acts, outermost first; empty if it acts for itself.
+    /// The links of the delegation under which the bot acts, outermost first. The list is empty if the bot acts for
+    /// itself.
     pub delegation: &'a [Arc<DelegationRules>],
 }
 
-/// What to decide.
+/// The question to decide.
 #[derive(Clone, Copy)]
 pub enum Question<'a> {
     /// Whether the bot's tool list contains the tool.
@@ -44,7 +45,7 @@ pub enum Question<'a> {
     Call(&'a Map<String, Value>),
 }
 
-/// The answer to a [`Question`].
+/// The decision on a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Allowed.
@@ -53,21 +54,22 @@ pub enum Decision {
     Deny(Denial),
 }
 
-/// Decides a question. A tool that may be called is always listed.
+/// Answers a question. A tool that the bot may call is always listed.
 #[must_use]
 pub fn decide(subject: &Subject<'_>, question: Question<'_>) -> Decision {
     decide_within(subject, question, &Effort::of(u64::MAX)).expect("an unlimited budget is never spent")
 }
 
-/// Like [`decide()`], within a budget of steps.
+/// Like [`decide()`], but limited by a budget of steps.
 ///
 /// # Errors
-/// The budget is spent before a decision, so the call must not run.
+/// Fails if the budget is exhausted before a decision. The call must not run then.
 pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
     let mut refusals = Refusals(Vec::new());
     match examine(subject, question, effort, &mut refusals) {
         ControlFlow::Break(Stop::Overrun(overrun)) => return Err(overrun),
-        // Ended early if enough refusals were collected; they are the answer either way.
+        // The examination ends early once it has collected enough refusals. The refusals determine the answer in both
+        // cases.
         ControlFlow::Break(Stop::Found(())) | ControlFlow::Continue(()) => {}
     }
     Ok(match refusals.0.split_first() {
@@ -76,7 +78,7 @@ pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Eff
     })
 }
 
-/// Control flow of an examination: it ends early with enough refusals or with a spent budget.
+/// The control flow of an examination, which ends early when enough refusals are collected or the budget is exhausted.
 type Flow = ControlFlow<Stop<()>>;
 
 struct Refusals<'a>(Vec<Refusal<'a>>);
@@ -94,14 +96,14 @@ fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, effort: &Effort, r
     for dimension in subject.tool.dimensions.iter().filter(|dimension| dimension.applies) {
         let constraints: Vec<(Holder, &Constraint)> = sets(subject)
             .filter_map(|(holder, set)| Some((holder, set.constraint(&dimension.key)?)))
-            // Empty lists were refused before.
+            // Empty lists have already been refused in `sets_alone`.
             .filter(|(_, constraint)| !constraint.patterns.is_empty())
             .collect();
         let Some((first, _)) = constraints.first() else { continue };
         if !dimension.is_declared {
             refusals.add(Refusal::Undeclared { holder: *first, dimension })?;
         } else if let Question::Call(params) = question {
-            // A binding to another version of the resource type permits no value.
+            // A binding to another version of the resource type does not permit any value.
             let is_of_type = subject.binding.matches_in(&dimension.key, dimension.mode);
             let matches = |holder: Holder, constraint: &Constraint, value: &str| {
                 if !is_of_type && !matches!(holder, Holder::Delegation(_)) {
@@ -123,7 +125,7 @@ fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, effort: &Effort, r
 enum Match {
     Yes,
     No,
-    /// The value is over the limit and was not compared.
+    /// The value exceeds the length limit and was not compared.
     TooLong,
 }
 
@@ -150,12 +152,12 @@ fn roles<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>
     ControlFlow::Continue(())
 }
 
-/// Rules that do not depend on values: keys that the manifest does not declare, and empty lists. Both deny all tools of
-/// the binding, for all operations.
+/// Applies the rules that do not depend on values: keys that the manifest does not declare, and empty lists. Both deny
+/// all tools of the binding, for all operations.
 fn sets_alone<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>) -> Flow {
     let dimensions = subject.tool.dimensions.len() as u64;
     for (holder, set) in sets(subject) {
-        // Each key is searched among the dimensions, and each dimension among the keys.
+        // The cost covers looking up each key among the dimensions, and each dimension among the keys.
         paid(effort.spend(KEY_STEPS * (1 + set.constraints.len() as u64 * (1 + 2 * dimensions))))?;
         if subject.tool.forwards && matches!(holder, Holder::Delegation(_)) {
             continue;

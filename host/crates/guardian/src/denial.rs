@@ -1,4 +1,4 @@
-//! The text of a denial: for the LLM, for the audit and for administrators.
+//! The text of a denial: for language models, for the audit and for administrators.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -13,21 +13,23 @@ use crate::matching::{escape_glob, match_path};
 use crate::policy::{Dimension, GrantSource, SetSource, ToolRules};
 use crate::values::{Found, Stop, visit};
 
-/// Characters of a value that are shown: enough to recognise it, too few to flood a log or a prompt.
+/// Maximum number of characters of a value in a text: enough to recognise the value, but too few to flood a log or a
+/// prompt.
 const SHOWN_CHARS_MAX: usize = 200;
 /// The start of the message of every scope violation.
 const SCOPE_VIOLATION: &str = "Scope violation: ";
-/// Steps to find a value to show. If they do not suffice, the text has no value.
+/// Maximum number of steps to find a value to show. If the budget is exhausted first, the text contains no value.
 const VALUE_STEPS_MAX: u64 = 1 << 16;
 /// Shown in place of a value that the call does not have.
 const MISSING: &str = "(missing)";
 
-/// Why a call may not run.
+/// The reason why a call may not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// `PermissionDenied` if roles deny, `ScopeViolation` if scopes do.
+    /// `PermissionDenied` if a role denies the call, `ScopeViolation` if a scope does.
     pub status: Status,
-    /// The rule that denied, in stable words: `role.allowed_operations`, `scope.repos`, `scope.unknown_key`.
+    /// The rule that denied the call, as a stable identifier: `role.allowed_operations`, `scope.repos`,
+    /// `scope.unknown_key`.
     pub rule: String,
     /// The text that the LLM reads.
     pub message: String,
@@ -44,17 +46,17 @@ pub struct Denial {
 pub struct Violation {
     /// The key of the dimension.
     pub dimension: String,
-    /// The value, safe to show: cut, with invisible characters escaped.
+    /// The value, safe to display: truncated, with invisible characters escaped.
     pub value: String,
 }
 
-/// The place of a rule.
+/// The holder of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     Role,
     Permissions,
     Binding,
-    /// The index of the link, from the outermost.
+    /// The index of the link, where 0 is the outermost link.
     Delegation(usize),
 }
 
@@ -74,8 +76,8 @@ pub(crate) enum Refusal<'a> {
 }
 
 impl Denial {
-    /// The denial for a tool that does not exist. Its message is the same as for a tool that roles hide, so that
-    /// guessing names reveals nothing.
+    /// Returns the denial for a tool that does not exist. Its message is the same as for a tool that roles hide, so
+    /// that guessing tool names reveals nothing.
     #[must_use]
     pub fn unknown_tool(tool: &str) -> Denial {
         Denial {
@@ -88,7 +90,7 @@ impl Denial {
         }
     }
 
-    /// The code for the status.
+    /// Returns the code that corresponds to the status.
     #[must_use]
     pub fn code(&self) -> Code {
         match self.status {
@@ -97,7 +99,7 @@ impl Denial {
         }
     }
 
-    /// The first refusal determines the answer; the others only add to the smallest change.
+    /// Creates a denial from the first refusal. The other refusals only extend the smallest change.
     pub(crate) fn new(tool: &ToolRules, question: Question<'_>, first: &Refusal<'_>, others: &[Refusal<'_>]) -> Denial {
         let mut changes: Vec<String> = Vec::new();
         for refusal in std::iter::once(first).chain(others) {
@@ -153,7 +155,7 @@ impl Refusal<'_> {
         }
     }
 
-    /// The violated dimension and its value, safe to show, if a scope denies.
+    /// Returns the violated dimension and its value, safe to display, if the refusal is due to a scope.
     fn violation(&self, question: Question<'_>) -> Option<(&Dimension, String)> {
         let missing = || MISSING.to_owned();
         match self {
@@ -161,7 +163,7 @@ impl Refusal<'_> {
             | Refusal::Operation(_)
             | Refusal::Tool(_)
             | Refusal::UnknownKey { .. }
-            // Its message names the limit instead of the value, and uses no template.
+            // The message of this refusal names the limit instead of the value, and does not use the template.
             | Refusal::TooLong { .. } => None,
             Refusal::EmptyList { dimension, .. } => {
                 Some((dimension, first_value(dimension, question).map_or_else(missing, |value| visible(&value))))
@@ -291,7 +293,7 @@ fn not_available(tool: &str) -> String {
     format!("Permission denied: tool '{}' is not available to this bot", visible(tool))
 }
 
-/// Renders the template of a dimension. A `{value}` inside the value is not replaced again.
+/// Renders the template of a dimension. An occurrence of `{value}` inside the value is not replaced again.
 fn in_words(template: &str, key: &str, shown: &str) -> String {
     if template.is_empty() {
         format!("{SCOPE_VIOLATION}{key} {shown} is not authorized")
@@ -300,7 +302,8 @@ fn in_words(template: &str, key: &str, shown: &str) -> String {
     }
 }
 
-/// The template with the value in all its places, cut, because a plugin's template may have many places.
+/// Replaces every `{value}` in the template. The result is truncated, because a plugin's template may contain many
+/// placeholders.
 fn filled(template: &str, shown: &str) -> String {
     const BYTES_MAX: usize = 4096;
     let mut text = String::new();
@@ -346,7 +349,7 @@ fn add_entry(dimension: &Dimension, holder: Holder, value: &str) -> String {
     }
 }
 
-/// The first value of the call for a dimension.
+/// Returns the first value of the call for a dimension.
 fn first_value<'p>(dimension: &Dimension, question: Question<'p>) -> Option<Cow<'p, str>> {
     let Question::Call(params) = question else { return None };
     if !dimension.applies {
@@ -367,20 +370,20 @@ fn first_value<'p>(dimension: &Dimension, question: Question<'p>) -> Option<Cow<
     }
 }
 
-/// A string as it is, any other value as JSON, of which only the start is written.
+/// Returns a string unchanged, and the beginning of the JSON text of any other value.
 fn text_of(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
         other => {
             let mut start = Start(Vec::new());
-            // It fails if the text is longer than the part that is kept.
+            // Writing fails if the text is longer than the part that is kept; the error is ignored.
             let _: Result<(), serde_json::Error> = serde_json::to_writer(&mut start, other);
             Cow::Owned(String::from_utf8_lossy(&start.0).into_owned())
         }
     }
 }
 
-/// A writer that keeps the first bytes, more than are shown, and fails after them.
+/// A writer that keeps the first bytes, more than are displayed, and fails when they are exceeded.
 struct Start(Vec<u8>);
 
 impl Write for Start {
@@ -396,7 +399,8 @@ impl Write for Start {
     }
 }
 
-/// A text that is safe to show: cut, with all characters escaped that move a cursor, hide text or change its direction.
+/// Makes a text safe to display: truncates it, and escapes all characters that move a cursor, hide text or change the
+/// text direction.
 fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(SHOWN_CHARS_MAX));
     let mut characters = text.chars();
@@ -413,7 +417,8 @@ fn visible(text: &str) -> String {
     shown
 }
 
-/// Control characters, and Unicode format characters that separate lines, have no width or change the direction.
+/// Returns whether `character` is a control character, or a Unicode format character that separates lines, has no width
+/// or changes the text direction.
 fn is_invisible(character: char) -> bool {
     character.is_control()
         || matches!(character,

@@ -1,7 +1,8 @@
 //! Pure policy: which bot may call which tool, with which parameters.
 //!
-//! One function, [`decide()`], decides for the tool list, the call and the access check, so that they cannot disagree.
-//! Only this crate makes a [`Permit`], which carries the parameters that were checked. This crate does no I/O.
+//! One function, [`decide()`], answers for the tool list, the call and the access check, so that their answers always
+//! agree. Only this crate creates a [`Permit`], which contains the parameters that were checked. This crate performs no
+//! I/O.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -1,8 +1,8 @@
-//! Pattern matching, one implementation for the whole host.
+//! Pattern matching for the whole host.
 //!
-//! Globs have the semantics of Python's `fnmatch.fnmatchcase`: `*` also matches `/`, `?` is one character, `[seq]` and
-//! `[!seq]` are sets, matching is case-sensitive, and every string is a valid pattern. Paths have their own rules, see
-//! [`PathPattern`]. Matching does not backtrack: its time is linear in the length of the value.
+//! Globs have the semantics of Python's `fnmatch.fnmatchcase`: `*` also matches `/`, `?` matches one character, `[seq]`
+//! and `[!seq]` are sets, matching is case-sensitive, and every string is a valid pattern. Path patterns have different
+//! rules, see [`PathPattern`]. Matching does not backtrack: its time is linear in the length of the value.
 
 mod components;
 mod glob;
@@ -17,21 +17,22 @@ pub use glob::{Glob, escape_glob};
 pub use path::PathPattern;
 pub use set::{PatternList, PatternSet, compiled_bytes_max};
 
-/// Memory of one compiled regular expression: some thousand states, far more than a rule needs.
+/// Maximum memory of one compiled regular expression in bytes: several thousand states, far more than a rule needs.
 const REGEX_BYTES_MAX: usize = 1 << 20;
-/// Nesting of groups in one regular expression.
+/// Maximum nesting depth of groups in one regular expression.
 const REGEX_DEPTH_MAX: u32 = 64;
 
-/// Whether the glob `pattern` matches the whole of `value`.
+/// Returns whether the glob `pattern` matches the whole of `value`.
 #[must_use]
 pub fn match_glob(value: &str, pattern: &str) -> bool {
     if Glob::has_wildcard_characters(pattern) { Glob::new(pattern).matches(value) } else { value == pattern }
 }
 
-/// Whether any of the globs matches the whole of `value`.
+/// Returns whether any of the globs matches the whole of `value`.
 ///
-/// With `allow_regex`, a pattern that starts with `^` is a regular expression. It must match at the start of the value,
-/// but not up to its end, unless it ends with `$`. A regular expression that is invalid or too large matches nothing.
+/// With `allow_regex`, a pattern that starts with `^` is a regular expression. The match must begin at the start of the
+/// value, and may end before the end of the value unless the expression ends with `$`. A regular expression that is
+/// invalid or too large matches nothing.
 #[must_use]
 pub fn match_any(value: &str, patterns: impl IntoIterator<Item: AsRef<str>>, allow_regex: bool) -> bool {
     patterns.into_iter().any(|pattern| {
@@ -40,19 +41,20 @@ pub fn match_any(value: &str, patterns: impl IntoIterator<Item: AsRef<str>>, all
     })
 }
 
-/// Whether the path pattern matches the path `value`; [`PathPattern`] has the table.
+/// Returns whether the path pattern matches the path `value`. [`PathPattern`] describes the rules.
 #[must_use]
 pub fn match_path(value: &str, pattern: &str) -> bool {
     PathPattern::new(pattern).matches(value)
 }
 
-/// Whether any of the path patterns matches the path `value`.
+/// Returns whether any of the path patterns matches the path `value`.
 #[must_use]
 pub fn match_any_path(value: &str, patterns: impl IntoIterator<Item: AsRef<str>>) -> bool {
     patterns.into_iter().any(|pattern| match_path(value, pattern.as_ref()))
 }
 
-/// The `^` in `^a|b` anchors only the `a`, so the position of the match is checked too.
+/// Returns whether the regular expression matches at the start of `value`. The `^` in `^a|b` anchors only the `a`, so
+/// the position of the match is checked too.
 fn matches_regex(value: &str, pattern: &str) -> bool {
     RegexBuilder::new(pattern)
         .size_limit(REGEX_BYTES_MAX)

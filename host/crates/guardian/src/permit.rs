@@ -1,7 +1,7 @@
-//! The permit, without which the executor runs nothing.
+//! The permit, without which the executor does not run a call.
 //!
-//! Only the functions of this module make permits. A permit can be used once and owns the parameters that were checked,
-//! so that exactly the allowed call runs.
+//! Only the functions of this module create permits. A permit can be used once and owns the parameters that were
+//! checked, so that exactly the call that was allowed runs.
 
 use monstrum_types::{
     BindingId, BotId, Digest, Effort, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
@@ -19,7 +19,7 @@ pub struct CallFacts {
     pub request_id: RequestId,
     /// The workspace of the call.
     pub workspace: WorkspaceId,
-    /// The bot that makes the call; `None` for calls of the infrastructure.
+    /// The bot that makes the call; `None` for calls by infrastructure.
     pub bot: Option<BotId>,
     /// The binding that grants the tool to the bot.
     pub binding: Option<BindingId>,
@@ -27,13 +27,13 @@ pub struct CallFacts {
     pub resource: Option<ResourceId>,
     /// The plugin to run.
     pub plugin: PluginName,
-    /// The plugin's component, from whose manifest the rules were compiled; `None` for built-in tools.
+    /// The digest of the plugin's component, from whose manifest the rules were compiled; `None` for built-in tools.
     pub plugin_digest: Option<Digest>,
     /// The parameters, which satisfy the tool's `input_schema` and include its defaults.
     pub params: Map<String, Value>,
 }
 
-/// Permission to run one call, once. It cannot be cloned, deserialized, or constructed outside this module.
+/// Permission to run one call, once. A permit cannot be cloned, deserialized, or constructed outside this module.
 pub struct Permit {
     facts: CallFacts,
     tool: String,
@@ -41,10 +41,11 @@ pub struct Permit {
     scope_json: String,
 }
 
-/// Decides whether a call may run and, if so, makes its permit.
+/// Decides whether a call may run and, if so, creates its permit.
 ///
 /// # Errors
-/// The budget of steps is spent before a decision. The inner error is the denial, for the response and the audit.
+/// The outer error means that the budget of steps was exhausted before a decision. The inner error is the denial, for
+/// the response and the audit.
 pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
     if let Decision::Deny(denial) = decide_within(subject, Question::Call(&call.params), effort)? {
         return Ok(Err(denial));
@@ -57,8 +58,8 @@ pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Res
     }))
 }
 
-/// Permits a function of a plugin, which infrastructure calls with a root key. No bot and no roles are involved: the
-/// check of the key has authorized the caller. Calls of a bot are never permitted this way.
+/// Creates a permit for a function of a plugin, which infrastructure calls with a root key. No bot and no roles are
+/// involved: the check of the key has already authorized the caller. Returns `None` for calls of a bot.
 #[must_use]
 pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
     let name = format!("platform.{resource_type}.{function}");
@@ -66,8 +67,8 @@ pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) 
     (!is_a_bots).then(|| Permit { tool: name.clone(), operation: name, scope_json: "[]".to_owned(), facts: call })
 }
 
-/// Permits the credential check that a manifest declares: exactly this tool with exactly these parameters, on one
-/// resource.
+/// Creates a permit for the credential check that a manifest declares. The permit allows exactly the declared tool with
+/// exactly the declared parameters, on one resource. Returns `None` for all other calls.
 #[must_use]
 pub fn authorize_check(
     tool: &ToolRules,
@@ -85,75 +86,75 @@ pub fn authorize_check(
 }
 
 impl Permit {
-    /// The id of the call.
+    /// Returns the id of the call.
     #[must_use]
     pub fn request_id(&self) -> RequestId {
         self.facts.request_id
     }
 
-    /// The workspace of the call.
+    /// Returns the workspace of the call.
     #[must_use]
     pub fn workspace(&self) -> WorkspaceId {
         self.facts.workspace
     }
 
-    /// The bot that makes the call, if any.
+    /// Returns the bot that makes the call, if any.
     #[must_use]
     pub fn bot(&self) -> Option<BotId> {
         self.facts.bot
     }
 
-    /// The binding that grants the tool to the bot.
+    /// Returns the binding that grants the tool to the bot.
     #[must_use]
     pub fn binding(&self) -> Option<BindingId> {
         self.facts.binding
     }
 
-    /// The resource that the call acts on.
+    /// Returns the resource that the call acts on.
     #[must_use]
     pub fn resource(&self) -> Option<ResourceId> {
         self.facts.resource
     }
 
-    /// The plugin to run.
+    /// Returns the plugin to run.
     #[must_use]
     pub fn plugin(&self) -> &PluginName {
         &self.facts.plugin
     }
 
-    /// The component to run, if there is one.
+    /// Returns the digest of the component to run, if there is one.
     #[must_use]
     pub fn plugin_digest(&self) -> Option<&Digest> {
         self.facts.plugin_digest.as_ref()
     }
 
-    /// The checked parameters.
+    /// Returns the checked parameters.
     #[must_use]
     pub fn params(&self) -> &Map<String, Value> {
         &self.facts.params
     }
 
-    /// The name of the tool or function.
+    /// Returns the name of the tool or function.
     #[must_use]
     pub fn tool(&self) -> &str {
         &self.tool
     }
 
-    /// The operation of the tool or function.
+    /// Returns the operation of the tool or function.
     #[must_use]
     pub fn operation(&self) -> &str {
         &self.operation
     }
 
-    /// The constraint sets that applied, as a JSON array of objects: role, binding, then each link of the delegation.
-    /// Empty sets are left out.
+    /// Returns the constraint sets that applied, as a JSON array of objects: role, binding, then each link of the
+    /// delegation. Empty sets are omitted.
     #[must_use]
     pub fn scope_json(&self) -> String {
         self.scope_json.clone()
     }
 }
 
-/// Leaves out the parameters, which are for the plugin only.
+/// Omits the parameters, which only the plugin may see.
 impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Permit")

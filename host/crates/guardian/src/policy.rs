@@ -1,4 +1,4 @@
-//! Rules in the form that decisions use: immutable, shared, and compiled when a decision first needs them.
+//! Rules in the form that decisions use: immutable, shared, and compiled on first use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::matching::{PatternList, match_glob};
 /// The patterns for each scope key, as written in a role, a binding or a delegation.
 pub type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
-/// The permissions of a role or of a binding. An absent list does not restrict.
+/// The permissions of a role or of a binding. An absent list does not restrict the permissions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -24,7 +24,8 @@ pub struct Grant {
     pub allowed_tools: Option<Vec<String>>,
 }
 
-/// One link of a delegation: what a calling bot lets the called bot do on its behalf. It restricts and never grants.
+/// One link of a delegation: the actions that a calling bot allows the called bot to perform on its behalf. A link only
+/// restricts permissions and never grants any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delegation {
@@ -78,9 +79,9 @@ pub(crate) struct Dimension {
     pub(crate) param_paths: Vec<String>,
     pub(crate) mode: MatchMode,
     pub(crate) error_template: String,
-    /// The `operation_filter` matches the tool's operation.
+    /// Whether the `operation_filter` matches the tool's operation.
     pub(crate) applies: bool,
-    /// The tool declares one of the `param_paths`.
+    /// Whether the tool declares one of the `param_paths`.
     pub(crate) is_declared: bool,
 }
 
@@ -107,7 +108,7 @@ pub struct DelegationRules {
     pub(crate) set: ConstraintSet,
 }
 
-/// A set of constraints. A value must match in all sets that have its key.
+/// A set of constraints. A value must match in every set that contains its key.
 #[derive(Debug)]
 pub(crate) struct ConstraintSet {
     pub(crate) constraints: Vec<Constraint>,
@@ -115,7 +116,7 @@ pub(crate) struct ConstraintSet {
     pub(crate) json: String,
 }
 
-/// The patterns of one key.
+/// The patterns for one key.
 #[derive(Debug)]
 pub(crate) struct Constraint {
     pub(crate) key: String,
@@ -146,31 +147,31 @@ impl ToolRules {
         ToolRules { tool, operation, dimensions, forwards: false }
     }
 
-    /// Marks a tool that only forwards to another call, which is checked itself with the same delegation. Keys of a
-    /// link that the tool does not have are for that call and do not deny this one.
+    /// Marks a tool that only forwards to another call. That call is checked separately with the same delegation. Keys
+    /// of a link that are unknown to the forwarding tool apply to that call only, and do not deny this one.
     #[must_use]
     pub fn forwarding(self) -> ToolRules {
         ToolRules { forwards: true, ..self }
     }
 
-    /// The tool's name.
+    /// Returns the tool's name.
     #[must_use]
     pub fn tool(&self) -> &ToolName {
         &self.tool
     }
 
-    /// The tool's operation.
+    /// Returns the tool's operation.
     #[must_use]
     pub fn operation(&self) -> &str {
         &self.operation
     }
 
-    /// Whether the manifest has a dimension of this key, for any operation.
+    /// Returns whether the manifest has a dimension with this key, for any operation.
     pub(crate) fn knows(&self, key: &str) -> bool {
         self.dimensions.iter().any(|dimension| dimension.key == key)
     }
 
-    /// The dimension of this key, preferably one that applies to the tool.
+    /// Returns the dimension with this key, preferably one that applies to the tool.
     pub(crate) fn dimension(&self, key: &str) -> Option<&Dimension> {
         self.dimensions.iter().filter(|dimension| dimension.key == key).max_by_key(|dimension| dimension.applies)
     }
@@ -202,19 +203,19 @@ impl GrantRules {
 }
 
 impl RoleRules {
-    /// The rules of a role.
+    /// Creates the rules of a role.
     #[must_use]
     pub fn new(grant: &Grant, scopes: &ScopeConstraints) -> RoleRules {
         RoleRules { grant: Arc::new(GrantRules::new(grant)), set: Arc::new(ConstraintSet::new(scopes)) }
     }
 
-    /// The number of roles and bindings that share these lists.
+    /// Returns the number of roles and bindings that share these lists.
     #[must_use]
     pub fn references(&self) -> usize {
         Arc::strong_count(&self.set)
     }
 
-    /// Whether any of the patterns is compiled and takes memory.
+    /// Returns whether any of the patterns is compiled and therefore uses memory.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         let scopes = self.set.constraints.iter().map(|constraint| &constraint.patterns);
@@ -223,8 +224,8 @@ impl RoleRules {
 }
 
 impl BindingRules {
-    /// The rules of a binding. All grants must permit a call and all sets must be satisfied; if no grant has a list,
-    /// nothing is permitted. `dimensions` are those of the resource's type.
+    /// Creates the rules of a binding. All grants must permit a call and all sets must be satisfied. If no grant has a
+    /// list, no call is permitted. `dimensions` are those of the resource's type.
     #[must_use]
     pub fn new(
         grants: &[(GrantSource, Grant)],
@@ -239,7 +240,7 @@ impl BindingRules {
         }
     }
 
-    /// Adds the rules of a role, which come first and are shared.
+    /// Adds the rules of a role before the rules of the binding. The role's rules are shared, not copied.
     #[must_use]
     pub fn under(mut self, role: &RoleRules) -> BindingRules {
         self.grants.insert(0, (GrantSource::Role, Arc::clone(&role.grant)));
@@ -247,14 +248,14 @@ impl BindingRules {
         self
     }
 
-    /// Whether the resource's type has a dimension of this key and match mode.
+    /// Returns whether the resource's type has a dimension with this key and match mode.
     pub(crate) fn matches_in(&self, key: &str, mode: MatchMode) -> bool {
         self.modes.iter().any(|(known, of_type)| known == key && *of_type == mode)
     }
 }
 
 impl DelegationRules {
-    /// The rules of a link. They apply to tools of any resource type.
+    /// Creates the rules of a link. The rules apply to tools of any resource type.
     #[must_use]
     pub fn new(link: &Delegation) -> DelegationRules {
         DelegationRules {

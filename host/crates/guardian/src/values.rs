@@ -1,7 +1,7 @@
-//! The values of a call at a parameter path.
+//! Finds the values of a call at a parameter path.
 //!
-//! All readings of a path are followed: `a.b` is both the key `a.b` and the key `b` of the object `a`. A caller thus
-//! cannot hide a value from the check by spelling the path in another way.
+//! All interpretations of a path are followed: `a.b` is both the key `a.b` and the key `b` of the object `a`. Therefore
+//! a caller cannot hide a value from the check by nesting it differently.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -16,20 +16,20 @@ const KEY_STEPS: u64 = 32;
 pub(crate) enum Found<'p> {
     /// A string, or the JSON text of a number or boolean.
     Text(Cow<'p, str>),
-    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a scalar where
-    /// the path goes further.
+    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a scalar at a
+    /// place where the path continues.
     Unfit(&'p Value),
 }
 
-/// Why a visit ended before its last value.
+/// The reason why a visit ended before its last value.
 pub(crate) enum Stop<T> {
-    /// The budget is spent.
+    /// The budget is exhausted.
     Overrun(Overrun),
     /// The visitor needs no further values.
     Found(T),
 }
 
-/// Converts a result into control flow: a spent budget ends the visit.
+/// Converts a result into control flow: an exhausted budget ends the visit.
 pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> {
     match result {
         Ok(value) => ControlFlow::Continue(value),
@@ -37,10 +37,10 @@ pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> 
     }
 }
 
-/// Calls `visitor` with every value at `path`. Null counts as absent, and a list as its elements.
+/// Calls `visitor` with every value at `path`. Null is treated as absent, and a list as its elements.
 ///
-/// The recursion is as deep as the parameters, which their parser limits. Keys with dots can give a path exponentially
-/// many readings, so each reading spends steps.
+/// The recursion is as deep as the parameters, whose depth the parser limits. Keys with dots can give a path
+/// exponentially many interpretations, so each interpretation spends steps.
 pub(crate) fn visit<'p, T>(
     params: &'p Map<String, Value>,
     path: &str,
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn every_reading_of_a_path_spends_steps() {
-        // Each object has the keys `a` and `a.a`, so the number of readings doubles every other level.
+        // Each object has the keys `a` and `a.a`, so the number of interpretations doubles every other level.
         let params = (0..16).fold(json!({}), |inner, _| json!({"a": inner, "a.a": inner}));
         let path = vec!["a"; 40].join(".");
         let none = |_: Found<'_>| ControlFlow::<Stop<()>>::Continue(());

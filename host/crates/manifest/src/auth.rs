@@ -9,7 +9,7 @@ use crate::model::{AuthKind, AuthMethod, BasicPair, BasicRule, Executor, Field, 
 use crate::origin::OriginPattern;
 
 impl AuthMethod {
-    /// The injection rules: those of the manifest, or the defaults of the method.
+    /// Returns the injection rules of the manifest, or the method's default rules if the manifest has none.
     #[must_use]
     pub fn inject_rules(&self) -> Vec<InjectRule> {
         if let Some(rules) = &self.inject {
@@ -30,14 +30,14 @@ impl AuthMethod {
         }
     }
 
-    /// The fields of a credential of this method, or those of the resource type if the method has no fields.
+    /// Returns the fields of a credential of this method, or those of the resource type if the method has no fields.
     #[must_use]
     pub fn credential_fields<'a>(&'a self, resource_type: &'a ResourceType) -> &'a [Field] {
         if self.credential_schema.is_empty() { &resource_type.credential_schema } else { &self.credential_schema }
     }
 
-    /// The origins that may receive the credential: the audience of the manifest, else the origin of the configured
-    /// `api_base`, else the executor's egress. If `api_base` is not a valid URL, no origin may.
+    /// Returns the origins that may receive the credential: the audience of the manifest, otherwise the origin of the
+    /// configured `api_base`, otherwise the executor's egress. If `api_base` is not a valid URL, the list is empty.
     #[must_use]
     pub fn audience(&self, config: &Map<String, Value>, executor: &Executor) -> Vec<OriginPattern> {
         if let Some(audience) = &self.audience {
@@ -54,7 +54,7 @@ impl AuthMethod {
 }
 
 impl InjectRule {
-    /// The templates of this rule, in which `{field}` is replaced.
+    /// Returns the templates of this rule, in which `{field}` is replaced.
     #[must_use]
     pub fn templates(&self) -> Vec<&str> {
         match self {
@@ -66,7 +66,7 @@ impl InjectRule {
         }
     }
 
-    /// The header that this rule sets, and that a plugin therefore may not set.
+    /// Returns the header that this rule sets. A plugin may not set this header.
     #[must_use]
     pub fn header_name(&self) -> Option<&str> {
         match self {
@@ -78,7 +78,7 @@ impl InjectRule {
 }
 
 impl AuthKind {
-    /// The word for this method in manifests and in the API.
+    /// Returns the name of this method in manifests and in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ impl AuthKind {
         }
     }
 
-    /// Whether the platform obtains the credential itself, by OAuth.
+    /// Returns whether the platform obtains the credential itself, by OAuth.
     #[must_use]
     pub fn is_oauth(self) -> bool {
         matches!(self, AuthKind::Oauth2AuthCode | AuthKind::Oauth2ClientCreds | AuthKind::Oauth2DeviceCode)
@@ -135,20 +135,20 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
     found
 }
 
-/// Whether a field may have this name: 1 to 64 letters, digits, `_` or `-`.
+/// Returns whether `name` is a valid field name: 1 to 64 letters, digits, `_` or `-`.
 pub(crate) fn is_field_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// Whether all braces of `text` are part of placeholders.
+/// Returns whether all braces of `text` are part of placeholders.
 pub(crate) fn is_well_formed(text: &str) -> bool {
     pieces(text).iter().all(|piece| {
         matches!(piece, Piece::Placeholder(_)) || matches!(piece, Piece::Text(text) if !text.contains(['{', '}']))
     })
 }
 
-/// The names in `{…}`, in order and with repetitions.
+/// Returns the names in `{…}`, in order and with repetitions.
 #[must_use]
 pub fn placeholders(text: &str) -> Vec<&str> {
     pieces(text)
@@ -161,7 +161,7 @@ pub fn placeholders(text: &str) -> Vec<&str> {
 }
 
 /// Replaces each `{field}` in `text` by its value; `None` if a value is missing. Placeholders inside values are not
-/// replaced. The result contains secrets: wrap it at once.
+/// replaced. The result contains secrets: wrap it immediately.
 #[must_use]
 pub fn fill(text: &str, mut value: impl FnMut(&str) -> Option<String>) -> Option<String> {
     let mut filled = String::with_capacity(text.len());

@@ -1,8 +1,8 @@
-//! The configuration of a resource, with its own tools if its type allows them.
+//! The configuration of a resource, including the resource's own tools if its type allows them.
 //!
 //! If the `tool_discovery` of a type is `configured`, the tools of a resource are part of its configuration: a list
-//! `tools`, whose entries have the form of a manifest's tools. The plugin receives the configuration unchanged,
-//! including keys that start with `x-`, which are for the plugin.
+//! `tools`, whose entries have the same format as tools in a manifest. The plugin receives the configuration unchanged,
+//! including keys that start with `x-`, which are reserved for the plugin.
 
 use monstrum_types::{InputError, ToolName};
 use serde_json::{Map, Value};
@@ -13,9 +13,9 @@ use crate::model::{ResourceType, Tool, ToolDiscovery};
 use crate::schema::SchemaLimits;
 use crate::validate::{ContentErrors, contract};
 
-/// The key in the configuration.
+/// The key of the tool list in the configuration.
 pub(crate) const TOOLS: &str = "tools";
-/// Separates the names of the resource and the tool.
+/// Separates the resource name from the tool name in a full tool name.
 const SEPARATOR: &str = "__";
 
 /// A valid configuration.
@@ -32,14 +32,14 @@ pub struct CheckedConfig {
 pub struct ConfiguredTool {
     /// The tool with its full name, `{resource}__{tool}`, for bots, roles and the audit.
     pub tool: Tool,
-    /// The tool's name for the plugin.
+    /// The tool's name as the plugin sees it.
     pub own_name: ToolName,
 }
 
 /// Validates the configuration of the resource `name` against its type.
 ///
 /// # Errors
-/// All validation errors, with pointers into the configuration; `/name` is the name of the resource itself.
+/// Returns all validation errors, with pointers into the configuration; `/name` is the name of the resource itself.
 pub fn check_config(
     resource_type: &ResourceType,
     name: &str,
@@ -56,8 +56,8 @@ pub fn check_config(
     }
 }
 
-/// The values of a configuration, including the defaults of the type. The tools are included without validation, which
-/// would compile their schemas; see [`configured_tools`].
+/// Returns the values of a configuration, including the defaults of the type. The tools are included but not validated,
+/// because validation would compile their schemas; see [`configured_tools`].
 ///
 /// # Errors
 /// All validation errors of the fields, with pointers into the configuration.
@@ -71,8 +71,8 @@ pub fn config_values(
     Ok(values)
 }
 
-/// The tools of the resource `name`, from the values of its stored configuration. Their schemas may exceed the current
-/// limits, because an earlier release may have accepted them.
+/// Returns the tools of the resource `name`, from the values of its stored configuration. Their schemas may exceed the
+/// current limits, because an earlier release may have accepted them.
 ///
 /// # Errors
 /// All validation errors of the tools, with pointers into the configuration.
@@ -87,7 +87,7 @@ pub fn configured_tools(
     tools(resource_type, name, values.get(TOOLS), SchemaLimits::Stored)
 }
 
-/// Whether `tool` has the form of a tool of the resource `resource`.
+/// Returns whether `tool` has the name format of a tool that belongs to the resource `resource`.
 #[must_use]
 pub fn is_own_tool(resource: &str, tool: &ToolName) -> bool {
     tool.as_str().strip_prefix(resource).is_some_and(|rest| rest.starts_with(SEPARATOR))
@@ -162,7 +162,8 @@ fn check_tools(
     if errors.is_empty() { Ok(configured) } else { Err(errors) }
 }
 
-/// Whether the name of a resource may be the first part of a tool's name. Full names are then unambiguous.
+/// Returns whether `name`, the name of a resource, can be the prefix of tool names. The restrictions keep full tool
+/// names unambiguous.
 fn is_prefix(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')

@@ -1,4 +1,4 @@
-//! Reads YAML documents into typed values. Errors name the file, line and field. The manifest and the cases of
+//! Reads YAML documents into typed values. Errors name the file, line and field. Manifests and the test cases of
 //! `monstrum plugin test` are such documents.
 
 use serde::Serialize;
@@ -10,12 +10,12 @@ use crate::error::{FieldPath, ManifestError, Segment, cut};
 use crate::nesting::check_nesting;
 use crate::yaml::{self, Keys};
 
-/// Nesting of a document. The manifest itself needs 8 levels; the rest is for schemas.
+/// Maximum nesting depth of a document. The manifest itself needs 8 levels; the rest is for schemas.
 pub const MANIFEST_DEPTH_MAX: usize = 64;
-/// Characters in a message, which may quote the document.
+/// Maximum length of an error message in characters. Messages may quote the document.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-/// Reads a document whose keys starting with `x-` are not ignored. `file` is the name of the document in errors.
+/// Reads a document and keeps its keys that start with `x-`. `file` is the name of the document in errors.
 ///
 /// # Errors
 /// The first error in the document.
@@ -28,7 +28,7 @@ pub fn read_document<T: DeserializeOwned + Serialize>(
     document.read(text).map_err(|error| error.into_error(file))
 }
 
-/// An error at a field, such as `http[0].answer.status`, of a document that was read before.
+/// Creates an error at a field, such as `http[0].answer.status`, of a document that has already been read.
 #[must_use]
 pub fn error_at(file: &str, text: &str, field: &str, message: impl Into<String>) -> ManifestError {
     let segments = field.split(['.', '[']).map(|step| match step.strip_suffix(']').map(str::parse) {
@@ -39,7 +39,7 @@ pub fn error_at(file: &str, text: &str, field: &str, message: impl Into<String>)
     DocumentError { position: yaml::locate(text, &field, false), field, message: message.into() }.into_error(file)
 }
 
-/// An error in a document, with its place.
+/// An error in a document, with its position.
 pub(crate) struct DocumentError {
     pub(crate) position: Option<yaml::Position>,
     pub(crate) field: FieldPath,
@@ -63,7 +63,7 @@ impl DocumentError {
 }
 
 /// Makes text safe for one line of a terminal: escapes control characters, which the quoted document may contain, and
-/// cuts it.
+/// truncates the text.
 fn shown(text: &str) -> String {
     let escaped: String =
         text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
@@ -119,7 +119,7 @@ impl Document {
 pub(crate) struct Misshapen {
     pub(crate) field: FieldPath,
     pub(crate) message: String,
-    /// The error is the key itself, not its value.
+    /// Whether the key itself is the error, not its value.
     pub(crate) is_unknown: bool,
 }
 
@@ -128,7 +128,7 @@ impl Misshapen {
         Misshapen { field, message, is_unknown: false }
     }
 
-    /// Adds the position, for which the text is parsed again.
+    /// Adds the position. Finding it parses the text again.
     pub(crate) fn located(self, text: &str) -> DocumentError {
         // A missing field gets the position of its nearest existing parent.
         let position = yaml::locate(text, &self.field, self.is_unknown);
@@ -136,8 +136,7 @@ impl Misshapen {
     }
 }
 
-/// Deserializes a value, and returns the first place where it is written in a form that serde accepts but documents may
-/// not use.
+/// Deserializes a value. Also returns the first part of the value that serde accepts but that documents may not use.
 pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T, Option<Misshapen>), Misshapen> {
     let read: T = serde_path_to_error::deserialize(value).map_err(|error| {
         let mut field = FieldPath::default();
@@ -158,7 +157,7 @@ pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T
     Ok((read, other.map(|(field, expected)| Misshapen::new(field, format!("expected {expected}")))))
 }
 
-/// The first place where `written` differs in kind from `canonical`, and the expected kind.
+/// Returns the first place where `written` and `canonical` have different kinds of values, and the expected kind.
 fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(FieldPath, &'static str)> {
     match (written, canonical) {
         (Value::Object(written), Value::Object(canonical)) => written
@@ -175,7 +174,7 @@ fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(Fi
     }
 }
 
-/// Rewrites serde's message in the terms of YAML.
+/// Rewrites serde's message in YAML terms.
 fn shape_error(field: FieldPath, message: &str) -> Misshapen {
     if let Some(accepted) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, ")) {
         return Misshapen { field, message: format!("unknown field, {}", accepted.1), is_unknown: true };

@@ -1,10 +1,10 @@
-//! Errors of a manifest, with their place.
+//! Errors in a manifest, with their positions.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One error of a manifest.
+/// One error in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct ManifestError {
     /// The file name that the caller passed to the parser.
@@ -35,7 +35,7 @@ impl fmt::Display for ManifestError {
     }
 }
 
-/// All errors of a manifest, in the order in which they were found; never empty.
+/// All errors in a manifest, in the order in which they were found; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct ManifestErrors(pub Vec<ManifestError>);
 
@@ -91,7 +91,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// Cuts `text` to at most `chars_max` characters, with an ellipsis at the end if it was longer.
+/// Truncates `text` to at most `chars_max` characters. The last character is an ellipsis if the text was longer.
 pub(crate) fn cut(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),

@@ -1,4 +1,4 @@
-//! Validation of configurations and credentials, when they are saved.
+//! Validation of configurations and credentials before they are saved.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,16 @@ use url::Url;
 use crate::error::cut;
 use crate::model::{Field, FieldKind};
 
-/// Bytes of a field's value: room for a chain of certificates, far below what a row should hold.
+/// Maximum length of a field's value in bytes: large enough for a certificate chain, and small enough to store in a
+/// row.
 const VALUE_BYTES_MAX: usize = 65_536;
-/// Fewest bytes of a secret: redaction of a shorter one would remove ordinary words.
+/// Minimum length of a secret in bytes. Redacting a shorter secret would also remove ordinary words.
 const SECRET_BYTES_MIN: usize = 8;
 
-/// Validates a configuration against its schema and fills in the defaults. A null counts as absent.
+/// Validates a configuration against its schema and fills in the defaults. Null values are treated as absent.
 ///
 /// # Errors
-/// All validation errors, with a pointer to the field of each.
+/// Returns all validation errors, each with a pointer to its field.
 pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<Map<String, Value>, Vec<InputError>> {
     values.retain(|_, value| !value.is_null());
     let mut errors: Vec<InputError> =
@@ -44,7 +45,7 @@ pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<
 /// Validates a credential against its schema. Messages never contain a value.
 ///
 /// # Errors
-/// All validation errors, with a pointer to the field of each.
+/// Returns all validation errors, each with a pointer to its field.
 pub fn check_secret_fields(fields: &[Field], values: &BTreeMap<String, Secret>) -> Result<(), Vec<InputError>> {
     let mut errors: Vec<InputError> =
         values.keys().filter(|key| !declared(fields, key)).map(|key| input_error(key, "unknown field")).collect();
@@ -72,7 +73,7 @@ fn input_error(field: &str, message: &str) -> InputError {
     InputError { path: format!("/{}", escape(&cut(field, 64))), message: message.to_owned() }
 }
 
-/// A key as a step of a JSON pointer (RFC 6901).
+/// Escapes a key for use in a JSON pointer (RFC 6901).
 pub(crate) fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -122,7 +123,7 @@ fn check_secret(field: &Field, value: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Checks an http or https URL. It must have a host, and neither a user name nor a password.
+/// Checks an http or https URL. The URL must have a host, and must not have a user name or password.
 pub(crate) fn check_url(text: &str) -> Result<(), &'static str> {
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
         return Err("a URL must not contain spaces, control characters or backslashes");
@@ -131,7 +132,7 @@ pub(crate) fn check_url(text: &str) -> Result<(), &'static str> {
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err("expected an http or https URL");
     }
-    // `https://@host` has an empty user name, which the parsed URL does not show.
+    // `https://@host` has an empty user name, which is missing from the parsed URL.
     let authority = text.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or(rest));
     if authority.is_empty() {
         return Err("expected a URL such as https://api.example.com");
@@ -142,7 +143,7 @@ pub(crate) fn check_url(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the `api_base`. Paths are appended to it as text, so it must not have a query or a fragment.
+/// Checks the `api_base`. Paths are appended to it as text, so the `api_base` must not have a query or a fragment.
 fn check_base(text: &str) -> Result<(), &'static str> {
     check_url(text)?;
     if text.contains(['?', '#']) {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::model::Manifest;
 
-/// The JSON Schema (2020-12) of `monstrum.yaml`.
+/// Returns the JSON Schema (2020-12) of `monstrum.yaml`.
 #[must_use]
 pub fn json_schema() -> Value {
     let mut schema = schemars::schema_for!(Manifest).to_value();
@@ -15,7 +15,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-/// The JSON Schema as text, as it is committed and as `monstrum plugin schema` prints it.
+/// Returns the text of the JSON Schema that is committed to the repository and that `monstrum plugin schema` prints.
 #[must_use]
 pub fn json_schema_text() -> String {
     let mut text = serde_json::to_string_pretty(&json_schema()).expect("a JSON value has a text");

@@ -1,8 +1,8 @@
-//! The plugin manifest: its types, its parser, and the small languages in it (origins, injection rules, JSON Schemas,
-//! field definitions, translations).
+//! The plugin manifest: its types, its parser, and the small languages that it contains (origins, injection rules, JSON
+//! Schemas, field definitions, translations).
 //!
-//! This crate is pure: it uses no files, no network and no clock. [`parse()`] validates the whole manifest, so that the
-//! rest of the host can rely on it.
+//! This crate is pure: it performs no file or network I/O and does not read the clock. [`parse()`] validates the whole
+//! manifest, so that the rest of the host can rely on it.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! Translations: flat files that map keys to translations of the manifest's own texts.
+//! Translations: flat JSON files that map keys to translations of the manifest's texts.
 
 use std::collections::BTreeMap;
 
 use crate::model::Manifest;
 
-/// Size of a translation file: as large as the manifest whose texts it translates.
+/// Maximum size of a translation file in bytes, equal to the maximum size of a manifest.
 const FILE_BYTES_MAX: usize = 256 * 1024;
-/// Languages of a plugin: more than products are usually translated into.
+/// Maximum number of languages of a plugin. Products are usually translated into fewer.
 const LOCALES_MAX: usize = 200;
-/// Languages that are read from a caller's list: browsers send fewer than ten.
+/// Maximum number of entries that are read from an Accept-Language header. Browsers send fewer than ten.
 const ACCEPTED_MAX: usize = 32;
 
 /// The translations of a plugin, by language tag.
@@ -17,7 +17,7 @@ pub struct Locales {
     files: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Why a translation file is rejected.
+/// The reason for rejecting a translation file.
 #[derive(Debug, thiserror::Error)]
 pub enum LocaleError {
     /// The name of the file is not a language tag.
@@ -49,7 +49,8 @@ impl Locales {
     /// Reads the files of a plugin's locales folder, given as JSON text by language tag.
     ///
     /// # Errors
-    /// The first file that is not a flat object of strings, is too large, or is not named after a language.
+    /// Returns an error for the first file that is not a flat object of strings, is too large, or is not named after a
+    /// language.
     pub fn load(files: BTreeMap<String, String>) -> Result<Locales, LocaleError> {
         if files.len() > LOCALES_MAX {
             return Err(LocaleError::TooMany(files.len()));
@@ -70,13 +71,13 @@ impl Locales {
         Ok(Locales { files: loaded })
     }
 
-    /// The available languages.
+    /// Returns the available languages.
     pub fn tags(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
 
-    /// The available language that fits an Accept-Language header (RFC 9110) best: the same tag, else a tag of the same
-    /// language. `None` if the manifest's own texts fit as well.
+    /// Returns the available language that best matches an Accept-Language header (RFC 9110): the same tag, otherwise a
+    /// tag of the same language. Returns `None` if the manifest's own texts match at least as well.
     #[must_use]
     pub fn best(&self, accept_language: &str) -> Option<&str> {
         for wanted in accepted_languages(accept_language) {
@@ -106,14 +107,14 @@ impl Locales {
         self.tags().find(|tag| primary(tag).eq_ignore_ascii_case(prefix))
     }
 
-    /// The text of `key` in language `tag`, or the manifest's `own` text if it is not translated.
+    /// Returns the text of `key` in language `tag`, or `own`, the manifest's text, if there is no translation.
     #[must_use]
     pub fn text<'a>(&'a self, tag: Option<&str>, key: &str, own: &'a str) -> &'a str {
         let translated = tag.and_then(|tag| self.files.get(tag)).and_then(|texts| texts.get(key));
         translated.map_or(own, String::as_str)
     }
 
-    /// Warnings about keys that do not belong to a text of the manifest.
+    /// Returns warnings about keys that do not name a text of the manifest.
     #[must_use]
     pub fn warnings(&self, manifest: &Manifest) -> Vec<String> {
         let mut found = Vec::new();
@@ -129,7 +130,7 @@ impl Locales {
     }
 }
 
-/// Whether `key` names a text of the manifest.
+/// Returns whether `key` names a text of the manifest.
 fn stands_for_a_text(manifest: &Manifest, key: &str) -> bool {
     let resource_type = &manifest.resource_type;
     if key == "description" {
@@ -148,8 +149,8 @@ fn stands_for_a_text(manifest: &Manifest, key: &str) -> bool {
     })
 }
 
-/// The languages of an Accept-Language header (RFC 9110), by descending quality and then in the caller's order. Entries
-/// with `q=0` and invalid language tags are left out.
+/// Returns the languages of an Accept-Language header (RFC 9110), sorted by descending quality. Languages of equal
+/// quality keep the caller's order. Entries with `q=0` and invalid language tags are omitted.
 #[must_use]
 pub fn accepted_languages(accept_language: &str) -> Vec<&str> {
     let ranges = accept_language.split(',').take(ACCEPTED_MAX).filter_map(range);
@@ -158,12 +159,13 @@ pub fn accepted_languages(accept_language: &str) -> Vec<&str> {
     wanted.into_iter().map(|(tag, _)| tag).collect()
 }
 
-/// The language of a tag without script and region.
+/// Returns the primary language subtag, without script and region.
 fn primary(tag: &str) -> &str {
     tag.split_once('-').map_or(tag, |(language, _)| language)
 }
 
-/// One entry of Accept-Language, with its quality in thousandths. `*` is ignored.
+/// Parses one entry of Accept-Language, with its quality in thousandths. Returns `None` for invalid entries and for
+/// `*`.
 fn range(entry: &str) -> Option<(&str, u16)> {
     let mut parts = entry.split(';').map(str::trim);
     let tag = parts.next().filter(|tag| is_language_tag(tag))?;
@@ -174,7 +176,7 @@ fn range(entry: &str) -> Option<(&str, u16)> {
     Some((tag, quality))
 }
 
-/// A qvalue such as `0.8`, in thousandths.
+/// Parses a qvalue such as `0.8` and returns it in thousandths.
 fn thousandths(text: &str) -> Option<u16> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -188,8 +190,8 @@ fn thousandths(text: &str) -> Option<u16> {
     }
 }
 
-/// Whether the text has the form of a language tag (BCP 47): parts of at most 8 letters and digits, separated by `-`,
-/// of which the first has letters only.
+/// Returns whether `text` has the form of a language tag (BCP 47): parts of at most 8 letters and digits, separated by
+/// `-`. The first part contains only letters.
 fn is_language_tag(text: &str) -> bool {
     let part = |part: &str| (1..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
     text.len() <= 64

@@ -1,4 +1,4 @@
-//! The types of `monstrum.yaml`. Serde checks the shape; `validate` checks the content.
+//! The types of `monstrum.yaml`. Serde checks the structure, and the module `validate` checks the content.
 
 use monstrum_types::{PluginName, ResourceTypeId, ToolName};
 use schemars::JsonSchema;
@@ -146,16 +146,16 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The credits in millionths. They are counted as integers, because sums of floats are not exact.
+    /// Returns the credits in millionths, as an integer, because sums of floats are not exact.
     #[must_use]
     pub fn credits_millionths(&self) -> i64 {
-        // A float that is too large becomes the largest integer.
+        // The cast saturates: a float that is too large becomes the largest integer.
         #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
         let millionths = (self.credits * 1e6).round() as i64;
         millionths.max(0)
     }
 
-    /// Whether the cost is zero.
+    /// Returns whether the cost is zero.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.tokens == 0 && self.credits_millionths() == 0

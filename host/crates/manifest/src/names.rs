@@ -1,7 +1,7 @@
-//! The names that a manifest claims for its plugin, read leniently from stored manifests.
+//! Reads the names that a stored manifest claims for its plugin, even from a manifest that is no longer valid.
 //!
-//! A stored manifest may violate newer rules. Its names still belong to its plugin, so that no other plugin can take
-//! them without approval.
+//! A stored manifest may violate rules that were added later. Its names still belong to its plugin, so that no other
+//! plugin can claim them without approval.
 
 use monstrum_types::{ResourceTypeId, ToolName};
 use serde::Deserialize;
@@ -21,7 +21,7 @@ pub struct ClaimedNames {
     pub tools: Vec<ToolName>,
 }
 
-// Only the names are read: all other fields may have any shape.
+// Reads only the names: all other fields may have any shape.
 #[derive(Deserialize)]
 struct Names {
     resource_type: NamedType,
@@ -39,7 +39,8 @@ struct NamedTool {
     name: ToolName,
 }
 
-/// The names in a manifest, which may be invalid otherwise; `None` if it does not name a resource type.
+/// Returns the names in a manifest, even if other parts of the manifest are invalid. Returns `None` if the manifest
+/// does not name a resource type.
 #[must_use]
 pub fn claimed_names(text: &str) -> Option<ClaimedNames> {
     let Names { resource_type: NamedType { id, tools } } = serde_json::from_value(STORED.value(text).ok()?).ok()?;

@@ -1,10 +1,10 @@
 //! Checks the nesting depth of YAML text before the parser runs. The parser takes time quadratic in the depth of flow
 //! collections, and applies its own limit only after it has scanned the whole text.
 //!
-//! The scanner finds tokens by the parser's rules. Counting brackets alone would count those in strings, comments and
-//! block scalars, and miss others that such text seems to close.
+//! The scanner finds tokens by the parser's rules. Merely counting brackets would include brackets in strings, comments
+//! and block scalars, and could miss real brackets because such text appears to close them.
 
-/// The place where a text exceeds the limit. Line and column count from 1.
+/// The position at which a text exceeds the limit. Line and column count from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep {
     pub(crate) line: usize,
@@ -45,7 +45,7 @@ impl Scanner<'_> {
         self.chars.get(self.at + ahead).copied()
     }
 
-    /// Whether the character `ahead` of the current one is a blank, a line break or the end.
+    /// Returns whether the character at offset `ahead` is a blank, a line break or the end of the text.
     fn is_blank_at(&self, ahead: usize) -> bool {
         self.peek(ahead).is_none_or(|c| c == ' ' || c == '\t' || is_break(c))
     }
@@ -83,7 +83,7 @@ impl Scanner<'_> {
         self.advance_while(|c| !is_break(c));
     }
 
-    /// Moves to the next token; returns false at the end.
+    /// Moves to the next token. Returns false at the end of the text.
     fn skip_to_token(&mut self) -> bool {
         while let Some(c) = self.peek(0) {
             match c {
@@ -152,7 +152,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Handles an indicator, which opens a block collection at `column` unless one is open there.
+    /// Handles an indicator. It opens a block collection at `column`, unless one is already open there.
     fn indicator(&mut self, column: usize) -> Result<(), TooDeep> {
         if self.flow == 0 {
             if self.indents.last().is_none_or(|indent| *indent < column) {
@@ -198,7 +198,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The smallest column at which a line may continue a scalar of the current block.
+    /// Returns the smallest column at which a line may continue a scalar of the current block.
     fn inner_column(&self) -> usize {
         self.indents.last().map_or(0, |indent| indent + 1)
     }
@@ -231,7 +231,7 @@ impl Scanner<'_> {
             if !self.peek(0).is_some_and(|c| c == ' ' || c == '\t' || is_break(c)) {
                 return;
             }
-            // A key is on one line: `advance` forgets it at a line break.
+            // A key cannot span lines: `advance` discards the key position at a line break.
             self.advance_while(|c| c == ' ' || c == '\t' || is_break(c));
             if !flow && self.column < inner {
                 return;
@@ -265,7 +265,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The indentation of the first non-blank line, or of a blank line before it if that is longer.
+    /// Returns the indentation of the first non-blank line, or of a preceding blank line if that is longer.
     fn detected_indent(&self) -> usize {
         let (mut widest, mut width) = (0, 0);
         for c in &self.chars[self.at..] {
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// The depth of a parsed value.
+    /// Returns the depth of a parsed value.
     fn parsed_depth(value: &serde_yaml::Value) -> usize {
         match value {
             serde_yaml::Value::Sequence(items) => 1 + items.iter().map(parsed_depth).max().unwrap_or(0),
@@ -330,7 +330,8 @@ mod tests {
         ) {
             if let Ok(value) = serde_yaml::from_str::<serde_yaml::Value>(&text) {
                 let depth = parsed_depth(&value);
-                // Two levels are not opened by a token: a list at the column of its key, and the mapping in `[a: b]`.
+                // Two kinds of levels are not opened by a token: a list at the same column as its key, and the mapping
+                // in `[a: b]`.
                 proptest::prop_assert!(check_nesting(&text, depth).is_ok(), "too deep for the scanner: {text:?}");
                 proptest::prop_assert!(depth < 3 || check_nesting(&text, depth / 2 - 1).is_err(), "missed: {text:?}");
             }

@@ -1,7 +1,7 @@
 //! Origin patterns: the servers that a plugin may connect to, and those that may receive a credential.
 //!
-//! Patterns are parsed strictly, because a lenient parser could send a credential to the wrong server: an origin has
-//! one spelling, and a wildcard stands for exactly one label under a registered domain.
+//! Patterns are parsed strictly, because a lenient parser could allow a credential to be sent to the wrong server: an
+//! origin has exactly one spelling, and a wildcard matches exactly one label under a registered domain.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ pub struct OriginPattern {
     path_prefix: String,
 }
 
-/// A text that is not an origin.
+/// The error for a text that is not an origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an origin: {why}")]
 pub struct InvalidOrigin {
@@ -35,8 +35,8 @@ pub struct InvalidOrigin {
 }
 
 impl OriginPattern {
-    /// The exact origin of `url`, without wildcard and path. `None` if the scheme is not http or https, or a pattern
-    /// cannot name the host.
+    /// Returns the exact origin of `url`, without a wildcard or a path. Returns `None` if the scheme is not http or
+    /// https, or if no pattern can name the host.
     #[must_use]
     pub fn of_url(url: &Url) -> Option<OriginPattern> {
         let host = host_of(url).ok()?;
@@ -49,7 +49,7 @@ impl OriginPattern {
         })
     }
 
-    /// Whether `url` matches this pattern.
+    /// Returns whether `url` matches this pattern.
     #[must_use]
     pub fn matches(&self, url: &Url) -> bool {
         let Ok(host) = host_of(url) else { return false };
@@ -59,32 +59,32 @@ impl OriginPattern {
             && (self.path_prefix.is_empty() || (self.takes_path(url.path()) && !climbs(url.path())))
     }
 
-    /// Whether all URLs that match `other` match this pattern too.
+    /// Returns whether all URLs that match `other` match this pattern too.
     #[must_use]
     pub fn covers(&self, other: &OriginPattern) -> bool {
         let host = if other.wildcard { self.wildcard && self.host == other.host } else { self.takes_host(&other.host) };
         host && self.scheme == other.scheme && self.port == other.port && self.takes_path(&other.path_prefix)
     }
 
-    /// `http` or `https`.
+    /// Returns the scheme, `http` or `https`.
     #[must_use]
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// Whether the pattern matches all names with exactly one more label than the host.
+    /// Returns whether the pattern has a wildcard, which matches all names with exactly one more label than the host.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.wildcard
     }
 
-    /// The host without `*.`, in the form of `Url::host_str`.
+    /// Returns the host without `*.`, in the same form as `Url::host_str`.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -105,7 +105,7 @@ impl OriginPattern {
     }
 }
 
-/// The host of an http or https URL in the canonical spelling of patterns.
+/// Returns the host of an http or https URL in the canonical spelling of patterns.
 fn host_of(url: &Url) -> Result<String, &'static str> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err("the scheme must be http or https");
@@ -121,11 +121,11 @@ fn host_of(url: &Url) -> Result<String, &'static str> {
     }
 }
 
-/// Whether `path` contains `..` after a server decodes its escapes. Such a path could leave a path prefix, so it
-/// matches no pattern with one.
+/// Returns whether `path` contains `..` after a server decodes its escapes. Such a path could leave a path prefix, so
+/// it does not match any pattern that has a path prefix.
 fn climbs(path: &str) -> bool {
-    // A server behind a proxy may see text that was decoded more than once. Paths with more levels of escapes are
-    // refused.
+    // A server behind a proxy may receive text that was decoded more than once. Paths with more levels of escapes are
+    // rejected.
     const DECODINGS_MAX: usize = 4;
     let mut bytes = path.as_bytes().to_vec();
     for _ in 0..DECODINGS_MAX {
@@ -208,7 +208,8 @@ fn parse(text: &str) -> Result<OriginPattern, &'static str> {
     Ok(OriginPattern { scheme: url.scheme().to_owned(), wildcard, host, port, path_prefix })
 }
 
-/// Whether `name` is a public suffix, under which anyone may register names. Unknown top-level names count as such.
+/// Returns whether `name` is a public suffix, under which anyone may register names. Unknown top-level domains count as
+/// public suffixes.
 fn is_public_suffix(name: &str) -> bool {
     psl::suffix_str(name).is_none_or(|suffix| suffix == name)
 }

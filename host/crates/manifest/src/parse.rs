@@ -8,22 +8,25 @@ use crate::schema::SchemaLimits;
 use crate::validate::validate;
 use crate::yaml::{self, Keys};
 
-/// Size of a manifest: some hundred tools with large schemas; the same limit as in packages.
+/// Maximum size of a manifest in bytes: enough for several hundred tools with large schemas. Packages have the same
+/// limit.
 pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
-/// Errors in one report. To locate each takes one pass through the text, about 30 ms for the largest manifest.
+/// Maximum number of errors in one report. Locating an error takes one pass through the text, about 30 ms for the
+/// largest manifest.
 const ERRORS_MAX: usize = 50;
 const MANIFEST: Document = Document { kind: "manifest", bytes_max: MANIFEST_BYTES_MAX, keys: Keys::WithoutFree };
 
 /// Parses and validates a manifest. `file` is its name in errors.
 ///
 /// # Errors
-/// The syntax error if the text is not YAML, otherwise all errors of shape and content.
+/// Returns the syntax error if the text is not YAML, otherwise all errors in the manifest's structure and content.
 pub fn parse(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
     parse_within(file, text, SchemaLimits::Current)
 }
 
-/// Parses a stored manifest, which an earlier release may have accepted. Unlike with [`parse()`], its schemas may
-/// exceed the current limits; [`InputSchema::exceeds`](crate::InputSchema::exceeds) lists what does.
+/// Parses a stored manifest, which an earlier release may have accepted. Unlike [`parse()`], this function accepts
+/// schemas that exceed the current limits; [`InputSchema::exceeds`](crate::InputSchema::exceeds) lists the exceeded
+/// limits.
 ///
 /// # Errors
 /// As for [`parse()`].
@@ -59,8 +62,8 @@ fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest
     Err(in_file(errors))
 }
 
-/// Whether an error of content may be a consequence of the replacement of `replaced`: it is in the same part of its
-/// section, or in a part that refers to others.
+/// Returns whether an error in the content may be caused by the replacement of `replaced`. This is the case for errors
+/// in the same part of the same section, and for errors in a part that refers to other parts.
 fn may_follow(field: &FieldPath, replaced: &FieldPath) -> bool {
     const REFERRING: [&str; 3] = ["auth_methods", "credential_check", "calls"];
     let of_section = |path: &FieldPath| path.0.first().cloned();

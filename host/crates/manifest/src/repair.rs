@@ -1,7 +1,7 @@
 //! Error recovery, so that an author sees all errors of a manifest at once.
 //!
 //! Serde stops at the first error. The invalid part is then removed or replaced by a valid one, and the whole value is
-//! read again. A repaired manifest is only used to find further errors.
+//! read again. A repaired manifest is used only to find further errors.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::document::{DocumentError, Misshapen, typed};
 use crate::error::{FieldPath, Segment};
 
-/// Re-reads of one document: about 5 ms each for the largest document, so at most a second in all. Most errors need one
-/// or two.
+/// Maximum number of re-reads of one document: at about 5 ms each for the largest document, at most one second in
+/// total. Most errors need one or two re-reads.
 const READS_MAX: usize = 200;
 
 /// The result of reading a document with error recovery.
@@ -48,14 +48,14 @@ pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value
 
 type Outcome<T> = Result<(T, Option<Misshapen>), Misshapen>;
 
-/// Repairs the error at `field`; returns the repaired value and the result of reading it.
+/// Repairs the error at `field`. Returns the repaired value and the result of reading it.
 fn repair<T: DeserializeOwned + Serialize>(
     value: &Value,
     field: &FieldPath,
     is_unknown: bool,
     reads: &mut usize,
 ) -> Option<(Value, Outcome<T>)> {
-    // Removal comes last: a removed required field is an error too, but serde reports it only after the other fields.
+    // Try removal last: removing a required field is also an error, but serde reports it only after the other fields.
     let replacements = if is_unknown { Vec::new() } else { replacements() };
     for replacement in replacements.into_iter().map(Some).chain([None]) {
         let mut repaired = value.clone();
@@ -78,7 +78,8 @@ fn repair<T: DeserializeOwned + Serialize>(
     None
 }
 
-/// Valid replacements for the parts of a manifest: a value of each kind, and a minimal mapping of each kind.
+/// Returns candidate replacements for an invalid part of a manifest: one value of each kind, and a minimal mapping of
+/// each kind.
 fn replacements() -> Vec<Value> {
     vec![
         json!("x"),
@@ -102,7 +103,7 @@ fn replacements() -> Vec<Value> {
     ]
 }
 
-/// Sets or removes the value at a path; returns whether the path exists.
+/// Sets or removes the value at a path. Returns false if the path does not exist.
 fn put(value: &mut Value, at: &[Segment], replacement: Option<Value>) -> bool {
     let Some((last, way)) = at.split_last() else { return false };
     let mut inner = value;

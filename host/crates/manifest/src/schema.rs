@@ -34,9 +34,9 @@ use unique::UniqueItems;
 use walk::{declares_in, parts};
 use weight::Weight;
 
-/// Validation errors in one report.
+/// Maximum number of validation errors in one report.
 const ERRORS_MAX: usize = 100;
-/// Steps to look up one parameter among the declared ones.
+/// The cost, in steps, of looking up one parameter among the declared ones.
 const PARAMETER_STEPS: u64 = 128;
 
 /// A tool's `input_schema`, ready to check parameters.
@@ -75,10 +75,10 @@ impl Declared {
 }
 
 impl InputSchema {
-    /// Compiles a schema. `effort` is the budget to check its defaults.
+    /// Compiles a schema. `effort` is the budget for checking its defaults.
     ///
     /// # Errors
-    /// A message for the author, if the schema is not a JSON Schema for objects, has an external or recursive
+    /// Returns a message for the author if the schema is not a JSON Schema for objects, has an external or recursive
     /// reference, has a pattern that cannot run in linear time, rejects one of its own defaults, or exceeds `limits`.
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits, effort: &Effort) -> Result<InputSchema, String> {
         match schema.get("type") {
@@ -105,10 +105,10 @@ impl InputSchema {
     }
 
     /// Checks parameters and fills in the defaults, also in nested objects, within the budget `effort`. The inner
-    /// result is the parameters, or at most 100 validation errors with JSON pointers into the parameters.
+    /// result is either the parameters or at most 100 validation errors with JSON pointers into the parameters.
     ///
     /// # Errors
-    /// The budget was spent before the check ended.
+    /// Fails if the budget is exhausted before the check ends.
     pub fn check(
         &self,
         params: Value,
@@ -132,27 +132,27 @@ impl InputSchema {
         }
     }
 
-    /// Whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects, also in
-    /// lists; parameter names with dots are found too.
+    /// Returns whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects,
+    /// also inside lists. Parameter names that contain dots are found too.
     #[must_use]
     pub fn declares(&self, dotted_path: &str) -> bool {
         declares_in(&self.root, &self.root, dotted_path)
     }
 
-    /// Whether parameters that the schema does not declare are accepted.
+    /// Returns whether the schema accepts parameters that it does not declare.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.closed.is_none()
     }
 
-    /// The exceeded limits, each as a sentence with its place; empty unless the schema was compiled with
-    /// [`SchemaLimits::Stored`].
+    /// Returns the exceeded limits, each as a sentence with its location. The list is empty unless the schema was
+    /// compiled with [`SchemaLimits::Stored`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {
         &self.compiled.exceeds
     }
 
-    /// The number of regular expressions in the schema.
+    /// Returns the number of regular expressions in the schema.
     pub(crate) fn patterns(&self) -> usize {
         self.compiled.pattern_count
     }
@@ -175,7 +175,7 @@ impl InputSchema {
         Ok(found)
     }
 
-    /// Checks the defaults. With an invalid default, calls without the parameter would fail.
+    /// Checks the defaults. If a default were invalid, calls without the parameter would fail.
     fn check_defaults(&self, effort: &Effort) -> Result<(), String> {
         let mut filled = Map::new();
         self.defaults.fill(&mut filled);
@@ -195,7 +195,7 @@ impl InputSchema {
     }
 }
 
-/// A tool's `output_schema`. A result that does not match is delivered nevertheless, with a flag.
+/// A tool's `output_schema`. A result that does not match is still returned, with a flag.
 #[derive(Debug)]
 pub struct OutputSchema(Compiled);
 
@@ -203,23 +203,23 @@ impl OutputSchema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// A message for the author, as for [`InputSchema::compile`].
+    /// Returns a message for the author, as for [`InputSchema::compile`].
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits) -> Result<OutputSchema, String> {
         let (compiled, _) = Compiled::of(&Value::Object(schema.clone()), limits)?;
         Ok(OutputSchema(compiled))
     }
 
-    /// Whether a result matches the schema, checked within the budget `effort`.
+    /// Returns whether a result matches the schema. The check runs within the budget `effort`.
     ///
     /// # Errors
-    /// The budget was spent before the check ended.
+    /// Fails if the budget is exhausted before the check ends.
     pub fn matches(&self, answer: &Value, effort: &Effort) -> Result<bool, Overrun> {
         let _paying = Paying::from(effort);
         let weight = Weight::of(answer, effort)?;
         self.0.is_valid(answer, &weight, effort)
     }
 
-    /// The exceeded limits, as for [`InputSchema::exceeds`].
+    /// Returns the exceeded limits, as for [`InputSchema::exceeds`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {
         &self.0.exceeds
@@ -234,7 +234,7 @@ impl OutputSchema {
 #[derive(Debug)]
 struct Compiled {
     validator: Validator,
-    /// An upper bound of the steps for each value.
+    /// An upper bound of the steps for each value in the input.
     steps: Steps,
     choices: u64,
     has_name_patterns: bool,
@@ -255,31 +255,31 @@ impl Compiled {
         Ok((Compiled { validator, steps, choices, has_name_patterns, pattern_count, exceeds }, patterns))
     }
 
-    /// Whether `value` is valid. Keywords spend from the current budget of this thread, which must be `effort`.
+    /// Returns whether `value` is valid. Keywords spend from the current budget of this thread, which must be `effort`.
     fn is_valid(&self, value: &Value, weight: &Weight, effort: &Effort) -> Result<bool, Overrun> {
         if self.has_long_name(weight) {
             return Ok(false);
         }
         effort.spend(self.steps.of(weight))?;
         let is_valid = self.validator.is_valid(value);
-        // After an overrun the remaining patterns were not matched, so the result does not count.
+        // After an overrun, the remaining patterns were not matched, so the result is discarded.
         effort.overrun().map_or(Ok(is_valid), Err)
     }
 
-    /// Whether a name is too long to be matched with patternProperties.
+    /// Returns whether a name is too long to be matched with patternProperties.
     fn has_long_name(&self, weight: &Weight) -> bool {
         self.has_name_patterns && weight.name_bytes_max as u64 > TEXT_CHARS_MAX
     }
 }
 
-/// Whether a name is too long to be matched with patterns.
+/// Returns whether a name is too long to be matched with patterns.
 fn is_too_long(name: &str) -> bool {
     name.len() as u64 > TEXT_CHARS_MAX
 }
 
 fn validator(root: &Value, patterns: &Arc<Patterns>) -> Result<Validator, String> {
     let patterns = patterns.clone();
-    // Formats are annotations, which is the default of the current draft.
+    // Formats are annotations, as they are by default in the current draft.
     jsonschema::options()
         .offline()
         .with_pattern_options(

@@ -1,7 +1,7 @@
 //! Validation of a manifest's content: names, references between its parts, limits.
 //!
-//! All errors are collected, so that an author can fix them at once. Each names its field, and the parser finds the
-//! line.
+//! Validation collects all errors, so that an author can fix them in one pass. Each error names its field, and the
+//! parser finds the line.
 
 mod auth;
 pub(crate) mod contract;
@@ -18,21 +18,24 @@ pub(crate) const RESERVED_NAMES: [&str; 12] =
     ["ssh", "mcp", "bot", "web", "web3", "sandbox", "agent", "workflow", "schedule", "event", "platform", "monstrum"];
 /// Reserved prefixes of tool names.
 pub(crate) const RESERVED_TOOL_PREFIXES: [&str; 7] = ["sandbox_", "bot_", "mcp_", "ssh_", "web_", "web3_", "platform_"];
-/// Tools of one plugin: the largest APIs have several hundred operations, and a model cannot choose among more.
+/// Maximum number of tools in one plugin. The largest APIs have several hundred operations, and a model cannot choose
+/// among more.
 pub(crate) const TOOLS_MAX: usize = 1_000;
-/// Scope dimensions of one type: each call checks them all, and an operator sets each by hand.
+/// Maximum number of scope dimensions of one type. Each call checks all dimensions, and an operator configures each by
+/// hand.
 pub(crate) const DIMENSIONS_MAX: usize = 100;
-/// Fields of one schema, which a person fills in as a form.
+/// Maximum number of fields in one schema. A person fills in these fields as a form.
 pub(crate) const FIELDS_MAX: usize = 100;
-/// Entries of any other list (tags, egress, audience, calls, `param_paths`, …), which calls search linearly.
+/// Maximum number of entries in any other list (tags, egress, audience, calls, `param_paths`, …). Calls search these
+/// lists linearly.
 pub(crate) const ENTRIES_MAX: usize = 64;
-/// Values of an enum field, from which a person picks one.
+/// Maximum number of values of an enum field, from which a person picks one.
 pub(crate) const ENUM_VALUES_MAX: usize = 1_000;
-/// Regular expressions in all schemas of a manifest: each takes time to compile, and memory.
+/// Maximum number of regular expressions in all schemas of a manifest. Each takes compile time and memory.
 pub(crate) const PATTERNS_MAX: usize = 500;
-/// Redirects that a manifest may request: half of the limit of common browsers and HTTP clients.
+/// Maximum number of redirects that a manifest may request: half the limit of common browsers and HTTP clients.
 pub(crate) const REDIRECTS_MAX: u8 = 10;
-/// Characters of a name, glob or path: far more than readable ones have.
+/// Maximum length of a name, glob or path in characters, far longer than readable ones.
 pub(crate) const NAME_CHARS_MAX: usize = 256;
 
 /// The collected errors, each with its field.
@@ -44,14 +47,14 @@ impl ContentErrors {
         self.0.push((field, message.into()));
     }
 
-    /// Adds an error if a list is too long.
+    /// Adds an error if a list has more than `entries_max` entries.
     fn cap<T>(&mut self, field: FieldPath, list: &[T], entries_max: usize) {
         if list.len() > entries_max {
             self.add(field, format!("at most {entries_max} entries are allowed, found {}", list.len()));
         }
     }
 
-    /// Adds an error for each entry that occurs earlier in the list.
+    /// Adds an error for each entry that repeats an earlier one.
     fn unique<'a>(&mut self, entries: impl Iterator<Item = (FieldPath, &'a str)>) {
         let mut seen = HashSet::new();
         for (field, entry) in entries {
@@ -91,7 +94,7 @@ pub(crate) fn validate(manifest: &Manifest, limits: SchemaLimits) -> Vec<(FieldP
     }
     errors.cap(root.key("tags"), &manifest.tags, ENTRIES_MAX);
     for (name, link) in [("homepage", &manifest.homepage), ("repository", &manifest.repository)] {
-        // User interfaces show these as links, so a script URL must be rejected.
+        // User interfaces show these values as links, so a script URL must be rejected.
         if let Some(Err(why)) = link.as_deref().map(check_url) {
             errors.add(root.key(name), why);
         }

@@ -1,12 +1,12 @@
-//! Warnings about manifests that load but probably contain a mistake.
+//! Warnings about valid manifests that probably contain a mistake.
 
 use monstrum_types::Effort;
 
 use crate::model::{Manifest, ScopeDimension, Tool, ToolDiscovery};
 use crate::schema::{InputSchema, MANIFEST_STEPS_MAX, SchemaLimits};
 
-/// The warnings about a valid manifest. `matches_glob(value, pattern)` is the host's glob matcher, which is in a crate
-/// that depends on this one.
+/// Returns the warnings about a valid manifest. `matches_glob(value, pattern)` is the host's glob matcher, passed as a
+/// parameter because its crate depends on this one.
 #[must_use]
 pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let resource_type = &manifest.resource_type;
@@ -14,7 +14,7 @@ pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) 
     if resource_type.tool_discovery == ToolDiscovery::Static && resource_type.tools.is_empty() {
         found.push("the type has no tools, and its tool_discovery is static: no bot can use it".to_owned());
     }
-    // A schema that does not compile declares nothing; the parser rejects such manifests.
+    // A schema that does not compile declares no parameters; the parser rejects such manifests.
     let effort = Effort::of(MANIFEST_STEPS_MAX);
     let compile = |tool: &Tool| InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort).ok();
     let schemas: Vec<Option<InputSchema>> = resource_type.tools.iter().map(compile).collect();

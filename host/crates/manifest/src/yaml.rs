@@ -12,19 +12,19 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::{FieldPath, Segment, cut};
 
-/// Keys and values in a manifest after its aliases are expanded: more than the largest file has without aliases, in
-/// little memory.
+/// Maximum number of keys and values in a manifest after its aliases are expanded: more than the largest file has
+/// without aliases, but few enough to need little memory.
 const VALUES_MAX: usize = 200_000;
-/// Bytes of text after aliases are expanded: four times the largest file, so that aliases can repeat a text but not
-/// multiply it.
+/// Maximum size of the text in bytes after aliases are expanded: four times the largest file, so that aliases can
+/// repeat a text but not multiply its size.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Keys whose values keep their `x-` keys, because they are JSON Schemas or free values.
+/// Keys whose values keep their own keys that start with `x-`, because they are JSON Schemas or arbitrary values.
 const KEPT_WHOLE: [&str; 3] = ["input_schema", "output_schema", "default"];
 
-/// Line and column, from 1.
+/// A line and a column, both counted from 1.
 pub(crate) type Position = (usize, usize);
 
-/// Why a text cannot be read.
+/// The reason why a text cannot be read.
 #[derive(Debug)]
 pub(crate) struct YamlError {
     pub(crate) position: Option<Position>,
@@ -32,7 +32,7 @@ pub(crate) struct YamlError {
     pub(crate) message: String,
 }
 
-/// The keys of a document that are read.
+/// Which keys of a document are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     All,
@@ -40,7 +40,7 @@ pub(crate) enum Keys {
     WithoutFree,
 }
 
-/// Reads a text as one JSON value.
+/// Reads a YAML text as one JSON value.
 pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, YamlError> {
     let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, error: RefCell::new(None) };
     let reader = Reader { reading: &reading, trail: Trail::Root, depth: 0, whole: keys == Keys::All };
@@ -53,22 +53,22 @@ pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, Ya
     })
 }
 
-/// The parser's message without the position, which is reported separately.
+/// Returns the parser's message without the position, which is reported separately.
 fn syntax_message(error: &serde_yaml::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
     format!("not valid YAML: {}", cut(what, 200))
 }
 
-/// The position of the value at `path`, or of its key. For a missing value, the position of its nearest existing
-/// parent.
+/// Returns the position of the value at `path`, or of its key if `at_key` is set. For a missing value, returns the
+/// position of its nearest existing parent.
 pub(crate) fn locate(text: &str, path: &FieldPath, at_key: bool) -> Option<Position> {
     let probe = Probe { path: &path.0, at_key };
     let error = probe.deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
     error.location().map(|location| (location.line(), location.column()))
 }
 
-/// The state of one reading: its budget, and the error that ended it.
+/// The state of one read operation: its budget, and the error that ended it.
 struct Reading {
     values: Cell<usize>,
     bytes: Cell<usize>,
@@ -97,7 +97,7 @@ impl Reading {
     }
 }
 
-/// The path to the current node, kept on the stack.
+/// The path to the current node, stored on the stack.
 #[derive(Clone, Copy)]
 enum Trail<'t> {
     Root,
@@ -120,7 +120,7 @@ struct Reader<'r> {
     reading: &'r Reading,
     trail: Trail<'r>,
     depth: usize,
-    /// Inside a value that keeps its `x-` keys.
+    /// Whether the reader is inside a value that keeps its `x-` keys.
     whole: bool,
 }
 
@@ -229,7 +229,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// Reads a key. Errors are raised inside the key, so that the parser reports the key's position.
+/// Reads a key. Errors are raised while the key is read, so that the parser reports the key's position.
 struct KeyReader<'r, 's> {
     reader: &'s Reader<'r>,
     seen: &'s HashSet<String>,
@@ -293,7 +293,7 @@ impl<'de> Visitor<'de> for KeyReader<'_, '_> {
     }
 }
 
-/// Follows a path and fails at its end. The position of that error is the result; success would lose it.
+/// Follows a path and fails at its end. The error carries the position; a successful read would not report one.
 struct Probe<'p> {
     path: &'p [Segment],
     at_key: bool,

@@ -1,4 +1,4 @@
-//! Properties of the parser: it never panics, rejects unknown fields, and names the place of each error.
+//! Properties of the parser: it never panics, rejects unknown fields, and reports the position of each error.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ const HOSTILE: &str = include_str!("corpus/hostile.jsonl");
 /// A path into a manifest: keys and indices.
 type Path = Vec<String>;
 
-/// The valid manifest as JSON data. JSON is YAML, so tests can change the data and parse its text.
+/// Returns the valid manifest as JSON. JSON is a subset of YAML, so tests can change the value and parse its text.
 fn full() -> Value {
     serde_json::to_value(parse("full.yaml", FULL).unwrap()).unwrap()
 }
@@ -58,7 +58,7 @@ fn check_errors(errors: &ManifestErrors, text: &str) {
     }
 }
 
-/// Checks that an accepted manifest is unchanged when it is written and read again.
+/// Checks that an accepted manifest does not change when it is serialized and parsed again.
 fn check_accepted(manifest: &Manifest) {
     let text = serde_json::to_string(manifest).unwrap();
     assert_eq!(parse("m", &text).as_ref(), Ok(manifest));
@@ -85,7 +85,7 @@ fn the_hostile_corpus_is_refused_with_a_place() {
     }
 }
 
-/// Whether unknown keys are rejected at a path. JSON Schemas and default values are open.
+/// Returns whether unknown keys are rejected at a path. JSON Schemas and default values accept unknown keys.
 fn is_closed(path: &Path) -> bool {
     !path.iter().any(|step| matches!(step.as_str(), "input_schema" | "output_schema" | "default"))
 }
@@ -105,7 +105,7 @@ fn unknown_fields_are_refused_everywhere() {
             let errors = parse("m", &text).expect_err(&format!("{unknown:?} at {path:?}"));
             check_errors(&errors, &text);
             let error = &errors.0[0];
-            // Inside an injection rule the error names the rule as a whole.
+            // Inside an injection rule, the error names the whole rule.
             let named =
                 path.iter().map(String::as_str).filter(|step| step.parse::<usize>().is_err() && *step != "basic");
             let known: Vec<&str> = named.collect();

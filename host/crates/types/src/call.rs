@@ -13,16 +13,16 @@ macro_rules! words {
         pub enum $name { $($(#[$variant_doc])* #[serde(rename = $word)] $variant),+ }
 
         impl $name {
-            /// Every value, in the order of the documentation.
+            /// All values, in the order of the documentation.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
-            /// The word for this value in the API, in the audit and for plugins.
+            /// Returns the name of this value in the API, in the audit and for plugins.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
 
-            /// The value with this word.
+            /// Returns the value with this name.
             #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some($name::$variant),)+ _ => None }
@@ -103,19 +103,19 @@ pub struct InputError {
     pub message: String,
 }
 
-/// A failed tool call that was made by a plugin.
+/// A failed tool call that a plugin made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToolFailure {
     /// The text that the LLM reads.
     pub message: String,
     /// How the call ended.
     pub status: Status,
-    /// Why.
+    /// The reason.
     pub code: Code,
 }
 
 impl ToolFailure {
-    /// A call that was not made, or failed.
+    /// Creates the failure of a call that did not run, or that ran and failed.
     #[must_use]
     pub fn error(code: Code, message: impl Into<String>) -> Self {
         ToolFailure { message: message.into(), status: Status::Error, code }
@@ -125,24 +125,24 @@ impl ToolFailure {
 /// The outcome of a call, before the request id and the duration are added.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CallOutcome {
-    /// How it ended.
+    /// How the call ended.
     pub status: Status,
-    /// Why, on anything but success.
+    /// The reason, unless the call succeeded.
     pub code: Option<Code>,
-    /// The text that the LLM reads, on anything but success.
+    /// The text that the LLM reads, unless the call succeeded.
     pub message: Option<String>,
-    /// The result of the tool on success; details on failures that have them.
+    /// The result of the tool on success; on failure, details if available.
     pub data: Option<JsonText>,
     /// The rule that denied the call, for the audit and for administrators.
     pub rule: Option<String>,
-    /// The data does not match the tool's `output_schema`; it is delivered nevertheless.
+    /// Whether the data does not match the tool's `output_schema`. The data is returned nevertheless.
     pub output_mismatch: bool,
-    /// When to try again, if the call met a limit that lifts with time.
+    /// The time after which to retry, if the call reached a limit that resets with time.
     pub retry_after: Option<Duration>,
 }
 
 impl CallOutcome {
-    /// A success with its data.
+    /// Creates a successful outcome with `data`.
     #[must_use]
     pub fn success(data: JsonText) -> Self {
         CallOutcome {
@@ -156,7 +156,7 @@ impl CallOutcome {
         }
     }
 
-    /// Anything but a success.
+    /// Creates the outcome of a call that did not succeed.
     #[must_use]
     pub fn failure(status: Status, code: Code, message: impl Into<String>) -> Self {
         CallOutcome {
@@ -170,27 +170,27 @@ impl CallOutcome {
         }
     }
 
-    /// A call that was allowed but failed.
+    /// Creates the outcome of a call that was allowed but failed.
     #[must_use]
     pub fn error(code: Code, message: impl Into<String>) -> Self {
         CallOutcome::failure(Status::Error, code, message)
     }
 
-    /// This outcome with `data`.
+    /// Adds `data` to this outcome.
     #[must_use]
     pub fn with_data(mut self, data: JsonText) -> Self {
         self.data = Some(data);
         self
     }
 
-    /// The outcome with the time after which to try again.
+    /// Adds the time after which to retry.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
     }
 
-    /// This outcome with the rule that caused it.
+    /// Adds the rule that caused this outcome.
     #[must_use]
     pub fn by_rule(mut self, rule: impl Into<String>) -> Self {
         self.rule = Some(rule.into());

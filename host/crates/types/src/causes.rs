@@ -1,8 +1,8 @@
-//! Errors with all their causes as one text, for logs.
+//! Formats an error with all its causes as one text, for logs.
 
 use std::error::Error;
 
-/// An error and its causes in one line. A cause that the text already contains is not repeated.
+/// Returns an error and its causes in one line. A cause that the text already contains is not repeated.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

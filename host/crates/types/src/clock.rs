@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct UtcMillis(pub i64);
 
 impl UtcMillis {
-    /// The time `ms` milliseconds later.
+    /// Returns the time `ms` milliseconds later.
     #[must_use]
     pub fn plus_ms(self, ms: i64) -> Self {
         UtcMillis(self.0.saturating_add(ms))
@@ -62,7 +62,7 @@ impl From<UtcMillis> for String {
 
 /// The source of the current time.
 pub trait Clock: Send + Sync + 'static {
-    /// The current time.
+    /// Returns the current time.
     fn now(&self) -> UtcMillis;
 }
 
@@ -78,12 +78,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests, which moves only when it is told to.
+/// A clock for tests, which advances only when a test advances it.
 #[derive(Debug, Default)]
 pub struct FixedClock(AtomicI64);
 
 impl FixedClock {
-    /// A clock set to `now`.
+    /// Creates a clock set to `now`.
     #[must_use]
     pub fn new(now: UtcMillis) -> Self {
         FixedClock(AtomicI64::new(now.0))

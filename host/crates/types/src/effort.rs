@@ -1,9 +1,9 @@
 //! The work budget of one check.
 //!
 //! Plugins and tenants write patterns and schemas, and callers send the values to match. The work of a check is
-//! therefore bounded in advance: it spends steps from a budget that the host sets. A step takes about a nanosecond in
-//! an optimised build. The crates that do the work state a bound for each piece; they know nothing of threads,
-//! deadlines or tasks.
+//! therefore bounded in advance: the check spends steps from a budget that the host sets. A step takes about a
+//! nanosecond in an optimised build. The crates that do the work compute an upper bound for each piece of work; they do
+//! not depend on threads, deadlines or tasks.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The remaining steps of a check, and what may end it earlier.
+/// The remaining steps of a check, and an optional signal that ends the check earlier.
 ///
-/// Clones share one budget. An effort is used by one thread only.
+/// Clones share one budget. An `Effort` belongs to a single thread.
 #[derive(Clone, Debug)]
 pub struct Effort(Rc<Budget>);
 
@@ -24,17 +24,17 @@ struct Budget {
     overrun: Cell<Option<Overrun>>,
 }
 
-/// Ends a check from outside: at a deadline, or when its caller no longer waits.
+/// A signal that ends a check from outside: at a deadline, or when the caller no longer waits.
 #[derive(Clone, Debug)]
 pub struct Halt {
     deadline: Instant,
     cancelled: Arc<AtomicBool>,
 }
 
-/// Why a check ended without a result.
+/// The reason why a check ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overrun {
-    /// The budget is spent.
+    /// The budget is exhausted.
     #[error("the check needs more work than it may take")]
     Steps,
     /// The deadline has passed.
@@ -46,7 +46,7 @@ pub enum Overrun {
 }
 
 impl Halt {
-    /// Ends the check at `deadline`, or earlier by [`Halt::cancel`].
+    /// Creates a signal that ends the check at `deadline`, or earlier through [`Halt::cancel`].
     #[must_use]
     pub fn at(deadline: Instant) -> Halt {
         Halt { deadline, cancelled: Arc::default() }
@@ -69,13 +69,13 @@ impl Halt {
 }
 
 impl Effort {
-    /// A budget of `steps` without a deadline.
+    /// Creates a budget of `steps` without a deadline.
     #[must_use]
     pub fn of(steps: u64) -> Effort {
         Effort::new(steps, None)
     }
 
-    /// A budget of `steps` that `halt` may end early.
+    /// Creates a budget of `steps` that `halt` may end early.
     #[must_use]
     pub fn until(steps: u64, halt: Halt) -> Effort {
         Effort::new(steps, Some(halt))
@@ -85,11 +85,11 @@ impl Effort {
         Effort(Rc::new(Budget { left: Cell::new(steps), halt, overrun: Cell::new(None) }))
     }
 
-    /// Spends steps for the next piece of work, before it is done.
+    /// Spends steps for the next piece of work. Call this function before doing the work.
     ///
     /// # Errors
-    /// The budget does not have that many steps, or the check was ended from outside. All later calls fail for the same
-    /// reason.
+    /// Fails if the budget does not have that many steps, or if the check was ended from outside. All later calls fail
+    /// for the same reason.
     pub fn spend(&self, steps: u64) -> Result<(), Overrun> {
         let Budget { left, halt, overrun } = &*self.0;
         if let Some(reason) = overrun.get() {
@@ -106,7 +106,7 @@ impl Effort {
         reason.map_or(Ok(()), Err)
     }
 
-    /// Why the check ended without a result, if it did.
+    /// Returns the reason why the check ended without a result, if it did.
     #[must_use]
     pub fn overrun(&self) -> Option<Overrun> {
         self.0.overrun.get()

@@ -1,26 +1,27 @@
-//! Outbound HTTP as a plugin requests it, and failed host calls.
+//! Outbound HTTP requests of a plugin, and failed host calls.
 
 use crate::call::words;
 use serde::{Deserialize, Serialize};
 
-/// The largest request body of a plugin: enough for any JSON and for small files.
+/// Maximum size of a plugin's request body in bytes: enough for any JSON and for small files.
 pub const REQUEST_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// The most headers that a plugin may set: the limit of common servers.
+/// Maximum number of headers that a plugin may set, equal to the limit of common servers.
 pub const REQUEST_HEADERS_MAX: usize = 100;
 
-/// The total length of the plugin's header names and values: the limit of common servers.
+/// Maximum total length of the plugin's header names and values in bytes, equal to the limit of common servers.
 pub const REQUEST_HEADER_BYTES_MAX: usize = 32 * 1024;
 
-/// The longest URL, with its query and before a credential is added: the limit of common servers.
+/// Maximum length of a URL in bytes, including its query, before a credential is added. The limit is that of common
+/// servers.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
 
-/// A request of a plugin, not yet checked.
+/// A plugin's request that has not been checked yet.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HttpRequest {
     /// GET, POST, PUT, PATCH, DELETE or HEAD.
     pub method: String,
-    /// Absolute, or a path that is appended to the resource's `api_base`.
+    /// An absolute URL, or a path that is appended to the resource's `api_base`.
     pub url: String,
     /// Query parameters, not yet encoded.
     pub query: Vec<(String, String)>,
@@ -28,7 +29,7 @@ pub struct HttpRequest {
     pub headers: Vec<(String, String)>,
     /// The body, at most 10 MiB.
     pub body: Option<Vec<u8>>,
-    /// The time limit; the remaining time of the call is an upper bound.
+    /// The time limit in milliseconds. The remaining time of the call is an upper bound.
     pub timeout_ms: Option<u32>,
     /// Whether to inject the resource's credential, if its audience allows that.
     pub authenticate: bool,
@@ -46,31 +47,31 @@ pub struct HttpResponse {
 }
 
 words!(
-    /// Why a host call failed. More values may be added: treat one you do not know as internal.
+    /// The reason why a host call failed. Later versions may add values: treat unknown values as `internal`.
     FailureCode {
-        /// Policy forbids it.
+        /// The policy forbids the request.
         Denied = "denied",
         /// The resource has no usable credential.
         Unauthenticated = "unauthenticated",
         /// The request itself is malformed.
         Invalid = "invalid",
-        /// The name could not be resolved.
+        /// The host name could not be resolved.
         Dns = "dns",
-        /// No connection could be made.
+        /// The connection could not be established.
         Connect = "connect",
-        /// TLS failed.
+        /// A TLS error occurred.
         Tls = "tls",
-        /// It took too long.
+        /// The request timed out.
         Timeout = "timeout",
-        /// The response is over the limit.
+        /// The response exceeds the size limit.
         TooLarge = "too_large",
         /// A limit on host calls was reached.
         Limit = "limit",
-        /// The host cannot serve this now.
+        /// The host is temporarily unable to serve the request.
         Unavailable = "unavailable",
         /// The server violated the protocol.
         Protocol = "protocol",
-        /// The host has an internal error.
+        /// An internal error occurred in the host.
         Internal = "internal",
     }
 );
@@ -79,24 +80,24 @@ words!(
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// Why.
+    /// The reason.
     pub code: FailureCode,
     /// A description that is safe to show to the plugin.
     pub message: String,
     /// Whether the request may have reached the server.
     pub sent: bool,
-    /// How long the server asked to wait.
+    /// The waiting time in milliseconds that the server requested.
     pub retry_after_ms: Option<u32>,
 }
 
 impl Failure {
-    /// A failure of a request that was not sent.
+    /// Creates a failure of a request that was not sent.
     #[must_use]
     pub fn unsent(code: FailureCode, message: impl Into<String>) -> Self {
         Failure { code, message: message.into(), sent: false, retry_after_ms: None }
     }
 
-    /// A failure of a request that may have reached the server.
+    /// Creates a failure of a request that may have reached the server.
     #[must_use]
     pub fn sent(code: FailureCode, message: impl Into<String>) -> Self {
         Failure { code, message: message.into(), sent: true, retry_after_ms: None }

@@ -1,4 +1,4 @@
-//! Ids and names. Each is a type of its own, so that they cannot be confused.
+//! Ids and names. Each kind has its own type, so that the kinds cannot be confused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid {kind}: expected {expected}")]
 pub struct InvalidId {
-    /// The expected kind, such as `bot id`.
+    /// The expected kind of id or name, such as `bot id`.
     pub kind: &'static str,
     /// The rejected text, cut to 64 characters.
     pub text: String,
-    /// The accepted form.
+    /// A description of the accepted format.
     pub expected: &'static str,
 }
 
@@ -33,7 +33,7 @@ macro_rules! uuid_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// A new id: a UUIDv7, so that ids sort by creation time.
+            /// Creates a new id: a UUIDv7, so that ids sort by creation time.
             #[must_use]
             #[expect(clippy::new_without_default, reason = "a default id would be a different one each time")]
             pub fn new() -> Self {
@@ -51,7 +51,7 @@ macro_rules! uuid_id {
             type Err = InvalidId;
 
             fn from_str(text: &str) -> Result<Self, InvalidId> {
-                // Only the canonical spelling is accepted, so that an id has one text form.
+                // Only the canonical spelling is accepted, so that each id has exactly one text form.
                 match Uuid::try_parse(text) {
                     Ok(uuid) if uuid.hyphenated().to_string() == text => Ok($name(uuid)),
                     _ => Err(InvalidId::new($kind, text, "a UUID in lower case with hyphens")),
@@ -79,7 +79,7 @@ macro_rules! name_id {
         pub struct $name(String);
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0

@@ -1,5 +1,5 @@
-//! JSON that is passed on without being parsed into values. A result can have a megabyte, and the code between the
-//! plugin and the caller only needs to know that it is valid.
+//! JSON that the host forwards without parsing it into values. A result can have a megabyte, and the code between the
+//! plugin and the caller only needs to know that the result is valid JSON.
 
 use std::fmt;
 
@@ -13,23 +13,23 @@ use serde_json::{Map, Value};
 pub struct JsonText(Box<RawValue>);
 
 impl JsonText {
-    /// Checks `text`, at most 128 levels deep.
+    /// Validates `text`, which may be at most 128 levels deep.
     ///
     /// # Errors
-    /// The place and cause of the first syntax error.
+    /// Returns the position and cause of the first syntax error.
     pub fn parse(text: String) -> Result<Self, serde_json::Error> {
-        // A check of the syntax alone would accept text that many parsers reject, such as half a surrogate pair.
+        // Checking only the syntax would accept text that many parsers reject, such as half a surrogate pair.
         serde_json::from_str::<Checked>(&text)?;
         RawValue::from_string(text).map(JsonText)
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
 
-    /// The parsed value.
+    /// Returns the parsed value.
     #[must_use]
     pub fn value(&self) -> Value {
         serde_json::from_str(self.as_str()).expect("the text has been checked")
@@ -50,7 +50,7 @@ impl From<&Map<String, Value>> for JsonText {
     }
 }
 
-/// Two texts are equal if their parsed values are.
+/// Two texts are equal if their parsed values are equal.
 impl PartialEq for JsonText {
     fn eq(&self, other: &Self) -> bool {
         self.value() == other.value()

@@ -1,7 +1,7 @@
-//! The types that all parts of Monstrum share: ids, the outcome of a call, HTTP as a plugin sees it, secrets and the
+//! The types that all parts of Monstrum share: ids, the outcome of a call, HTTP requests of plugins, secrets and the
 //! clock.
 //!
-//! This crate does no I/O and depends on no database, web framework or WebAssembly engine.
+//! This crate performs no I/O and does not depend on a database, web framework or WebAssembly engine.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -1,17 +1,17 @@
-//! The sandbox of a conversation, as a plugin uses it.
+//! The sandbox of a conversation, as plugins see it.
 
 /// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SandboxOutput {
-    /// The newest part of the standard output, at most 1 MiB.
+    /// The last part of the standard output, at most 1 MiB.
     pub stdout: String,
-    /// The newest part of the standard error, at most 1 MiB.
+    /// The last part of the standard error, at most 1 MiB.
     pub stderr: String,
-    /// The exit code as a shell reports it.
+    /// The exit code, as a shell reports it.
     pub exit_code: i32,
-    /// exited, signalled, `timed_out`, `out_of_memory`, cancelled or lost.
+    /// One of `exited`, `signalled`, `timed_out`, `out_of_memory`, `cancelled` or `lost`.
     pub termination: String,
-    /// Whether older output is missing.
+    /// Whether earlier output was discarded.
     pub is_truncated: bool,
 }
 

@@ -2,8 +2,8 @@
 
 use zeroize::Zeroizing;
 
-/// Text that must never be shown: it implements neither `Debug` nor `Display` nor `Serialize`, and its memory is wiped
-/// on drop. Code reads the value by [`Secret::expose`] only, so that every use is easy to find.
+/// Text that must never be shown. The type implements neither `Debug` nor `Display` nor `Serialize`, and its memory is
+/// wiped on drop. [`Secret::expose`] is the only way to read the value, so that every use is easy to find.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
@@ -14,7 +14,7 @@ impl Secret {
         Secret(Zeroizing::new(value))
     }
 
-    /// The value itself. Use it only to inject, encrypt or search for the secret.
+    /// Returns the value. Use it only to inject, encrypt or search for the secret.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

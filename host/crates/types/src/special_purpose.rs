@@ -1,21 +1,22 @@
 //! Public and special-purpose IP addresses.
 //!
-//! The table is IANA's special-purpose registry, with the ranges that embed an IPv4 address. It is code rather than
-//! configuration, so that a deployment cannot weaken it. Plugin egress and sandbox networks share it.
+//! The table is IANA's registry of special-purpose addresses, including the ranges that embed an IPv4 address. The
+//! table is code rather than configuration, so that a deployment cannot weaken it. Plugin egress and sandbox networks
+//! share the table.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// IPv6 unicast that is assigned for global use (RFC 4291, section 2.4, as IANA allocates it).
+/// The IPv6 unicast range assigned for global use (RFC 4291, section 2.4, as allocated by IANA).
 pub const GLOBAL_UNICAST: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// A range of the registry.
+/// An IPv4 range of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpecialV4 {
     /// The range.
     pub net: Ipv4Net,
-    /// The range is a public exception inside a larger range.
+    /// Whether the range is a public exception inside a larger range.
     pub globally_reachable: bool,
 }
 
@@ -31,7 +32,8 @@ const fn v6(a: u16, b: u16, c: u16, d: u16, f: u16, length: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, 0, f, 0, 0), length)
 }
 
-/// The most specific range that contains an address decides.
+/// The special-purpose IPv4 ranges. The most specific range that contains an address determines whether the address is
+/// public.
 pub const SPECIAL_V4: &[SpecialV4] = &[
     v4(0, 0, 0, 0, 8),                 // this network, RFC 791
     v4(10, 0, 0, 0, 8),                // private use, RFC 1918
@@ -56,7 +58,7 @@ pub const SPECIAL_V4: &[SpecialV4] = &[
     v4(255, 255, 255, 255, 32),        // limited broadcast, RFC 919
 ];
 
-/// No address in these ranges is public.
+/// The special-purpose IPv6 ranges. No address in these ranges is public.
 pub const SPECIAL_V6: &[Ipv6Net] = &[
     v6(0, 0, 0, 0, 0, 128),                        // unspecified, RFC 4291
     Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128), // loopback, RFC 4291
@@ -81,7 +83,7 @@ pub const SPECIAL_V6: &[Ipv6Net] = &[
     v6(0xff00, 0, 0, 0, 0, 8),                     // multicast, RFC 4291
 ];
 
-/// Whether an address belongs to the public internet.
+/// Returns whether an address belongs to the public internet.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address {

@@ -27,7 +27,7 @@ pub enum SandboxNetwork {
     /// Only the sandbox itself.
     #[default]
     None,
-    /// The sandbox itself and public addresses; never an address of the host or a special-purpose address.
+    /// The sandbox itself and public addresses, but never an address of the host or a special-purpose address.
     Full,
 }
 

@@ -1,8 +1,9 @@
-//! Search for a run of path components in a path, in one pass.
+//! Searches a path for a run of path components, in one pass.
 //!
-//! This is Shift-And over components, as in `search` over characters: bit `i` of the state is set if the components
-//! read so far end with the first `i + 1` components of the run. Each component of a path is compared once with each
-//! different glob of the run, however many partial matches there are.
+//! This is the Shift-And algorithm over components; the module `search` applies the same algorithm to characters. Bit
+//! `i` of the state is set if the components read so far end with the first `i + 1` components of the run. Each
+//! component of a path is compared once with each distinct glob of the run, regardless of the number of partial
+//! matches.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,8 @@ use super::weight::Matching;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// Components in one run: as many as the longest path that Linux opens can have. No path contains a longer run.
+/// Maximum number of components in one run: as many as the longest path that Linux can open contains. No path contains
+/// a longer run.
 pub(super) const RUN_COMPONENTS_MAX: usize = 2048;
 
 /// A compiled search for one run.
@@ -19,13 +21,13 @@ pub(super) const RUN_COMPONENTS_MAX: usize = 2048;
 pub(super) struct ComponentSearch {
     /// The positions in the run of each component without a wildcard, as a bit set.
     literals: HashMap<Box<str>, Box<[u64]>>,
-    /// The positions in the run of each different glob, as a bit set.
+    /// The positions in the run of each distinct glob, as a bit set.
     globs: Box<[(Glob, Box<[u64]>)]>,
     length: usize,
 }
 
 impl ComponentSearch {
-    /// Compiles a run of at least one component and at most [`RUN_COMPONENTS_MAX`].
+    /// Compiles a run of 1 to [`RUN_COMPONENTS_MAX`] components.
     pub(super) fn new(run: &[&str]) -> Self {
         let words = run.len().div_ceil(WORD_BITS);
         let mut places: HashMap<&str, Box<[u64]>> = HashMap::new();
@@ -48,7 +50,7 @@ impl ComponentSearch {
         ComponentSearch { literals, globs: globs.into_boxed_slice(), length: run.len() }
     }
 
-    /// An upper bound of the cost of a search: each component is compared with each different glob.
+    /// Returns an upper bound of the cost of a search, in which each component is compared with each distinct glob.
     pub(super) fn weight(&self) -> Matching {
         let words = self.length.div_ceil(WORD_BITS) as u64;
         let mut sum = Matching { fixed: 64, per_byte: 1, per_component: 64 + 4 * words };
@@ -59,12 +61,12 @@ impl ComponentSearch {
         sum
     }
 
-    /// The components after the first occurrence of the run in `path`.
+    /// Returns the components after the first occurrence of the run in `path`.
     pub(super) fn find<'p, 'c>(&self, path: &'p [&'c str]) -> Option<&'p [&'c str]> {
         self.find_by(path, Glob::matches)
     }
 
-    /// Like [`ComponentSearch::find`], comparing components with globs by `matches`.
+    /// Like [`ComponentSearch::find`], but uses `matches` to compare components with globs.
     fn find_by<'p, 'c>(
         &self,
         path: &'p [&'c str],
@@ -101,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition: the first window in which every glob matches its component.
+    /// Searches by definition: finds the first window in which every glob matches its component.
     fn naively<'p, 'c>(run: &[&str], path: &'p [&'c str]) -> Option<&'p [&'c str]> {
         let globs: Vec<Glob> = run.iter().map(|component| Glob::new(component)).collect();
         let fits = |window: &[&str]| globs.iter().zip(window).all(|(glob, component)| glob.matches(component));

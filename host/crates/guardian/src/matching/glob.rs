@@ -1,7 +1,7 @@
 //! Compiled globs with the semantics of Python's `fnmatch.fnmatchcase`.
 //!
-//! A pattern is split at its stars into runs. The first run must match the start of the value and the last its end. The
-//! runs between are searched from left to right, without backtracking: the leftmost match is always sufficient.
+//! A pattern is split at its stars into runs. The first run must match the start of the value and the last run its end.
+//! The other runs are searched from left to right, without backtracking: the leftmost match is always sufficient.
 
 use super::search::Search;
 use super::weight::Matching;
@@ -19,7 +19,7 @@ enum Shape {
     Starred { head: Run, middle: Box<[Finder]>, tail: Run },
 }
 
-/// The part of a pattern between two stars.
+/// The part of a pattern between two stars, or before the first or after the last star.
 #[derive(Clone, Debug)]
 enum Run {
     Text(Box<str>),
@@ -36,7 +36,7 @@ enum Finder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     Char(char),
-    /// Ranges of code points, sorted, with gaps between them.
+    /// Ranges of code points, sorted and not adjacent.
     OneOf(Box<[(u32, u32)]>),
 }
 
@@ -57,7 +57,7 @@ impl Glob {
         Glob(Shape::Starred { head, middle, tail: Run::new(tail) })
     }
 
-    /// Whether the whole of `value` matches.
+    /// Returns whether the pattern matches the whole of `value`.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         match &self.0 {
@@ -71,7 +71,7 @@ impl Glob {
         }
     }
 
-    /// The only text that matches, if there is only one.
+    /// Returns the only text that matches, if there is exactly one.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {
         match &self.0 {
@@ -80,8 +80,8 @@ impl Glob {
         }
     }
 
-    /// An upper bound of the cost to match a value. The runs between stars are searched one after another, so that each
-    /// character of a value is examined for one of them only.
+    /// Returns an upper bound of the cost to match a value. The runs between stars are searched one after another, so
+    /// that each character of a value is examined for only one of them.
     pub(super) fn weight(&self) -> Matching {
         match &self.0 {
             Shape::Literal(_) => Matching { fixed: 16, per_byte: 1, ..Matching::default() },
@@ -99,7 +99,7 @@ impl Glob {
     }
 }
 
-/// The glob that matches exactly `text`.
+/// Returns a glob that matches exactly `text`.
 #[must_use]
 pub fn escape_glob(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
@@ -112,7 +112,7 @@ pub fn escape_glob(text: &str) -> String {
     pattern
 }
 
-/// The rest of `text` after its first characters, which must match the elements.
+/// Returns the rest of `text` after the elements, or `None` if the first characters do not match the elements.
 pub(super) fn strip_elements<'t>(elements: &[Element], text: &'t str) -> Option<&'t str> {
     let mut characters = text.chars();
     elements
@@ -130,7 +130,7 @@ impl Run {
         }
     }
 
-    /// The number of elements, or of bytes of a text.
+    /// Returns the number of elements, or the number of bytes of a text.
     fn length(&self) -> usize {
         match self {
             Run::Text(text) => text.len(),
@@ -172,7 +172,7 @@ impl Finder {
         }
     }
 
-    /// The text after the first occurrence.
+    /// Returns the text after the first occurrence.
     fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
             Finder::Text(wanted) => text.find(&**wanted).map(|at| &text[at + wanted.len()..]),
@@ -204,7 +204,7 @@ impl Element {
         }
     }
 
-    /// The accepted ranges of code points, in ascending order.
+    /// Returns the accepted ranges of code points in ascending order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let (only, ranges): (Option<u32>, &[(u32, u32)]) = match self {
             Element::Char(only) => (Some(*only as u32), &[]),
@@ -251,7 +251,7 @@ fn parse(pattern: &str) -> Vec<Vec<Element>> {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut runs = Vec::new();
     let mut run = Vec::new();
-    // If one `[` is not closed, no later one is; searching for a `]` each time would take quadratic time.
+    // If one `[` is not closed, no later one is closed either. Searching for a `]` each time would take quadratic time.
     let mut sets_end = false;
     let mut at = 0;
     while let Some(character) = pattern.get(at) {
@@ -277,7 +277,8 @@ fn parse(pattern: &str) -> Vec<Vec<Element>> {
     runs
 }
 
-/// The index of the `]` that ends the set whose first character is at `start`. A `]` in first place is a member.
+/// Returns the index of the `]` that closes the set whose first character is at `start`. A `]` in first position is a
+/// member of the set.
 fn set_end(pattern: &[char], start: usize) -> Option<usize> {
     let mut at = start;
     if pattern.get(at) == Some(&'!') {
@@ -319,7 +320,8 @@ fn parse_set(body: &[char]) -> Element {
     Element::from_ranges(ranges, negated)
 }
 
-/// Splits a set into characters and ranges. A hyphen in first or last place, or right after a range, is a character.
+/// Splits a set into characters and ranges. A hyphen in first or last position, or immediately after a range, is a
+/// character.
 fn set_items(body: &[char]) -> Vec<Item> {
     let mut items = Vec::with_capacity(body.len());
     let mut literals_from = 0;

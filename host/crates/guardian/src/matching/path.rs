@@ -1,4 +1,4 @@
-//! Patterns over file paths.
+//! Patterns for file paths.
 
 use super::components::{ComponentSearch, RUN_COMPONENTS_MAX};
 use super::glob::Glob;
@@ -7,7 +7,8 @@ use super::weight::Matching;
 /// A compiled path pattern.
 ///
 /// Value and pattern are normalised as POSIX paths: `//` and `/./` become `/`, `..` removes the component before it,
-/// and a trailing `/` is dropped. Nothing else is interpreted: `~`, backslashes, percent signs and symlinks are not.
+/// and a trailing `/` is dropped. Other syntax, such as `~`, backslashes, percent signs and symlinks, is not
+/// interpreted.
 ///
 /// | pattern | matches | does not match |
 /// | --- | --- | --- |
@@ -32,11 +33,11 @@ pub struct PathPattern(pub(super) Shape);
 pub(super) enum Shape {
     Never,
     Empty,
-    /// Without a wildcard: this path and its descendants.
+    /// A pattern without a wildcard: matches this path and its descendants.
     Below(Located<Box<str>>),
-    /// Without `**`: a fixed number of components.
+    /// A pattern with wildcards but without `**`: matches a fixed number of components.
     Level(Located<Glob>),
-    /// The runs of components around each `**`; at least two runs.
+    /// A pattern with `**`: the runs of components before, between and after each `**`.
     Recursive {
         absolute: bool,
         head: Box<[Glob]>,
@@ -59,7 +60,7 @@ impl PathPattern {
         PathPattern(Shape::new(pattern))
     }
 
-    /// Whether the path `value` matches.
+    /// Returns whether the path `value` matches.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         if value.is_empty() {
@@ -68,7 +69,7 @@ impl PathPattern {
         normalise(value).is_some_and(|path| self.matches_normalised(&path))
     }
 
-    /// An upper bound of the cost to match a normalised path.
+    /// Returns an upper bound of the cost to match a normalised path.
     pub(super) fn weight(&self) -> Matching {
         match &self.0 {
             Shape::Never | Shape::Empty => Matching::default(),
@@ -76,7 +77,7 @@ impl PathPattern {
             Shape::Level(level) => of_globs(&level.components),
             Shape::Recursive { head, middle, tail, .. } => {
                 let (head, tail) = (of_globs(head), of_globs(tail));
-                // They run one after another, each over the rest that the previous one left.
+                // The searches run one after another; each examines only the part that the previous search left.
                 let middle =
                     middle.iter().map(ComponentSearch::weight).fold(Matching::default(), |one, other| Matching {
                         fixed: one.fixed + other.fixed,
@@ -136,13 +137,13 @@ impl Shape {
     }
 }
 
-/// The components of a value, or `None` if no pattern may match it.
+/// Returns the components of a value, or `None` if no pattern may match the value.
 pub(super) fn normalise(value: &str) -> Option<Located<&str>> {
     if value.contains('\0') { None } else { reduce(value, |_| true) }
 }
 
-/// Resolves `.`, `..` and `//`. `None` if a relative path leaves its start, or `..` follows a component that is not
-/// removable.
+/// Resolves `.`, `..` and `//`. Returns `None` if a relative path leaves its start, or if `..` follows a component for
+/// which `removable` returns false.
 fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>> {
     let absolute = path.starts_with('/');
     let mut components: Vec<&str> = Vec::new();
@@ -160,7 +161,7 @@ fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>>
     Some(Located { absolute, components })
 }
 
-/// The cost of globs that are each compared with one component.
+/// Returns the cost of globs that are each compared with one component.
 fn of_globs(globs: &[Glob]) -> Matching {
     globs.iter().map(Glob::weight).fold(Matching::default(), |sum, glob| Matching {
         fixed: sum.fixed.saturating_add(glob.fixed),
@@ -173,7 +174,8 @@ fn all_match(globs: &[Glob], components: &[&str]) -> bool {
     globs.len() == components.len() && globs.iter().zip(components).all(|(glob, component)| glob.matches(component))
 }
 
-/// As in a glob, the leftmost match of each run between two `**` is sufficient.
+/// Returns whether the components match a pattern with `**`. As in a glob, the leftmost match of each run between two
+/// `**` is sufficient.
 fn matches_around_stars(head: &[Glob], middle: &[ComponentSearch], tail: &[Glob], components: &[&str]) -> bool {
     if components.len() < head.len() + tail.len() {
         return false;

@@ -1,21 +1,18 @@
-//! Search for a run of characters and sets in a text, in one pass.
-//!
-//! This is the Shift-And algorithm: bit `i` of the state is set if the text read so far ends with the first `i + 1`
-//! elements of the run. Its cost depends only on the lengths of the run and the text.
+//! Searches a text for a run of characters and sets, in one pass.
 
 use super::glob::{Element, strip_elements};
 
-/// Words in the table of one search: 4 MiB, enough for 4 000 different elements and for far more repeated ones. The
-/// elements of a longer run that do not fit are compared one by one.
+/// Maximum number of words in the table of one search: 4 MiB, enough for 4 000 distinct elements and for far more
+/// repeated ones. The elements of a longer run that do not fit into the table are compared one by one.
 const TABLE_WORDS_MAX: usize = 1 << 19;
 const WORD_BITS: usize = u64::BITS as usize;
 
 /// A compiled search for one run.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
-    /// The first code point of each class of characters that the elements distinguish, starting with 0.
+    /// The first code point of each character class that the elements distinguish, starting with 0.
     class_starts: Box<[u32]>,
-    /// The class of each ASCII character.
+    /// The class of each ASCII character, by its code.
     ascii_classes: Box<[u32]>,
     /// For each class, `words` words: bit `i` is set if element `i` accepts the class.
     masks: Box<[u64]>,
@@ -24,8 +21,8 @@ pub(super) struct Search {
     rest: Box<[Element]>,
 }
 
-/// Builds the table. Each row is the previous row, changed for the elements whose ranges begin or end there, so that
-/// the time depends on the size of the table and not on how many classes an element accepts.
+/// Builds the table. Each row is the previous row, changed for the elements whose ranges begin or end at this class.
+/// The time therefore depends on the size of the table, not on the number of classes that an element accepts.
 fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u32) -> usize) -> Vec<u64> {
     let mut changes: Vec<(usize, usize)> = Vec::new();
     for (index, element) in elements.iter().enumerate() {
@@ -38,7 +35,7 @@ fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u
     let (mut table, mut row) = (Vec::with_capacity(classes * words), vec![0_u64; words]);
     for class in 0..classes {
         while let Some((_, index)) = changes.next_if(|(at, _)| *at == class) {
-            // The ranges of an element do not touch, so each change flips its bit.
+            // The ranges of an element are not adjacent, so each change flips the element's bit.
             row[index / WORD_BITS] ^= 1 << (index % WORD_BITS);
         }
         table.extend_from_slice(&row);
@@ -70,12 +67,13 @@ impl Search {
         }
     }
 
-    /// An upper bound of the steps for each byte of a text: the words of the state, and the elements beyond the table.
+    /// Returns an upper bound of the steps for each byte of a text: the words of the state, and the elements beyond the
+    /// table.
     pub(super) fn steps_per_byte(&self) -> u64 {
         4 + 2 * self.words as u64 + 4 * self.rest.len() as u64
     }
 
-    /// The text after the first occurrence of the run in `text`.
+    /// Returns the text after the first occurrence of the run in `text`.
     pub(super) fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
         let mut state = vec![0_u64; self.words];
         for (at, character) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! Compiled lists of patterns of one match mode. All literals of a list take a single look-up.
+//! Compiled lists of patterns of one match mode. A single look-up checks all literals of a list.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -33,7 +33,7 @@ impl PatternSet {
         set
     }
 
-    /// Like [`PatternSet::new`], within a budget of steps.
+    /// Like [`PatternSet::new`], but limited by a budget of steps.
     fn within(mode: MatchMode, patterns: &[String], effort: &Effort) -> Result<Self, Overrun> {
         let mut set = PatternSet::empty(mode);
         for pattern in patterns {
@@ -68,16 +68,16 @@ impl PatternSet {
         }
     }
 
-    /// Whether one of the patterns matches. An empty list matches nothing.
+    /// Returns whether one of the patterns matches. An empty list matches no value.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         self.matches_within(value, &Effort::of(u64::MAX)).unwrap_or(false)
     }
 
-    /// Like [`PatternSet::matches`], within a budget of steps.
+    /// Like [`PatternSet::matches`], but limited by a budget of steps.
     ///
     /// # Errors
-    /// The budget is spent before the result is known.
+    /// Fails if the budget is exhausted before the result is known.
     pub fn matches_within(&self, value: &str, effort: &Effort) -> Result<bool, Overrun> {
         effort.spend(LOOKUP_STEPS + value.len() as u64)?;
         match &self.0 {
@@ -93,7 +93,7 @@ impl PatternSet {
     }
 }
 
-/// Whether one of the patterns matches. Each comparison spends its steps first.
+/// Returns whether one of the patterns matches. Each comparison spends its steps first.
 fn any<P>(
     patterns: &[(P, Matching)],
     effort: &Effort,
@@ -109,14 +109,14 @@ fn any<P>(
     Ok(false)
 }
 
-/// An upper bound of the memory of a compiled pattern: as a glob and as a path pattern, because a role may be bound to
-/// resource types of both modes.
+/// Returns an upper bound of the memory of a compiled pattern in bytes. The bound is the sum for a glob and for a path
+/// pattern, because a role may be bound to resource types of both modes.
 #[must_use]
 pub fn compiled_bytes_max(pattern: &str) -> u64 {
     Compiling::of_glob(pattern).bytes.saturating_add(Compiling::of_path(pattern).bytes)
 }
 
-/// The cost to compile a pattern for a mode.
+/// Returns the cost of compiling a pattern for a mode.
 fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
     match mode {
         MatchMode::Pattern => Compiling::of_glob(pattern),
@@ -125,16 +125,16 @@ fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
     }
 }
 
-/// A list of patterns that is compiled lazily: for each match mode, when a decision first needs that mode.
+/// A list of patterns that is compiled lazily, separately for each match mode, when a decision first needs that mode.
 ///
-/// Tenants write the patterns, and compiling takes memory and time in proportion to them. A list that no decision has
-/// needed takes only the memory of its text.
+/// Tenants write the patterns, and compiling uses memory and time in proportion to them. A list that has not been used
+/// by a decision uses only the memory of its text.
 #[derive(Clone, Debug)]
 pub struct PatternList {
     texts: Box<[String]>,
-    /// One of the patterns consists of stars only.
+    /// Whether one of the patterns consists only of stars.
     has_star: bool,
-    /// The compiled list for the modes pattern, path and exact.
+    /// The compiled lists for the modes pattern, path and exact, in this order.
     compiled: [OnceLock<PatternSet>; 3],
 }
 
@@ -150,22 +150,22 @@ impl PatternList {
         }
     }
 
-    /// Whether the list is empty and thus matches nothing.
+    /// Returns whether the list is empty and therefore matches no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// Whether the list matches every value in this mode.
+    /// Returns whether the list matches every value in this mode.
     #[must_use]
     pub fn matches_everything(&self, mode: MatchMode) -> bool {
         self.has_star && mode == MatchMode::Pattern
     }
 
-    /// Whether one of the patterns matches. The first call for a mode compiles the list for it.
+    /// Returns whether one of the patterns matches. The first call for a mode compiles the list for it.
     ///
     /// # Errors
-    /// The budget is spent before the result is known.
+    /// Fails if the budget is exhausted before the result is known.
     pub fn matches(&self, mode: MatchMode, value: &str, effort: &Effort) -> Result<bool, Overrun> {
         if self.matches_everything(mode) {
             return Ok(true);
@@ -174,7 +174,8 @@ impl PatternList {
         let set = match place.get() {
             Some(set) => set,
             None => {
-                // Compiled without holding a lock: a second thread compiles the list again, and can be cancelled.
+                // The list is compiled without holding a lock: a second thread compiles its own copy instead of
+                // waiting, so that it can be cancelled.
                 let compiled = PatternSet::within(mode, &self.texts, effort)?;
                 place.get_or_init(|| compiled)
             }
@@ -182,7 +183,7 @@ impl PatternList {
         set.matches_within(value, effort)
     }
 
-    /// Whether the list has been compiled for any mode.
+    /// Returns whether the list has been compiled for any mode.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         self.compiled.iter().any(|place| place.get().is_some())
@@ -198,7 +199,7 @@ impl PatternList {
     }
 }
 
-/// A compiled list of path patterns: those without a wildcard in a tree of components, the others in a list.
+/// A compiled list of path patterns. Patterns without a wildcard are in a tree of components, all others in a list.
 #[derive(Clone, Debug, Default)]
 struct PathSet {
     absolute: Tree,
@@ -206,7 +207,8 @@ struct PathSet {
     others: Vec<(PathPattern, Matching)>,
 }
 
-/// Nodes refer to their children by index, so that dropping a deep tree does not recurse. The root is node 0.
+/// A tree of path components. Nodes refer to their children by index, so that dropping a deep tree does not recurse.
+/// The root is node 0.
 #[derive(Clone, Debug, Default)]
 struct Tree {
     nodes: Vec<Node>,
@@ -215,7 +217,7 @@ struct Tree {
 #[derive(Clone, Debug, Default)]
 struct Node {
     children: HashMap<Box<str>, usize>,
-    /// A pattern ends here: this path and its descendants match.
+    /// Whether a pattern ends here, so that this path and its descendants match.
     is_end: bool,
 }
 

@@ -1,19 +1,19 @@
-//! The cost of patterns: to compile, to store compiled, and to match against a value.
+//! The cost of patterns: to compile them, to store them compiled, and to match them against a value.
 //!
-//! All figures are upper bounds computed from the text of a pattern, so that the host knows the cost of a list of
-//! patterns before it compiles one. Steps are those of [`Effort`](monstrum_types::Effort).
+//! All costs are upper bounds computed from the text of a pattern, so that the host knows the cost of a list of
+//! patterns before compiling any of them. The unit of steps is that of [`Effort`](monstrum_types::Effort).
 
-/// Bytes of a compiled pattern besides its text: its table entry and the allocation for the text.
+/// Bytes that a compiled pattern uses in addition to its text: its table entry and the allocation for the text.
 const ENTRY_BYTES: u64 = 80;
-/// Bytes of a component of a path pattern besides its text.
+/// Bytes that a component of a path pattern uses in addition to its text.
 const COMPONENT_BYTES: u64 = 100;
-/// Bytes of an element of a run: its place in a list and one range of characters.
+/// Bytes that an element of a run uses: its entry in a list and one range of characters.
 const ELEMENT_BYTES: u64 = 32;
-/// Largest table of a search.
+/// Maximum size of the table of a search in bytes.
 const TABLE_BYTES_MAX: u64 = 4 << 20;
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// The cost to compile patterns and to store them.
+/// The cost of compiling and storing patterns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compiling {
     /// Steps to compile.
@@ -22,7 +22,7 @@ pub(crate) struct Compiling {
     pub(crate) bytes: u64,
 }
 
-/// The cost to match one value against a compiled pattern.
+/// The cost, in steps, of matching one value against a compiled pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Matching {
     pub(super) fixed: u64,
@@ -32,7 +32,7 @@ pub(super) struct Matching {
 }
 
 impl Compiling {
-    /// The cost of a glob.
+    /// Returns an upper bound of the cost of compiling a glob.
     pub(crate) fn of_glob(pattern: &str) -> Compiling {
         let length = pattern.len() as u64;
         let mut sum = Compiling { steps: 64 + 32 * length, bytes: ENTRY_BYTES + length };
@@ -47,7 +47,7 @@ impl Compiling {
         sum
     }
 
-    /// The cost of a path pattern.
+    /// Returns an upper bound of the cost of compiling a path pattern.
     pub(crate) fn of_path(pattern: &str) -> Compiling {
         let components = pattern.split('/').count() as u64;
         let masks = components.saturating_mul(components.div_ceil(WORD_BITS));
@@ -62,7 +62,7 @@ impl Compiling {
         sum
     }
 
-    /// The cost of the table to search for a run of `elements` that distinguish `classes` of characters.
+    /// Returns the cost of the search table for a run of `elements` that distinguish `classes` of characters.
     fn of_table(elements: u64, classes: u64) -> Compiling {
         let table = classes.saturating_mul(elements.div_ceil(WORD_BITS)).saturating_mul(8).min(TABLE_BYTES_MAX);
         Compiling { steps: table / 4 + 64 * elements, bytes: table + 4 * classes + 512 }
@@ -74,7 +74,7 @@ impl Compiling {
     }
 }
 
-/// An upper bound of the number of different characters in a pattern.
+/// Returns an upper bound of the number of distinct characters in a pattern.
 fn distinct(pattern: &str) -> u64 {
     let mut ascii = [false; 128];
     let mut others = 0;
@@ -87,7 +87,7 @@ fn distinct(pattern: &str) -> u64 {
     others + ascii.iter().filter(|seen| **seen).count() as u64
 }
 
-/// The number of characters that each run between stars matches, for runs that have a set or a `?`.
+/// Returns the number of characters that each run between stars matches. Runs without a set or a `?` are omitted.
 fn runs_with_sets(pattern: &str) -> Vec<u64> {
     let (mut runs, mut elements, mut has_set) = (Vec::new(), 0, false);
     let mut rest = pattern;
@@ -103,7 +103,7 @@ fn runs_with_sets(pattern: &str) -> Vec<u64> {
             '?' => has_set = true,
             '[' if !sets_end => match end_of_set(rest) {
                 Some(after) => (rest, has_set) = (after, true),
-                // If one set is not closed, no later one is.
+                // If one set is not closed, no later one is closed either.
                 None => sets_end = true,
             },
             _ => {}
@@ -114,7 +114,7 @@ fn runs_with_sets(pattern: &str) -> Vec<u64> {
     runs
 }
 
-/// The text after the set whose `[` has been read. A `]` in first place is a member.
+/// Returns the text after a set whose `[` has already been read. A `]` in first position is a member of the set.
 fn end_of_set(text: &str) -> Option<&str> {
     let members = text.strip_prefix('!').unwrap_or(text);
     let others = members.strip_prefix(']').unwrap_or(members);
@@ -122,7 +122,7 @@ fn end_of_set(text: &str) -> Option<&str> {
 }
 
 impl Matching {
-    /// The steps for a value of this many bytes and components.
+    /// Returns the steps for a value with this number of bytes and components.
     pub(super) fn steps(self, bytes: usize, components: usize) -> u64 {
         let (bytes, components) = (bytes as u64, components as u64);
         self.fixed

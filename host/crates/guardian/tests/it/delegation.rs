@@ -1,4 +1,4 @@
-//! Delegation: every link restricts, and restrictions accumulate.
+//! Delegation: each link restricts permissions, and the restrictions accumulate.
 
 use monstrum_guardian::{Decision, Delegation};
 use monstrum_types::Status;
@@ -64,7 +64,8 @@ fn a_forwarding_tool_ignores_keys_of_links_that_it_does_not_have() {
     let forwarding = |world: World| World { forwards: true, ..world };
     let world = forwarding(under(links()));
     assert_eq!((world.list(), world.call(&json!({"repo": "acme/x"}))), (Decision::Allow, Decision::Allow));
-    // Its own keys apply as usual, and so do the lists of tools and the sets of role and binding.
+    // Dimensions that the tool has apply as usual. The tool lists and the constraint sets of role and binding apply
+    // too.
     assert_eq!(world.refusal(&json!({"repo": "other/x"})).rule, "scope.repos");
     assert_eq!(denial(forwarding(under(vec![link(Some(&["jira_*"]), &[])])).list()).rule, "delegation.allowed_tools");
     assert_eq!(denial(forwarding(under(vec![link(None, &[("repos", &[])])])).list()).rule, "scope.repos");

@@ -1,4 +1,4 @@
-//! Globs must have the semantics of Python's `fnmatch.fnmatchcase`: generated cases, with Python as the reference.
+//! Compares globs with Python's `fnmatch.fnmatchcase`, whose semantics they must have, on generated cases.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use monstrum_guardian::matching::{Glob, escape_glob, match_any, match_glob};
 use serde_json::Value;
 
-/// Plugins cannot link the host's matcher and have their own, which must agree with it.
+/// The SDK's matcher. Plugins cannot link the host's matcher, so the SDK has its own, which must agree with the host's.
 #[path = "../../../../../sdk-guest/src/glob.rs"]
 #[expect(unreachable_pub, reason = "public in the SDK")]
 mod sdk_glob;
@@ -19,7 +19,7 @@ json.dump([[fnmatch.fnmatchcase(value, pattern) for value in values] for pattern
 
 type Cases = Vec<(String, Vec<String>)>;
 
-/// SplitMix64: the same cases on every run.
+/// A SplitMix64 generator, which produces the same cases on every run.
 struct Random(u64);
 
 impl Random {
@@ -41,7 +41,7 @@ const PATTERN_PIECES: &[&str] = &[
     "[a", "[!", "[z-a]", "[a-z]", "[!a-b]", "[]]", "[!]]", "[--a]", "[]-a]", "[a-]", "[-a]", "[^a]", "[&&a]", "a-c-",
     "(", ")", "$", "{", "}", "+", "#", " ", ",", "[é-日]",
 ];
-/// Parts of sets, whose rules are unusual.
+/// Parts of sets. Sets have unusual rules.
 const SET_PIECES: &[&str] =
     &["-", "-", "-", "!", "a", "b", "c", "z", "^", "\\", "&", "~", "|", "[", "]", "é", "\n", "0", ","];
 const VALUE_PIECES: &[&str] = &[
@@ -68,7 +68,7 @@ fn generated() -> Cases {
         };
         cases.push((pattern, values));
     }
-    // Stars and few letters, long enough that the positions of the runs matter.
+    // Patterns of stars and few distinct letters, long enough that the positions of the runs matter.
     for _ in 0..2_000 {
         let pattern = random.text(&["*", "*", "a", "b", "?", "[ab]", "[!a]", "ab", "ba"], 9);
         let values = (0..8).map(|_| random.text(&["a", "b", "a", "b", "c"], 14)).collect();

@@ -1,5 +1,5 @@
-//! Inputs designed to be slow. The time limits are generous for a busy machine, and far shorter than backtracking
-//! takes.
+//! Inputs designed to be slow. The time limits are generous enough for a busy machine, but far shorter than the time
+//! that backtracking would take.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ fn globs_do_not_backtrack() {
 
 #[test]
 fn runs_longer_than_the_search_table_are_found() {
-    // Enough classes that the table has room for 128 elements only.
+    // So many classes that the table has room for only 128 elements.
     let crowd: String = (0x1_0000..0x7_8000).step_by(2).filter_map(char::from_u32).collect();
     let run = format!("[ab{crowd}]{}", "[ab]".repeat(1_499));
     assert!(match_glob(&format!("x{}y", "ab".repeat(800)), &format!("*{run}*")));
@@ -75,7 +75,7 @@ fn paths_do_not_backtrack() {
     assert!(quickly("slashes", || match_path(&"/".repeat(MIB), "/")));
 }
 
-/// A glob of 4 080 bytes, of which all runs but the first are searched in the whole value.
+/// Returns a glob of 4 080 bytes. All runs but the first are searched in the whole value.
 fn heavy(seed: char) -> String {
     let other = char::from_u32(seed as u32 + 1).unwrap();
     format!("*{}*", format!("[{seed}{other}]").repeat(1_019))
@@ -96,7 +96,7 @@ fn a_value_over_the_limit_is_refused_before_it_is_matched() {
         refusal.smallest_change,
         "none: the call must give at most 4096 bytes for scope repos, unless every list for it has the entry `*`"
     );
-    // A value in a list is refused too, even if another entry would match.
+    // A value that is too long is also refused inside a list, even if another entry of the list would match.
     let refusal = world.refusal(&json!({ "repo": ["acme/x", "y".repeat(5_000)] }));
     assert_eq!(refusal.rule, "scope.repos");
 }
@@ -108,10 +108,10 @@ fn a_lone_star_and_an_unconstrained_dimension_allow_long_values() {
     for star in ["*", "**"] {
         assert_eq!(World::new().constrained(&[("repos", &["acme/*", star])]).call(&long), Decision::Allow, "{star}");
     }
-    // Every list must have the star.
+    // Long values are allowed only if every list contains the star.
     let world = World::new().constrained(&[("repos", &["*"])]).constrained(&[("repos", &["x*"])]);
     assert_eq!(world.refusal(&long).rule, "scope.repos");
-    // In paths and exact texts a star has another meaning.
+    // In path patterns and exact texts, a star has a different meaning.
     for mode in [MatchMode::Path, MatchMode::Exact] {
         let world = World { dimensions: vec![dimension("repos", &["repo"], mode)], ..World::new() };
         assert_eq!(world.constrained(&[("repos", &["*"])]).refusal(&long).rule, "scope.repos", "{mode:?}");
@@ -135,7 +135,7 @@ fn a_decision_ends_with_its_effort() {
     assert_eq!(decided(&Effort::until(u64::MAX, halt)), Err(Overrun::Cancelled));
     let matched = decided(&Effort::of(u64::MAX)).unwrap();
     assert_eq!(matched, Decision::Allow, "the first of them matches");
-    // A typical decision takes a small part of the budget.
+    // A typical decision uses only a small part of the budget.
     let world = World::new().constrained(&[("repos", &["acme/*", "acme-labs/*", "other/api"])]);
     let usual = json!({ "repo": "other/web" });
     let usual = world.with_subject(|subject| {
@@ -147,7 +147,7 @@ fn a_decision_ends_with_its_effort() {
 
 #[test]
 fn the_memory_of_a_pattern_is_known_before_it_is_compiled() {
-    // Literals and simple globs take little more memory than their text.
+    // Literals and simple globs use little more memory than their text.
     assert!(compiled_bytes_max("acme/api") < 400 && compiled_bytes_max("acme/*") < 600);
     // 680 consecutive sets need a table of 1 361 classes and 11 words.
     let sets: String = (0x4e00..0x4e00 + 680).filter_map(char::from_u32).map(|one| format!("[{one}x]")).collect();

@@ -1,4 +1,4 @@
-//! The guardian through its public functions.
+//! Tests of the guardian's public functions.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

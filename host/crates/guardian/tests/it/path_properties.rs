@@ -1,11 +1,13 @@
-//! Path patterns against a naive implementation: components one by one, and every possible length of a `**`.
+//! Compares path patterns with a naive implementation, which matches components one by one and tries every possible
+//! length of a `**`.
 
 use monstrum_guardian::matching::{PathPattern, PatternSet, match_any_path, match_glob, match_path};
 use monstrum_manifest::MatchMode;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// The components and whether the path is absolute; `None` if it leaves its start or `..` follows a `**`.
+/// Returns whether the path is absolute, and its components. Returns `None` if the path leaves its start or if `..`
+/// follows a `**`.
 fn components(path: &str, is_pattern: bool) -> Option<(bool, Vec<&str>)> {
     let absolute = path.starts_with('/');
     let mut all: Vec<&str> = Vec::new();
@@ -31,7 +33,7 @@ fn matches_from(pattern: &[&str], path: &[&str]) -> bool {
     }
 }
 
-/// The table of [`monstrum_guardian::PathPattern`], implemented naively.
+/// Implements the following table naively: [`monstrum_guardian::PathPattern`].
 fn naively(value: &str, pattern: &str) -> bool {
     if value.is_empty() || pattern.is_empty() {
         return value.is_empty() && pattern.is_empty();

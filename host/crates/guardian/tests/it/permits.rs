@@ -1,4 +1,4 @@
-//! Permits are made for allowed calls only.
+//! Permits are created for allowed calls only.
 
 use monstrum_guardian::{
     CallFacts, Delegation, Denial, Permit, SetSource, ToolRules, authorize, authorize_check, authorize_function,

@@ -1,4 +1,4 @@
-//! Properties over generated rules and calls, against a naive implementation of the rules.
+//! Compares decisions on generated rules and calls with a naive implementation of the rules.
 
 use std::cell::Cell;
 
@@ -23,7 +23,7 @@ fn pattern() -> impl Strategy<Value = String> {
 }
 
 fn constraints() -> impl Strategy<Value = ScopeConstraints> {
-    // No manifest has the key `unknown`. It is rare, so that the other rules are exercised.
+    // The key `unknown` is in no manifest. It is generated rarely, so that the other rules are exercised too.
     let key = prop_oneof![8 => prop::sample::select(KEYS[..3].to_vec()), 1 => Just(KEYS[3])].prop_map(str::to_owned);
     prop::collection::btree_map(key, prop::collection::vec(pattern(), 0..3), 0..3)
 }
@@ -55,7 +55,7 @@ fn link() -> impl Strategy<Value = Delegation> {
         .prop_map(|(grant, scope_constraints)| Delegation { allowed_tools: grant.allowed_tools, scope_constraints })
 }
 
-/// Chains of all allowed lengths, most of them short, so that some permit a call.
+/// Generates chains of all allowed lengths. Most chains are short, so that some of them permit a call.
 fn links() -> impl Strategy<Value = Vec<Delegation>> {
     let open = Just(Delegation::default());
     prop_oneof![
@@ -109,19 +109,19 @@ fn params() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The constraints of role and binding.
+/// Returns the constraints of role and binding.
 fn own_sets(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
     world.sets.iter().flat_map(|(_, set)| set)
 }
 
-/// The constraints of the links, without the keys that a forwarding tool ignores.
+/// Returns the constraints of the links, without the keys that a forwarding tool ignores.
 fn known_of_links(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
     let known = |key: &str| world.dimensions.iter().any(|dimension| dimension.key == key);
     let all = world.delegation.iter().flat_map(|link| &link.scope_constraints);
     all.filter(move |(key, _)| !world.forwards || known(key))
 }
 
-/// A simple matcher for the generated patterns.
+/// Matches the generated patterns with a simple recursive matcher.
 fn matches_any(text: &str, patterns: &[String]) -> bool {
     fn matches(pattern: &[u8], text: &[u8]) -> bool {
         let rest = |count: usize| pattern.get(count..).unwrap_or_default();
@@ -236,7 +236,7 @@ proptest! {
     }
 }
 
-/// Four calls in each world, which combines roles, scopes, chains of links and parameters.
+/// Each world combines roles, scopes, chains of links and parameters, and is tested with four calls.
 #[test]
 fn a_hundred_thousand_decisions_agree_with_the_reference() {
     let config = ProptestConfig { cases: 25_000, failure_persistence: None, ..ProptestConfig::default() };
@@ -256,7 +256,7 @@ fn a_hundred_thousand_decisions_agree_with_the_reference() {
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    // The test is meaningful only if both answers are frequent.
+    // The test is meaningful only if calls are often allowed and often refused.
     let (allowed, denied) = (allowed.get(), denied.get());
     assert!(allowed > 5_000 && denied > 5_000, "{allowed} were allowed, {denied} refused");
 }

@@ -1,4 +1,4 @@
-//! RBAC: which tools a binding lists and allows.
+//! Role-based access control: the tools that a binding lists and allows.
 
 use monstrum_guardian::{Decision, Denial, Grant, GrantSource, Question, decide};
 use monstrum_types::{Code, Status};

@@ -1,4 +1,4 @@
-//! ABAC: which parameter values are permitted. Every case has a name.
+//! Attribute-based access control: the parameter values that scopes permit.
 
 use monstrum_guardian::{Decision, Grant, GrantSource, SetSource};
 use monstrum_manifest::{MatchMode, ScopeDimension};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{World, denial, dimension, operations, repos, set};
 
-/// A name, parameters, and the rule and message of the expected denial; `None` if the call is allowed.
+/// The name of a case, its parameters, and the rule and message of the expected denial; `None` if the call is allowed.
 type Case<'a> = (&'a str, Value, Option<(&'a str, &'a str)>);
 
 fn check(world: &World, cases: &[Case<'_>]) {
@@ -24,7 +24,7 @@ fn check(world: &World, cases: &[Case<'_>]) {
     }
 }
 
-/// A violation of the scope `repos` with this message.
+/// Returns the rule `scope.repos` with this message, for the expected denial.
 fn refused(message: &'static str) -> Option<(&'static str, &'static str)> {
     Some(("scope.repos", message))
 }

@@ -1,4 +1,5 @@
-//! A small world: one resource type with a dimension `repos` like the GitHub plugin's, which tests extend.
+//! A minimal set of rules for tests to extend: one resource type with a dimension `repos` like that of the GitHub
+//! plugin.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub(crate) fn dimension(key: &str, param_paths: &[&str], match_mode: MatchMode) 
     }
 }
 
-/// The dimension `repos`, checked at `repo` and its alias `owner_repo`.
+/// Returns the dimension `repos`, which checks the parameter `repo` and its alias `owner_repo`.
 pub(crate) fn repos() -> ScopeDimension {
     ScopeDimension {
         error_template: "Repository {value} is not authorized".to_owned(),
@@ -43,8 +44,8 @@ pub(crate) fn set(entries: &[(&str, &[&str])]) -> ScopeConstraints {
     entries.iter().map(|(key, patterns)| ((*key).to_owned(), texts(patterns))).collect()
 }
 
-/// The rules for `github_list_issues`, whose operation is `issue.read`. By default everything is granted and nothing is
-/// constrained.
+/// The rules for `github_list_issues`, whose operation is `issue.read`. By default, all operations are granted and no
+/// values are constrained.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) dimensions: Vec<ScopeDimension>,
@@ -53,7 +54,7 @@ pub(crate) struct World {
     pub(crate) grants: Vec<(GrantSource, Grant)>,
     pub(crate) sets: Vec<(SetSource, ScopeConstraints)>,
     pub(crate) delegation: Vec<Delegation>,
-    /// The tool only forwards to another call, which is checked itself.
+    /// Whether the tool only forwards to another call, which is checked separately.
     pub(crate) forwards: bool,
 }
 
@@ -100,7 +101,7 @@ impl World {
         self.with_subject(|subject| decide(subject, Question::Call(params.as_object().unwrap())))
     }
 
-    /// The denial of a call. Panics if the call is allowed.
+    /// Returns the denial of a call. Panics if the call is allowed.
     pub(crate) fn refusal(&self, params: &Value) -> Denial {
         denial(self.call(params))
     }

@@ -42,7 +42,7 @@ fn says(text: &str) -> String {
     }
 }
 
-/// The errors of the small manifest with `old` replaced by `new`.
+/// Returns the errors of the small manifest with `old` replaced by `new`.
 fn with(old: &str, new: &str) -> String {
     assert!(SMALL.contains(old), "the small manifest has no `{old}`");
     says(&SMALL.replacen(old, new, 1))
@@ -56,7 +56,7 @@ fn the_reference_manifest_loads() {
     assert_eq!(manifest.executor.capabilities, [Capability::Http]);
     assert_eq!(manifest.executor.component, "plugin.wasm");
     assert_eq!(manifest.locales_dir, "locales");
-    // The order of properties is kept, because models read it.
+    // The order of properties must be preserved, because models read it.
     let properties = manifest.resource_type.tools[0].input_schema["properties"].as_object().unwrap();
     assert_eq!(properties.keys().collect::<Vec<_>>(), ["repo", "state", "labels", "since", "per_page"]);
     assert_eq!(crate::warnings(&manifest, |_, _| true), Vec::<String>::new());
@@ -166,7 +166,7 @@ fn errors_of_shape_name_line_and_field() {
     "###);
 }
 
-/// Errors of shape and content in all sections, without consequential errors of replaced parts.
+/// The parser reports the errors of structure and content in all sections, without follow-up errors of replaced parts.
 #[test]
 fn all_errors_of_shape_and_content_are_reported_at_once() {
     let text = SMALL

@@ -1,31 +1,31 @@
 //! The cost of a schema for each value, by the kind of the value.
 //!
-//! The bound holds for each single value in the parameters or the result; a check spends it for all values in advance.
-//! A value is visited by every schema that describes it. `unevaluatedProperties` and `unevaluatedItems` visit it again
-//! with the schemas next to them, so that nesting them doubles the visits at each level. Matches of `pattern` and
-//! `uniqueItems` are not included: they spend their steps when they run.
+//! The bound applies to each single value in the parameters or the result; a check spends the steps for all values in
+//! advance. Every schema that describes a value visits the value. `unevaluatedProperties` and `unevaluatedItems` visit
+//! the value again with the adjacent schemas, so that nesting these keywords doubles the visits at each level. Matches
+//! of `pattern` and `uniqueItems` are not included: they spend their steps when they run.
 //!
-//! The constants are about three times the measured values of an optimised build, where a step took 0.1 to 0.3
-//! nanoseconds in visits, and nearly one in `multipleOf`, content keywords and matches.
+//! The constants are about three times the values that were measured with an optimised build. There, a step took 0.1 to
+//! 0.3 nanoseconds in visits, and nearly one nanosecond in `multipleOf`, content keywords and matches.
 
 use serde_json::{Map, Value};
 
 use super::weight::Weight;
 
-/// Steps of a visit by one schema.
+/// Steps for a visit by one schema.
 const VISIT: u64 = 8;
-/// Steps of a keyword that has no constant of its own.
+/// Steps for a keyword without a constant of its own.
 const KEYWORD: u64 = 4;
 /// Steps to look up a name in an object.
 const LOOKUP: u64 = 16;
-/// Steps to start a match of one name with one of patternProperties.
+/// Steps to start matching one name with one pattern of patternProperties.
 const NAME_MATCH: u64 = 64;
-/// Steps to divide floating-point numbers exactly.
+/// Steps to divide floating-point numbers exactly, for `multipleOf`.
 const MULTIPLE_OF: u64 = 256;
-/// Steps to decode 64 bytes of text, or to parse them.
+/// Steps to decode or parse 64 bytes of text.
 const CONTENT: u64 = 2_560;
 
-/// Steps for one value, by its kind; and for a byte of a member's name, in quarters.
+/// Steps for one value, by its kind, and quarter steps for each byte of a member's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     pub(super) object: u64,
@@ -64,12 +64,12 @@ impl Steps {
         self.with(self, |steps, _| steps.saturating_mul(factor))
     }
 
-    /// The most steps for any one value.
+    /// Returns the largest number of steps for a single value.
     pub(super) fn most(&self) -> u64 {
         self.object.max(self.array).max(self.scalar)
     }
 
-    /// The steps for all values of `weight`.
+    /// Returns the steps for all values counted in `weight`.
     pub(super) fn of(&self, weight: &Weight) -> u64 {
         let names = self.name_quarter.saturating_mul(weight.name_bytes) / 4;
         let kinds =
@@ -102,12 +102,12 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// The steps of a boolean schema.
+    /// Returns the steps of a boolean schema.
     pub(super) fn of_boolean() -> Cost {
         Cost { valid: Walk { here: Steps::any(VISIT), below: Steps::default() }, mark: Walk::default() }
     }
 
-    /// An upper bound for each value.
+    /// Returns an upper bound of the steps for each value.
     pub(super) fn steps(&self) -> Steps {
         self.valid.here.or(self.valid.below)
     }
@@ -130,7 +130,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// The cost of the schema itself, without its subschemas; `name_quarter` is for its patternProperties.
+    /// Returns the cost of the schema itself, without its subschemas. `name_quarter` is the cost of its
+    /// patternProperties.
     pub(super) fn of(schema: &Map<String, Value>, name_quarter: u64) -> Parts {
         let list = |keyword: &str| schema.get(keyword).map_or(0, length);
         let mut own = Steps::any(VISIT + KEYWORD * schema.len() as u64);
@@ -175,7 +176,7 @@ impl Parts {
             }
             "additionalProperties" => self.additional = steps,
             "items" | "prefixItems" | "additionalItems" => self.item = self.item.or(steps),
-            // minContains and maxContains each check the items again.
+            // minContains and maxContains each check the items once more.
             "contains" => self.contains = steps.times(3),
             "propertyNames" => self.names = Steps::any(steps.scalar),
             "unevaluatedProperties" if *schema == Value::Bool(true) => {}
@@ -183,12 +184,12 @@ impl Parts {
                 self.unevaluated.add(steps);
                 self.unevaluated_keywords += 1;
             }
-            // Definitions cost steps where they are referenced; contentSchema is an annotation.
+            // Definitions cost steps only where they are referenced; contentSchema is an annotation.
             _ => {}
         }
     }
 
-    /// The cost of the whole schema.
+    /// Returns the cost of the whole schema.
     pub(super) fn cost(self) -> Cost {
         let mut member = self.property;
         member.add(self.patterns);
@@ -221,7 +222,7 @@ fn length(value: &Value) -> u64 {
     }
 }
 
-/// The steps to compare a value with a listed one.
+/// Returns the steps to compare a value with a value listed in `enum` or `const`.
 fn comparison(listed: &Value) -> Steps {
     let text = |divisor: u64| 4 + (listed.to_string().len() as u64) / divisor;
     match listed {

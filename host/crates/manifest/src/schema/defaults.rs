@@ -1,4 +1,4 @@
-//! The defaults of a schema, collected once, so that calls only fill them in.
+//! The defaults of a schema. They are collected once, so that a call only fills them in.
 
 use serde_json::{Map, Value};
 
@@ -16,8 +16,8 @@ struct Entry {
 }
 
 impl Defaults {
-    /// The defaults of the properties that `schema` always declares. A default of null means that the parameter is
-    /// absent.
+    /// Collects the defaults of the properties that `schema` always declares. A default of null means that the
+    /// parameter is absent.
     pub(super) fn of(root: &Value, schema: &Value) -> Defaults {
         let mut entries = Vec::new();
         for part in certain_parts(root, schema) {

@@ -1,4 +1,4 @@
-//! Converts the validator's errors to messages that callers, often models, can act on.
+//! Converts the validator's errors to messages that callers, often language models, can act on.
 
 use jsonschema::error::{ValidationError, ValidationErrorKind};
 use monstrum_types::{Effort, InputError, Overrun};
@@ -12,21 +12,21 @@ use super::paying::Paying;
 use super::weight::Weight;
 use super::{Compiled, ERRORS_MAX, is_too_long};
 
-/// Characters in a message.
+/// Maximum length of a message in characters.
 const MESSAGE_CHARS_MAX: usize = 200;
-/// Longer values are not quoted.
+/// Maximum length, in bytes, of a string that a message quotes.
 const QUOTED_CHARS_MAX: usize = 64;
-/// For inputs with more values, only the first error is reported: the validator collects all errors before it returns
-/// one, and an `anyOf` of a hundred branches has a hundred errors for each invalid value.
+/// For inputs with at least this many values, only the first error is reported. The validator collects all errors
+/// before it returns one, and an `anyOf` with a hundred branches has a hundred errors for each invalid value.
 const VALUES_MAX: u64 = 1_000;
-/// Steps to collect errors: about 70 milliseconds.
+/// Maximum number of steps to collect errors: about 70 milliseconds.
 const STEPS_MAX: u64 = 1 << 26;
 /// The cost of creating an error, as a multiple of the visit that finds it.
 const ERROR_VISITS: u64 = 16;
 
 impl Compiled {
-    /// Adds the errors of the invalid `value` to `found`, without duplicates. If collecting them takes too much work, a
-    /// single error says so.
+    /// Adds the errors of the invalid `value` to `found`, without duplicates. If collecting the errors would take too
+    /// much work, adds a single error that says so.
     pub(super) fn collect(
         &self,
         value: &Value,
@@ -62,7 +62,8 @@ impl Compiled {
         effort.overrun().map_or(Ok(()), Err)
     }
 
-    /// The first error of a value inside `value`. Errors of `value` itself, such as missing members, are ignored.
+    /// Returns the first error of a value inside `value`. Errors of `value` itself, such as missing members, are
+    /// ignored.
     pub(super) fn first_within(&self, value: &Value, effort: &Effort) -> Result<Option<InputError>, Overrun> {
         let _paying = Paying::from(effort);
         let weight = Weight::of(value, effort)?;
@@ -76,13 +77,13 @@ impl Compiled {
         effort.overrun().map_or(Ok(error.map(input_error)), Err)
     }
 
-    /// The steps to find all errors: each level of alternatives visits its schemas once more.
+    /// Returns the steps to find all errors. Each level of alternatives visits its schemas once more.
     fn error_steps(&self, weight: &Weight) -> u64 {
         self.steps.of(weight).saturating_mul(ERROR_VISITS).saturating_mul(2 + self.choices)
     }
 }
 
-/// A pointer to a member whose name is too long for patternProperties.
+/// Returns a JSON pointer to the first member whose name is too long for patternProperties.
 fn long_name(value: &Value) -> Option<String> {
     match value {
         Value::Object(members) => members.iter().find_map(|(name, member)| {
@@ -99,12 +100,12 @@ fn long_name(value: &Value) -> Option<String> {
     }
 }
 
-/// The error for an undeclared parameter.
+/// Returns the error for an undeclared parameter.
 pub(super) fn undeclared(parent: &str, name: &str) -> InputError {
     InputError { path: cut_path(format!("{parent}/{}", escape(name))), message: "undeclared parameter".to_owned() }
 }
 
-/// Cuts a pointer, because names in it may be as long as the input.
+/// Truncates a pointer, because names in it may be as long as the input.
 fn cut_path(path: String) -> String {
     if path.len() > 1_024 { cut(&path, 1_024) } else { path }
 }
@@ -129,7 +130,7 @@ fn add(error: &ValidationError<'_>, found: &mut Vec<InputError>, errors_max: usi
     }
 }
 
-/// The message of an error. It quotes the value only if that is short.
+/// Returns the message of an error. The message quotes the value only if the value is short.
 pub(super) fn message(error: &ValidationError<'_>) -> String {
     let short = match error.instance().as_ref() {
         Value::String(text) => text.len() <= QUOTED_CHARS_MAX,
@@ -140,7 +141,7 @@ pub(super) fn message(error: &ValidationError<'_>) -> String {
     cut(&text, MESSAGE_CHARS_MAX)
 }
 
-/// The message of an error in a schema. It replaces messages of the validator that would not help the author.
+/// Returns the message of an error in a schema. Messages of the validator that would not help the author are replaced.
 pub(super) fn schema_message(error: &ValidationError<'_>) -> String {
     let at_type = error.instance_path().as_str().ends_with("/type");
     match error.kind() {

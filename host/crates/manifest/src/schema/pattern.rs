@@ -13,9 +13,9 @@ use crate::error::cut;
 use super::limits::{PATTERN_BYTES_MAX, PATTERN_BYTES_STORED_MAX, STATED_CHARS_MAX, TEXT_CHARS_MAX};
 use super::paying;
 
-/// The smallest size to try: an expression of a few characters.
+/// The first size limit to try, in bytes. It fits an expression of a few characters.
 const PATTERN_BYTES_MIN: usize = 512;
-/// Fixed steps of a match: the engine takes working memory and starts.
+/// Fixed cost of a match in steps: the engine allocates working memory and starts.
 const MATCH_STEPS: u64 = 256;
 /// The hint in the error for a pattern that is too large.
 const HINT: &str = "state lengths as minLength and maxLength rather than by a count such as `{1,200}`, and use small \
@@ -25,16 +25,17 @@ const HINT: &str = "state lengths as minLength and maxLength rather than by a co
 #[derive(Debug)]
 pub(super) struct Pattern {
     matcher: Validator,
-    /// `None` for expressions that the validator compares as plain text.
+    /// `None` for expressions that the validator compares as plain text instead of compiling.
     compiled_bytes: Option<usize>,
     text_bytes: usize,
 }
 
 impl Pattern {
-    /// `None` if the text is not a regular expression, or is too large even for a stored version.
+    /// Compiles an expression. Returns `None` if `text` is not a regular expression, or is too large even for a stored
+    /// version.
     fn compile(text: &str) -> Option<Pattern> {
         let pattern = |matcher, compiled_bytes| Pattern { matcher, compiled_bytes, text_bytes: text.len() };
-        // Plain text fits into any size.
+        // Plain text fits any size limit.
         if let Some(matcher) = matcher(text, 0) {
             return Some(pattern(matcher, None));
         }
@@ -52,19 +53,20 @@ impl Pattern {
         }
     }
 
-    /// The exceeded limit, if any.
+    /// Returns the exceeded limit, if any.
     pub(super) fn exceeds(&self) -> Option<String> {
         let is_too_large = self.compiled_bytes.is_some_and(|size| size > PATTERN_BYTES_MAX);
         is_too_large.then(|| format!("the pattern has more than {PATTERN_BYTES_MAX} bytes once compiled; {HINT}"))
     }
 
-    /// An upper bound of the steps for a byte of text, in quarters. If the engine cannot convert the expression to an
-    /// automaton, as for `[ab]*a[ab]{100}$`, it takes 0.22 nanoseconds per byte of text and byte of the expression.
+    /// Returns an upper bound of the quarter steps for each byte of text. If the engine cannot convert the expression
+    /// to an automaton, as for `[ab]*a[ab]{100}$`, matching takes 0.22 nanoseconds per byte of text and byte of the
+    /// expression.
     pub(super) fn quarter_steps(&self) -> u64 {
         self.compiled_bytes.map_or(4, |size| size as u64)
     }
 
-    /// Whether the expression matches in `text`. Spends the steps of the match first.
+    /// Returns whether the expression matches in `text`. Spends the steps of the match first.
     pub(super) fn is_match(&self, text: &Value) -> Result<bool, Overrun> {
         self.spend(text)?;
         Ok(self.matcher.is_valid(text))
@@ -77,7 +79,7 @@ impl Pattern {
     }
 }
 
-/// The validator for the `pattern` `text`, if it compiles to at most `size` bytes.
+/// Returns the validator for the `pattern` `text`, or `None` if the compiled pattern exceeds `size` bytes.
 fn matcher(text: &str, size: usize) -> Option<Validator> {
     jsonschema::options()
         .offline()
@@ -92,7 +94,7 @@ fn matcher(text: &str, size: usize) -> Option<Validator> {
 pub(super) struct Patterns(HashMap<String, Arc<Pattern>>);
 
 impl Patterns {
-    /// The compiled pattern. `at` is its place, for errors.
+    /// Compiles a pattern, or returns the compiled one if it exists. `at` is the location of the pattern, for errors.
     pub(super) fn add(&mut self, at: &str, text: &str) -> Result<Arc<Pattern>, String> {
         if let Some(pattern) = self.0.get(text) {
             return Ok(pattern.clone());
@@ -110,14 +112,14 @@ impl Patterns {
         self.0.len()
     }
 
-    /// The keyword `pattern` with the value `text`, in the schema `parent`.
+    /// Creates the keyword `pattern` with the value `text`, in the schema `parent`.
     pub(super) fn keyword<'a>(
         &self,
         parent: &'a Map<String, Value>,
         text: &'a Value,
     ) -> Result<PatternKeyword, ValidationError<'a>> {
         let pattern = text.as_str().and_then(|text| self.get(text));
-        // The check of the schema's shape has compiled all patterns.
+        // The shape check has already compiled all patterns of the schema.
         let pattern = pattern.ok_or_else(|| ValidationError::custom("the pattern has not been compiled"))?;
         Ok(PatternKeyword {
             pattern: pattern.clone(),
@@ -126,7 +128,7 @@ impl Patterns {
     }
 }
 
-/// The error of a pattern that does not compile.
+/// Returns the error of a pattern that does not compile.
 fn invalid(at: &str, text: &str) -> String {
     format!(
         "not a JSON Schema: at `{}`: `{}` is not a regular expression, is too large, or has look-around or \
@@ -136,16 +138,16 @@ fn invalid(at: &str, text: &str) -> String {
     )
 }
 
-/// The `maxLength` of the schema.
+/// Returns the `maxLength` of the schema.
 pub(super) fn stated_chars(schema: &Map<String, Value>) -> Option<u64> {
     let stated = schema.get("maxLength")?;
-    // A float such as 10.0, or a number over the range of u64, is a limit too.
+    // A float such as 10.0, or a number beyond the range of u64, is also a valid limit.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     let rounded = |stated: f64| stated as u64;
     stated.as_u64().or_else(|| stated.as_f64().map(rounded))
 }
 
-/// The error for a `maxLength` next to a `pattern` that exceeds the current limit.
+/// Returns the error for a `maxLength` next to a `pattern` that exceeds the current limit.
 pub(super) fn stated_exceeds(schema: &Map<String, Value>) -> Option<String> {
     stated_chars(schema).filter(|stated| *stated > STATED_CHARS_MAX)?;
     Some(format!(

@@ -1,7 +1,7 @@
 //! The budget of the validation that runs on the current thread.
 //!
-//! The validator passes only the value to its keywords, so keywords whose work depends on the value find the budget in
-//! a thread-local variable. A validation runs on one thread.
+//! The validator passes only the value to its keywords. Keywords whose work depends on the value therefore read the
+//! budget from a thread-local variable. Each validation runs on a single thread.
 
 use std::cell::RefCell;
 
@@ -26,12 +26,12 @@ impl Drop for Paying {
     }
 }
 
-/// The budget of the current validation. Without one, no work is allowed.
+/// Returns the budget of the current validation. Without a current validation, the budget is 0.
 pub(super) fn current() -> Effort {
     CURRENT.with_borrow(|effort| effort.clone().unwrap_or_else(|| Effort::of(0)))
 }
 
-/// Spends steps of the current validation.
+/// Spends steps from the budget of the current validation.
 pub(super) fn spend(steps: u64) -> Result<(), Overrun> {
     CURRENT.with_borrow(|effort| effort.as_ref().map_or(Err(Overrun::Steps), |effort| effort.spend(steps)))
 }

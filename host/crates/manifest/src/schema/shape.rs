@@ -1,8 +1,8 @@
-//! Limits on the size, the depth and the references of a schema.
+//! Limits on the size, depth and references of a schema.
 //!
-//! A recursive schema can take time exponential in the depth of a value, and so can the compilation of a chain of
-//! references that each name the next one twice. Therefore recursion is rejected, and a schema is measured with all
-//! references expanded.
+//! A recursive schema can take time exponential in the depth of a value. Compiling a chain of references, in which each
+//! one refers to the next twice, can also take exponential time. Therefore recursive schemas are rejected, and a schema
+//! is measured with all references expanded.
 
 use std::collections::HashMap;
 
@@ -15,15 +15,18 @@ use super::limits::VALUE_STEPS_MAX;
 use super::pattern::{Patterns, stated_exceeds};
 use super::walk::{SAME_VALUE, SAME_VALUE_LISTS, one_or_many, resolve};
 
-/// Subschemas of a schema, with all references expanded: a typical tool has ten parameters, the largest a few hundred.
+/// Maximum number of subschemas in a schema, with all references expanded. A typical tool has ten parameters, the
+/// largest a few hundred.
 const SCHEMAS_MAX: usize = 5_000;
-/// Levels of schemas, with all references expanded.
+/// Maximum nesting depth of schemas, with all references expanded.
 const LEVELS_MAX: usize = 64;
-/// Bytes of defaults, with all references expanded: they can turn an empty input into one of this size.
+/// Maximum size of the defaults in bytes, with all references expanded. Defaults can expand an empty input to this
+/// size.
 const DEFAULT_BYTES_MAX: usize = 65_536;
-/// Values of one `enum`: enough for all time zones or currencies. A value is compared with each.
+/// Maximum number of values of one `enum`: enough for all time zones or currencies. A check compares a value with each
+/// of them.
 const ENUM_VALUES_MAX: usize = 1_000;
-/// Regular expressions of one schema: each takes time to compile, and memory.
+/// Maximum number of regular expressions in one schema. Each takes compile time and memory.
 const PATTERNS_MAX: usize = 100;
 
 const DRAFTS: [&str; 4] = [
@@ -60,7 +63,7 @@ struct Size {
     levels: usize,
     default_bytes: usize,
     patterns: usize,
-    /// Nesting of `anyOf` and similar keywords: to list errors, each level visits its schemas once more.
+    /// Nesting depth of `anyOf` and similar keywords. When errors are listed, each level visits its schemas once more.
     choices: u64,
     cost: Cost,
 }
@@ -112,7 +115,7 @@ pub(super) fn check(root: &Value) -> Result<Shape, String> {
 
 struct Measure<'a> {
     root: &'a Value,
-    /// The size of the schema that a reference names; `None` while it is being measured.
+    /// The size of each referenced schema; `None` while the schema is being measured.
     targets: HashMap<&'a str, Option<Size>>,
     patterns: Patterns,
     exceeds: Vec<String>,
@@ -159,15 +162,15 @@ impl<'a> Measure<'a> {
         size.levels = 0;
         size.add(inner);
         size.cost = parts.cost();
-        // Stop early, so that a schema that doubles at each reference is not counted completely.
+        // Stop early, so that a schema that doubles at each reference is not measured completely.
         if size.levels > LEVELS_MAX {
             return Err(too_deep());
         }
         Ok(size)
     }
 
-    /// Compiles the regular expressions of one schema; returns the cost of a byte of a member's name for its
-    /// patternProperties, in quarters of a step.
+    /// Compiles the regular expressions of one schema. Returns the cost of its patternProperties, in quarter steps for
+    /// each byte of a member's name.
     fn compile_patterns(&mut self, map: &Map<String, Value>, at: &str) -> Result<u64, String> {
         if let Some(text) = map.get("pattern").and_then(Value::as_str) {
             let pattern = self.patterns.add(&format!("{at}/pattern"), text)?;
@@ -179,14 +182,15 @@ impl<'a> Measure<'a> {
             let at = format!("{at}/patternProperties/{text}");
             let pattern = self.patterns.add(&at, text)?;
             self.exceed(&at, pattern.exceeds());
-            // additionalProperties matches the names a second time.
+            // additionalProperties matches the names once more.
             quarters = quarters.saturating_add(pattern.quarter_steps().saturating_mul(2));
         }
         // Stop before the other patterns are compiled.
         if self.patterns.len() > PATTERNS_MAX { Err(too_many_patterns()) } else { Ok(quarters) }
     }
 
-    /// Records an exceeded limit. A referenced schema is visited at its own place too and gives the same sentence.
+    /// Records an exceeded limit. A referenced schema is also visited at its own location and produces the same
+    /// sentence, which is recorded only once.
     fn exceed(&mut self, at: &str, why: Option<String>) {
         let Some(why) = why else { return };
         let sentence = format!("at `{}`: {why}", cut(at, 128));
@@ -210,7 +214,7 @@ impl<'a> Measure<'a> {
             return Err(format!("at `{here}/$ref`: expected a string such as `#/$defs/name`"));
         };
         let shown = cut(reference, 128);
-        // Escapes are rejected, because they would give a place several spellings.
+        // Escapes are rejected, because they would allow several spellings of the same location.
         if !(reference == "#" || reference.starts_with("#/")) || reference.contains('%') {
             return Err(format!(
                 "at `{here}/$ref`: `{shown}` is outside the schema; only references such as `#/$defs/name` are allowed"
@@ -224,7 +228,7 @@ impl<'a> Measure<'a> {
         let schema = resolve(self.root, reference)
             .filter(|schema| schema.is_object() || schema.is_boolean())
             .ok_or_else(|| format!("at `{here}/$ref`: `{shown}` does not refer to a schema"))?;
-        // A recursive reference gets here again with the same text.
+        // A recursive reference reaches this function again with the same text.
         self.targets.insert(reference, None);
         let size = self.schema(schema, &mut reference.trim_start_matches('#').to_owned(), level + 1)?;
         self.targets.insert(reference, Some(size));
@@ -244,7 +248,7 @@ fn recursive(here: &str, reference: &str) -> String {
     format!("at `{here}/$ref`: `{reference}` refers to itself; recursive schemas are not supported")
 }
 
-/// Checks keywords that are restricted or not supported.
+/// Rejects keywords that are not supported, or not allowed at this location.
 fn check_keywords(map: &Map<String, Value>, at: &str) -> Result<(), String> {
     let here = cut(at, 128);
     for keyword in ["$dynamicRef", "$recursiveRef"] {
@@ -252,7 +256,7 @@ fn check_keywords(map: &Map<String, Value>, at: &str) -> Result<(), String> {
             return Err(format!("at `{here}/{keyword}`: only `$ref` is supported"));
         }
     }
-    // Both would change the meaning of references in their subschemas.
+    // These keywords would change the meaning of references in their subschemas.
     for keyword in ["$id", "$schema"] {
         if !at.is_empty() && map.contains_key(keyword) {
             return Err(format!("at `{here}/{keyword}`: only the schema as a whole may have it"));

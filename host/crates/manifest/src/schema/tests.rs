@@ -17,7 +17,7 @@ fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Ve
     schema.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap()
 }
 
-/// The checked parameters, or the errors.
+/// Returns the checked parameters or the errors, as text.
 fn check(schema: &InputSchema, params: Value) -> String {
     match checked(schema, params) {
         Ok(params) => Value::Object(params).to_string(),
@@ -153,7 +153,7 @@ fn a_schema_is_closed_unless_it_says_otherwise() {
         assert_eq!(schema.is_open(), open, "{value}");
         let said = check(&schema, json!({"a": "x", "extra": 1}));
         assert_eq!(said, if open { r#"{"a":"x","extra":1}"# } else { "/extra: undeclared parameter" }, "{value}");
-        // Reserved parameters are refused even if the schema is open.
+        // Reserved parameters are rejected even if the schema is open.
         assert_eq!(check(&schema, json!({"_resource": 1})), "/_resource: undeclared parameter", "{value}");
     }
     let typed = schema(&json!({"additionalProperties": {"type": "integer"}}));

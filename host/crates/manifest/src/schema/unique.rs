@@ -1,7 +1,8 @@
 //! The keyword `uniqueItems` in linear time.
 //!
-//! The validator's own keyword compares the items of small lists in pairs and hashes those of longer ones. Its hash is
-//! equal for lists of different nesting, such as `[[], []]` and `[[[]]]`, so a list of such items takes quadratic time.
+//! The validator's own keyword compares the items of small lists in pairs and hashes the items of longer lists. Its
+//! hash is equal for differently nested lists, such as `[[], []]` and `[[[]]]`, so a list of such items takes quadratic
+//! time.
 
 use std::collections::HashSet;
 
@@ -11,17 +12,17 @@ use serde_json::{Number, Value};
 use super::paying;
 use super::weight::Weight;
 
-/// Steps to serialize one value and look it up.
+/// Steps to serialize one value and look up its text.
 const VALUE_STEPS: u64 = 256;
 
-/// The keyword `uniqueItems`, which may be false.
+/// The keyword `uniqueItems`, whose value may be false.
 pub(super) struct UniqueItems {
     pub(super) is_wanted: bool,
 }
 
 impl<'i> Keyword<'i> for UniqueItems {
     fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
-        // The message of the validator's own keyword.
+        // Same message as that of the validator's own keyword.
         if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("the value has non-unique elements")) }
     }
 
@@ -46,7 +47,7 @@ fn are_unique(items: &[Value]) -> bool {
     })
 }
 
-/// Serializes `value` such that two values have equal text exactly if they are equal as JSON.
+/// Serializes `value` so that two values have the same text if and only if they are equal as JSON.
 fn write(value: &Value, text: &mut Vec<u8>) {
     match value {
         Value::Null => text.push(b'n'),
@@ -77,7 +78,7 @@ fn write_text(kind: u8, string: &str, text: &mut Vec<u8>) {
     text.extend(string.as_bytes());
 }
 
-/// Writes a number in a canonical form: 1, 1.0 and 1e0 are equal.
+/// Writes a number in a canonical form: 1, 1.0 and 1e0 have the same text.
 fn write_number(number: &Number, text: &mut Vec<u8>) {
     let float = number.as_f64().unwrap_or(f64::NAN);
     let integer = if let Some(number) = number.as_u64() {

@@ -1,4 +1,4 @@
-//! Walks through a schema. They terminate because `shape` rejects recursive schemas.
+//! Functions that walk through a schema. They terminate because `shape` rejects recursive schemas.
 
 use serde_json::{Map, Value};
 
@@ -7,20 +7,21 @@ pub(super) const SAME_VALUE: [&str; 3] = ["if", "then", "else"];
 /// Keywords whose value is a list of schemas for the same value.
 pub(super) const SAME_VALUE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
-/// The schema that a local reference names.
+/// Returns the schema that a local reference points to.
 pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
 }
 
-/// All object schemas that may apply to the same value as `schema`, starting with itself: those of references, `allOf`,
-/// `anyOf`, `oneOf`, conditions and dependent schemas.
+/// Returns all object schemas that may apply to the same value as `schema`, starting with `schema` itself: those of
+/// references, `allOf`, `anyOf`, `oneOf`, conditions and dependent schemas.
 pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut found = Vec::new();
     add_parts(root, schema, true, &mut found);
     found
 }
 
-/// The object schemas that always apply to the same value as `schema`: like [`parts`], without alternatives.
+/// Returns the object schemas that always apply to the same value as `schema`: like [`parts`], but without
+/// alternatives.
 pub(super) fn certain_parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut found = Vec::new();
     add_parts(root, schema, false, &mut found);
@@ -46,7 +47,7 @@ fn add_parts<'a>(root: &'a Value, schema: &'a Value, alternatives: bool, found: 
     }
 }
 
-/// Whether `schema` declares the property at `path`.
+/// Returns whether `schema` declares the property at `path`.
 pub(super) fn declares_in(root: &Value, schema: &Value, path: &str) -> bool {
     parts(root, schema).iter().any(|part| {
         let in_properties = part.get("properties").and_then(Value::as_object).is_some_and(|properties| {
@@ -61,7 +62,7 @@ pub(super) fn declares_in(root: &Value, schema: &Value, path: &str) -> bool {
     })
 }
 
-/// The schemas of a keyword whose value is a schema or a list of schemas.
+/// Returns the schemas of a keyword whose value is a schema or a list of schemas.
 pub(super) fn one_or_many(value: &Value) -> &[Value] {
     match value {
         Value::Array(list) => list,

@@ -1,14 +1,15 @@
-//! The number of values in a value, by kind, from which the cost of a check is computed.
+//! Counts the values in a value, by kind. The cost of a check is computed from these counts.
 
 use monstrum_types::{Effort, Overrun};
 use serde_json::Value;
 
-/// Bytes of text that count as one more value: to compare and count characters takes less than a step per byte.
+/// Number of bytes of text that count as one more value. Comparing text and counting its characters takes less than one
+/// step per byte.
 const TEXT_BYTES: usize = 64;
 /// Steps to visit one entry of a list or object.
 const ENTRY_STEPS: u64 = 8;
 
-/// The number of values in a value, including itself. A long text or name counts as several.
+/// The number of values in a value, including the value itself. A long text or name counts as several values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     pub(super) objects: u64,
@@ -21,7 +22,7 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// Weighs `value`. Spends the steps for the entries of a list or object before visiting them.
+    /// Counts the values in `value`. Spends the steps for the entries of a list or object before visiting them.
     pub(super) fn of(value: &Value, effort: &Effort) -> Result<Weight, Overrun> {
         let mut weight = Weight::default();
         weight.add(value, effort)?;

@@ -1,4 +1,5 @@
-//! Validation of authentication methods: they may inject only existing fields, and no header that the host sets.
+//! Validation of authentication methods. Their rules may inject only fields that exist, and no header that the host
+//! sets.
 
 use std::collections::HashSet;
 
@@ -9,7 +10,7 @@ use crate::model::{AuthKind, AuthMethod, Field, InjectRule, ResourceType};
 
 use super::{ContentErrors, ENTRIES_MAX, FieldUse, fields};
 
-/// Headers of the host or the connection (RFC 9110, 7.6.1, and those of HTTP framing).
+/// Headers that only the host or the connection may set (RFC 9110, section 7.6.1, and HTTP framing).
 const HOST_HEADERS: [&str; 12] = [
     "host",
     "content-length",
@@ -77,7 +78,7 @@ fn inject(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field],
     }
 }
 
-/// The place that a rule writes to.
+/// Returns the part of the request that a rule writes to.
 fn target(rule: &InjectRule) -> (&'static str, String) {
     match rule {
         InjectRule::Header(_) | InjectRule::Basic(_) => {
@@ -142,13 +143,14 @@ fn template(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field
     }
 }
 
-/// Whether the text is a token (RFC 9110).
+/// Returns whether `name` is a token (RFC 9110).
 fn is_token(name: &str) -> bool {
     (1..=128).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// Whether the text is a JSON pointer (RFC 6901) to a member of an object. `-`, the end of a list, is not allowed.
+/// Returns whether `text` is a JSON pointer (RFC 6901) to a member of an object. The step `-`, which means the end of a
+/// list, is not allowed.
 fn is_leaf_pointer(text: &str) -> bool {
     let escapes_are_whole =
         |step: &str| step.split('~').skip(1).all(|after| after.starts_with('0') || after.starts_with('1'));

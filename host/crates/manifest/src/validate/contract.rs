@@ -51,7 +51,7 @@ fn credential_check(errors: &mut ContentErrors, resource_type: &ResourceType, at
         errors.add(at.key("tool"), format!("this manifest has no tool `{}`", check.tool));
         return;
     };
-    // A schema that does not compile is reported elsewhere.
+    // A schema that does not compile is reported by the validation of the tools.
     let effort = Effort::of(CHECK_STEPS_MAX);
     let Ok(schema) = InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort) else { return };
     match schema.check(Value::Object(check.params.clone()), &effort) {
@@ -82,7 +82,7 @@ fn check_icon(icon: &str) -> Result<(), &'static str> {
     Err("expected a name such as `github`, or a PNG or WebP file")
 }
 
-/// Checks a list of tools.
+/// Validates a list of tools.
 pub(crate) fn tools(errors: &mut ContentErrors, tools: &[Tool], limits: SchemaLimits, at: &FieldPath) {
     errors.cap(at.clone(), tools, TOOLS_MAX);
     let effort = Effort::of(MANIFEST_STEPS_MAX);
@@ -117,12 +117,12 @@ pub(crate) fn tools(errors: &mut ContentErrors, tools: &[Tool], limits: SchemaLi
     }
 }
 
-/// The reserved prefix of this name, if it has one.
+/// Returns the reserved prefix with which `name` starts, if any.
 pub(crate) fn reserved_prefix(name: &str) -> Option<&'static str> {
     RESERVED_TOOL_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix))
 }
 
-/// Validates the schemas of a tool; returns the number of their regular expressions.
+/// Validates the schemas of a tool. Returns the number of their regular expressions.
 fn schemas(errors: &mut ContentErrors, tool: &Tool, limits: SchemaLimits, effort: &Effort, at: &FieldPath) -> usize {
     let mut patterns = 0;
     let exceeds = |field: &str, sentences: &[String], errors: &mut ContentErrors| {
@@ -130,7 +130,7 @@ fn schemas(errors: &mut ContentErrors, tool: &Tool, limits: SchemaLimits, effort
             errors.add(at.key(field), sentence);
         }
     };
-    // Compiled with the limits for stored versions, so that each exceeded limit is reported separately.
+    // The schema is compiled with the limits for stored versions, so that each exceeded limit is reported separately.
     match InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, effort) {
         Ok(schema) => {
             patterns += schema.patterns();
@@ -149,7 +149,8 @@ fn schemas(errors: &mut ContentErrors, tool: &Tool, limits: SchemaLimits, effort
     patterns
 }
 
-/// Whether the text is an operation. Roles match operations with globs, so glob characters and blanks are not allowed.
+/// Returns whether `text` is a valid operation. Roles match operations with globs, so glob characters and blanks are
+/// not allowed.
 fn is_operation(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':'))

@@ -1,4 +1,4 @@
-//! Large, deep and random text.
+//! Tests with large, deeply nested and random text.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! The work of a check is bounded for all schemas and values.
+//! Tests that the work of a check is bounded for all schemas and values.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::*;
 
-/// A pattern that the engine cannot convert to an automaton: the time for each byte of text grows with `count`.
+/// Returns a pattern that the engine cannot convert to an automaton. The time for each byte of text grows with `count`.
 fn slow(count: usize) -> String {
     format!("^[ab]*a[ab]{{{count}}}$")
 }
 
-/// Random letters `a` and `b` with a `c` at the end.
+/// Returns random letters `a` and `b`, followed by a `c`.
 fn text(length: usize) -> String {
     let mut state = 88_172_645_463_325_252_u64;
     let mut letter = || {
@@ -66,7 +66,7 @@ fn patterns_of_an_output_schema_are_bounded() {
 fn a_match_over_the_budget_is_not_made() {
     for schema in [
         json!({"pattern": slow(100)}),
-        // A value is not accepted because a pattern was skipped.
+        // Skipping a pattern must not make a value valid.
         json!({"not": {"pattern": slow(100)}}),
         json!({"if": {"pattern": slow(100)}, "then": {"type": "integer"}}),
     ] {
@@ -86,7 +86,7 @@ fn a_check_ends_at_its_deadline_and_when_it_is_cancelled() {
     assert_eq!(schema.check(json!({"a": "x"}), &Effort::until(1 << 20, late)), Err(Overrun::Deadline));
     let cancelled = Halt::at(Instant::now() + Duration::from_secs(3600));
     cancelled.cancel();
-    // A cancelled check does not report errors.
+    // A cancelled check returns no validation errors.
     assert_eq!(schema.check(json!({"a": 1}), &Effort::until(1 << 20, cancelled)), Err(Overrun::Cancelled));
 }
 
@@ -141,7 +141,7 @@ fn a_compiled_pattern_has_at_most_ten_kibibytes() {
         assert_eq!(stored.exceeds(), [refused]);
         assert!(checked(&stored, json!({"a": "ab"})).is_err() == over.get("pattern").is_some());
     }
-    // An expression that is compared as plain text is not compiled.
+    // An expression that the validator compares as plain text is not compiled.
     let names = (0..400).map(|n| format!("name-{n}")).collect::<Vec<_>>().join("|");
     let names = super::schema(&of_a(&json!({"pattern": format!("^({names})$")})));
     assert_eq!(check(&names, json!({"a": "name-399"})), r#"{"a":"name-399"}"#);
@@ -167,7 +167,7 @@ fn defaults_are_checked_within_the_budget_of_the_manifest() {
          they are matched with"
     );
     assert!(started.elapsed() < Duration::from_secs(5));
-    // A stored version with such defaults is accepted.
+    // A stored version whose defaults cost this much is still accepted.
     assert_eq!(stored(&six(json!({}))).exceeds().len(), 1);
 }
 
@@ -212,7 +212,7 @@ fn names_are_matched_within_the_budget() {
 
 #[test]
 fn lists_of_unique_items_take_linear_time() {
-    // Lists of different nesting, for which the validator's own hash is equal.
+    // Differently nested lists for which the validator's own hash is equal.
     let nested = |n: u32| {
         (0..16).fold(json!([]), |inner, bit| if n & (1 << bit) == 0 { json!([inner]) } else { json!([[], inner]) })
     };
@@ -224,7 +224,7 @@ fn lists_of_unique_items_take_linear_time() {
     let effort = Effort::of(3_000 * 256);
     assert_eq!(schema.check(json!({"a": items}), &effort), Err(Overrun::Steps));
 
-    // The keyword agrees with the validator's own.
+    // The keyword gives the same results as the validator's own keyword.
     let own = jsonschema::validator_for(&json!({"uniqueItems": true})).unwrap();
     let values = [
         json!(1),
