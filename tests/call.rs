@@ -1,4 +1,4 @@
-//! Calls of tools: what is governed, what is refused, what is stopped, and what stays secret.
+//! Calls of tools: governed calls, rejected calls, stopped calls, and the protection of secrets.
 
 mod budget;
 mod ceilings;

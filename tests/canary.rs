@@ -1,6 +1,6 @@
-//! The canary: a secret that is stored as a credential and used in every kind of call is found nowhere but, sealed, in
-//! the database. What is searched: every answer of the API, everything that the server prints at its debug level, every
-//! file of its data folder, and the memory of a plugin that searches its own.
+//! The canary test. A secret is stored as a credential and used in every kind of call. It must not be found anywhere
+//! except sealed in the database. The test searches every answer of the API, all output of the server at log level
+//! debug, every file of the data folder, and the memory of a plugin that searches its own memory.
 
 pub(crate) mod encodings;
 mod oauth;
@@ -17,17 +17,17 @@ use encodings::{Search, encodings};
 
 const CALLS: [&str; 6] = ["github", "test-echo", "test-loop", "test-result", "test-steal", "test-trap"];
 
-/// Everything that was heard from the server.
+/// Records and searches all answers of the server.
 struct Ear<'a> {
     world: &'a World,
     search: Search,
-    /// What the server said to each request in which the secret was, with the form of it.
+    /// The answers that contained the secret, each with its request and the form of the secret.
     leaks: Vec<String>,
     answers: usize,
 }
 
 impl Ear<'_> {
-    /// Makes a request and searches the answer, headers and all; its body where that is JSON.
+    /// Sends a request and searches the answer, including its headers. Returns the body if it is JSON.
     async fn ask(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
         let mut request = self.world.api.request(method.clone(), path);
         if let Some(body) = body {
@@ -47,7 +47,7 @@ impl Ear<'_> {
         Ok(serde_json::from_slice(&content).unwrap_or_default())
     }
 
-    /// Calls a tool, and asks whether it may be called.
+    /// Checks whether a tool may be called, and calls it.
     async fn call(&mut self, bot: &str, tool: &str, params: &Value) -> Result<Value> {
         let body = json!({ "params": params });
         self.ask(Method::POST, &format!("/api/bots/{bot}/tools/{tool}/check"), Some(&body)).await?;
@@ -93,7 +93,7 @@ async fn the_secret_is_found_nowhere() -> Result<()> {
     Ok(())
 }
 
-/// Stores the secret as the credential of several resources, by every auth method, and wherever it does not belong.
+/// Stores the secret as the credential of several resources, by every auth method, and also in wrong places.
 async fn store_it(ear: &mut Ear<'_>) -> Result<Vec<String>> {
     let world = ear.world;
     for plugin in CALLS {
@@ -107,7 +107,7 @@ async fn store_it(ear: &mut Ear<'_>) -> Result<Vec<String>> {
         ("token", json!({ "access_token": TOKEN })),
     ] {
         let bot = world.api.bot(name).await?;
-        // The last has an upstream that is not there.
+        // The last resource has an upstream that does not exist.
         let url = if name == "token" { "http://127.0.0.1:1".to_owned() } else { world.github.url() };
         let resource = world.api.resource("test-echo", name, &url).await?;
         world.api.bind(&bot, &resource, &role, &json!({})).await?;
@@ -129,14 +129,14 @@ async fn store_it(ear: &mut Ear<'_>) -> Result<Vec<String>> {
     Ok(bots)
 }
 
-/// Calls that send the secret, to an upstream that gives it back in every way.
+/// Makes calls that send the secret, to an upstream that echoes it in every way.
 async fn use_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let github = &ear.world.github;
     for (number, (_, form)) in encodings(TOKEN).into_iter().enumerate() {
         let path = format!("/leak/{number}");
         let status = if number % 2 == 0 { 200 } else { 500 };
         let mut leak = Canned::new(status, form.clone());
-        // Not every form is fit for a header.
+        // Not every form is valid in a header.
         if form.iter().all(|byte| (b' '..=b'~').contains(byte)) {
             let text = String::from_utf8(form)?;
             leak = leak.header("X-Leak", &text).header("Location", &text).header("Set-Cookie", &text);
@@ -153,8 +153,7 @@ async fn use_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     Ok(())
 }
 
-/// Calls that end in every other way, some of them by a caller that knows the secret and puts it where it does not
-/// belong.
+/// Makes calls that end in every other way. In some of them, the caller knows the secret and sends it in wrong places.
 async fn misuse_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let github = &ear.world.github;
     github.answer("/repos/acme/leak", Canned::json(404, &json!({ "message": format!("no {TOKEN} here") })));
@@ -192,7 +191,7 @@ async fn misuse_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     constrain_it(ear, bot).await
 }
 
-/// Refusals by scope, which name the value.
+/// Makes calls that are rejected by scope with a message that contains the value.
 async fn constrain_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let bindings = ear.ask(Method::GET, &format!("/api/bots/{bot}/resources"), None).await?;
     for binding in bindings["items"].as_array().context("a list has items")? {
@@ -204,7 +203,7 @@ async fn constrain_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     Ok(())
 }
 
-/// Lets a plugin search its own memory.
+/// Makes a plugin search its own memory.
 async fn search_for_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let patterns: Vec<String> = encodings(TOKEN).iter().map(|(_, form)| pattern(form)).collect();
     let target = format!("{}/collect", ear.world.github.url().replace("127.0.0.1", "127.0.0.2"));
@@ -214,7 +213,7 @@ async fn search_for_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     Ok(())
 }
 
-/// Everything that can be read by the API.
+/// Reads everything that the API returns.
 async fn read_everything(ear: &mut Ear<'_>, bots: &[String]) -> Result<()> {
     for path in [
         "/api/audit?limit=1000",

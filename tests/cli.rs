@@ -1,5 +1,5 @@
-//! The command line, run as people and scripts run it: results on standard output, all else on standard error, and an
-//! exit code that tells how it went.
+//! The command line, run as people and scripts run it: results go to standard output, all other output goes to standard
+//! error, and the exit code indicates success or failure.
 
 mod audit;
 mod doctor;
@@ -20,17 +20,17 @@ use support::Server;
 
 use crate::stable::stable;
 
-/// Far longer than a command takes that ends by itself.
+/// A time-out far longer than any command that ends on its own.
 const COMMAND_MAX: Duration = Duration::from_secs(120);
 
-/// Runs a command that ends by itself.
+/// Runs a command that ends on its own.
 pub(crate) async fn run(server: &Server, arguments: &[&str]) -> Result<Output> {
     let output = tokio::time::timeout(COMMAND_MAX, server.command(arguments)).await;
     output.with_context(|| format!("monstrum {} does not end", arguments.join(" ")))?
 }
 
-/// What it printed and how it ended, without what differs from run to run. The log, which begins each line with a time,
-/// is left out.
+/// Returns the output and the exit code of a command, without the parts that differ between runs. Log lines, which
+/// begin with a time, are omitted.
 pub(crate) async fn told(server: &Server, arguments: &[&str]) -> Result<String> {
     let output = run(server, arguments).await?;
     let stderr = String::from_utf8(output.stderr)?;
@@ -39,7 +39,7 @@ pub(crate) async fn told(server: &Server, arguments: &[&str]) -> Result<String> 
     let text = format!("{}[stderr]\n{}\n[exit {code}]", String::from_utf8(output.stdout)?, stderr.join("\n"));
     let text = stable(&json!(text)).as_str().unwrap_or_default().to_owned();
     let text = Regex::new("mk_[A-Za-z0-9_-]{5,43}")?.replace_all(&text, "[key]").into_owned();
-    // Ends of lines are not seen, so they are not compared.
+    // Trailing whitespace is invisible, so it is not compared.
     Ok(text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").replace("\n[stderr]\n\n", "\n"))
 }
 

@@ -1,4 +1,4 @@
-//! Ends of a server: a power cut in the middle of a thousand calls, being told to stop, and starts that must be refused.
+//! Ends of a server: a power cut during a thousand calls, termination by a signal, and starts that must be rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -17,18 +17,18 @@ use crate::world::{World, text};
 
 const BOTS: usize = 48;
 const CALLS: usize = 1_000;
-/// How many answers there are before the power is cut.
+/// The number of answers before the power cut.
 const ANSWERS: usize = 250;
-/// Both ends of a thousand connections, and what a test needs besides.
+/// Enough for both ends of a thousand connections, and for the other files of a test.
 const OPEN_FILES: u64 = 4_096;
 
-/// A call that was answered before the end.
+/// A call that was answered before the server ended.
 struct Answered {
     request_id: String,
     status: String,
 }
 
-/// One of the thousand: which tool, and a text that no other call has and that goes out to the upstream.
+/// Returns the tool and the parameters of a call. They contain a unique text that is sent to the upstream.
 fn call_of(number: usize) -> (&'static str, Value) {
     let marker = format!("marker-{number:04}");
     match number % 3 {
@@ -38,7 +38,7 @@ fn call_of(number: usize) -> (&'static str, Value) {
     }
 }
 
-/// The marker that is somewhere in a text.
+/// Returns the marker in a text.
 fn marker(text: &str) -> Option<String> {
     const DIGITS: usize = 4;
     let start = text.find("marker-")?;
@@ -49,7 +49,7 @@ fn marker_of(request: &Recorded) -> Option<String> {
     marker(&request.query).or_else(|| marker(&String::from_utf8_lossy(&request.body)))
 }
 
-/// Lets each answer of the upstream take another 50 to 200 ms, by a generator with a fixed seed.
+/// Delays each answer of the upstream by 50 to 200 ms. The delays come from a generator with a fixed seed.
 async fn vary_delay(github: &FakeGithub) {
     let mut state = 0x2545_f491_u32;
     loop {
@@ -59,7 +59,7 @@ async fn vary_delay(github: &FakeGithub) {
     }
 }
 
-/// Bots that may use everything of one GitHub and of one echo.
+/// Creates bots that may use every tool of one GitHub resource and of one echo resource.
 async fn bots(api: &Api, github: &FakeGithub) -> Result<Vec<String>> {
     let role = api.role("all", &["*"]).await?;
     let mut resources = Vec::new();
@@ -79,7 +79,7 @@ async fn bots(api: &Api, github: &FakeGithub) -> Result<Vec<String>> {
     Ok(bots)
 }
 
-/// Makes all calls at once and cuts the power when enough of them are answered.
+/// Makes all calls at once, and simulates a power cut when enough of them are answered.
 async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<String, Answered>> {
     let (answered, mut answers) = watch::channel(0_usize);
     let api = world.api.clone();
@@ -87,7 +87,7 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
         let (tool, params) = call_of(number);
         let (api, bot, answered) = (api.clone(), &bots[number % bots.len()], answered.clone());
         async move {
-            // A connection that breaks is what happens to most of them.
+            // Most of the connections break.
             let answer = api.call(bot, tool, &params).await.ok()?;
             answered.send_modify(|count| *count += 1);
             let part = |name: &str| text(&answer[name]).to_owned();
@@ -108,7 +108,7 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
     Ok(answered.into_iter().flatten().collect())
 }
 
-/// Every call of the audit by its marker.
+/// Returns every call of the audit, by its marker.
 async fn recorded(api: &Api) -> Result<BTreeMap<String, Value>> {
     let (status, export) = api.get("/api/audit/export").await?;
     ensure!(status == 200, "{export}");
@@ -168,7 +168,7 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
     Ok(())
 }
 
-/// A server with `calls` in flight, which the upstream has and does not answer.
+/// Starts a server and makes `calls` that the upstream receives and does not answer.
 async fn in_flight(
     grace_s: &str,
     calls: usize,
@@ -195,7 +195,7 @@ async fn in_flight(
     Ok((world, answers))
 }
 
-/// Every call of the audit after another start: status, code and message, with how many there are of each.
+/// Restarts the server and counts the calls of the audit by status, code and message.
 async fn ends(world: &mut World) -> Result<BTreeMap<String, usize>> {
     world.server.launch().await?;
     let api = world.server.api()?;
@@ -214,7 +214,7 @@ async fn ends(world: &mut World) -> Result<BTreeMap<String, usize>> {
 async fn calls_in_flight_finish_within_the_grace() -> Result<()> {
     let (mut world, answers) = in_flight("60", 10, async |server, github| {
         server.signal(Signal::TERM)?;
-        // Told to stop, it takes no new calls, and still waits for those that it has.
+        // After the signal, the server accepts no new calls, but still waits for the running calls.
         let url = server.url().context("it runs")?.to_owned();
         crate::world::eventually("the server takes no more", async || {
             Ok(tokio::net::TcpStream::connect(url.trim_start_matches("http://")).await.is_err().then_some(()))
@@ -262,8 +262,8 @@ async fn calls_that_outlast_the_grace_are_told_and_recorded_as_interrupted() -> 
     Ok(())
 }
 
-/// What a start says that is refused, without what differs from run to run. It ends with an error, and has left
-/// nothing behind that was not there.
+/// Returns the output of a rejected start, without the parts that differ between runs. The start must fail and leave no
+/// new files behind.
 async fn refused(server: &Server, arguments: &[&str]) -> Result<String> {
     let arguments: Vec<&str> = ["serve", "--listen", "127.0.0.1:0"].iter().chain(arguments).copied().collect();
     let output = server.command(&arguments).await?;
@@ -279,7 +279,7 @@ async fn a_second_server_on_the_same_data_folder_is_refused() -> Result<()> {
     error: another monstrum uses the data folder [home]/data
     hint: stop the other server first, or give this one a folder of its own with --data-dir
     "#);
-    // The first is not affected.
+    // The first server is not affected.
     assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())
 }
@@ -290,7 +290,7 @@ async fn a_data_folder_that_cannot_be_used_is_named() -> Result<()> {
     let file = server.home().join("a file");
     std::fs::write(&file, "not a folder")?;
     let file = file.to_str().context("a temporary folder has a plain name")?;
-    // Even an administrator cannot make a folder in /proc.
+    // Even an administrator cannot create a folder in /proc.
     let told = [
         refused(&server, &["--data-dir", file]).await?,
         refused(&server, &["--data-dir", &format!("{file}/data")]).await?,
@@ -338,7 +338,7 @@ async fn secrets_of_the_data_folder_are_for_its_owner_only() -> Result<()> {
     for name in ["admin.key", "master.key", "node.id", "audit-heads.log"] {
         assert_eq!(mode(&folder.join(name))?, 0o600, "{name}");
     }
-    // The key is made once, and is still the one that opens the door.
+    // The key is created once, and still grants access.
     let key = std::fs::read_to_string(world.server.key_file())?;
     world.server.restart().await?;
     assert_eq!(std::fs::read_to_string(world.server.key_file())?, key);
@@ -358,7 +358,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     hint: without its master key a server cannot read its secrets: put back the file of your backup
     "#);
     assert!(!key.exists(), "a new key was made in place of the one that is lost");
-    // Another key is as good as none.
+    // A wrong key has the same effect as a missing one.
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"

@@ -1,7 +1,7 @@
-//! No package depends on a crate that its sources do not name, and the workspaces list no crate that no package takes.
+//! No package depends on a crate that its sources do not use, and the workspaces list no crate that no package uses.
 //!
-//! This reads text, as cargo-machete does, in a second and without a tool that has to be installed first. A crate that is
-//! named only in a comment by its path (`name::`) is not found.
+//! The tests search text like cargo-machete. They need a second and no additional tool. A crate that is only mentioned
+//! in a comment by its path (`name::`) counts as used.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use monstrum_search::files_beneath;
 use regex::Regex;
 
-/// Dependencies that no source names: package and crate.
+/// Dependencies that no source names, by package and crate.
 const NOT_NAMED: [(&str, &str); 1] = [
-    // Its default features choose the decompressor of zip.
+    // The default features of this crate determine the decompressor of zip.
     ("host/crates/package", "flate2"),
 ];
 
@@ -24,7 +24,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The folders of all packages of both workspaces.
+/// Returns the folders of all packages of both workspaces.
 fn packages() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for folder in ["host", "host/crates", "plugins-wasm", "sdk-guest", "tests"] {
@@ -42,7 +42,7 @@ fn has_package(folder: &Path) -> bool {
     manifest.is_file() && read(&manifest).contains("[package]")
 }
 
-/// The crates that the sections of a manifest whose names end like `section` list, by the names that sources use.
+/// Returns the crates in the sections of a manifest whose names end with `section`, by the names that sources use.
 fn listed(manifest: &str, section: &str) -> Vec<String> {
     let mut is_inside = false;
     let mut found = Vec::new();
@@ -57,7 +57,7 @@ fn listed(manifest: &str, section: &str) -> Vec<String> {
     found
 }
 
-/// All sources of a package, with those of elsewhere that they take in by their path.
+/// Returns all sources of a package, including sources elsewhere that it includes by path.
 fn sources(package: &Path, packages: &[PathBuf]) -> String {
     let taken_in = Regex::new(r#"#\[path = "([^"]+)"\]"#).expect("it is a pattern");
     let is_own =
@@ -79,7 +79,7 @@ fn sources(package: &Path, packages: &[PathBuf]) -> String {
     text
 }
 
-/// Whether `source` names the crate in code: as the begin of a path, as a macro, or as all of a `use`.
+/// Returns whether `source` uses the crate in code: at the start of a path, as a macro, or as a whole `use`.
 fn names(source: &str, name: &str) -> bool {
     let name = name.replace('-', "_");
     Regex::new(&format!(r"\b{name}(::|!)|\buse {name}\b")).expect("it is a pattern").is_match(source)
@@ -132,7 +132,7 @@ fn names_in_code_are_told_from_others() {
     assert_eq!(listed(manifest, "dependencies"), ["a-b", "c"]);
 }
 
-/// Optional crates ship as well, and the plugins that ship are built from a lock file of their own.
+/// Optional crates ship too, and the plugins that ship are built from a separate lock file.
 #[test]
 fn ci_checks_licences_and_advisories_of_all_that_ships() {
     let has_line = |path: &str, line: &str| read(&root().join(path)).lines().any(|found| found.trim() == line);

@@ -1,4 +1,4 @@
-//! README.md and the other pages: their examples are run as they are written, and what they name exists.
+//! README.md and the other pages: their examples run exactly as written, and everything that they mention exists.
 
 mod api;
 mod configuration;
@@ -17,7 +17,7 @@ use regex::Regex;
 
 /// A Markdown page of the repository.
 struct Page {
-    /// Relative to the root of the repository.
+    /// The path relative to the root of the repository.
     name: String,
     text: String,
 }
@@ -27,12 +27,12 @@ fn root() -> Result<PathBuf> {
     Ok(root.to_owned())
 }
 
-/// The text of a page or another file. It is read when a test runs, so that a change of a page needs no build.
+/// Returns the text of a page or another file. It is read at run time, so that a change of a page needs no build.
 fn page(name: &str) -> Result<String> {
     fs::read_to_string(root()?.join(name)).with_context(|| format!("cannot read {name}"))
 }
 
-/// Every page for readers: those of the root and those of docs/.
+/// Returns every page for readers: the pages of the root and of docs/.
 fn pages() -> Result<Vec<Page>> {
     let root = root()?;
     let mut pages = Vec::new();
@@ -50,7 +50,7 @@ fn pages() -> Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// Shorter secrets are refused with 422.
+/// Shorter secrets are rejected with 422.
 #[test]
 fn secrets_in_examples_are_long_enough_to_be_saved() -> Result<()> {
     let secret = Regex::new(r#""(access_token|api_key|api_token|client_secret|password)": *"([^"]*)""#)?;

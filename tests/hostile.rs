@@ -1,8 +1,7 @@
-//! Plugins that attack the host. One table lists every attack by name, and every attack is contained.
+//! Plugins that attack the host. One table lists the attacks by name, and each must be contained.
 //!
-//! An attack is contained if the caller receives exactly the message of the contract, the audit has the row, calls of
-//! another bot to another plugin are not affected, the next call of the same plugin succeeds, and the memory is
-//! released.
+//! An attack is contained if the caller gets exactly the message of the contract, the audit has the row, another bot's
+//! calls of another plugin are not affected, the next call of the same plugin succeeds, and the memory is released.
 
 mod bounds;
 pub(crate) mod guests;
@@ -27,12 +26,12 @@ const TRAP: End = ["error", "trap", "the plugin crashed"];
 const BAD_RESULT: End = ["error", "bad_result", "the plugin returned invalid JSON"];
 const TOO_LARGE: End = ["error", "result_too_large", "the plugin returned more than 1 MiB"];
 
-/// Maximum growth of the server's memory in KiB during one round of attacks. The pool keeps up to 100 slots warm, with
-/// one mebibyte each, and the allocator keeps the memory of the largest calls.
+/// The maximum growth of the server's memory in one round of attacks. The pool keeps the memory of unused slots, up to
+/// a mebibyte each, and the allocator keeps memory of the largest calls.
 const WARMTH_KIB_MAX: u64 = 256 << 10;
 
-/// The number of further rounds of the attacks that use much memory, and the maximum growth of the server's memory, in
-/// KiB, after those rounds, which allocate 6 GiB in total.
+/// The number of repetitions of the attacks that allocate memory, and the maximum growth after them. Together they
+/// allocate 6 GiB.
 const HOARDERS_AGAIN: usize = 20;
 const LEFT_KIB_MAX: u64 = 64 << 10;
 
@@ -43,7 +42,7 @@ struct Attack {
     plugin: &'static str,
     tool: String,
     params: Value,
-    /// The expected outcome: the data on success, otherwise the status, code and message.
+    /// The data of a success, or the status, code and message of a failure.
     told: Result<Value, End>,
 }
 
@@ -53,7 +52,7 @@ fn attack(name: &'static str, plugin: &'static str, params: Value, told: Result<
 
 /// Returns the table of attacks.
 fn attacks() -> Vec<Attack> {
-    // Large enough for the allocator to be asked for more memory than it returns.
+    // The data are large enough for the allocator to need more memory than it may get.
     let something = || json!({ "something": "x".repeat(6_000) });
     let flood = |mode: &str, times: u32| json!({ "mode": mode, "times": times });
     let mode = |mode: &str| json!({ "mode": mode });
@@ -97,7 +96,7 @@ fn attacks() -> Vec<Attack> {
             json!({ "requests": 60, "path": "/echo" }),
             Ok(json!({ "200": 50, "limit": 10 })),
         ),
-        // The host buffers at most three responses of 10 MiB for a call.
+        // The host holds at most three answers of 10 MiB for a call.
         by_wasi(
             "5 large answers at once by wasi:http",
             json!({ "requests": 5, "path": "/large" }),
@@ -113,7 +112,7 @@ fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Returns parameters with which a plugin does nothing harmful.
+/// Returns parameters with which a plugin does nothing.
 fn calm(plugin: &str) -> Value {
     match plugin {
         "test-alloc" => json!({ "chunk_kib": 0 }),
@@ -131,8 +130,7 @@ fn plugins(attacks: &[Attack]) -> Vec<(&'static str, String)> {
     plugins
 }
 
-/// Starts a world with every plugin of the table. Also returns a second bot that may use the plugins without a
-/// credential.
+/// Creates a world with every plugin of the table, and with a second bot that may use the plugins without a credential.
 async fn besieged(attacks: &[Attack]) -> Result<(World, String)> {
     let server = Server::prepare(&["test-echo"])?;
     for guest in GUESTS {
@@ -156,7 +154,7 @@ async fn besieged(attacks: &[Attack]) -> Result<(World, String)> {
 }
 
 impl Attack {
-    /// Runs the attack once. The response and the audit must match the table, and the next call must succeed.
+    /// Attacks once. The answer and the audit must match the table, and the next call must succeed.
     async fn run(&self, world: &World, calm_bot: &str) -> Result<()> {
         let answer = world.call(&self.tool, &self.params).await?;
         let audit = world.audit_of(&answer).await?;
@@ -225,7 +223,7 @@ async fn every_hostile_guest_is_contained() -> Result<()> {
     Ok(())
 }
 
-/// Returns a component whose executor exports `execute` with this type and imports `import`.
+/// Builds a component with an executor whose `execute` has this type. The component imports `import`.
 fn other_component(import: &str, execute: &str) -> Result<Vec<u8>> {
     let wat = format!(
         r#"(component {import}

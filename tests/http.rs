@@ -1,4 +1,4 @@
-//! Tests of the API by route. The files mirror the tree of URLs, and the tests compare whole responses.
+//! The API, route by route. The files mirror the tree of its URLs, and the tests compare whole answers.
 
 mod access;
 mod audit;
@@ -29,7 +29,7 @@ use support::Api;
 
 use crate::stable::stable;
 
-/// Responses formatted as lines: a label, the status and the body. Values that differ between runs are replaced.
+/// Answers as lines: a label, the status and the body, without the parts that differ between runs.
 #[derive(Default)]
 pub(crate) struct Answers(Vec<(String, u16, Value)>);
 
@@ -52,14 +52,14 @@ impl Display for Answers {
     }
 }
 
-/// Formats a single response.
+/// Formats a single answer.
 pub(crate) fn one(answer: (u16, Value)) -> String {
     let mut answers = Answers::default();
     answers.add("", answer);
     answers.to_string()
 }
 
-/// Sends a request that the caller has already built.
+/// Sends a request that the caller has completed.
 pub(crate) async fn send(request: RequestBuilder) -> Result<(u16, HeaderMap, Value)> {
     let response = request.send().await?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -75,7 +75,7 @@ pub(crate) async fn made(api: &Api, path: &str, body: &Value) -> Result<String> 
     Ok(id.to_owned())
 }
 
-/// Creates a workspace. Returns a client with an admin key of that workspace.
+/// Creates a workspace and returns the API of its admin.
 pub(crate) async fn workspace(root: &Api, name: &str) -> Result<Api> {
     made(root, "/api/workspaces", &json!({ "name": name })).await?;
     let body = json!({ "name": "admin", "kind": "admin" });

@@ -1,4 +1,4 @@
-//! The author's kit: from nothing to a tool that answers, by the commands of the author's guide.
+//! The author's kit: from an empty folder to a tool that answers, with the commands of the author's guide.
 
 mod cases;
 mod dev;
@@ -19,16 +19,16 @@ use tokio::process::Command;
 
 use crate::cli::run;
 
-/// Far longer than a build of a plugin takes on a busy machine.
+/// A time-out far longer than the build of a plugin needs on a busy machine.
 const BUILD_MAX: Duration = Duration::from_secs(900);
 
-/// Held by a test that builds a plugin: one build at a time is enough for a machine that runs other tests as well.
+/// Locked by a test while it builds a plugin. One build at a time is enough for a machine that also runs other tests.
 static BUILDING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// A registry that does not answer for a moment is asked again.
+/// cargo retries if a registry is temporarily unavailable.
 const RETRIES: (&str, &str) = ("CARGO_NET_RETRY", "10");
 
-/// Runs cargo in a plugin's folder as its author would, apart from what this run of cargo has set.
+/// Runs cargo in a plugin's folder as an author would, without the variables that the outer cargo sets.
 async fn cargo(folder: &Path, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
@@ -39,7 +39,7 @@ async fn cargo(folder: &Path, arguments: &[&str]) -> Result<Output> {
     Ok(output)
 }
 
-/// A command of the kit that must succeed; what it printed.
+/// Runs a command of the kit, which must succeed, and returns its output.
 async fn kit(server: &Server, arguments: &[&str]) -> Result<String> {
     let output = run(server, arguments).await?;
     let (out, err) = (String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
@@ -47,7 +47,7 @@ async fn kit(server: &Server, arguments: &[&str]) -> Result<String> {
     Ok(out)
 }
 
-/// An upstream with items of every id, which echoes the authorization that it gets. Its URL.
+/// Starts an upstream with items of every id, which echoes the authorization of requests. Returns its URL.
 async fn items() -> Result<String> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -59,7 +59,7 @@ async fn items() -> Result<String> {
     Ok(url)
 }
 
-/// Makes the plugin `weather` beside the server's folders.
+/// Creates the plugin `weather` next to the server's folders.
 async fn weather(server: &Server) -> Result<PathBuf> {
     kit(server, &["plugin", "new", "weather"]).await?;
     Ok(server.home().join("weather"))

@@ -1,4 +1,4 @@
-//! A database that another process holds: the standard library of Python knows SQLite, and is a process of its own.
+//! A database that another process locks. The process is Python, whose standard library includes SQLite.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// Takes the lock and keeps it until its standard input ends.
+/// The program. It takes the lock and keeps it until the standard input ends.
 const HOLD: &str = "
 import sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -18,16 +18,16 @@ print('locked', flush=True)
 sys.stdin.read()
 ";
 
-/// The lock. It is given up when this is dropped.
+/// A held lock. Dropping the value releases it.
 pub(crate) struct Locked(Child);
 
 impl Locked {
-    /// Lets others read, as a transaction that writes does.
+    /// Takes a lock that lets others read, like a transaction that writes.
     pub(crate) async fn hold(database: &Path) -> Result<Locked> {
         Locked::start(database, "beside others").await
     }
 
-    /// Locks all others out. The database must not be open anywhere.
+    /// Takes an exclusive lock. The database must not be open anywhere.
     pub(crate) async fn hold_alone(database: &Path) -> Result<Locked> {
         Locked::start(database, "alone").await
     }
@@ -44,7 +44,7 @@ impl Locked {
         Ok(Locked(child))
     }
 
-    /// Gives it up, and waits until that is done.
+    /// Releases the lock, and waits until it is released.
     pub(crate) async fn release(mut self) -> Result<()> {
         drop(self.0.stdin.take());
         let status = self.0.wait().await?;

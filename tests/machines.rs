@@ -1,7 +1,7 @@
-//! Tests of a complete server with its default provider, on this machine. Needs root.
+//! Real sandboxes: a server with the embedded provider on this machine. Needs root.
 //!
-//! The contract suite of the crate sandbox tests the provider. The tests here cover the properties that require the
-//! whole server: the lifecycle of a conversation, and the clean-up after a server that is killed during an operation.
+//! The contract suite of crate sandbox tests the promises of sandboxes. These tests cover what needs the whole server:
+//! the life of a conversation, and the clean-up after the server is killed at any moment.
 
 mod killed;
 mod life;
@@ -15,7 +15,7 @@ use support::{Api, Server};
 
 use remains::Remains;
 
-/// The command whose processes the tests find by their arguments. Tests append a marker to it.
+/// The only program that tests may find by its arguments.
 const MARKED: &str = "sleep 4321";
 
 /// A server whose bot has a sandbox for each conversation.
@@ -37,7 +37,7 @@ impl Machine {
         Ok(Machine { server, api, bot })
     }
 
-    /// Starts the server again on the same folders.
+    /// Restarts the server with the same folders.
     async fn restart(&mut self) -> Result<()> {
         self.server.restart().await?;
         self.api = self.server.api()?;
@@ -49,7 +49,7 @@ impl Machine {
         shell(&self.api, &self.bot, chat, command).await
     }
 
-    /// Returns the output of a command that must succeed.
+    /// Runs a command that must succeed, and returns its output.
     async fn text(&self, chat: &str, command: &str) -> Result<String> {
         let answer = self.shell(chat, command).await?;
         ensure!(answer["data"]["exitCode"] == 0, "{answer}");
@@ -67,13 +67,13 @@ impl Machine {
         Ok(self.row(chat).await?.and_then(|row| row["status"].as_str().map(str::to_owned)))
     }
 
-    /// Returns a [`Remains`] that searches for the remains of this server.
+    /// Returns the remains of this data folder's sandboxes. A stopped server must leave none.
     fn remains(&self) -> Remains {
         Remains::of(&self.server.data_dir())
     }
 }
 
-/// Calls the shell without borrowing the machine, so that the server can be killed during the call.
+/// Calls the shell in a conversation, also while the server is being killed.
 async fn shell(api: &Api, bot: &str, chat: &str, command: &str) -> Result<Value> {
     let body = json!({
         "params": { "command": command },

@@ -1,5 +1,5 @@
-//! The integration tests, in one binary. They come in by the front door, the API and the command line of the real
-//! server, and share nothing: every test has ports, folders and a database of its own.
+//! The integration tests, in one binary. They use the real server through its API and command line, and share nothing:
+//! every test has separate ports, folders and databases.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! OAuth against a real server: every flow, and the errors of each flow.
+//! OAuth against a real server: every flow, and the possible errors of each.
 
 mod browser;
 mod device;
@@ -14,7 +14,7 @@ use support::{Api, OauthServer, Server};
 use crate::call::plugins::edit;
 use crate::world::{World, text};
 
-/// The plugin of a resource type with every OAuth method. Its tool `test_echo_fetch` sends the requested HTTP request.
+/// A resource type that supports every kind of OAuth. Its tool `test_echo_fetch` sends the given request.
 pub(crate) const PLUGIN: &str = "test-echo";
 const METHODS: &str = r#"
     - method: oauth2_auth_code
@@ -28,14 +28,14 @@ const METHODS: &str = r#"
     - method: oauth2_client_creds
 "#;
 
-/// A Monstrum server and an OAuth server, with a resource whose API requires tokens of the OAuth server.
+/// A Monstrum server, an OAuth server, and a resource whose API requires tokens of the OAuth server.
 pub(crate) struct Authorizing {
     pub(crate) world: World,
     pub(crate) oauth: OauthServer,
     resource: String,
 }
 
-/// The response to a browser.
+/// A page as a browser receives it.
 pub(crate) struct Page {
     pub(crate) status: u16,
     location: Option<String>,
@@ -50,7 +50,7 @@ fn teach(server: &Server) -> Result<()> {
 }
 
 impl Authorizing {
-    /// Starts both servers, with a provider for this client of the OAuth server.
+    /// Creates the servers, with a provider for this client of the OAuth server.
     async fn with(client: &str) -> Result<Authorizing> {
         let authorizing = Authorizing::without_provider(Server::prepare(&[PLUGIN])?).await?;
         let provider = authorizing.oauth.provider(PLUGIN, client);
@@ -79,20 +79,20 @@ impl Authorizing {
         format!("/api/resources/{}/{rest}", self.resource)
     }
 
-    /// Returns the credential's metadata as the API shows it.
+    /// Returns the credential as the API shows it.
     async fn credential(&self) -> Result<Value> {
         let (_, shown) = self.api().get(&format!("/api/resources/{}", self.resource)).await?;
         Ok(shown["credential"].clone())
     }
 
-    /// Starts an authorization and returns the URL of its begin page.
+    /// Starts an authorization and returns the address of its begin page.
     pub(crate) async fn started(&self) -> Result<String> {
         let (status, body) = self.api().post(&self.path("oauth/start"), &json!({})).await?;
         ensure!(status == 200, "{body}");
         Ok(text(&body["authorization_url"]).to_owned())
     }
 
-    /// Opens a page of the server like a browser, without a key.
+    /// Opens a page of the server like a browser without a key.
     pub(crate) async fn open(&self, url: &str, cookie: Option<&str>) -> Result<Page> {
         let own = self.world.server.url().context("the server runs")?;
         let path = url.strip_prefix(own).with_context(|| format!("{url} is not a page of {own}"))?;
@@ -106,8 +106,7 @@ impl Authorizing {
         Ok(Page { status: answer.status().as_u16(), location, cookie, text: answer.text().await? })
     }
 
-    /// Goes through the provider's pages. Returns the URL of our callback with the provider's response, and the cookie
-    /// of the browser.
+    /// Passes through the provider. Returns its answer as the address of our callback, and the cookie of the browser.
     pub(crate) async fn answered(&self) -> Result<(String, String)> {
         let begun = self.open(&self.started().await?, None).await?;
         ensure!(begun.status == 303, "{}", begun.text);
@@ -118,7 +117,7 @@ impl Authorizing {
         Ok((callback.to_owned(), cookie.to_owned()))
     }
 
-    /// Completes an authorization in a browser.
+    /// Authorizes with a browser from start to end.
     async fn authorize(&self) -> Result<()> {
         let (callback, cookie) = self.answered().await?;
         let page = self.open(&callback, Some(&cookie)).await?;
@@ -126,7 +125,7 @@ impl Authorizing {
         Ok(())
     }
 
-    /// Calls the API that requires the token, as the bot, and returns the response.
+    /// Calls the API behind the tokens as the bot and returns the answer.
     pub(crate) async fn call(&self) -> Result<Value> {
         let answer = self.world.call("test_echo_fetch", &json!({ "path": "/me" })).await?;
         Ok(if answer["status"] == "success" {

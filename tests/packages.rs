@@ -1,4 +1,4 @@
-//! Packages: hostile archives, signatures, the registry, and power cuts in the middle of an install.
+//! Packages: hostile archives, signatures, the registry, and power cuts during an install.
 
 mod archives;
 mod commands;
@@ -22,7 +22,7 @@ use support::{Api, Server};
 
 use crate::http::send;
 
-/// A plugin as its author has it.
+/// A plugin in the form that its author has.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) name: String,
@@ -30,7 +30,7 @@ pub(super) struct Source {
     pub(super) files: BTreeMap<String, Vec<u8>>,
 }
 
-/// A package as it is handed in.
+/// A package in the form that is sent to the server.
 #[derive(Clone)]
 pub(super) struct Sent {
     pub(super) file_name: String,
@@ -39,14 +39,14 @@ pub(super) struct Sent {
 }
 
 impl Source {
-    /// One of the plugins that are built for the tests, in another version.
+    /// Returns one of the plugins that are built for the tests, with another version.
     pub(super) fn of(plugin: &str, version: &str) -> Result<Source> {
         let folder = Server::plugin_source(plugin)?;
         let mut files = BTreeMap::new();
         collect(&folder, &folder, &mut files)?;
         let mut source = Source { name: plugin.to_owned(), version: version.to_owned(), files };
         source.edit(|text| text.replace("version: 1.0.0", &format!("version: {version}")))?;
-        // So that a folder that is half of one version and half of another does not look like either.
+        // The file differs between versions, so that a mixture of two versions equals neither.
         source.files.insert("README.md".to_owned(), format!("{plugin} {version}\n").into_bytes());
         Ok(source)
     }
@@ -58,12 +58,12 @@ impl Source {
         Ok(())
     }
 
-    /// As `monstrum plugin pack` makes it.
+    /// Packs and signs the plugin like `monstrum plugin pack`.
     pub(super) fn packed(&self, key: &SigningKey) -> Result<Sent> {
         self.signed(pack(&self.files)?, key)
     }
 
-    /// Any bytes, signed as this plugin.
+    /// Signs any bytes as a package of this plugin.
     pub(super) fn signed(&self, package: Vec<u8>, key: &SigningKey) -> Result<Sent> {
         let signature = self.signature(&package, key)?;
         let file_name = package_file(&signature.name, &signature.version);
@@ -89,7 +89,7 @@ fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) ->
 }
 
 impl Sent {
-    /// Hands it in.
+    /// Sends the package to the server.
     pub(super) async fn to(&self, api: &Api) -> Result<(u16, Value)> {
         self.with(api, false).await
     }
@@ -108,7 +108,7 @@ impl Sent {
     }
 }
 
-/// A new key that the server trusts for every plugin.
+/// Creates a key that the server trusts for every plugin.
 pub(super) async fn trusted(api: &Api) -> Result<SigningKey> {
     let key = SigningKey::generate()?;
     trust(api, &key, "*").await?;
@@ -122,7 +122,7 @@ pub(super) async fn trust(api: &Api, key: &SigningKey, name_glob: &str) -> Resul
     Ok(())
 }
 
-/// What lies in the server's folders, but for its data.
+/// Returns the paths in the server's folders, except the data folder.
 pub(super) fn left(server: &Server) -> Result<Vec<String>> {
     fn walk(root: &Path, folder: &Path, found: &mut Vec<String>) -> Result<()> {
         for entry in fs::read_dir(folder)? {
@@ -144,7 +144,7 @@ pub(super) fn left(server: &Server) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The files of a plugin's folder.
+/// Returns the files of a plugin's folder.
 pub(super) fn in_place(server: &Server, name: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let folder = server.plugins_dir().join(name);
     let mut files = BTreeMap::new();
@@ -152,7 +152,7 @@ pub(super) fn in_place(server: &Server, name: &str) -> Result<BTreeMap<String, V
     Ok(files)
 }
 
-/// The detail of a refusal.
+/// Formats the status and the detail of a rejection.
 pub(super) fn detail((status, body): &(u16, Value)) -> String {
     format!("{status} {}", body["detail"].as_str().unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! PostgreSQL in place of SQLite: the address is all that changes, several hosts may share a database, and whatever
-//! becomes of the database the audit stays whole and service resumes by itself.
+//! PostgreSQL instead of SQLite. Only the address of the database changes. Several hosts can share a database. After
+//! any failure of the database, the audit is complete and service resumes automatically.
 
 mod faults;
 pub(crate) mod hosts;
@@ -16,7 +16,7 @@ use crate::world::{World, text};
 /// The variable that names the database.
 const VARIABLE: &str = "MONSTRUM_DATABASE_URL";
 
-/// A server whose database is at `url`.
+/// Prepares a server whose database is at `url`.
 pub(crate) fn server_on(url: &str) -> Result<Server> {
     Ok(Server::prepare(&["github"])?.variable(VARIABLE, url))
 }
@@ -56,7 +56,7 @@ async fn the_address_is_all_that_changes() -> Result<()> {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(told, "audit chain verified: 15 rows\n", "{}", String::from_utf8_lossy(&output.stderr));
 
-    // What changes a row is found here as in SQLite.
+    // A changed row is detected as in SQLite.
     postgres.sql("monstrum", "drop trigger audit_rows_no_update on audit_rows")?;
     postgres.sql("monstrum", "update audit_rows set tool = 'github_get_issue' where sequence = 12")?;
     let output = world.server.command(&verify).await?;

@@ -1,5 +1,5 @@
-//! A revocation is in force within a second, however many bindings there are. `cargo xtask test --long` tries it with
-//! 500 000 of them.
+//! A revocation is in force within a second, regardless of the number of bindings. `cargo xtask test --long` tests it
+//! with 500 000 bindings.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const PLUGIN: &str = "test-echo";
 const TOOL: &str = "test_echo_run";
 const RESOURCES: usize = 50;
 const IN_FORCE_MAX: Duration = Duration::from_secs(1);
-/// The time after which a host that has not read the bindings has failed.
+/// The time-out for a host to read the bindings.
 const READ_MAX: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(100);
 
@@ -20,7 +20,7 @@ async fn among_20_000_bindings() -> Result<()> {
     within_a_second(400).await
 }
 
-/// Fills a workspace, and revokes one binding by the API and another in the database alone, as another host does.
+/// Fills a workspace. Revokes one binding through the API, and another directly in the database, as another host would.
 pub(crate) async fn within_a_second(bots: usize) -> Result<()> {
     let host = InProcess::start(&[PLUGIN]).await?;
     let (api, app) = (host.api()?, &host.running.app);

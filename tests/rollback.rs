@@ -1,5 +1,5 @@
-//! An older database under newer signed heads: a start refuses it, `doctor` and `audit verify` name it, and only
-//! `audit accept-loss` goes on with it.
+//! A database that is older than its newest signed head. A start rejects it, `doctor` and `audit verify` report it, and
+//! only `audit accept-loss` allows a start with it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::world::{World, eventually};
 
 const HEADS: &str = "audit-heads.log";
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
-/// What the policy is compiled from, children first.
+/// The tables from which the policy is compiled, children first.
 const POLICY_TABLES: [&str; 11] = [
     "policy_seals",
     "bot_resources",
@@ -28,10 +28,10 @@ const POLICY_TABLES: [&str; 11] = [
     "workspaces",
 ];
 
-/// A stopped server, and beside it its database as it was before a bot's key was deleted.
+/// A stopped server, and a copy of its database from before the deletion of a bot's key.
 struct Restored {
     world: World,
-    /// The text of the key that was deleted after the copy was made.
+    /// The text of the key that was deleted after the copy.
     revoked: String,
     older: tempfile::TempDir,
 }
@@ -60,14 +60,14 @@ impl Restored {
         &self.world.server
     }
 
-    /// What a start says, which must fail.
+    /// Returns the output of a start, which must fail.
     async fn refusal(&self) -> Result<String> {
         let output = run(self.server(), &SERVE).await?;
         ensure!(output.status.code() == Some(1), "the server started");
         Ok(String::from_utf8(output.stderr)?)
     }
 
-    /// What `doctor` says of the audit.
+    /// Returns the findings of `doctor` about the audit.
     async fn diagnosis(&self) -> Result<Vec<Value>> {
         let (_, report) = parsed(self.server(), &["doctor"]).await?;
         let findings = report["findings"].as_array().context("a report has findings")?.clone();
@@ -83,7 +83,7 @@ fn copy_database(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the policy of the database in `from` in the place of that of `data_dir`, and leaves the audit as it is.
+/// Replaces the policy of `data_dir` with the policy of the database in `from`. Does not change the audit.
 async fn put_back_policy(data_dir: &Path, from: &Path) -> Result<()> {
     let attach = format!("attach '{}' as old", from.join("monstrum.db").display());
     let mut statements = vec![attach, "pragma foreign_keys = off".to_owned()];
@@ -140,7 +140,7 @@ async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Resu
     restored.world.server.restart().await
 }
 
-/// Row by row each of them is valid, and so is their seal; only the head outside of the database says that it is old.
+/// Each row is valid, and so is the seal. Only the head outside the database shows that they are old.
 #[tokio::test]
 async fn an_older_policy_with_its_seals_is_refused_though_the_audit_is_whole() -> Result<()> {
     let restored = Restored::make().await?;
@@ -187,7 +187,7 @@ async fn a_change_is_covered_by_a_head_soon_and_a_running_server_accepts_no_loss
     Ok(())
 }
 
-/// Without seals a database looks like one from before authenticated rows, but a head says otherwise.
+/// Without seals, a database resembles one from before authenticated rows, but a head proves the opposite.
 #[tokio::test]
 async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Result<()> {
     let mut restored = Restored::make().await?;
@@ -207,7 +207,8 @@ async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Resu
     Ok(())
 }
 
-/// Nothing is made in a database that is refused: no workspace, no key, and no `admin.key` that would replace the one in use.
+/// Nothing is created in a rejected database: no workspace, no key, and no `admin.key` that would replace the one in
+/// use.
 #[tokio::test]
 async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
     let restored = Restored::make().await?;
@@ -223,13 +224,13 @@ async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
     assert_eq!(sqlite(&data_dir, &[written]).await?, json!([[0]]));
     ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was written");
 
-    // An operator may begin anew all the same.
+    // An operator may still start with a new database.
     let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "the disk is gone"]).await?;
     ensure!(accepted.contains("[exit 0]"), "{accepted}");
     Ok(())
 }
 
-/// Keys are listed in the order of their ids, and forged ones may stand before all others.
+/// Keys are listed in the order of their ids, and forged keys may precede all others.
 #[tokio::test]
 async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
     let mut world = World::with(&[]).await?;
@@ -248,7 +249,7 @@ async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
     Ok(())
 }
 
-/// Its policy is of a higher generation than the database that took its place, and its seals are valid.
+/// The abandoned database has valid seals and a policy of a higher generation than the database that replaced it.
 #[tokio::test]
 async fn a_state_that_was_given_up_is_refused_when_it_comes_back() -> Result<()> {
     let mut restored = Restored::make().await?;
@@ -267,7 +268,7 @@ async fn a_state_that_was_given_up_is_refused_when_it_comes_back() -> Result<()>
     Ok(())
 }
 
-/// A folder whose `node.id` was lost begins another chain, whose heads say nothing of the chain before.
+/// A folder whose `node.id` was lost starts another chain. The heads of the new chain do not cover the previous chain.
 #[tokio::test]
 async fn heads_of_a_chain_that_is_cut_are_not_kept_for_another_chain() -> Result<()> {
     let mut restored = Restored::make().await?;

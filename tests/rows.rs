@@ -1,5 +1,5 @@
-//! An attacker who can write the database, and nothing else: what they write permits nothing, and is named by the log,
-//! by `doctor` and by the verification of the audit.
+//! An attacker with write access to the database only. The rows that the attacker writes permit nothing, and the log,
+//! `doctor` and the verification of the audit report them.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -12,27 +12,27 @@ use support::{Bound, Postgres, Server};
 use crate::tamper::sqlite;
 use crate::world::{World, eventually, text};
 
-/// Other hosts are told by this number that something has changed.
+/// Other hosts detect changes by this number.
 const BELL: &str = "update settings set generation = generation + 1";
 
-/// Where the rows are that are attacked.
+/// The database whose rows are attacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Sqlite,
     Postgres,
 }
 
-/// One server for all tests of this file.
+/// Returns the one server for all tests of this file.
 fn postgres() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "max_connections=300"]).expect("PostgreSQL starts"))
 }
 
-/// A server with a bot that may use one operation, and whose call works.
+/// A server with a bot that may use one operation. A call of the bot succeeds.
 struct Scene {
     world: World,
     bound: Bound,
-    /// The name of its database on PostgreSQL.
+    /// The name of the database on PostgreSQL.
     database: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Runs the statements on the database of a server that serves, or of one that is started afterwards.
+    /// Runs the statements on the database of a running server, or of a server that is started afterwards.
     async fn attack_while(&mut self, is_running: bool, statements: &[&str]) -> Result<()> {
         if is_running {
             return self.attack(&[statements, &[BELL]].concat()).await;
@@ -76,7 +76,7 @@ impl Scene {
         format!("/api/bots/{}/resources/{}", self.world.bot, self.bound.binding)
     }
 
-    /// All at once, so that no host sees half of it.
+    /// Runs the statements in one transaction, so that no host reads a part of them.
     async fn attack(&self, statements: &[&str]) -> Result<()> {
         match &self.database {
             None => {
@@ -89,7 +89,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Calls and changes are refused, and the row or scope is named in all three places.
+    /// Checks that calls and changes are rejected, and that the row or scope is reported in all three places.
     async fn is_refused_and_named(&self, named: &str) -> Result<()> {
         let is_unverified =
             |(status, body): &(u16, Value)| *status == 503 && text(&body["type"]) == "urn:monstrum:error:unverified";
@@ -99,7 +99,7 @@ impl Scene {
         self.is_named(named).await
     }
 
-    /// What `doctor` says, to the end.
+    /// Returns the complete output of `doctor`.
     async fn doctor(&self) -> Result<String> {
         let folder = self.world.server.data_dir();
         let folder = folder.to_str().context("a temporary folder has a plain name")?;
@@ -118,7 +118,7 @@ impl Scene {
     }
 }
 
-/// What an attacker edits, and the table by which it is named.
+/// The change of the attacker, and the table that the reports name.
 #[rstest]
 #[case::role_widened("roles", "update roles set allowed_operations = '[\"*\"]', scope_constraints = '{}'")]
 #[case::resource_moved("resources", "update resources set config = replace(config, '127.0.0.1', '127.0.0.9')")]
@@ -221,7 +221,7 @@ async fn a_binding_that_was_switched_off_is_not_switched_on_again(
     Ok(())
 }
 
-/// Each keeps its own content and MAC, and has the id of the other.
+/// Each row keeps its content and MAC, but has the id of the other row.
 #[rstest]
 #[tokio::test]
 async fn two_rows_do_not_change_places(
@@ -243,7 +243,7 @@ async fn two_rows_do_not_change_places(
         })
         .collect();
     let swap = format!("update roles set {} where id in ('{here}', '{there}')", taken.join(", "));
-    // Names are unique at every moment.
+    // Names must be unique at every moment.
     let aside = "update roles set name = id";
     scene.attack_while(is_running, &["create table kept as select * from roles", aside, &swap]).await?;
     for role in [&here, &there] {
@@ -252,7 +252,7 @@ async fn two_rows_do_not_change_places(
     Ok(())
 }
 
-/// The row and the seal that belong to it are valid, and older than what this host has seen.
+/// The row and its seal are valid, but older than those that this host has read.
 #[rstest]
 #[tokio::test]
 async fn a_seal_is_not_put_back_with_its_rows(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) -> Result<()> {
@@ -278,7 +278,7 @@ async fn a_seal_is_not_put_back_with_its_rows(#[values(Kind::Sqlite, Kind::Postg
         BELL,
     ];
     scene.attack(&back).await?;
-    // This host has seen the newer seal; `doctor`, which is a new process, has the head that was signed for it.
+    // This host has read the newer seal. `doctor`, as a new process, has the head that was signed for it.
     scene.is_refused_and_named("generation").await?;
     let log = scene.world.server.output();
     ensure!(log.contains("its seal is of generation"), "{log}");
@@ -322,8 +322,8 @@ async fn an_operator_looks_and_seals_what_is_there() -> Result<()> {
     Ok(())
 }
 
-/// Makes the database of a data folder one from before rows were authenticated: its rows have no MAC, it has neither seals nor
-/// a row key, and no head of its audit says that it had.
+/// Converts the database of a data folder to one from before rows were authenticated: the rows have no MAC, and there
+/// are no seals, no row key, and no head of the audit that indicates otherwise.
 pub(crate) async fn strip(data_dir: &Path) -> Result<()> {
     let tables = [
         "workspaces",

@@ -1,5 +1,5 @@
-//! The interfaces of the sandbox: the tool, the prompt, the routes and the plugin import. These tests replace the
-//! provider with a test double, so they need no real sandboxes.
+//! The interfaces of the sandbox: the tool, the prompt, the routes and the plugin import. They run on a simulated
+//! provider, so that these tests need no Linux machine with sandboxes.
 
 mod commands;
 mod delegation;
@@ -33,13 +33,13 @@ use crate::world::{eventually, text};
 /// The maximum number of running sandboxes, more than most tests need.
 pub(crate) const RUNNING_MAX: u32 = 5;
 
-/// A server in this process whose provider is the test double, and a bot whose sandboxes are switched on.
+/// A server in this process with simulated sandboxes, and a bot whose sandbox switch is on.
 pub(crate) struct Doors {
     pub(crate) api: Api,
     pub(crate) machines: Arc<Machines>,
     pub(crate) bot: String,
     pub(crate) running: Running,
-    /// The folders of the server. This value itself is never started.
+    /// The folders of the server. The process of this `Server` is never started.
     pub(crate) home: Server,
 }
 
@@ -50,11 +50,11 @@ impl Doors {
 
     /// Starts a server with these plugins.
     pub(crate) async fn with(plugins: &[&str]) -> Result<Doors> {
-        // The limit applies to calls of plugins, so it may be shorter than some commands of the tests.
+        // The limit for plugins is shorter than some commands of the tests.
         Doors::within(plugins, 2).await
     }
 
-    /// Starts a server with these plugins, whose calls may take at most `max_timeout_s` seconds.
+    /// Starts a server with these plugins, whose calls may take up to `max_timeout_s` seconds.
     pub(crate) async fn within(plugins: &[&str], max_timeout_s: u32) -> Result<Doors> {
         Doors::start(plugins, |flags| flags.max_timeout_s = max_timeout_s.try_into().ok()).await
     }
@@ -87,7 +87,7 @@ impl Doors {
         Ok(doors)
     }
 
-    /// Switches the sandboxes of a bot on or off.
+    /// Turns the sandbox switch of a bot on or off.
     pub(crate) async fn switch(&self, bot: &str, on: bool) -> Result<()> {
         let (status, body) = self.api.patch(&format!("/api/bots/{bot}"), &json!({ "use_agent_sandbox": on })).await?;
         ensure!(status == 200, "{body}");
@@ -143,12 +143,12 @@ impl Doors {
         Ok(list["items"][0].clone())
     }
 
-    /// Waits until `count` is at least `wanted`. `count` is the number of commands that have begun or were ended.
+    /// Waits until `count` reaches `wanted`.
     pub(crate) async fn counted(&self, what: &str, count: &AtomicUsize, wanted: usize) -> Result<()> {
         eventually(what, async || Ok((count.load(Ordering::SeqCst) >= wanted).then_some(()))).await
     }
 
-    /// Creates a key of a bot.
+    /// Creates a key of a bot and returns the API with it.
     pub(crate) async fn key_of(&self, bot: &str) -> Result<Api> {
         let body = json!({ "name": format!("key of {bot}"), "kind": "bot", "bot_id": bot });
         let (_, key) = self.api.post("/api/keys", &body).await?;
@@ -156,8 +156,7 @@ impl Doors {
     }
 }
 
-/// Inserts the row of a stopped sandbox into a database, as if `bot` had used it in this conversation. Returns the id
-/// of the row.
+/// Inserts the row of a stopped sandbox into a database, as if `bot` had used it in this conversation. Returns its id.
 pub(crate) async fn plant(
     store: StoreOptions,
     data_dir: PathBuf,
@@ -195,7 +194,7 @@ pub(crate) async fn plant(
     Ok(row.id.to_string())
 }
 
-/// Returns an answer without the fields that differ from run to run.
+/// Removes the parts of an answer that differ between runs.
 pub(crate) fn shown(answer: &Value) -> Value {
     let mut answer = answer.clone();
     if let Some(fields) = answer.as_object_mut() {

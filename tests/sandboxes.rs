@@ -1,5 +1,5 @@
-//! Tests of the sandboxes of conversations, with a provider in memory. The tests run on SQLite and on a real
-//! PostgreSQL, with one host and with two, and with a clock that the test controls.
+//! The assignment of sandboxes to conversations, with a provider in memory. The tests run on SQLite and on a real
+//! PostgreSQL, with one host and with two, and with a clock that the test sets.
 
 mod deleting;
 mod idle;
@@ -46,7 +46,7 @@ pub(crate) use on_both;
 const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
 const NODE: &str = "node-1";
 
-/// One database, one provider and a bot in the default workspace. A test can create any number of hosts on them.
+/// One database, one provider, a bot in the default workspace, and any number of hosts.
 pub(crate) struct Hosts {
     pub(crate) store: Store,
     pub(crate) clock: Arc<FixedClock>,
@@ -79,17 +79,17 @@ impl Hosts {
         Ok(Hosts { store, clock, double, workspace, bot, options, _folder: folder })
     }
 
-    /// Returns a host with the default settings.
+    /// Creates the only host.
     pub(crate) fn host(&self) -> Arc<Sandboxes> {
         self.host_of(NODE, false, self.store.clone(), Options::default())
     }
 
-    /// Returns a host with other settings.
+    /// Creates the only host, with other settings.
     pub(crate) fn host_with(&self, options: Options) -> Arc<Sandboxes> {
         self.host_of(NODE, false, self.store.clone(), options)
     }
 
-    /// Returns a host without a provider.
+    /// Creates the only host, without a provider.
     pub(crate) fn host_without(&self, why: &str) -> Arc<Sandboxes> {
         let place = Place { node: NODE.to_owned(), is_shared: false };
         let (store, clock) = (self.store.clone(), Arc::clone(&self.clock));
@@ -97,7 +97,7 @@ impl Hosts {
         Sandboxes::new(Err(why), place, store, clock, Options::default())
     }
 
-    /// Returns a further host with its own connection to the same database.
+    /// Creates another process on the same database.
     pub(crate) async fn another(&self, node: &str, is_shared: bool) -> Result<Arc<Sandboxes>> {
         let store = row_seals::open_for_tests(self.options.clone()).await?;
         Ok(self.host_of(node, is_shared, store, Options::default()))
@@ -109,7 +109,7 @@ impl Hosts {
         Sandboxes::new(Ok(provider), place, store, Arc::clone(&self.clock) as _, options)
     }
 
-    /// Runs a command of the test double in the conversation `chat`.
+    /// Runs a command of the simulated provider in the conversation `chat`.
     pub(crate) async fn exec(
         &self,
         host: &Arc<Sandboxes>,
@@ -119,7 +119,7 @@ impl Hosts {
         host.exec(self.workspace, self.bot, &conversation(chat), ExecRequest::new(command), None).await
     }
 
-    /// Runs a command like [`Hosts::exec`], in the background.
+    /// Like [`Hosts::exec`], but runs the command in the background.
     pub(crate) fn spawn_exec(
         &self,
         host: &Arc<Sandboxes>,
@@ -136,7 +136,7 @@ impl Hosts {
         row.with_context(|| format!("the conversation {chat} has a sandbox"))
     }
 
-    /// Returns the state of each row, one line for each conversation.
+    /// Returns the state of every row, by conversation.
     pub(crate) async fn rows(&self) -> Result<String> {
         let rows = self.store.sandboxes(self.workspace, None, &Page::first(100)).await?.items;
         let line = |row: &SandboxRow| {
@@ -153,7 +153,7 @@ impl Hosts {
         SandboxName::new(self.workspace, &conversation(chat).sandbox_id())
     }
 
-    /// Returns the state of a conversation's sandbox at the provider.
+    /// Returns the provider's state of a conversation's sandbox, or `absent`.
     pub(crate) fn at_provider(&self, chat: &str) -> &'static str {
         self.double.states().get(self.name(chat).as_str()).copied().unwrap_or("absent")
     }
@@ -162,7 +162,7 @@ impl Hosts {
         self.clock.advance_ms(i64::try_from(time.as_millis()).expect("a test's time is short"));
     }
 
-    /// Inserts a row in a state in which a host could have left it.
+    /// Inserts a row as another host could have left it.
     pub(crate) async fn insert(&self, chat: &str, change: impl FnOnce(&mut SandboxRow)) -> Result<SandboxRow> {
         let of = conversation(chat);
         let mut row = SandboxRow {
@@ -220,7 +220,7 @@ pub(crate) async fn workspace_named(store: &Store, name: &str) -> Result<Workspa
     Ok(id)
 }
 
-/// Formats the error of a result.
+/// Describes a failure.
 pub(crate) fn words<T>(result: Result<T, AccessError>) -> String {
     match result {
         Ok(_) => "no fault".to_owned(),

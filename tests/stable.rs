@@ -1,4 +1,4 @@
-//! Answers without what differs from run to run, so that they can be compared as a whole.
+//! Answers without the parts that differ between runs, so that whole answers can be compared.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,7 +7,8 @@ use regex::{Captures, Regex};
 use serde_json::Value;
 use support::Recorded;
 
-/// What is replaced, and by what. Ids are numbered in the order of their appearance, so that equal ones stay equal.
+/// The patterns and their replacements. Ids are numbered in the order of their appearance, so that equal ids stay
+/// equal.
 const CHANGING: [(&str, &str); 6] = [
     (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", "id"),
     (r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z", "[time]"),
@@ -17,13 +18,13 @@ const CHANGING: [(&str, &str); 6] = [
     (r"(/[\w.-]+)*/monstrum-[A-Za-z0-9]{6}", "[home]"),
 ];
 
-/// `value` without what differs from run to run.
+/// Returns `value` without the parts that differ between runs.
 pub(crate) fn stable(value: &Value) -> Value {
     let patterns = CHANGING.map(|(pattern, name)| (Regex::new(pattern).expect("the patterns are valid"), name));
     Stable { patterns, ids: HashMap::new() }.value(value)
 }
 
-/// Requests as lines, with the name of the token in place of it.
+/// Formats requests as lines, with a placeholder for the token.
 pub(crate) fn lines(requests: &[Recorded], token: &str) -> Vec<String> {
     requests
         .iter()

@@ -1,5 +1,5 @@
-//! Whoever can write the files of a server can change its audit, but not unnoticed: every edit, deletion or reordering of
-//! a row, and a tail cut off behind a signed head, is found.
+//! A person with write access to a server's files can change its audit, but not without detection. Every edit, deletion
+//! or reordering of a row, and every truncation behind a signed head, is found.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use tokio::process::Command;
 
 use crate::world::{World, text};
 
-/// What an intruder does first.
+/// The statements that an intruder runs first.
 const DISARM: &[&str] = &["drop trigger audit_rows_no_update", "drop trigger audit_rows_no_delete"];
 const HEADS: &str = "audit-heads.log";
-/// Crimes that are looked into at once.
+/// The maximum number of concurrent checks.
 const AT_ONCE: usize = 4;
 
 /// Runs statements on a SQLite database and prints the rows of the last one as JSON.
@@ -27,8 +27,8 @@ for statement in sys.argv[2:]:
 print(json.dumps(rows))
 database.close()";
 
-/// The data folder of a server that has ended, with twenty rows of audit in two runs, and so several heads: ten of setting up, two of
-/// a change, and eight of calls.
+/// The data folder of a stopped server, with twenty rows of audit from two runs, and therefore several heads. Ten rows
+/// are from the set-up, two from a change, and eight from calls.
 struct Record {
     world: World,
     copies: TempDir,
@@ -56,19 +56,19 @@ impl Record {
             .api
             .patch(&format!("/api/bots/{}/resources/{binding}", world.bot), &json!({ "scope_constraints": {} }))
             .await?;
-        // It sends a request, so it has a row before its end.
+        // This call sends a request, so it has a row before its end.
         world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?;
         let status = world.server.stop().await?;
         ensure!(status.success(), "the server ended with {status}");
         Ok(Record { world, copies: tempfile::tempdir()? })
     }
 
-    /// A copy of the data folder, for one crime.
+    /// Copies the data folder for one attack.
     fn copy(&self) -> Result<PathBuf> {
         let copy = tempfile::Builder::new().tempdir_in(self.copies.path())?.keep();
         for entry in std::fs::read_dir(self.world.server.data_dir())? {
             let entry = entry?;
-            // The cache of compiled components is of no account here.
+            // The cache of compiled components is not needed.
             if entry.file_type()?.is_file() {
                 std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
             }
@@ -76,7 +76,7 @@ impl Record {
         Ok(copy)
     }
 
-    /// What the command line says of a data folder: its exit code and its report.
+    /// Verifies a data folder with the command line. Returns the exit code and the report.
     async fn verify(&self, data_dir: &Path) -> Result<(Option<i32>, Value)> {
         let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
         let output = self.world.server.command(&["audit", "verify", "--data-dir", folder, "--json"]).await?;
@@ -85,8 +85,8 @@ impl Record {
         Ok((output.status.code(), report))
     }
 
-    /// Runs statements on the database of a copy, and verifies it if the last has changed anything: what is found is at
-    /// this sequence, or it is an error. Whether there was a change.
+    /// Runs statements on the database of a copy. If the last statement changed anything, verifies the copy, and fails
+    /// unless a problem is found at `sequence`. Returns whether there was a change.
     async fn found(&self, statements: &[&str], sequence: i64) -> Result<bool> {
         let copy = self.copy()?;
         let statements = [DISARM, statements, &["select changes()"]].concat();
@@ -102,7 +102,7 @@ impl Record {
     }
 }
 
-/// The rows of the last of some statements on the database of a data folder.
+/// Runs statements on the database of a data folder, and returns the rows of the last one.
 pub(crate) async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
     let mut python = Command::new("python3");
     let output = python.args(["-c", SQLITE]).arg(data_dir.join("monstrum.db")).args(statements).output().await?;
@@ -115,14 +115,14 @@ async fn a_record_that_nobody_touched_is_valid() -> Result<()> {
     let record = Record::make().await?;
     let (code, report) = record.verify(&record.copy()?).await?;
     assert_eq!((code, report), (Some(0), json!({ "valid": true, "rows": 20, "problems": [] })));
-    // Nor does it matter that the triggers are gone: they stop accidents only.
+    // Removing the triggers does not matter, because they only prevent accidents.
     let copy = record.copy()?;
     sqlite(&copy, DISARM).await?;
     assert_eq!(record.verify(&copy).await?.0, Some(0));
     Ok(())
 }
 
-/// Every value that is tried in the place of the one in the column `name`.
+/// Returns the values that replace the value in the column `name`.
 fn edits_of(name: &str, is_text: bool) -> Vec<String> {
     let values: &[&str] = match name {
         "sequence" => &["100", "-5", "'x'"],
@@ -230,7 +230,7 @@ async fn what_is_removed_moved_or_added_is_found(#[case] statements: &[&str], #[
     Ok(())
 }
 
-/// What an intruder makes of the file of heads.
+/// The changes of an intruder to the file of heads.
 #[rstest]
 #[case::removed(|_: Vec<String>| None)]
 #[case::emptied(|_: Vec<String>| Some(vec![]))]
@@ -261,7 +261,7 @@ async fn a_file_of_heads_that_was_changed_is_found(
     Ok(())
 }
 
-/// A head that a crash cut in the middle of its line never was one; the others still hold.
+/// A head whose line was truncated by a crash does not count, and the other heads are still valid.
 #[tokio::test]
 async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     let record = Record::make().await?;
@@ -274,7 +274,7 @@ async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     Ok(())
 }
 
-/// The server says the same of itself, and what it is for people names the row.
+/// A running server reports the same, and the output for people names the row.
 #[tokio::test]
 async fn a_server_that_was_started_on_a_changed_record_says_so() -> Result<()> {
     let mut record = Record::make().await?;

@@ -1,4 +1,4 @@
-//! What the server tells about itself: metrics, log lines, spans. None of it may hold what passes through a call.
+//! The telemetry of the server: metrics, log lines and spans. They must not contain data of calls.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use support::{Server, TOKEN};
 
 use crate::world::{World, text};
 
-/// A call that succeeds, one that scopes refuse and one of a tool that is not there.
+/// Makes a call that succeeds, one that a scope rejects, and one of a tool that does not exist.
 async fn some_calls(world: &World) -> Result<Vec<Value>> {
     world.grant("github", &["*"], &json!({ "repos": ["acme/*"] })).await?;
     let mut answers = Vec::new();
@@ -83,7 +83,7 @@ async fn log_lines_are_json_by_setting_and_name_the_call() -> Result<()> {
     Ok(())
 }
 
-/// The body of one request; the answer is 200 and nothing.
+/// Reads one request, and answers with an empty 200. Returns the head and the body of the request.
 fn taken(mut stream: TcpStream) -> Result<(String, Vec<u8>)> {
     let mut received = Vec::new();
     let mut part = [0; 4096];
@@ -119,14 +119,14 @@ async fn spans_of_a_call_are_exported_and_hold_no_secret() -> Result<()> {
     });
     let mut world = World::on(Server::prepare(&["github"])?.argument(&endpoint)).await?;
     some_calls(&world).await?;
-    // The last spans are sent when the server ends.
+    // The server sends the last spans when it ends.
     world.server.stop().await?;
     let names =
         ["monstrum", "call", "execute", "egress", "github_get_repo", "decision", "allow", "deny", "plugin.name"];
     let holds = |sent: &[u8], text: &str| sent.windows(text.len()).any(|window| window == text.as_bytes());
     let mut sent: Vec<u8> = Vec::new();
     loop {
-        // What the server has sent may still be on its way through the collector.
+        // The collector may still be processing data that the server has sent.
         let is_whole = names.iter().all(|name| holds(&sent, name));
         let wait = Duration::from_secs(if is_whole { 1 } else { 30 });
         let Ok(batch) = batches.recv_timeout(wait) else { break };

@@ -1,5 +1,6 @@
-//! The walls between workspaces, from the outside: two tenants with the same names everywhere, and every route of the
-//! description asked with the keys of one and the ids of the other. A new route is walked as soon as it is described.
+//! The isolation of workspaces, tested from outside. Two tenants use the same names everywhere. The test requests every
+//! route of the API description with the keys of one tenant and the ids of the other. A new route is tested as soon as
+//! it is described.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +15,19 @@ use crate::http::{made, send, workspace};
 use crate::sandbox::plant;
 use crate::world::{World, text};
 
-/// Whose things have no tenant: what they answer is looked through for those of the other one all the same.
+/// Collections without tenants. Their answers are still searched for the data of the other tenant.
 const OF_THE_INSTANCE: [&str; 3] = ["plugins", "resource-types", "trust"];
 const NAME: &str = "same";
 
-/// One of two that know nothing of each other.
+/// One of two tenants that must not see each other's data.
 struct Tenant {
-    /// A word that everything has that the tenant wrote.
+    /// A word in all texts that the tenant wrote.
     marker: &'static str,
     workspace: String,
     admin: Api,
     operator: Api,
     bot_key: Api,
-    /// What `{id}` is in the routes of a collection, and the other parameters of paths.
+    /// The values of `{id}` for the routes of each collection, and of the other path parameters.
     ids: BTreeMap<&'static str, String>,
 }
 
@@ -80,7 +81,7 @@ impl Tenant {
         [("admin", &self.admin), ("operator", &self.operator), ("bot", &self.bot_key)]
     }
 
-    /// A path of the description with the ids of this tenant.
+    /// Returns a path of the description with the ids of this tenant.
     fn path(&self, template: &str) -> String {
         let collection = template.split('/').nth(2).unwrap_or_default();
         let mut path = template.replace("{tool}", "test_echo_run").replace("{name}", "test-echo");
@@ -88,13 +89,14 @@ impl Tenant {
         path = path.replace("{chat_id}", &format!("{NAME}?app_id={NAME}")).replace("{app_id}", NAME);
         let id = match collection {
             "resource-types" => "test-echo",
-            // What a collection of its own has no id here is asked for by one of this tenant that it may not know either.
+            // For a collection without an id here, the path uses an id of this tenant that the other one must not see
+            // either.
             _ => self.ids.get(collection).map_or_else(|| self.id("bots"), String::as_str),
         };
         path.replace("{id}", id)
     }
 
-    /// Everything that the tenant has, as its admin reads it, but for what reading changes.
+    /// Returns all objects of the tenant as its admin reads them, without the fields that reading changes.
     async fn all(&self) -> Result<Vec<Value>> {
         let bot = format!("/api/bots/{}", self.id("bots"));
         let paths = [
@@ -120,7 +122,7 @@ impl Tenant {
         try_join_all(read).await
     }
 
-    /// An error if an answer to another tenant has anything of this one that `sent` did not have.
+    /// Fails if an answer to another tenant contains data of this tenant that `sent` did not contain.
     fn is_hidden_in(&self, answer: &str, sent: &str) -> Result<()> {
         let ids = self.ids.values().map(String::as_str).filter(|id| !sent.contains(id));
         let secret = format!("secret-of-{}", self.marker);
@@ -132,7 +134,7 @@ impl Tenant {
     }
 }
 
-/// A body that the route takes, with nothing of another tenant in it.
+/// Returns a valid body for the route, without data of another tenant.
 fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
     match (method, template) {
         ("PUT", "/api/resources/{id}/credential") => {
@@ -160,15 +162,15 @@ async fn ask(api: &Api, method: &str, path: &str, body: Option<&Value>) -> Resul
     Ok((status, format!("{headers:?} {answer}")))
 }
 
-/// Every route that names something in its path, with all of it the other's; and every list, of which only the own part may be
-/// there. How many requests that were.
+/// Requests every route with path parameters, using the other tenant's ids, and every list, which must contain only the
+/// caller's data. Returns the number of requests.
 async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize> {
     let mut requests = 0;
     for (template, item) in description["paths"].as_object().context("a description has paths")? {
         for method in item.as_object().context("a path has methods")?.keys().map(|method| method.to_uppercase()) {
             let collection = template.split('/').nth(2).unwrap_or_default();
             let names = template.contains('{');
-            // A bare collection is created in; that is the caller's own affair.
+            // A collection without path parameters only creates objects of the caller.
             if !names && method != "GET" {
                 continue;
             }
@@ -179,8 +181,8 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
                 let sent = format!("{path} {}", body.clone().unwrap_or_default());
                 let told = || format!("{kind} of {}: {method} {template}: {status} {answer}", own.marker);
                 other.is_hidden_in(&answer, &sent).with_context(told)?;
-                // A begin page belongs to whoever has its address, and this is none. Both tenants have a conversation of
-                // the same name; each deletes its own.
+                // A begin page is accessible to anyone with its address, and this id is not such an address. Both
+                // tenants have a conversation of the same name, and each deletes only its own.
                 let is_refused = matches!(status, 403 | 404)
                     || collection == "begin" && status == 400
                     || matches!(collection, "chats" | "apps") && status == 202;
@@ -193,7 +195,8 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
     Ok(requests)
 }
 
-/// Own things that are to point at the other's: in bodies, in queries, behind cursors and by the header of root keys.
+/// Makes the tenant's objects refer to the other tenant's: in bodies, in queries, in cursors and by the header of root
+/// keys.
 async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let bot = format!("/api/bots/{}", own.id("bots"));
     let (bindings, call) = (format!("{bot}/resources"), format!("{bot}/tools/test_echo_run/call"));
@@ -232,7 +235,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         let (status, _, answer) = send(request).await?;
         other.is_hidden_in(&answer.to_string(), workspace).with_context(|| format!("{status} {answer}"))?;
     }
-    // Last, for what a tenant has asked for is in its own audit.
+    // These attempts come last, because the ids that a tenant requests appear in its own audit.
     for (method, path, body) in attempts {
         let (status, answer) = ask(&own.admin, method.as_str(), path, Some(&body)).await?;
         let told = format!("{method} {path} {body}: {status} {answer}");
@@ -243,7 +246,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     Ok(())
 }
 
-/// An `Idempotency-Key` is a caller's own: the same one of two tenants makes two things.
+/// Checks that an `Idempotency-Key` applies to one caller only: two tenants with the same key create two objects.
 async fn keep_apart(one: &Tenant, two: &Tenant) -> Result<()> {
     let mut ids = Vec::new();
     for tenant in [one, two] {
@@ -257,13 +260,14 @@ async fn keep_apart(one: &Tenant, two: &Tenant) -> Result<()> {
 }
 
 async fn matrix(server: Server, store: StoreOptions) -> Result<()> {
-    // What a key reaches is asked for, not what a sandbox does.
+    // The test covers the access rights of keys, not the behaviour of sandboxes.
     let world = World::on(server.argument("--sandbox").argument("off")).await?;
     let (_, description) = world.api.get("/api/openapi.json").await?;
     let one = Tenant::settle(&world, &store, "amber").await?;
     let two = Tenant::settle(&world, &store, "basalt").await?;
     keep_apart(&one, &two).await?;
-    // Twice each way, and with what each of them has read and called in between, so that nothing kept for one serves the other.
+    // Each direction is tested twice, with reads and calls in between, so that no cached data of one tenant is served
+    // to the other.
     for (own, other) in [(&one, &two), (&two, &one), (&one, &two), (&two, &one)] {
         let before = other.all().await?;
         let requests = walk(&description, own, other).await?;

@@ -1,4 +1,4 @@
-//! Data folders of earlier revisions: a server of today opens them, serves by what is in them, and finds their audit whole.
+//! Data folders of earlier revisions: the current server opens them, serves with their data, and verifies their audit.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::cli::{parsed, run};
 use crate::tamper::sqlite;
 use crate::world::text;
 
-/// What a test needs to know of a fixture and cannot read in it.
+/// The facts about a fixture that a test needs and cannot read from it.
 #[derive(Deserialize)]
 struct Facts {
     audit_rows: u64,
@@ -21,17 +21,17 @@ struct Facts {
     keys: Keys,
 }
 
-/// The texts of keys, of which a database has hashes only.
+/// The texts of keys. A database contains only their hashes.
 #[derive(Deserialize)]
 struct Keys {
     admin: String,
     operator: String,
-    /// The admin of the second workspace.
+    /// The admin key of the second workspace.
     second: String,
     bot: String,
 }
 
-/// A server on the fixture, and what an operator of that revision does before its first start.
+/// Prepares a server on the fixture, with the steps that an operator of that revision takes before the first start.
 async fn prepared() -> Result<Server> {
     let server = Server::prepare_on_fixture("7ca6635")?;
     sealed(&server).await?;
@@ -39,7 +39,7 @@ async fn prepared() -> Result<Server> {
 }
 
 async fn sealed(server: &Server) -> Result<()> {
-    // Its rows are not authenticated, and a start never authenticates rows on its own.
+    // The rows of the fixture are not authenticated, and a start never authenticates rows automatically.
     let refused = run(server, &["serve", "--listen", "127.0.0.1:0"]).await?;
     let told = String::from_utf8(refused.stderr)?;
     ensure!(refused.status.code() == Some(1) && told.contains("monstrum vault seal"), "{told}");
@@ -91,7 +91,7 @@ async fn a_data_folder_of_7ca6635_opens_with_all_that_is_in_it() -> Result<()> {
     assert!(report["rows"].as_u64() > Some(facts.audit_rows), "{report}");
     server.stop().await?;
 
-    // It opens every record that is sealed.
+    // A rotation opens every sealed record.
     let rotated = run(&server, &["vault", "rotate"]).await?;
     ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
     let folder = server.data_dir();
@@ -133,7 +133,7 @@ async fn calls_are_judged_as_before(root: &Api, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// The manifest of `tracker` in its folder, with another version and a pattern that is larger than allowed by now.
+/// Changes the manifest of `tracker` in its folder: another version, and a pattern that exceeds the current limit.
 fn manifest_over_the_limits(server: &Server, version: &str) -> Result<String> {
     let file = server.plugins_dir().join("tracker/monstrum.yaml");
     let before = fs::read_to_string(&file)?;
@@ -179,7 +179,7 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     assert_eq!(finding["severity"], "weak", "{finding}");
     assert!(text(&finding["what"]).starts_with("version 1.2.0 serves on, but a next version like it is refused: "));
 
-    // The next version has to keep the limits; until it does, the stored one serves.
+    // The next version must respect the limits. Until then, the stored version stays in force.
     manifest_over_the_limits(&server, "1.3.0")?;
     server.launch().await?;
     let (_, plugin) = server.api()?.get("/api/plugins/tracker").await?;
@@ -188,7 +188,7 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     serves(&server, &facts).await
 }
 
-/// A call of the plugin's tool is made, and a parameter that its pattern refuses is named.
+/// Checks that a call of the plugin's tool succeeds, and that an error names a parameter that its pattern rejects.
 async fn serves(server: &Server, facts: &Facts) -> Result<()> {
     let bot = server.api()?.with_key(&facts.keys.bot);
     for (id, expected) in [("abc", "success"), ("ABC", "error")] {

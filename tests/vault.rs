@@ -1,4 +1,5 @@
-//! Keys at rest: what seals the secrets of a server, how it is replaced, and what a copy of the folder is worth.
+//! Keys at rest: the keys that seal the secrets of a server, their rotation, and the value of a copied folder to an
+//! attacker.
 
 pub(crate) mod backup;
 mod moved;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use crate::http::send;
 use crate::world::{World, text};
 
-/// A world whose bot may use some resources of GitHub, each with a credential of its own.
+/// A world whose bot may use several GitHub resources, each with a separate credential.
 struct Secrets {
     world: World,
     resources: Vec<String>,
@@ -40,7 +41,7 @@ impl Secrets {
         Secrets::in_world(World::with(&["github"]).await?, count).await
     }
 
-    /// A request whose answer is kept; whether the answer was a kept one.
+    /// Sends a request with an idempotency key. Returns whether the answer was a stored one.
     async fn create(&self) -> Result<bool> {
         let request = self.world.api.request(Method::POST, "/api/bots").header("Idempotency-Key", "k-1");
         let (status, headers, body) = send(request.json(&json!({ "name": "kept" }))).await?;
@@ -48,7 +49,7 @@ impl Secrets {
         Ok(headers.contains_key("idempotent-replayed"))
     }
 
-    /// Calls a tool by a resource.
+    /// Calls a tool with a resource.
     async fn call(&self, resource: &str) -> Result<Value> {
         let path = format!("/api/bots/{}/tools/github_get_repo/call", self.world.bot);
         let body = json!({ "params": { "repo": "acme/site" }, "resource_id": resource });
@@ -57,8 +58,8 @@ impl Secrets {
         Ok(answer)
     }
 
-    /// Starts the server and sees that every secret opens: each credential calls, the answer is repeated, the audit is
-    /// as it was written.
+    /// Starts the server and checks that every secret opens: a call succeeds with each credential, the stored answer is
+    /// returned, and the audit verifies.
     async fn open_all(&mut self) -> Result<()> {
         self.world.server.restart().await?;
         self.world.api = self.world.server.api()?;
@@ -69,7 +70,7 @@ impl Secrets {
         Ok(())
     }
 
-    /// Uses every secret on the server that the API is of.
+    /// Uses every secret on the server to which the API belongs.
     async fn serve(&self) -> Result<()> {
         for resource in &self.resources {
             let answer = self.call(resource).await?;
@@ -79,13 +80,13 @@ impl Secrets {
         Ok(())
     }
 
-    /// The lines of the file of master keys.
+    /// Returns the lines of the file of master keys.
     fn ring(&self) -> Result<BTreeSet<String>> {
         let text = std::fs::read_to_string(self.world.server.data_dir().join("master.key"))?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// The versions of the master keys, oldest first.
+    /// Returns the versions of the master keys, oldest first.
     fn key_versions(&self) -> Result<Vec<u32>> {
         let mut versions = Vec::new();
         for line in self.ring()? {
@@ -96,7 +97,7 @@ impl Secrets {
     }
 }
 
-/// The code with which a call failed.
+/// Returns the error code of a failed call.
 fn code(answer: &Value) -> &str {
     text(&answer["code"])
 }

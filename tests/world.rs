@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use support::{Api, Bound, FakeGithub, Server};
 
-/// Far longer than anything takes on a machine that is not stuck.
+/// A time-out far longer than any step on a working machine.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A server with an upstream, and a bot that may not use anything yet.
+/// A server, an upstream, and a bot that may not use anything yet.
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) api: Api,
@@ -19,12 +19,12 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// With these plugins.
+    /// Starts a server with these plugins.
     pub(crate) async fn with(plugins: &[&str]) -> Result<World> {
         World::on(Server::prepare(plugins)?).await
     }
 
-    /// With a server that has been prepared.
+    /// Starts a prepared server.
     pub(crate) async fn on(mut server: Server) -> Result<World> {
         server.launch().await?;
         let github = FakeGithub::start().await?;
@@ -33,13 +33,13 @@ impl World {
         Ok(World { server, api, github, bot })
     }
 
-    /// Lets the bot use a resource of this type, which has the token of the upstream.
+    /// Creates a resource of this type with the upstream's token, and lets the bot use it.
     pub(crate) async fn grant(&self, resource_type: &str, operations: &[&str], scopes: &Value) -> Result<Bound> {
         let (url, token) = (self.github.url(), self.github.token());
         self.api.grant(&self.bot, resource_type, (&url, &token), operations, scopes).await
     }
 
-    /// Lets the bot use everything of this type.
+    /// Lets the bot use all operations of this type.
     pub(crate) async fn grant_all(&self, resource_type: &str) -> Result<Bound> {
         self.grant(resource_type, &["*"], &json!({})).await
     }
@@ -52,22 +52,22 @@ impl World {
         Ok(())
     }
 
-    /// Calls a tool as the bot, and returns the answer of any status.
+    /// Calls a tool as the bot. Returns the answer with any status.
     pub(crate) async fn call(&self, tool: &str, params: &Value) -> Result<Value> {
         self.api.call(&self.bot, tool, params).await
     }
 
-    /// Asks whether the bot may call.
+    /// Checks whether the bot may make the call.
     pub(crate) async fn check(&self, tool: &str, params: &Value) -> Result<Value> {
         self.api.check(&self.bot, tool, params).await
     }
 
-    /// The audit of the call that was answered by `answer`.
+    /// Returns the audit of the call with this answer.
     pub(crate) async fn audit_of(&self, answer: &Value) -> Result<Value> {
         self.api.audit(text(&answer["request_id"])).await
     }
 
-    /// The names of the tools that the bot may see.
+    /// Returns the names of the tools that the bot may see.
     pub(crate) async fn tools(&self) -> Result<Vec<String>> {
         let (status, body) = self.api.get(&format!("/api/bots/{}/tools", self.bot)).await?;
         ensure!(status == 200, "the list of tools: {status} {body}");
@@ -75,7 +75,7 @@ impl World {
         Ok(items.iter().map(|tool| text(&tool["name"]).to_owned()).collect())
     }
 
-    /// The memory of the server that is resident.
+    /// Returns the resident memory of the server.
     pub(crate) fn resident_kib(&self) -> Result<u64> {
         let pid = self.server.pid().context("the server runs")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -83,18 +83,18 @@ impl World {
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
-    /// Waits until the upstream has been asked `count` times since it was last looked at.
+    /// Waits until the upstream has recorded `count` requests.
     pub(crate) async fn reached(&self, count: usize) -> Result<()> {
         eventually("the upstream is asked", async || Ok((self.github.requests().len() >= count).then_some(()))).await
     }
 }
 
-/// The text of a string; nothing of anything else.
+/// Returns the text of a JSON string, or an empty text for any other value.
 pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Asks until there is an answer.
+/// Repeats `ask` until it returns a value.
 pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     let until = Instant::now() + WAIT_MAX;
     loop {

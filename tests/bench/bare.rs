@@ -1,5 +1,5 @@
-//! The floor: a component called with nothing but wasmtime, by the engine settings and the limits of the host's runtime
-//! crate (pool, fuel, epoch, a limiter of memory, async). All that the host does beyond this is the cost of governing.
+//! The floor: a component that is called with wasmtime alone, under the engine settings and limits of the host's
+//! runtime crate (pool, fuel, epoch, memory limiter, async). All further work of the host is the cost of governing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub use monstrum::plugin::types::ExecuteRequest;
 use exports::monstrum::plugin::executor::ExecuteResult;
 use monstrum::plugin::{credentials, http, log, types};
 
-// As in host/crates/runtime, so that both sides pay for the same.
+// The values are those of host/crates/runtime, so that both sides do the same work.
 const CALLS_MAX: u32 = 1024;
 const CORE_INSTANCES_MAX: u32 = 128;
 const MEMORIES_MAX: u32 = 4;
@@ -37,7 +37,7 @@ const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 const MEMORY_BYTES: usize = 64 << 20;
 const TICK: Duration = Duration::from_millis(10);
 
-/// A component that is ready to be called, in an engine of its own.
+/// A component that is ready to be called, in a separate engine.
 pub struct Bare {
     engine: Engine,
     plugin: PluginPre<State>,
@@ -64,7 +64,7 @@ impl Bare {
         Ok(Bare { engine, plugin })
     }
 
-    /// One call in a fresh instance; the data of its success, as text.
+    /// Executes one call in a fresh instance and returns the data of its success as text.
     pub async fn call(&self, request: &ExecuteRequest) -> Result<String> {
         let mut store = self.store()?;
         let plugin = self.plugin.instantiate_async(&mut store).await?;
@@ -90,7 +90,7 @@ impl Bare {
     }
 }
 
-/// What the host asked the component in a call, as the echo of that call shows it.
+/// Reconstructs the host's request to the component from the component's echo.
 pub fn request_of_echo(seen: &Value) -> Result<ExecuteRequest> {
     let text = |name: &str| seen[name].as_str().map(str::to_owned).with_context(|| format!("no {name} in an echo"));
     let raw = |name: &str| seen[name].to_string();
@@ -159,7 +159,7 @@ impl WasiView for State {
     }
 }
 
-/// Memories and tables of one call together.
+/// Limits the total size of the memories and tables of one call.
 struct Limiter {
     bytes: usize,
 }

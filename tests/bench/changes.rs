@@ -1,5 +1,5 @@
-//! A change of the policy on a host with 500 000 bindings, until it is in force: its cost must not grow with what it does
-//! not change.
+//! The time until a change of the policy is in force on a host with 500 000 bindings. The cost of a change must not
+//! depend on the number of unchanged rows.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::scene::{PLUGIN, TOOL};
 
 const BOTS: usize = 10_000;
 const FEW_BOTS: usize = 10;
-/// Resources, to each of which every bot is bound.
+/// The number of resources. Every bot is bound to each of them.
 const RESOURCES: usize = 50;
 const CHANGES: usize = 100;
 const FORCE_MAX: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ const GOAL_P99_US: f64 = 50_000.0;
 const GOAL_CPU: f64 = 2.0;
 const GOAL_BYTES: f64 = 1_000.0;
 
-/// The rows of a change: until it is in force, its CPU time, and the memory of the bindings.
+/// Returns the rows of a change: the time until it is in force, its CPU time, and the memory of the bindings.
 pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     let few = Filled::make(FEW_BOTS).await?;
     let many = Filled::make(BOTS).await?;
@@ -56,7 +56,7 @@ struct Filled {
     host: InProcess,
     api: Api,
     binding: BindingRow,
-    /// What this process holds more than before.
+    /// The memory that this process needs for the bindings, in bytes.
     memory: u64,
 }
 
@@ -82,7 +82,8 @@ impl Filled {
         Ok(Filled { host, api, binding, memory })
     }
 
-    /// Switches one binding on and off, each followed by a call that the change decides; and the CPU time of a change.
+    /// Switches one binding off and on and checks after each change that it is in force. Returns the times of the
+    /// changes and the mean CPU time of a change.
     async fn change(&self) -> Result<(Sample, f64)> {
         let BindingRow { bot_id, id, resource_id, .. } = self.binding;
         let path = format!("/api/bots/{bot_id}/resources/{id}");

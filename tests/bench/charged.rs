@@ -1,4 +1,4 @@
-//! Calls of a tool that has a cost, beside calls of the same tool without one.
+//! Calls of a tool that has a cost, compared with calls of the same tool without a cost.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const FREE: &str = "test_echo_again";
 const CONNECTIONS: usize = 64;
 const BOTS: usize = 4;
 
-/// The row of charged calls.
+/// Returns the row of charged calls.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;
@@ -38,7 +38,7 @@ pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
             let subject = load::run(&address, &charged, duration).await?;
             (subject, load::run(&address, &free, duration).await?)
         };
-        // The first round warms caches.
+        // The first round warms up the caches.
         if round > 0 {
             all.add(subject, floor);
         }

@@ -1,4 +1,5 @@
-//! What a guest computes under all limits (fuel, epoch, bounded memory), beside the same code compiled natively.
+//! Computation in a guest under all limits (fuel, epoch, bounded memory), compared with the same code compiled
+//! natively.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,11 +18,11 @@ mod work;
 pub const PLUGIN: &str = "test-cpu";
 
 const ROUNDS: usize = 15;
-/// 6 MiB, which takes about a third of a call's fuel, and some hundred times what the call around it costs.
+/// Hashes 6 MiB, which needs about a third of a call's fuel and some hundred times the time of the call itself.
 const HASH_ROUNDS: u32 = 96;
 const REPRINT_ROUNDS: u32 = 2_000;
 
-/// The rows of computing in the guest.
+/// Returns the rows of computation in the guest.
 pub async fn measure(host: Arc<Host>) -> Result<Vec<Row>> {
     let hash = rounds(&host, "test_cpu_sha256", HASH_ROUNDS, |rounds| work::hash(rounds).into()).await?;
     let reprint = rounds(&host, "test_cpu_json", REPRINT_ROUNDS, work::reprint).await?;
@@ -50,7 +51,7 @@ async fn rounds(host: &Host, tool: &str, work_rounds: u32, native: impl Fn(u32) 
         check(&outcome)?;
         let computed = outcome.data.context("a success has data")?.value()["sum"].as_u64();
         ensure!(computed == Some(expected), "the guest has computed {computed:?}, native code {expected}");
-        // The first round warms caches.
+        // The first round warms up the caches.
         if round > 0 {
             rounds.add(Sample::new(vec![subject], subject), Sample::new(vec![floor], floor));
         }

@@ -1,5 +1,5 @@
-//! How long a call waits for its row to be on disk, at a quarter of the load that the host can take: from handing the row
-//! to the writer until the answer may leave.
+//! The time that a call waits until its row is on disk, at a quarter of the host's maximum load. It is measured from
+//! the queueing of the row until the answer may leave.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,12 +20,12 @@ const ROUNDS: usize = 5;
 const CALLS: u32 = 2_000;
 const CONCURRENT: usize = 16;
 const LOAD: f64 = 0.25;
-/// What a row of such a call takes in a file.
+/// The size of such a call's row in a file, in bytes.
 const ROW_BYTES: usize = 2_048;
 const SYNCS: usize = 200;
 const ADDED_MAX_US: f64 = 200.0;
 
-/// The row of the wait.
+/// Returns the row of the wait.
 pub async fn measure(host: Arc<Host>, machine: &Machine) -> Result<Row> {
     let interval = Duration::from_secs_f64(1.0 / (calls_a_second(&host).await? * LOAD));
     let mut rounds = Rounds::default();
@@ -40,7 +40,7 @@ pub async fn measure(host: Arc<Host>, machine: &Machine) -> Result<Row> {
     Ok(row.with_goal(&goal, added <= added_max && tails <= 3.0))
 }
 
-/// How many calls a second the host can answer.
+/// Measures how many calls per second the host can answer.
 async fn calls_a_second(host: &Arc<Host>) -> Result<f64> {
     const FULL: Duration = Duration::from_secs(2);
     let began = Instant::now();
@@ -63,11 +63,11 @@ async fn calls_a_second(host: &Arc<Host>) -> Result<f64> {
     Ok(f64::from(calls) / began.elapsed().as_secs_f64())
 }
 
-/// Calls that begin at fixed times.
+/// Starts calls at fixed times and measures their waits.
 async fn wait(host: &Arc<Host>, interval: Duration) -> Result<Sample> {
     let began = Instant::now();
     let (due, mut queue) = tokio::sync::mpsc::unbounded_channel();
-    // A thread, since a timer of the runtime has steps of a millisecond.
+    // A thread is used because a timer of the runtime has a resolution of a millisecond.
     let clock = std::thread::spawn(move || {
         for number in 0..CALLS {
             std::thread::sleep((began + interval * number).saturating_duration_since(Instant::now()));
@@ -97,7 +97,7 @@ async fn wait(host: &Arc<Host>, interval: Duration) -> Result<Sample> {
     Ok(Sample::new(times, began.elapsed()))
 }
 
-/// The same bytes appended to a file on the same disk, each with a sync of its own.
+/// Appends the same bytes to a file on the same disk, with one sync each.
 fn sync(host: &Host) -> Result<Sample> {
     let path = host.app().data_dir.join("bench-sync");
     let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! A call that sends one request to an upstream on this machine, beside the request alone.
+//! A call that sends one request to an upstream on this machine, compared with the request alone.
 
 use std::time::Instant;
 
@@ -16,19 +16,20 @@ const ROUNDS: usize = 7;
 const CALLS: usize = 300;
 const ADDED_MAX_US: f64 = 150.0;
 
-/// The row of a call with a request; `upstream` is where the bot's resource is, `durable` the row of the wait for a row.
+/// Returns the row of a call with a request. `upstream` is the URL of the bot's resource, and `durable` is the row of
+/// the wait for the disk.
 pub async fn measure(host: &Host, upstream: &str, machine: &Machine, durable: &Row) -> Result<Row> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let url = format!("{upstream}{OK}");
     let mut rounds = Rounds::default();
     for round in 0..=ROUNDS {
         let (subject, floor) = (calls(host).await?, requests(&client, &url).await?);
-        // The first round opens connections.
+        // The first round opens the connections.
         if round > 0 {
             rounds.add(subject, floor);
         }
     }
-    // Such a call has two rows: one before the first byte is sent, and one before the answer leaves.
+    // Such a call writes two rows: one before the first byte is sent, and one before the answer leaves.
     let waits = 2.0 * durable.median_us().context("the wait for a row is a time")?;
     let (added, added_max) = (rounds.added_us(), machine.time_us(ADDED_MAX_US) + waits);
     let goal = format!("p50 <= {added_max:.0} us more, two waits for rows among them (now {added:.0})");

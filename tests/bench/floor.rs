@@ -1,6 +1,7 @@
-//! The servers that the real one is measured against: the cheapest honest way to do the same work. axum parses the body
-//! once, the component is called as the host calls it, and its answer is sent as it is. With a database, the raw texts
-//! of parameters and answer are one row that a group commit with fsync has written before the answer leaves.
+//! The servers that the real server is compared with. They are the cheapest correct way to do the same work: axum
+//! parses the body once, the component is called like the host calls it, and its answer is sent unchanged. With a
+//! database, the raw texts of parameters and answer are one row. A group commit with fsync writes it before the answer
+//! leaves.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -27,11 +28,11 @@ use tokio::sync::{mpsc, oneshot};
 use crate::bare::{Bare, ExecuteRequest, request_of_echo};
 
 const LISTENING: &str = "listening on ";
-/// The limits of the host's writer of the audit.
+/// The limits of the host's audit writer.
 const BATCH_ROWS_MAX: usize = 512;
 const QUEUE_ROWS_MAX: usize = 4096;
 
-/// Serves a floor; the benches run this as a process of its own, as the real server is one.
+/// Serves a floor. The benches run it as a separate process, like the real server.
 #[derive(Args)]
 pub struct Floor {
     /// The component
@@ -40,12 +41,12 @@ pub struct Floor {
     /// The host's request to the component, as the component echoed it
     #[arg(long)]
     echo: PathBuf,
-    /// The database for the rows; without one, no row is written
+    /// The database for the rows. Without it, no rows are written
     #[arg(long)]
     database: Option<PathBuf>,
 }
 
-/// A floor that runs; it is killed when this is dropped.
+/// A running floor. Dropping the value kills the process.
 pub struct Running {
     pub address: String,
     pub pid: u32,
@@ -73,7 +74,7 @@ impl Running {
 }
 
 impl Floor {
-    /// Serves until the process is ended.
+    /// Serves until the process is killed.
     pub async fn serve(self) -> Result<()> {
         let echo = std::fs::read(&self.echo).with_context(|| format!("cannot read {}", self.echo.display()))?;
         let request = request_of_echo(&serde_json::from_slice(&echo)?)?;
@@ -88,12 +89,12 @@ impl Floor {
 
 struct Shared {
     bare: Bare,
-    /// What the host asks the component, but for id and parameters.
+    /// The host's request to the component, except for the id and the parameters.
     request: ExecuteRequest,
     rows: Option<mpsc::Sender<Pending>>,
 }
 
-/// A row and the call that waits for it.
+/// A row, and the channel to the call that waits for it.
 struct Pending {
     id: RequestId,
     params: String,
@@ -130,7 +131,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> Result<String> {
     Ok(body)
 }
 
-/// A thread that writes all waiting rows in one transaction, and then the next.
+/// Starts a thread that writes all waiting rows in one transaction, and then the next batch.
 fn group_commit(path: &Path) -> Result<mpsc::Sender<Pending>> {
     let mut connection = Connection::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     connection.pragma_update(None, "journal_mode", "wal")?;
@@ -141,9 +142,9 @@ fn group_commit(path: &Path) -> Result<mpsc::Sender<Pending>> {
         let mut batch = Vec::new();
         while waiting.blocking_recv_many(&mut batch, BATCH_ROWS_MAX) > 0 {
             let is_written = write(&mut connection, &batch).is_ok();
-            // A caller whose sender is dropped reports that its row was not written.
+            // If the row was not written, its sender is dropped, and the waiting call reports the failure.
             for pending in batch.drain(..).filter(|_| is_written) {
-                // It fails only where the caller has gone away.
+                // Sending fails only if the waiting call was dropped.
                 let _ = pending.committed.send(());
             }
         }

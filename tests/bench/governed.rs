@@ -1,4 +1,4 @@
-//! A governed call in this process, beside a call with nothing but wasmtime, and the same call step by step.
+//! A governed call in this process, compared with a call by wasmtime alone, and the steps of the same call.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,25 +27,25 @@ use crate::report::{Measure, Row, Stage};
 use crate::sample::{Rounds, Sample};
 use crate::scene::{self, Bot, Grant, PLUGIN, TOOL};
 
-/// What governing may add to the bare call, on the reference machine.
+/// The maximum time that governing may add to the bare call, on the reference machine.
 const ADDED_MAX_US: f64 = 14.0;
 const ROUNDS: usize = 41;
 const STAGE_GROUPS: usize = 150;
 const CALLS_A_ROUND: usize = 480;
-/// So many calls queue their rows before all of them are waited for, which is in no time that is measured.
+/// The number of calls that queue their rows before any row is awaited. The wait is not part of the measured time.
 const CALLS_IN_FLIGHT: usize = 32;
 
-/// The host in this process, with its folders.
+/// The host in this process, and its folders.
 pub struct Host {
     host: InProcess,
     workspace: WorkspaceId,
     bot: BotId,
-    /// A bot that may use everything.
+    /// A bot without scope patterns, which may use everything.
     free_bot: BotId,
 }
 
 impl Host {
-    /// Starts the host on fresh folders and makes a bot whose resources are at `upstream`.
+    /// Starts the host with fresh folders and creates a bot whose resources use `upstream`.
     pub async fn start(upstream: &str) -> Result<Host> {
         let host = InProcess::start(&[PLUGIN, cpu::PLUGIN]).await?;
         let api = host.api()?;
@@ -62,12 +62,12 @@ impl Host {
         &self.host.running.app
     }
 
-    /// The plugin's component.
+    /// Loads the plugin's component.
     pub fn bare(&self) -> Result<Bare> {
         Bare::load(&self.host.folders.plugins_dir().join(PLUGIN).join("plugin.wasm"))
     }
 
-    /// Ends it, so that nothing of it runs beside what is measured next.
+    /// Stops the host, so that its background work does not affect later measurements.
     pub async fn stop(self) {
         self.host.stop().await;
     }
@@ -76,18 +76,18 @@ impl Host {
         self.call_of(TOOL, params)
     }
 
-    /// A call of any tool that the bot has.
+    /// Creates a call of any tool of the bot.
     pub fn call_of(&self, tool: &str, params: &Value) -> IncomingCall {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.bot, tool.to_owned(), params.clone())
     }
 
-    /// A call by the bot without patterns.
+    /// Creates a call by the bot without patterns.
     pub fn free_call(&self, tool: &str, params: &Value) -> IncomingCall {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.free_bot, tool.to_owned(), params.clone())
     }
 }
 
-/// The governed call, and its steps.
+/// Measures the governed call and its steps.
 pub async fn measure(host: Arc<Host>, machine: Machine) -> Result<(Row, Vec<Stage>)> {
     Ok((beside_floor(&host, &machine).await?, stages(&host).await?))
 }
@@ -104,7 +104,7 @@ async fn beside_floor(host: &Host, machine: &Machine) -> Result<Row> {
         } else {
             (governed_round(host, &params).await?, floor_round(&bare, &request).await?)
         };
-        // The first round warms caches.
+        // The first round warms up the caches.
         if round > 0 {
             rounds.add(subject, floor);
         }
@@ -146,20 +146,20 @@ async fn floor_round(bare: &Bare, request: &ExecuteRequest) -> Result<Sample> {
     Ok(Sample::new(times, began.elapsed()))
 }
 
-/// Whether a call did what it should.
+/// Fails unless the call succeeded.
 pub fn check(outcome: &CallOutcome) -> Result<()> {
     ensure!(outcome.status == Status::Success, "a call failed: {:?} {:?}", outcome.code, outcome.message);
     Ok(())
 }
 
-/// What the host asks the component in a governed call: the plugin shows it.
+/// Returns the host's request to the component in a governed call, as the plugin echoes it.
 async fn same_request(host: &Host, params: &Value) -> Result<ExecuteRequest> {
     let answer = host.app().calls.run(host.call(params)).await?;
     check(&answer.outcome)?;
     request_of_echo(&answer.outcome.data.context("an echo has data")?.value())
 }
 
-/// Gives the audit some rows to verify, also if no other row was measured before.
+/// Writes some rows of audit for the verification, in case no other row was measured before.
 pub async fn fill_audit(host: &Host) -> Result<()> {
     const ROUNDS: usize = 20;
     let params = scene::params();
@@ -180,7 +180,8 @@ const STAGES: [&str; 8] = [
     "make the row and queue it",
 ];
 
-/// The median time of each step. The steps are those of `Calls::govern`, with a clock read in between.
+/// Returns the median time of each step. The steps are those of `Calls::govern`, with a reading of the clock after
+/// each.
 async fn stages(host: &Host) -> Result<Vec<Stage>> {
     let params = scene::params();
     let mut times: [Vec<Duration>; STAGES.len()] = Default::default();
@@ -189,7 +190,7 @@ async fn stages(host: &Host) -> Result<Vec<Stage>> {
         for _ in 0..CALLS_IN_FLIGHT {
             let (laps, row) = one_by_one(host, &params).await?;
             rows.push(row);
-            // The first ones warm caches.
+            // The first groups warm up the caches.
             if group >= STAGE_GROUPS / 10 {
                 for (times, lap) in times.iter_mut().zip(laps) {
                     times.push(lap);

@@ -1,4 +1,4 @@
-//! Calls whose plugins misbehave, and calls that a server refuses, each with how it has to end.
+//! Calls of misbehaving plugins, and calls that a server rejects, each with its expected end.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::scene::{self, Bot, Grant, SUCCESS};
 use crate::upstream::{HELD, OK};
 use crate::variant;
 
-/// Plugins of the hostile bots alone. The last one is an echo that floods.
+/// Plugins that only the hostile bots use. The last one is an echo that floods.
 const PLUGINS: [&str; 4] = ["test-alloc", "test-loop", "test-result", "test-trap"];
 const FLOODER: &str = "test-echo-flooder";
 const FLOODER_MODEL: &str = "test-echo";
@@ -23,30 +23,30 @@ pub struct Kind {
     pub end: End,
 }
 
-/// How a call has to end.
+/// The expected end of a call.
 #[derive(Clone, Copy)]
 pub enum End {
     Success,
-    /// By this code.
+    /// An error with this code.
     Code(&'static str),
 }
 
-/// How a call has ended.
+/// The judgement of a call's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     AsExpected,
-    /// It found no room, which is not an error.
+    /// The server had no free capacity for the call, which is not an error.
     Busy,
     Wrong,
 }
 
 impl Kind {
-    /// A call of `tool` that ends like this.
+    /// Creates a kind of call of `tool` with this expected end.
     pub fn new(name: &'static str, tool: &'static str, params: Value, end: End) -> Kind {
         Kind { name, tool, params, end }
     }
 
-    /// Whether `answer` is what such a call has to get.
+    /// Judges whether `answer` has the expected end.
     pub fn judge(&self, answer: &Answer<'_>) -> Verdict {
         let has_code = |code: &str| answer.has_status(200) && answer.holds(format!("\"code\":\"{code}\"").as_bytes());
         let is_as_expected = match self.end {
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// Puts the hostile plugins into the folder of a server that is not started.
+/// Installs the hostile plugins in the folder of a server that is not running.
 pub fn install(server: &Server) -> Result<()> {
     for plugin in PLUGINS {
         server.install(plugin)?;
@@ -69,13 +69,13 @@ pub fn install(server: &Server) -> Result<()> {
     variant::install(server, FLOODER_MODEL, FLOODER)
 }
 
-/// A bot that may call all of them.
+/// Creates a bot that may call all hostile plugins.
 pub async fn bot(api: &Api, name: &str, upstream: &str) -> Result<Bot> {
     let grants: Vec<Grant<'_>> = PLUGINS.into_iter().chain([FLOODER]).map(Grant::all).collect();
     scene::bot(api, name, upstream, &grants).await
 }
 
-/// Every way to misbehave that ends by itself, or by fuel or memory.
+/// Returns all kinds of misbehaviour that end on their own or by the limits on fuel or memory.
 pub fn kinds() -> Vec<Kind> {
     let kind = |name, tool, params, code| Kind::new(name, tool, params, End::Code(code));
     let crash = |name, mode: &str| kind(name, "test_trap_run", json!({ "mode": mode }), "trap");
@@ -97,7 +97,7 @@ pub fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// Sleeps until its time is up.
+/// Returns the kind of call that sleeps until its time-out.
 pub fn sleeper() -> Kind {
     Kind::new("endless sleep", "test_loop_run", json!({ "mode": "sleep" }), End::Code("timeout"))
 }

@@ -1,4 +1,5 @@
-//! The real server under load, beside two floors, each a process of its own on the same disk and the same two cores.
+//! The real server under load, compared with two floors. Each is a separate process on the same disk and the same two
+//! cores.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::sample::{Rounds, Sample};
 use crate::scene::{self, Bot, PLUGIN, TOOL};
 
 const CONNECTIONS: [usize; 2] = [64, 256];
-/// One bot may have 32 calls at once.
+/// The number of bots. One bot may have 32 concurrent calls.
 const BOTS: usize = 10;
 const CPU_GOAL_US: f64 = 95.0;
 
@@ -30,10 +31,10 @@ struct Side {
     pid: u32,
 }
 
-/// What one side did in one round.
+/// The measurements of one side in one round.
 struct Turn {
     sample: Sample,
-    /// The time that the process computed for one call.
+    /// The CPU time of the process per call.
     cpu_us: f64,
 }
 
@@ -47,7 +48,7 @@ impl Side {
     }
 }
 
-/// The rows of the call over HTTP.
+/// Returns the rows of the call over HTTP.
 pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;
@@ -95,7 +96,7 @@ pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<V
     Ok(rows)
 }
 
-/// Lets the three sides take turns, each first in one of three rounds.
+/// Runs the three sides in turn. Each side is first in one of three rounds.
 async fn turns(sides: &[Side; 3], round: usize, requests: &[Vec<u8>], duration: Duration) -> Result<[Turn; 3]> {
     let mut turns = [None, None, None];
     for place in 0..sides.len() {
@@ -106,7 +107,7 @@ async fn turns(sides: &[Side; 3], round: usize, requests: &[Vec<u8>], duration: 
     Ok([subject, lean, none])
 }
 
-/// The latency at a quarter of the calls a second that the server can answer, sent at fixed times.
+/// Returns the row of the latency at a quarter of the server's maximum throughput, with requests at fixed times.
 async fn at_a_quarter(
     [server, lean, _]: &[Side; 3],
     requests: &[Vec<u8>],
@@ -130,7 +131,7 @@ async fn at_a_quarter(
     Ok(Row::reported((&name, "lean floor"), Measure::Time, &all))
 }
 
-/// Writes what the host asks the component, as the component shows it, for the floors to ask the same.
+/// Writes the host's request to the component, as the component echoes it. The floors send the same request.
 async fn write_echo(api: &Api, bot: &Bot, path: &Path) -> Result<()> {
     let answer = api.with_key(&bot.key).call(&bot.id, TOOL, &scene::params()).await?;
     let data: &Value = &answer["data"];

@@ -1,4 +1,4 @@
-//! A load generator: connections that stay open, each sending its request again as soon as it has the answer.
+//! A load generator. Each of its connections stays open and sends the next request as soon as it has the answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use tokio::task::JoinSet;
 use crate::sample::Sample;
 use crate::scene::SUCCESS;
 
-/// What many connections have seen.
+/// The results of many connections.
 pub struct Load {
     pub sample: Sample,
-    /// Answers that were no success.
+    /// The number of failed answers.
     pub failed: usize,
-    /// One of them.
+    /// One of the failed answers.
     failure: Option<String>,
 }
 
 impl Load {
-    /// The times, where nothing may have failed.
+    /// Returns the times, or an error if any call failed.
     fn all_well(self) -> Result<Sample> {
         match self.failure {
             Some(failure) => bail!("{} calls failed; one got: {failure}", self.failed),
@@ -32,18 +32,18 @@ impl Load {
     }
 }
 
-/// Loads the server at `address`, one connection for each of `requests`, and gives the times of all answers. An answer
-/// that is no success ends it.
+/// Loads the server at `address` over one connection for each of `requests`, and returns the times of all answers.
+/// Fails if any call fails.
 pub async fn run(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Sample> {
     count(address, requests, duration).await?.all_well()
 }
 
-/// The same, but answers that are no success are counted.
+/// Like [`run`], but counts failed calls.
 pub async fn count(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Load> {
     drive(address, requests.iter().map(|request| Arc::from([request.clone()])).collect(), duration).await
 }
 
-/// Loads the server at `address` with so many connections, each of which sends all `requests` in turn.
+/// Loads the server at `address` over `connections` connections. Each of them sends all `requests` in turn.
 pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, duration: Duration) -> Result<Sample> {
     let rotated = |first: usize| [&requests[first % requests.len()..], &requests[..first % requests.len()]].concat();
     let step = requests.len().div_ceil(connections);
@@ -51,7 +51,7 @@ pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, du
     drive(address, each, duration).await?.all_well()
 }
 
-/// Sends any request again and again over one connection.
+/// Sends any request repeatedly over one connection.
 pub async fn again(address: &str, request: &[u8], duration: Duration) -> Result<Sample> {
     let mut connection = Connection::open(address).await?;
     let (began, mut times) = (Instant::now(), Vec::new());
@@ -65,7 +65,7 @@ pub async fn again(address: &str, request: &[u8], duration: Duration) -> Result<
     Ok(Sample::new(times, began.elapsed()))
 }
 
-/// Loads the server at `address` with one connection for each of these lists of requests.
+/// Loads the server at `address` over one connection for each of these lists of requests.
 async fn drive(address: &str, requests: Vec<Arc<[Vec<u8>]>>, duration: Duration) -> Result<Load> {
     let mut connections = Vec::with_capacity(requests.len());
     for _ in &requests {
@@ -87,8 +87,9 @@ async fn drive(address: &str, requests: Vec<Arc<[Vec<u8>]>>, duration: Duration)
     Ok(Load { sample: Sample::new(times, began.elapsed()), failed, failure })
 }
 
-/// Sends `a_second` requests at fixed times, whether earlier ones are answered or not, over one connection for each of
-/// `requests`. A request's time begins when it is due, so that one that has to wait for a connection counts as late.
+/// Sends `a_second` requests per second at fixed times over one connection for each of `requests`, even if earlier
+/// requests are not answered yet. A request's time begins when it is due, so a request that waits for a connection
+/// counts as late.
 pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, duration: Duration) -> Result<Sample> {
     let (due, queue) = mpsc::unbounded_channel::<Instant>();
     let queue = Arc::new(Mutex::new(queue));
@@ -99,7 +100,8 @@ pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, durat
         tasks.spawn(async move {
             let mut times = Vec::new();
             loop {
-                // The lock is held while waiting: one connection waits for the next time, the others for the lock.
+                // The lock is held during the wait: one connection waits for the next due time, the others wait for the
+                // lock.
                 let Some(at) = queue.lock().await.recv().await else { return anyhow::Ok(times) };
                 let answer = connection.ask(&request).await?;
                 ensure!(answer.is_success(), "a call failed: {answer}");
@@ -108,7 +110,7 @@ pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, durat
         });
     }
     let began = Instant::now();
-    // A thread, since a timer of the runtime has steps of a millisecond.
+    // A thread is used because a timer of the runtime has a resolution of a millisecond.
     let clock = std::thread::spawn(move || {
         let count = (a_second * duration.as_secs_f64()) as u64;
         for number in 0..count {
@@ -152,13 +154,13 @@ async fn again_and_again(mut connection: Connection, requests: Arc<[Vec<u8>]>, u
     Ok(seen)
 }
 
-/// A connection of HTTP/1.1 that sends one request after the other.
+/// A connection of HTTP/1.1 that sends one request after another.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-/// An answer as it came, head and body.
+/// A complete answer, with head and body.
 pub struct Answer<'a>(&'a [u8]);
 
 impl Connection {
@@ -199,17 +201,17 @@ impl Connection {
 }
 
 impl Answer<'_> {
-    /// Whether a call did what it should.
+    /// Returns whether the call succeeded.
     pub fn is_success(&self) -> bool {
         self.has_status(200) && self.holds(SUCCESS)
     }
 
-    /// Whether HTTP's status is this one.
+    /// Returns whether the HTTP status is `status`.
     pub fn has_status(&self, status: u16) -> bool {
         self.0.starts_with(format!("HTTP/1.1 {status} ").as_bytes())
     }
 
-    /// Whether it begins with a part like this: what a caller is told stands before the data.
+    /// Returns whether the start of the answer contains `part`. The outcome of a call precedes its data.
     pub fn holds(&self, part: &[u8]) -> bool {
         const HEAD_BYTES_MAX: usize = 2048;
         memmem::find(&self.0[..self.0.len().min(HEAD_BYTES_MAX)], part).is_some()
@@ -223,7 +225,7 @@ impl std::fmt::Display for Answer<'_> {
     }
 }
 
-/// The length of head and body, once the head is there.
+/// Returns the length of head and body, once the head is complete.
 fn bytes_of_answer(read: &[u8]) -> Result<Option<usize>> {
     const LENGTH: &[u8] = b"content-length: ";
     let Some(end) = memmem::find(read, b"\r\n\r\n") else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The machine of a run, and what times on the reference machine are on it.
+//! The machine of a run, and the conversion of times on the reference machine to this one.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::bare::{Bare, ExecuteRequest};
 use crate::sample::Sample;
 
-/// The median time of a bare call on the reference machine, for which goals in units of time are set.
+/// The median time of a bare call on the reference machine. Goals in units of time refer to that machine.
 const REFERENCE_US: f64 = 38.0;
 const GROUPS: usize = 10;
 const CALLS: usize = 1_000;
@@ -26,10 +26,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, measured by calls of the component in the file `wasm`.
+    /// Measures this machine with calls of the component in the file `wasm`.
     pub async fn measure(wasm: &Path, request: &ExecuteRequest) -> Result<Machine> {
         let bare = Bare::load(wasm)?;
-        // The best of some groups: what else runs in a moment makes calls slower, never faster.
+        // The best of several groups counts, because other load on the machine can only make calls slower.
         let mut bare_us = f64::MAX;
         for _ in 0..GROUPS {
             let mut times = Vec::with_capacity(CALLS);
@@ -49,12 +49,12 @@ impl Machine {
         })
     }
 
-    /// What takes `reference_us` on the reference machine takes so long on this one.
+    /// Converts a time on the reference machine to the time on this machine.
     pub fn time_us(&self, reference_us: f64) -> f64 {
         reference_us * self.bare_us / REFERENCE_US
     }
 
-    /// `reference` megabytes a second on the reference machine are so many on this one.
+    /// Converts megabytes per second on the reference machine to the rate on this machine.
     pub fn megabytes(&self, reference: f64) -> f64 {
         reference * REFERENCE_US / self.bare_us
     }

@@ -1,7 +1,7 @@
-//! The benches: what the host costs, beside what the same work costs without it.
+//! The benches: the cost of the host, compared with the cost of the same work without the host.
 //!
-//! Figures drift from machine to machine and from minute to minute, so nothing is compared with a number of another
-//! day: every row is measured beside its floor, in turns, in one run.
+//! Times vary between machines and from minute to minute, so no result is compared with a number from another run.
+//! Every subject and its floor (the same work without the host) are measured alternately, in one run.
 
 #![expect(clippy::print_stdout, reason = "a bench shows what it has measured")]
 #![expect(unreachable_pub, reason = "the modules of a program are private")]
@@ -49,22 +49,22 @@ use report::{Report, Row};
 use scene::PLUGIN;
 use upstream::Upstream;
 
-/// Measures the host beside its floors
+/// Measures the host against its floors
 #[derive(Parser)]
 struct Arguments {
-    /// Where everything is written as JSON [default: target/bench.json]
+    /// The file for all results as JSON [default: target/bench.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these parts
+    /// Measure only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART", conflicts_with = "quick")]
     only: Vec<Part>,
-    /// Only the parts that take few seconds, or minutes at most
+    /// Measure only the parts that take seconds, or at most a few minutes
     #[arg(long)]
     quick: bool,
-    /// Write the table into docs/performance.md too
+    /// Also write the table into docs/performance.md
     #[arg(long)]
     write: bool,
-    /// The commit that is measured
+    /// The measured commit
     #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
     revision: String,
     /// Rounds of starts and of load over HTTP
@@ -77,7 +77,7 @@ struct Arguments {
     instead: Option<Instead>,
 }
 
-/// What this program does other than measuring everything.
+/// The subcommands for everything except measuring.
 #[derive(Subcommand)]
 enum Instead {
     #[command(hide = true)]
@@ -91,16 +91,16 @@ enum Part {
     Call,
     /// A call over HTTP
     Http,
-    /// Calls that cost something
+    /// Calls with a cost
     Charged,
     /// Many plugins, resources and tools
     Many,
     /// The Guardian's decisions
     Guardian,
     Redaction,
-    /// Computing in a guest
+    /// Computation in a guest
     Cpu,
-    /// Verifying the audit
+    /// Verification of the audit
     Audit,
     /// A start with many plugins
     Start,
@@ -108,16 +108,16 @@ enum Part {
     Reload,
     /// Calls that wait for their upstream
     Suspended,
-    /// Good calls beside hostile ones
+    /// Good calls alongside hostile ones
     Neighbours,
-    /// Commands in sandboxes, and the steps of their life
+    /// Commands in sandboxes, and the steps of a sandbox's lifetime
     Sandbox,
     /// A change of the policy among 500 000 bindings
     Changes,
 }
 
 impl Part {
-    /// Whether the part is among the quick ones.
+    /// Returns whether the part is included in `--quick`.
     fn is_quick(self) -> bool {
         matches!(self, Part::Call | Part::Http | Part::Charged | Part::Guardian | Part::Redaction)
     }
@@ -171,7 +171,7 @@ async fn bench(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What is measured with servers of their own, or without any.
+/// Measures a part with separate servers, or without any server.
 async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let title = match part {
         Part::Call | Part::Cpu | Part::Audit => return Ok(Vec::new()),
@@ -204,7 +204,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
     }
 }
 
-/// What is measured with the host in this process.
+/// Measures the parts that need the host in this process.
 async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Result<()> {
     if ![Part::Call, Part::Cpu, Part::Audit].into_iter().any(&is_wanted) {
         return Ok(());
@@ -235,14 +235,14 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
     Ok(())
 }
 
-/// Runs `work` on a thread of its own, so that what the host does in the background, which is above all the writing of
-/// the audit, is not in the times of a call that only queues its row.
+/// Runs `work` on a separate thread. The host's background work, above all the writing of the audit, is thus not part
+/// of the time of a call that only queues its row.
 async fn alone<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
     tokio::task::spawn_blocking(run).await.context("the bench failed")?
 }
 
-/// `bench.json` in the target folder: beside the folder of the profile.
+/// Returns the path of `bench.json` in the target folder, next to the folder of the profile.
 fn default_path() -> Result<PathBuf> {
     let program = std::env::current_exe().context("a program does not know where it is")?;
     let target = program.parent().and_then(Path::parent).context("a program lies in a profile of the target folder")?;

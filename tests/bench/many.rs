@@ -1,4 +1,4 @@
-//! A bot with many plugins and resources: its list of tools, and calls of all of them in turn.
+//! A bot with many plugins and resources: its list of tools, and calls of all its tools in turn.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const RESOURCES: usize = 100;
 const CONNECTIONS: usize = 16;
 const LIST_ADDED_MAX_US: f64 = 1_000.0;
 
-/// The rows of a server with many plugins and resources.
+/// Returns the rows of a server with many plugins and resources.
 pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     let names: Vec<String> = (0..PLUGINS).map(|number| format!("{PLUGIN}-{number:03}")).collect();
@@ -49,7 +49,7 @@ pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<V
     Ok(vec![list, plugins, resources])
 }
 
-/// Calls that differ, beside the first of them alone.
+/// Measures different calls in turn against repetitions of the first of them.
 async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, duration: Duration) -> Result<Row> {
     let one = &calls[..1];
     let mut all = Rounds::default();
@@ -62,7 +62,7 @@ async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, du
         } else {
             (all_calls.await?, one_call.await?)
         };
-        // The first round loads components and fills caches.
+        // The first round loads the components and fills the caches.
         if round > 0 {
             all.add(subject, floor);
         }
@@ -71,7 +71,7 @@ async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, du
     Ok(Row::new((&name, "of one"), Measure::Time, &all, "p50 <= 1.15 x", |ratio, _| ratio <= 1.15))
 }
 
-/// The list of a bot's tools over one connection, beside a server of the same bytes.
+/// Measures the list of a bot's tools over one connection against a server that returns the same bytes.
 async fn list(
     api: &Api,
     address: &str,
@@ -101,7 +101,7 @@ async fn list(
     Ok(row.with_goal(&goal, added <= added_max))
 }
 
-/// A server that answers everything with `body`; its address.
+/// Starts a server that answers every request with `body`, and returns its address.
 async fn same_bytes(body: String) -> Result<String> {
     let body = bytes::Bytes::from(body);
     let router =

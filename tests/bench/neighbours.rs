@@ -1,5 +1,5 @@
-//! Good calls beside hostile ones, and the same good calls alone. Hostile are another bot with plugins that misbehave, and
-//! another tenant, whose patterns, checks and changes take as much work as they may.
+//! Good calls alongside hostile ones, compared with the same good calls alone. The hostile callers are another bot with
+//! misbehaving plugins, and another tenant whose patterns, checks and changes require the maximum allowed work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::scene::{self, Bot, PLUGIN};
 use crate::tenant;
 use crate::upstream::Upstream;
 
-/// A quarter of full load.
+/// A quarter of the full load.
 const CONNECTIONS: usize = 16;
 const BOTS: usize = 4;
 const HOSTILE_CONNECTIONS: usize = 16;
-/// Until every hostile connection has its first call in flight, and longer than most of these calls take.
+/// The time until every hostile connection has its first call in flight. Longer than most of these calls take.
 const SETTLE: Duration = Duration::from_secs(1);
 const GOAL_US: f64 = 30e3;
 
-/// The row of good calls beside hostile ones.
+/// Returns the row of good calls alongside hostile ones.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
-    // What the guests write to the log would be in memory here.
+    // This process would keep the guests' log lines in memory.
     let mut server = Server::prepare(&[PLUGIN])?.argument("--log=error");
     hostile::install(&server)?;
     server.launch().await?;
@@ -57,7 +57,7 @@ pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
     Ok(Row::reported((&name, "the same calls alone"), Measure::Tail, &all).with_goal(&goal, is_met))
 }
 
-/// Connections on which one hostile call follows the other.
+/// Connections that send hostile calls one after another.
 struct Attack {
     connections: JoinSet<Result<usize>>,
     is_over: CancellationToken,
@@ -79,7 +79,7 @@ impl Attack {
         Ok(Attack { connections, is_over })
     }
 
-    /// Waits for the last calls; how many there were.
+    /// Waits for the last calls and returns the number of calls.
     async fn stop(mut self) -> Result<usize> {
         self.is_over.cancel();
         let mut count = 0;
@@ -90,7 +90,7 @@ impl Attack {
     }
 }
 
-/// Sends the same request again and again, however it is answered.
+/// Sends the same request repeatedly, regardless of the answer.
 async fn repeat(address: String, request: Vec<u8>, is_over: CancellationToken) -> Result<usize> {
     let mut connection = Connection::open(&address).await?;
     let mut count = 0;
@@ -102,7 +102,7 @@ async fn repeat(address: String, request: Vec<u8>, is_over: CancellationToken) -
     Ok(count)
 }
 
-/// Calls one after the other, from the one at `first` on.
+/// Sends the calls one after another, starting with the call at `first`.
 async fn attack(
     address: String,
     calls: Arc<Vec<(Vec<u8>, Kind)>>,

@@ -1,11 +1,11 @@
-//! What the system knows of a process that runs.
+//! The system's information about a running process.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The memory that a process holds, in bytes: each shared page counts by the share of this process (Pss).
+/// Returns the memory of a process in bytes. Shared pages count in proportion (Pss).
 pub fn memory_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let rollup = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -14,11 +14,11 @@ pub fn memory_bytes(pid: u32) -> Result<u64> {
     Ok(kibibytes.trim().parse::<u64>()? * 1024)
 }
 
-/// The time that all threads of a process have computed, its ended ones included.
+/// Returns the CPU time of all threads of a process, including ended threads.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // The name of the program, in parentheses, may contain spaces.
+    // The program's name, in parentheses, may contain spaces.
     let (_, fields) = stat.rsplit_once(')').context("no name in a process's status")?;
     let ticks = |field: usize| -> Result<u64> {
         Ok(fields.split_whitespace().nth(field).context("a process's status is short")?.parse()?)
@@ -27,7 +27,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
 }
 
-/// Files, sockets and pipes that a process holds open.
+/// Returns the number of files, sockets and pipes that a process has open.
 pub fn files_open(pid: u32) -> Result<usize> {
     let path = format!("/proc/{pid}/fd");
     Ok(fs::read_dir(&path).with_context(|| format!("cannot read {path}"))?.count())

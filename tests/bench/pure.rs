@@ -1,4 +1,4 @@
-//! Parts without a guest: the Guardian's decision, redaction, and verifying the audit.
+//! Parts without a guest: the Guardian's decision, redaction, and the verification of the audit.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -24,10 +24,10 @@ use crate::report::{Measure, Row};
 use crate::sample::{Rounds, Sample};
 use crate::scene::{OPERATION, TOOL};
 
-/// What a decision with 100 patterns may take on the reference machine.
+/// The maximum time of a decision with 100 patterns on the reference machine.
 const DECISION_MAX_US: f64 = 5.0;
 
-/// The Guardian with ever more patterns, beside itself with one.
+/// Measures the Guardian with increasing numbers of patterns against the Guardian with one pattern.
 pub fn guardian(machine: &Machine) -> Result<Vec<Row>> {
     let one = Judge::new(1, Shape::Literals)?;
     let row = |count: usize, shape: Shape| -> Result<Row> {
@@ -59,7 +59,7 @@ impl Shape {
     }
 }
 
-/// A tool and a binding with so many patterns, of which the last one matches.
+/// A tool and a binding with a number of patterns. Only the last pattern matches.
 struct Judge {
     tool: ToolRules,
     binding: BindingRules,
@@ -100,12 +100,12 @@ fn repos() -> ScopeDimension {
     }
 }
 
-/// Redaction of 1 MB with 20 secrets to look for.
+/// Measures the redaction of 1 MB of text with 20 secrets.
 pub fn redaction(machine: &Machine) -> Vec<Row> {
     const BYTES: usize = 1_000_000;
     let secret = |number: usize| format!("ghp_{number:02}xUq7Zk39Qd9xVt8LpW2mR4sT6yB1nC");
     let redactor = Redactor::new((0..20).map(|number| Secret::new(secret(number))));
-    // One unit of a rate is one of these runs, so a run a second is 1 MB/s.
+    // Each run processes 1 MB, so one run per second is 1 MB/s.
     let rounds =
         |text: &str| Rounds::of(11, (10, 1), || redactor.redact_text(text.to_owned()), || memchr(0, text.as_bytes()));
     let text = answer_of_an_upstream(BYTES);
@@ -133,7 +133,7 @@ pub fn redaction(machine: &Machine) -> Vec<Row> {
     ]
 }
 
-/// JSON as APIs answer it: many URLs, some with percent signs, and texts with quotes and line ends in them.
+/// Creates JSON like that of APIs: many URLs, some with percent signs, and texts with quotes and line breaks.
 fn answer_of_an_upstream(bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 512);
     let mut number = 0;
@@ -157,7 +157,7 @@ fn answer_of_an_upstream(bytes: usize) -> String {
     text
 }
 
-/// Verifying the audit of the calls made so far, beside hashing the bytes of its rows.
+/// Measures the verification of the audit of the calls so far against hashing the bytes of its rows.
 pub async fn audit(host: &Host) -> Result<Row> {
     let app = host.app();
     let rows = canonical_rows(host).await?;

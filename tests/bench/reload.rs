@@ -1,4 +1,5 @@
-//! A plugin that is replaced again and again while it is called, beside the same load on one that stays.
+//! A plugin that is replaced repeatedly while it is called, compared with the same load on a plugin that is not
+//! replaced.
 
 use std::time::Duration;
 
@@ -15,19 +16,19 @@ use crate::{scene, variant};
 
 const CONNECTIONS: usize = 32;
 const BOTS: usize = 4;
-/// From the end of one reload to the next.
+/// The pause between the end of one reload and the start of the next.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Which version comes next.
+/// The choice of the next version.
 #[derive(Clone, Copy)]
 enum Next {
-    /// One of two, both compiled long ago.
+    /// One of two versions that were both compiled before.
     OneOfTwo,
-    /// One that was never seen and has to be compiled.
+    /// A new version that must be compiled.
     New,
 }
 
-/// The rows of hot reload.
+/// Returns the rows of hot reload.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;
@@ -78,8 +79,8 @@ struct Reloads<'a> {
 }
 
 impl Reloads<'_> {
-    /// Puts one version after the other in force until `load` is over. The last reload is not broken off: it would go
-    /// on beside the floor.
+    /// Puts one version after another in force until `load` is over. The last reload is completed and not aborted,
+    /// because it would otherwise continue during the measurement of the floor.
     async fn during(&mut self, load: impl Future<Output = Result<Load>>, next: Next) -> Result<Load> {
         let is_over = CancellationToken::new();
         let load = async {
@@ -97,7 +98,7 @@ impl Reloads<'_> {
         loaded
     }
 
-    /// Puts the next version in force, and rests a little.
+    /// Puts the next version in force, and pauses briefly.
     async fn once(&mut self, next: Next) -> Result<()> {
         self.count += 1;
         let patch = match next {

@@ -1,4 +1,4 @@
-//! What is printed and written: one row for each thing that was measured, beside its floor.
+//! The printed and written results: one row for each measurement, with its floor.
 
 use std::path::Path;
 
@@ -9,26 +9,26 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::sample::{Rounds, Sample};
 
-/// The width of the table without a terminal.
+/// The width of the table if the output is not a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
-/// In what a row is compared.
+/// The quantity that a row compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// The time of one run: less is better.
+    /// The time of one run. Less is better.
     Time,
-    /// Runs a second: more is better.
+    /// Runs per second. More is better.
     Rate,
-    /// Runs a second over 1 MB each: more is better.
+    /// Runs per second over 1 MB each. More is better.
     Megabytes,
-    /// The time of the slowest hundredth: less is better.
+    /// The 99th percentile of the time. Less is better.
     Tail,
-    /// Memory that is held: less is better.
+    /// The memory in use. Less is better.
     Memory,
 }
 
-/// What one side of a row has shown.
+/// The results of one side of a row.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Figures {
@@ -36,7 +36,7 @@ pub enum Figures {
     Memory { kibibytes: f64 },
 }
 
-/// One thing that was measured.
+/// The result of one measurement.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub name: String,
@@ -44,15 +44,15 @@ pub struct Row {
     pub subject: Figures,
     pub floor_name: String,
     pub floor: Figures,
-    /// Subject over floor.
+    /// The subject's value divided by the floor's.
     pub ratio: f64,
-    /// None where the row is reported and nothing is asked of it.
+    /// `None` if the row is only reported and has no goal.
     pub goal: Option<String>,
     pub is_met: Option<bool>,
 }
 
 impl Row {
-    /// A row whose goal is judged by `judge`, which is given the ratio and the subject.
+    /// Creates a row with a goal. `judge` receives the ratio and the subject and returns whether the goal is met.
     pub fn new(
         names: (&str, &str),
         measure: Measure,
@@ -65,7 +65,7 @@ impl Row {
         row.with_goal(goal, is_met)
     }
 
-    /// A row of which nothing is asked.
+    /// Creates a row without a goal.
     pub fn reported((name, floor_name): (&str, &str), measure: Measure, rounds: &Rounds) -> Row {
         let ratio = match measure {
             Measure::Time => rounds.ratio_of_times(),
@@ -84,7 +84,7 @@ impl Row {
         }
     }
 
-    /// A row of memory, of which nothing is asked.
+    /// Creates a row of memory without a goal.
     pub fn of_memory((name, floor_name): (&str, &str), subject_bytes: u64, floor_bytes: u64) -> Row {
         let figures = |bytes: u64| Figures::Memory { kibibytes: bytes as f64 / 1024.0 };
         Row {
@@ -99,13 +99,13 @@ impl Row {
         }
     }
 
-    /// The same with a goal, and whether it is met.
+    /// Adds a goal, and whether it is met.
     #[must_use]
     pub fn with_goal(self, goal: &str, is_met: bool) -> Row {
         Row { goal: Some(goal.to_owned()), is_met: Some(is_met), ..self }
     }
 
-    /// The subject's median, where times are compared.
+    /// Returns the subject's median if the row compares times.
     pub fn median_us(&self) -> Option<f64> {
         match self.subject {
             Figures::Times(sample) => Some(sample.median_us),
@@ -130,31 +130,31 @@ fn tail(side: &Figures) -> String {
     }
 }
 
-/// A step of a governed call and its share.
+/// A step of a governed call, with its time.
 #[derive(Debug, Serialize)]
 pub struct Stage {
     pub name: &'static str,
     pub median_us: f64,
 }
 
-/// Everything that one run has measured.
+/// All results of one run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The commit that was measured.
+    /// The measured commit.
     pub revision: String,
     pub machine: Machine,
     pub rows: Vec<Row>,
-    /// Where the time of a governed call goes.
+    /// The steps of a governed call.
     pub stages: Vec<Stage>,
 }
 
 impl Report {
-    /// A report without rows.
+    /// Creates a report without rows.
     pub fn new(revision: String, machine: Machine) -> Report {
         Report { revision, machine, rows: Vec::new(), stages: Vec::new() }
     }
 
-    /// The rows as a table.
+    /// Returns the rows as a table.
     pub fn table(&self) -> Table {
         let mut table = table(["", "median", "p99", "its floor", "median", "p99", "ratio", "goal", "met"]);
         for row in &self.rows {
@@ -174,7 +174,7 @@ impl Report {
         table
     }
 
-    /// Writes the rows as a table into the page at `path`, in place of the table that is there.
+    /// Writes the rows as a table into the page at `path`, replacing the existing table.
     pub fn write_page(&self, path: &Path) -> Result<()> {
         const BEGIN: &str = "<!-- written by `cargo xtask bench --write` -->\n";
         const END: &str = "<!-- end -->";
@@ -210,7 +210,7 @@ impl Report {
         text
     }
 
-    /// The stages as a table.
+    /// Returns the stages as a table.
     pub fn stages_table(&self) -> Table {
         let mut table = table(["a governed call, step by step", "median"]);
         for Stage { name, median_us } in &self.stages {
@@ -220,14 +220,14 @@ impl Report {
         table
     }
 
-    /// Writes everything as JSON.
+    /// Writes the whole report as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self).context("a report is plain text and numbers")?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-/// A table with this head.
+/// Creates a table with this header.
 pub fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
@@ -238,7 +238,7 @@ pub fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// Figures stand to the right.
+/// Aligns columns of figures to the right.
 pub fn align_right(table: &mut Table, columns: &[usize]) {
     for column in columns {
         if let Some(column) = table.column_mut(*column) {
@@ -247,7 +247,7 @@ pub fn align_right(table: &mut Table, columns: &[usize]) {
     }
 }
 
-/// A time as people read it.
+/// Formats a time with a suitable unit.
 pub fn time(us: f64) -> String {
     match us {
         us if us < 1.0 => format!("{:.0} ns", us * 1e3),

@@ -1,14 +1,14 @@
-//! Figures: what one round has measured, and what many rounds say together.
+//! Figures: the results of one round, and the summary of many rounds.
 //!
-//! Subject and floor take turns in short rounds, so that a machine that gets slower or busier does so for both. Every
-//! round gives one ratio; the median over the rounds is what counts.
+//! Subject and floor alternate in short rounds, so that changes in the machine's speed or load affect both. Every round
+//! yields one ratio, and the result is the median over the rounds.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What one side did, in one round or over all of them.
+/// The figures of one side, in one round or over all rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
     pub median_us: f64,
@@ -17,7 +17,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The figures of these times; none at all would be a fault of the bench.
+    /// Computes the figures of these times. The list must not be empty.
     pub fn new(mut times: Vec<Duration>, elapsed: Duration) -> Sample {
         times.sort_unstable();
         let at = |share: f64| {
@@ -27,12 +27,12 @@ impl Sample {
         Sample { median_us: at(0.5), p99_us: at(0.99), per_second: times.len() as f64 / elapsed.as_secs_f64() }
     }
 
-    /// The figures of one time.
+    /// Creates the figures of a single time.
     pub fn of_time_us(us: f64) -> Sample {
         Sample { median_us: us, p99_us: us, per_second: 1e6 / us }
     }
 
-    /// Times `count` runs of `work`, or `count` batches of runs where one run takes less than reading the clock.
+    /// Times `count` runs of `work`, or `count` batches of runs if one run takes less time than reading the clock.
     pub fn of<T>(count: usize, batch: u32, work: &mut impl FnMut() -> T) -> Sample {
         let began = Instant::now();
         let mut times = Vec::with_capacity(count);
@@ -47,7 +47,7 @@ impl Sample {
     }
 }
 
-/// Rounds in which subject and floor took turns.
+/// Rounds in which subject and floor alternate.
 #[derive(Default)]
 pub struct Rounds(Vec<(Sample, Sample)>);
 
@@ -57,7 +57,7 @@ impl Rounds {
         self.0.push((subject, floor));
     }
 
-    /// Measures `rounds` rounds of two functions, as [`Sample::of`] does.
+    /// Measures `rounds` rounds of two functions, each like [`Sample::of`].
     pub fn of<S, F>(
         rounds: usize,
         (count, batch): (usize, u32),
@@ -65,7 +65,7 @@ impl Rounds {
         mut floor: impl FnMut() -> F,
     ) -> Rounds {
         let mut all = Rounds::default();
-        // The first round warms caches and is not counted.
+        // The first round warms up the caches and is not counted.
         for round in 0..=rounds {
             let (subject, floor) = if round % 2 == 0 {
                 let floor = Sample::of(count, batch, &mut floor);
@@ -80,27 +80,27 @@ impl Rounds {
         all
     }
 
-    /// The subject's median time over the floor's.
+    /// Returns the ratio of the subject's median time to the floor's.
     pub fn ratio_of_times(&self) -> f64 {
         self.median(|(subject, floor)| subject.median_us / floor.median_us)
     }
 
-    /// The subject's slowest hundredth over the floor's.
+    /// Returns the ratio of the subject's 99th percentile to the floor's.
     pub fn ratio_of_tails(&self) -> f64 {
         self.median(|(subject, floor)| subject.p99_us / floor.p99_us)
     }
 
-    /// What the subject's slowest hundredth is above the floor's.
+    /// Returns the difference between the subject's and the floor's 99th percentiles.
     pub fn added_to_tail_us(&self) -> f64 {
         self.median(|(subject, floor)| subject.p99_us - floor.p99_us)
     }
 
-    /// The subject's throughput over the floor's.
+    /// Returns the ratio of the subject's throughput to the floor's.
     pub fn ratio_of_rates(&self) -> f64 {
         self.median(|(subject, floor)| subject.per_second / floor.per_second)
     }
 
-    /// What the subject's median is above the floor's.
+    /// Returns the difference between the subject's and the floor's medians.
     pub fn added_us(&self) -> f64 {
         self.median(|(subject, floor)| subject.median_us - floor.median_us)
     }

@@ -1,4 +1,5 @@
-//! What a sandbox costs: a command beside the same command without one, and the steps of its life.
+//! The cost of a sandbox: a command compared with the same command outside a sandbox, and the steps of a sandbox's
+//! lifetime.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,18 +14,18 @@ use tokio::task::JoinSet;
 use crate::report::{Measure, Row};
 use crate::sample::{Rounds, Sample};
 
-/// Commands on each side of a round.
+/// The number of commands on each side of a round.
 const COMMANDS: usize = 100;
-/// Lives of one sandbox.
+/// The number of times that one sandbox is created and deleted.
 const LIVES: usize = 30;
-/// Sandboxes at once.
+/// The number of concurrent sandboxes.
 const CROWD: usize = 20;
-/// Until what has ended is gone from the kernel's counts.
+/// The time until the kernel's statistics no longer include ended processes.
 const SETTLE: Duration = Duration::from_secs(2);
 const EXEC_ADDED_US: f64 = 2e3;
 const CREATE_US: f64 = 150e3;
 
-/// The rows of sandboxes.
+/// Returns the rows of sandboxes.
 pub async fn measure(rounds: usize) -> Result<Vec<Row>> {
     let folder = tempfile::tempdir().context("a temporary folder can be made")?;
     let mut options = EmbeddedOptions::new(folder.path());
@@ -37,14 +38,14 @@ pub async fn measure(rounds: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The same command with and without a sandbox around it.
+/// Measures the same command inside and outside a sandbox.
 async fn commands(provider: &Embedded, rounds: usize) -> Result<Row> {
     let name = name(0)?;
     provider.ensure_running(&name, Spec::default()).await?;
     let mut all = Rounds::default();
     for round in 0..=rounds {
         let (mut inside, mut bare) = (Vec::new(), Vec::new());
-        // One of each in turn: what else the machine does meets both.
+        // The two sides alternate, so that other load on the machine affects both.
         for _ in 0..COMMANDS {
             bare.push(timed(bare_command()).await?);
             inside.push(timed(command(provider, &name)).await?);
@@ -72,7 +73,7 @@ async fn bare_command() -> Result<()> {
     Ok(())
 }
 
-/// Created, stopped, resumed and deleted, over and over.
+/// Creates, stops, resumes and deletes a sandbox repeatedly.
 async fn lives(provider: &Embedded) -> Result<Vec<Row>> {
     let name = name(1)?;
     let (mut create, mut stop, mut resume, mut delete, mut bare) = (vec![], vec![], vec![], vec![], vec![]);
@@ -105,7 +106,7 @@ async fn running(provider: &Embedded, name: &SandboxName, how: Ensured) -> Resul
     Ok(())
 }
 
-/// Many at once, and what each holds of the host's memory: idle, and stopped.
+/// Starts many sandboxes at once, and measures the host memory of each while idle and after the stop.
 async fn crowd(provider: &Arc<Embedded>) -> Result<Vec<Row>> {
     let bare = timed(bare_command()).await?;
     let before = available_bytes()?;
@@ -155,7 +156,8 @@ fn sample(times: Vec<Duration>) -> Sample {
     Sample::new(times, elapsed)
 }
 
-/// What the kernel could give to a new program. Counted over the machine, since a sandbox is mostly the kernel's.
+/// Returns the memory available to new programs. It is measured for the whole machine, because most of a sandbox's
+/// memory belongs to the kernel.
 fn available_bytes() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo can be read")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).context("it names MemAvailable")?;

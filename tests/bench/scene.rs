@@ -1,4 +1,4 @@
-//! What is called: plugins, bots that may use them, and the parameters of the calls.
+//! The subjects of the calls: plugins, bots that may use them, and parameters.
 
 use anyhow::{Context, Result};
 use monstrum_types::{BotId, RequestId, ResourceId};
@@ -11,18 +11,18 @@ pub const PLUGIN: &str = "test-echo";
 pub const TOOL: &str = "test_echo_run";
 pub const OPERATION: &str = "echo.read";
 
-/// Where the resource says that its upstream is, if no call goes there.
+/// The upstream URL of resources whose calls send no requests.
 pub const NO_UPSTREAM: &str = "http://127.0.0.1:9";
-/// Long enough to be looked for, and in no answer.
+/// A token that is long enough for redaction and occurs in no answer.
 const TOKEN: &str = "bench-7f3a9c51e2d84b60";
 
-/// A bot with a key of its own.
+/// A bot with its key.
 pub struct Bot {
     pub id: String,
     pub key: String,
 }
 
-/// Makes bots, each with a resource that holds a credential, and with ten patterns to its scope.
+/// Creates bots. Each has a resource with a credential, and a scope of ten patterns.
 pub async fn bots(api: &Api, count: usize) -> Result<Vec<Bot>> {
     let grants = [Grant::with_patterns()];
     let mut bots = Vec::with_capacity(count);
@@ -32,7 +32,7 @@ pub async fn bots(api: &Api, count: usize) -> Result<Vec<Bot>> {
     Ok(bots)
 }
 
-/// What a bot may do with a plugin.
+/// The permissions of a bot for one plugin.
 pub struct Grant<'a> {
     pub plugin: &'a str,
     pub operations: &'a [&'a str],
@@ -40,18 +40,18 @@ pub struct Grant<'a> {
 }
 
 impl<'a> Grant<'a> {
-    /// [`TOOL`], with ten patterns to the scope.
+    /// Grants [`TOOL`], with a scope of ten patterns.
     pub fn with_patterns() -> Grant<'static> {
         Grant { plugin: PLUGIN, operations: &["echo.*"], scope: json!({ "repos": patterns() }) }
     }
 
-    /// Everything.
+    /// Grants everything.
     pub fn all(plugin: &'a str) -> Grant<'a> {
         Grant { plugin, operations: &["*"], scope: json!({}) }
     }
 }
 
-/// Makes a bot that has, through each of `grants`, a resource at `upstream` with a credential.
+/// Creates a bot. For each of `grants`, the bot has a resource at `upstream` with a credential.
 pub async fn bot(api: &Api, name: &str, upstream: &str, grants: &[Grant<'_>]) -> Result<Bot> {
     let id = api.bot(name).await?;
     for Grant { plugin, operations, scope } in grants {
@@ -62,7 +62,7 @@ pub async fn bot(api: &Api, name: &str, upstream: &str, grants: &[Grant<'_>]) ->
     Ok(Bot { id, key })
 }
 
-/// Globs and literals; the last one is that of [`params`].
+/// Returns globs and literals. The last one matches [`params`].
 fn patterns() -> Vec<String> {
     let mut patterns: Vec<String> = (0..5).map(|number| format!("team-{number}/*")).collect();
     patterns.extend((5..9).map(|number| format!("team-{number}/site")));
@@ -70,7 +70,7 @@ fn patterns() -> Vec<String> {
     patterns
 }
 
-/// 1 KB of JSON, the same every time.
+/// Returns 1 KB of JSON, which is always the same.
 pub fn params() -> Value {
     let item = |number: u32| {
         json!({ "id": 40_000 + number, "title": format!("The {number}. of some items"), "open": number.is_multiple_of(2),
@@ -79,7 +79,7 @@ pub fn params() -> Value {
     json!({ "repo": "bench/repo", "any": (0..9).map(item).collect::<Vec<_>>() })
 }
 
-/// A request to the component as the host sends it for such a call.
+/// Creates a request to the component like the host's request for such a call.
 pub fn bare_request() -> ExecuteRequest {
     let id = RequestId::new().to_string();
     ExecuteRequest {
@@ -99,21 +99,21 @@ pub fn bare_request() -> ExecuteRequest {
     }
 }
 
-/// The part of an answer that says that the call did what it should.
+/// The part of an answer that indicates a successful call.
 pub const SUCCESS: &[u8] = br#""status":"success""#;
 
-/// The text of a call of [`TOOL`] over HTTP.
+/// Returns the text of a call of [`TOOL`] over HTTP.
 pub fn request(bot: &Bot) -> Result<Vec<u8>> {
     call(bot, TOOL, &params())
 }
 
-/// The text of any call over HTTP.
+/// Returns the text of any call over HTTP.
 pub fn call(bot: &Bot, tool: &str, params: &Value) -> Result<Vec<u8>> {
     let path = format!("/api/bots/{}/tools/{tool}/call", bot.id);
     text("POST", &path, &bot.key, &json!({ "params": params }))
 }
 
-/// The text of a request over HTTP.
+/// Returns the text of a request over HTTP.
 pub fn text(method: &str, path: &str, key: &str, body: &Value) -> Result<Vec<u8>> {
     let body = serde_json::to_string(body).context("JSON has a text")?;
     let head = format!(
@@ -124,12 +124,12 @@ pub fn text(method: &str, path: &str, key: &str, body: &Value) -> Result<Vec<u8>
     Ok((head + &body).into_bytes())
 }
 
-/// What `count` connections send, by these bots in turn.
+/// Returns the requests of `count` connections, by these bots in turn.
 pub fn requests(bots: &[Bot], count: usize) -> Result<Vec<Vec<u8>>> {
     bots.iter().cycle().take(count).map(request).collect()
 }
 
-/// Host and port of a server that runs.
+/// Returns the host and port of a running server.
 pub fn address(server: &Server) -> Result<String> {
     let url = server.url().context("the server does not run")?;
     Ok(url.strip_prefix("http://").context("the server speaks HTTP")?.to_owned())

@@ -1,5 +1,5 @@
-//! The soak: a server under good and hostile calls for long. Nothing may grow, and nobody may get an answer that is the
-//! fault of somebody else.
+//! The soak test: a server under good and hostile calls for a long time. Resource usage must not grow, and no caller
+//! may get an answer that another caller caused.
 
 mod crew;
 mod watch;
@@ -20,29 +20,29 @@ use crew::{Crew, Tally};
 use watch::Watch;
 
 const MIB: f64 = 1048576.0;
-/// What a run writes at most.
+/// The maximum number of bytes that a run writes.
 const DISK_BYTES_MAX: u64 = 3_000_000_000;
-/// What a call of this mix leaves in the database, on average: one row, or two where it has gone to the upstream.
+/// The average size in bytes that a call of this mix adds to the database: one row, or two if it sent a request.
 const CALL_BYTES: u64 = 1_200;
-/// Calls in flight when the last connection is closed have this long to be recorded.
+/// The maximum time until the calls in flight at the closing of the last connection are recorded.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Loads a server for long, with good calls and hostile ones on 64 connections, and fails if memory or open files grow, if
-/// a call ends otherwise than it should, or if the audit does not verify. Calls are paced so that a run of any length
-/// writes at most 3 GB
+/// Loads a server for a long time, with good calls and hostile ones on 64 connections. Fails if memory or open files
+/// grow, if a call does not end as expected, or if the audit does not verify. Calls are paced so that a run of any
+/// length writes at most 3 GB
 #[derive(Args)]
 pub struct Soak {
-    /// For how long
+    /// Duration of the run in minutes
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1440))]
     minutes: u16,
 }
 
 impl Soak {
-    /// Runs it; an error if anything is not as it should be.
+    /// Runs the soak test. Fails if any check fails.
     pub async fn run(self) -> Result<()> {
         let duration = Duration::from_secs(u64::from(self.minutes) * 60);
-        // Lines of log would be in memory here; errors are what must not be.
+        // This process would keep log lines in memory. The run must not log errors.
         let mut server = Server::prepare(&[PLUGIN, cpu::PLUGIN])?.argument("--log=error");
         hostile::install(&server)?;
         server.launch().await?;
@@ -103,7 +103,7 @@ fn show(tallies: &[Tally], elapsed: Duration) {
     println!("{calls} calls, {:.0} a second", calls as f64 / elapsed.as_secs_f64());
 }
 
-/// Answers that are not what their callers have brought about, and kinds of calls of which none was answered.
+/// Describes answers that differ from the expected ones, and kinds of calls that never ended as expected.
 fn faults(tallies: &[Tally]) -> Vec<String> {
     let of_one = |tally: &Tally| match (&tally.example, tally.as_expected) {
         (Some(example), _) => Some(format!("{}: {} ended otherwise, one by: {example}", tally.name, tally.wrong)),
@@ -113,7 +113,8 @@ fn faults(tallies: &[Tally]) -> Vec<String> {
     tallies.iter().filter_map(of_one).collect()
 }
 
-/// Calls that still run after the last caller has ended.
+/// Waits until no calls are running after the last caller has ended. Returns a description if calls still run after the
+/// time-out.
 async fn settled(api: &Api) -> Result<Option<String>> {
     let until = Instant::now() + SETTLE_MAX;
     loop {
@@ -129,7 +130,7 @@ async fn settled(api: &Api) -> Result<Option<String>> {
     }
 }
 
-/// Verifies the audit, and shows what it has cost.
+/// Verifies the audit, and prints the cost.
 async fn audit(api: &Api, server: &Server, tallies: &[Tally]) -> Result<Option<String>> {
     let began = Instant::now();
     let report = api.verify_audit().await?;

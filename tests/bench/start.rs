@@ -1,4 +1,4 @@
-//! From the start of the process until it is ready, with many plugins, beside a start without any.
+//! The time from the start of the process until it is ready, with many plugins, compared with a start without plugins.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use crate::{scene, variant};
 const POLL: Duration = Duration::from_millis(1);
 const READY_MAX: Duration = Duration::from_secs(600);
 
-/// The rows of a start.
+/// Returns the rows of a start.
 pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     let mut none = with_plugins(0)?;
-    // The first start makes keys and the database.
+    // The first start creates the keys and the database.
     start(&mut none).await?;
     let mut rows = Vec::new();
     for (count, added_max_us) in [(100, 40e3), (1_000, 300e3)] {

@@ -1,4 +1,4 @@
-//! What a call holds in memory while it waits for its upstream, with as many of them as a server takes at once.
+//! The memory of a call that waits for its upstream, with as many waiting calls as a server accepts.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::upstream::{HELD, OK, Upstream};
 
 const TOOL: &str = "test_echo_fetch";
 const CALLS: usize = 1_000;
-/// As many as one bot has at once by default.
+/// The default limit of concurrent calls per bot.
 const CALLS_OF_A_BOT: usize = 32;
 const GOAL_BYTES: f64 = 100e3;
-/// Calls end after 30 s, so all of them must wait by then.
+/// Calls end after 30 s, so all of them must be waiting before that.
 const GATHER_MAX: Duration = Duration::from_secs(25);
-/// The second time shows whether the first has left something behind.
+/// A second round, which shows whether the first one leaked memory.
 const ROUNDS: usize = 2;
 
-/// The row of calls that wait.
+/// Returns the row of waiting calls.
 pub async fn measure() -> Result<Row> {
     let mut server = Server::prepare(&[PLUGIN])?.argument(&format!("--max-calls-per-plugin={CALLS}"));
     server.launch().await?;
@@ -35,7 +35,7 @@ pub async fn measure() -> Result<Row> {
         bots.push(scene::bot(&api, &format!("waits-{number}"), &url, &[Grant::all(PLUGIN)]).await?);
     }
     for bot in &bots {
-        // Each bot's first call, so that nothing that is made once is measured.
+        // Each bot makes a first call, so that one-time allocations are not measured.
         let mut connection = Connection::open(&address).await?;
         let answer = connection.ask(&scene::call(bot, TOOL, &json!({ "path": OK }))?).await?;
         ensure!(answer.is_success(), "{answer}");
@@ -54,7 +54,7 @@ pub async fn measure() -> Result<Row> {
     Ok(Row::of_memory((&name, "idle"), held, idle).with_goal(&goal, each <= GOAL_BYTES))
 }
 
-/// Lets all calls wait, and gives the memory that is held meanwhile.
+/// Starts all calls, waits until they all wait for the upstream, and returns the memory in use.
 async fn round(address: &str, requests: &[Vec<u8>], upstream: &Upstream, pid: u32) -> Result<u64> {
     let mut connections = try_join_all(requests.iter().map(|_| Connection::open(address))).await?;
     try_join_all(connections.iter_mut().zip(requests).map(|(connection, request)| connection.send(request))).await?;

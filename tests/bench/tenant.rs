@@ -1,4 +1,5 @@
-//! A hostile tenant: the heaviest patterns that may be saved, values that none of them matches, and changes of its rules.
+//! A hostile tenant: the most expensive patterns that can be saved, values that match none of them, and changes of its
+//! rules.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -6,17 +7,17 @@ use support::Api;
 
 use crate::scene::{self, Bot, NO_UPSTREAM, PLUGIN, TOOL};
 
-/// As many patterns as a list may have, and as many bytes as a value may.
+/// The maximum number of patterns in a list, and the maximum size of a value in bytes.
 const PATTERNS: usize = 200;
 const VALUE_BYTES: usize = 4096;
-/// Those that changes are about: both lists together fit into what a workspace may keep.
+/// The number of patterns in the lists that are changed. Both lists together fit into the limit of a workspace.
 const CHANGED_PATTERNS: usize = 20;
-/// Connections for each kind of request.
+/// The number of connections for each kind of request.
 const CALLS: usize = 8;
 const CHECKS: usize = 8;
 const CHANGES: usize = 2;
 
-/// What the tenant's connections send.
+/// Returns the requests of the tenant's connections.
 pub async fn requests(root: &Api) -> Result<Vec<Vec<u8>>> {
     let api = workspace(root, "hostile").await?;
     let patterns: Vec<String> = (0..PATTERNS).map(pattern).collect();
@@ -40,7 +41,7 @@ pub async fn requests(root: &Api) -> Result<Vec<Vec<u8>>> {
     Ok(requests)
 }
 
-/// Hundreds of sets, which are looked for in the whole of a value.
+/// Creates a pattern of a thousand sets, which must be searched for in the whole value.
 fn pattern(number: usize) -> String {
     let letter = |at: usize| char::from(b'a' + u8::try_from(at % 26).unwrap_or_default());
     format!("*{}*", format!("[{}{}]", letter(number), letter(number / 26)).repeat(1_000))
@@ -58,7 +59,7 @@ fn params() -> Value {
     json!({ "repo": "0".repeat(VALUE_BYTES) })
 }
 
-/// An admin of a new workspace.
+/// Creates a workspace and returns the API of its admin.
 async fn workspace(root: &Api, name: &str) -> Result<Api> {
     made(root, "/api/workspaces", &json!({ "name": name })).await?;
     let request = root.request(reqwest::Method::POST, "/api/keys").header("Monstrum-Workspace", name);

@@ -1,4 +1,4 @@
-//! An upstream that answers at once, late, or when it is told to.
+//! An upstream that answers immediately, late, or on demand.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What is answered at once.
+/// The path that is answered immediately.
 pub const OK: &str = "/ok";
-/// What is answered after [`SLOWNESS`].
+/// The path that is answered after [`SLOWNESS`].
 pub const SLOW: &str = "/slow";
-/// What is answered when all that is held is released, which may be never.
+/// The path that is answered when all held requests are released, which may never happen.
 pub const HELD: &str = "/held";
 
 const SLOWNESS: Duration = Duration::from_millis(300);
 
-/// A running upstream; it ends when it is dropped.
+/// A running upstream. Dropping the value stops it.
 pub struct Upstream {
     address: SocketAddr,
     held: Arc<Held>,
@@ -30,14 +30,14 @@ pub struct Upstream {
 }
 
 struct Held {
-    /// Requests that are held.
+    /// The number of held requests.
     count: watch::Sender<usize>,
-    /// How often they were released.
+    /// The number of releases so far.
     releases: watch::Sender<usize>,
 }
 
 impl Upstream {
-    /// An upstream on a port of its own.
+    /// Starts an upstream on a free port.
     pub async fn start() -> Result<Upstream> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("the upstream finds no port")?;
         let address = listener.local_addr().context("the upstream has no address")?;
@@ -53,19 +53,19 @@ impl Upstream {
         Ok(Upstream { address, held, task })
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// Returns the URL `http://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Waits until so many requests are held.
+    /// Waits until at least `count` requests are held.
     pub async fn holds(&self, count: usize) -> Result<()> {
         let mut held = self.held.count.subscribe();
         held.wait_for(|held| *held >= count).await.context("the upstream has ended")?;
         Ok(())
     }
 
-    /// Answers every request that is held.
+    /// Answers every held request.
     pub fn release(&self) {
         self.held.releases.send_modify(|releases| *releases += 1);
     }
@@ -87,7 +87,7 @@ async fn slow() -> Json<Value> {
 }
 
 async fn hold(State(held): State<Arc<Held>>) -> Json<Value> {
-    /// Counts one request for as long as it is held; a caller that goes away drops it.
+    /// Counts one request while it is held. If the caller disconnects, the value is dropped.
     struct Counted(Arc<Held>);
     impl Drop for Counted {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Plugins that are just like another, and yet others: by name, by version, by a component that was never compiled.
+//! Variants of a plugin, with another name, another version, or a component that was never compiled.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use support::Server;
 const MANIFEST: &str = "monstrum.yaml";
 const COMPONENT: &str = "plugin.wasm";
 
-/// Installs a plugin `name` that is like `model`, tools and type renamed alike, with a component of its own.
+/// Installs a plugin `name` that is a copy of `model`, with its tools and type renamed and with a unique component.
 pub fn install(server: &Server, model: &str, name: &str) -> Result<()> {
     server.install_as(model, name)?;
     let folder = server.plugins_dir().join(name);
@@ -17,7 +17,7 @@ pub fn install(server: &Server, model: &str, name: &str) -> Result<()> {
     mark(&folder, name.as_bytes())
 }
 
-/// Turns the plugin in `folder`, which is like `model`, into its version `1.0.{patch}`.
+/// Turns the plugin in `folder`, a copy of `model`, into its version `1.0.{patch}`.
 pub fn release(server: &Server, model: &str, patch: usize) -> Result<()> {
     server.install(model)?;
     let folder = server.plugins_dir().join(model);
@@ -25,12 +25,12 @@ pub fn release(server: &Server, model: &str, patch: usize) -> Result<()> {
     mark(&folder, &patch.to_be_bytes())
 }
 
-/// What the tool `tool` of `model` is called in a plugin `name` that is like it.
+/// Returns the name of the tool `tool` of `model` in its copy `name`.
 pub fn tool(model: &str, name: &str, tool: &str) -> String {
     tool.replacen(&tool_prefix(model), &tool_prefix(name), 1)
 }
 
-/// What the names of a plugin's tools begin with.
+/// Returns the prefix of the names of a plugin's tools.
 fn tool_prefix(plugin: &str) -> String {
     plugin.replace('-', "_")
 }
@@ -41,7 +41,7 @@ fn edit(folder: &Path, change: impl FnOnce(&str) -> String) -> Result<()> {
     fs::write(&path, change(&before)).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Gives the component another digest: a custom section at its end, which is never read.
+/// Changes the digest of the component by appending a custom section, which is never read.
 fn mark(folder: &Path, content: &[u8]) -> Result<()> {
     let path = folder.join(COMPONENT);
     let mut component = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -52,7 +52,7 @@ fn mark(folder: &Path, content: &[u8]) -> Result<()> {
 fn custom_section(name: &str, content: &[u8]) -> Result<Vec<u8>> {
     const CUSTOM: u8 = 0;
     let size = 1 + name.len() + content.len();
-    // Lengths below this are one byte in LEB128.
+    // Lengths below this limit are one byte in LEB128.
     ensure!(size < 128, "the mark is too long");
     let mut section = vec![CUSTOM, u8::try_from(size)?, u8::try_from(name.len())?];
     section.extend(name.as_bytes());

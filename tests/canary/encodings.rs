@@ -1,4 +1,4 @@
-//! The forms in which a secret might show, and the search for them.
+//! The forms in which a secret can leak, and the search for them.
 
 use std::path::Path;
 
@@ -7,12 +7,13 @@ use base64::Engine;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use monstrum_search::{Needles, files_beneath};
 
-/// Characters that no one writes as an escape unless all are: RFC 3986's unreserved ones.
+/// Returns whether the character is unreserved (RFC 3986). Encoders escape such characters only if they escape all
+/// characters.
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// Every form of `secret`, with its name.
+/// Returns every form of `secret`, with its name.
 pub(crate) fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     let bytes = secret.as_bytes();
     let mut forms = vec![("the text", bytes.to_vec())];
@@ -65,7 +66,7 @@ pub(crate) fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     forms
 }
 
-/// The characters that the bytes alone decide, where `skipped` bytes stand before them in their group of three.
+/// Returns the base64 characters that depend on `bytes` only, if `skipped` bytes precede them in their group of three.
 fn base64_at(engine: &impl Engine, bytes: &[u8], skipped: usize) -> String {
     let before = [vec![0; skipped], bytes.to_vec()].concat();
     let text = engine.encode(&before);
@@ -73,25 +74,25 @@ fn base64_at(engine: &impl Engine, bytes: &[u8], skipped: usize) -> String {
     text[first..last].to_owned()
 }
 
-/// Finds a secret in every form, in one pass.
+/// Finds a secret in every form in one pass.
 pub(crate) struct Search {
     names: Vec<&'static str>,
     forms: Needles,
 }
 
 impl Search {
-    /// For `secret`.
+    /// Creates a search for `secret`.
     pub(crate) fn of(secret: &str) -> Search {
         let (names, forms): (Vec<_>, Vec<_>) = encodings(secret).into_iter().unzip();
         Search { names, forms: Needles::new(forms) }
     }
 
-    /// The form in which it is somewhere in `bytes`.
+    /// Returns the form in which the secret occurs in `bytes`.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<&'static str> {
         self.forms.find(bytes).map(|found| self.names[found])
     }
 
-    /// The files beneath a folder in which it is, each with the form.
+    /// Returns the files in a folder and its subfolders that contain the secret, each with the form.
     pub(crate) fn find_beneath(&self, folder: &Path) -> Result<Vec<String>> {
         let mut leaks = Vec::new();
         for path in files_beneath(folder)? {
@@ -109,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// It has a character for everything that some encoding changes.
+    /// A secret with a character for every difference between the encodings.
     const SECRET: &str = "s3cr3t+/~\"&= \u{fc}\u{1f511}";
 
     #[test]

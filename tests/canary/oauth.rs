@@ -1,5 +1,5 @@
-//! What OAuth brings and what it takes, and the keys of the API: codes, verifiers, tokens, device codes, client secrets,
-//! tickets, cookies. None of it is in an answer, a log line or a file.
+//! The secrets of OAuth and the keys of the API: codes, verifiers, tokens, device codes, client secrets, tickets,
+//! cookies. None of them occurs in an answer, a log line or a file.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ const READ: [&str; 11] = [
     "/metrics",
 ];
 
-/// Every flow, those that fail included; what a browser has been given is added to `secrets`.
+/// Runs every flow, including failing ones. Adds the values that the browser received to `secrets`.
 async fn authorize_in_every_way(authorizing: &Authorizing, secrets: &mut Vec<String>) -> Result<()> {
     let begin = authorizing.started().await?;
     secrets.push(begin.rsplit('/').next().unwrap_or_default().to_owned());

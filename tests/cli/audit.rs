@@ -25,7 +25,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     ] {
         world.call(tool, &params).await?;
     }
-    // The duration is of no fixed width, so this is read by its columns.
+    // The width of the duration varies, so the table is read by columns.
     let table = told(server, &["audit", "list"]).await?;
     let columns = |line: &str| {
         line.split("  ")
@@ -88,7 +88,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     Ok(())
 }
 
-/// By the server while it runs, from the folder when it does not, and never both at once.
+/// A running server verifies its audit. Without the server, the command verifies the folder. Both never happen at once.
 #[tokio::test]
 async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     let mut world = World::with(&[]).await?;
@@ -130,7 +130,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     audit chain verified: 7 rows
     [exit 0]
     "#);
-    // A key that was made has two rows more.
+    // The creation of a key has added two rows.
     let report = json!({ "valid": true, "rows": 7, "problems": [] });
     assert_eq!(parsed(&world.server, &offline).await?, (Some(0), report));
     let mut answers = Vec::new();

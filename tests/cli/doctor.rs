@@ -1,4 +1,4 @@
-//! `monstrum doctor`: each thing that is weak or broken, by name and with its remedy.
+//! `monstrum doctor`: every weakness or fault of an installation, with its name and its remedy.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use crate::cli::{parsed, told};
 use crate::sandbox::plant;
 use crate::world::{World, text};
 
-/// What the doctor says of the server, with these flags besides.
+/// Returns the exit code of `doctor`, run with these additional flags, and its findings about the server.
 async fn examined(server: &Server, flags: &[&str]) -> Result<(Option<i32>, Vec<Value>)> {
     let arguments = [&["doctor"], flags].concat();
     let (code, report) = parsed(server, &arguments).await?;
@@ -22,7 +22,7 @@ async fn examined(server: &Server, flags: &[&str]) -> Result<(Option<i32>, Vec<V
     Ok((code, findings))
 }
 
-/// The only finding about a thing.
+/// Returns the only finding about `what`.
 fn about<'a>(findings: &'a [Value], what: &str) -> Result<&'a Value> {
     let mut found = findings.iter().filter(|finding| text(&finding["about"]) == what);
     let finding = found.next().with_context(|| format!("nothing about {what}: {findings:?}"))?;
@@ -94,7 +94,7 @@ async fn plugins_and_credentials_that_fail_are_named() -> Result<()> {
     let moved = about(&findings, &format!("resource github-of-{}", world.bot))?;
     assert!(text(&moved["what"]).contains("needs authorization"), "{moved}");
 
-    // Nothing of that was taken over by looking.
+    // The examination by `doctor` has put none of the changes in force.
     let (_, entry) = world.api.get("/api/plugins/github").await?;
     assert_eq!(entry["status"], "loaded", "{entry}");
     Ok(())
@@ -149,7 +149,8 @@ async fn a_workspace_that_keeps_as_many_sandboxes_as_it_may_is_named() -> Result
     Ok(())
 }
 
-/// Trust from before types had owners counts for every type, and so does trust that was given so.
+/// A key that was trusted before types had owners is trusted for every type, and so is a key that is trusted explicitly
+/// for every type.
 #[tokio::test]
 async fn a_key_that_is_trusted_for_every_type_is_named() -> Result<()> {
     let server = Server::start(&[]).await?;

@@ -6,7 +6,7 @@ use support::Server;
 
 use crate::cli::{run, told};
 
-/// Every command says what it does, with examples.
+/// The help of every command describes the command, with examples.
 #[tokio::test]
 async fn every_command_helps() -> Result<()> {
     let server = Server::prepare(&[])?;
@@ -106,7 +106,7 @@ async fn every_command_helps() -> Result<()> {
     Ok(())
 }
 
-/// Every shell gets a script that names every command; bash itself reads its own.
+/// The completion script of every shell names every command. bash also loads its script.
 #[tokio::test]
 async fn shells_complete_every_command() -> Result<()> {
     let server = Server::prepare(&[])?;

@@ -1,4 +1,4 @@
-//! `monstrum sandbox`: what this machine can enforce, and a system for sandboxes.
+//! `monstrum sandbox`: the report on the machine's support for sandboxes, and the building of a system for sandboxes.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use support::Server;
 use crate::cli::{parsed, told};
 use crate::world::text;
 
-/// Without a server, and without a data folder: nothing is made by looking.
+/// The command needs neither a server nor a data folder, and creates nothing.
 #[tokio::test]
 async fn the_doctor_looks_at_this_machine() -> Result<()> {
     let server = Server::prepare(&[])?;

@@ -1,4 +1,4 @@
-//! `monstrum serve`: how it begins, how it ends, and what it says when it cannot.
+//! `monstrum serve`: the start, the end, and the messages of a failed start.
 
 use std::fs;
 use std::net::TcpListener;
@@ -33,7 +33,7 @@ async fn the_first_start_leaves_a_root_key_and_later_ones_keep_it() -> Result<()
     Ok(())
 }
 
-/// With no flag at all, and with each setting in the file, in the environment and as a flag, in that order.
+/// Starts without any flag, and with each setting in the file, in the environment and as a flag, in this order.
 #[tokio::test]
 async fn settings_come_from_flags_then_the_environment_then_the_file() -> Result<()> {
     let busy = TcpListener::bind("127.0.0.1:0")?;

@@ -1,4 +1,4 @@
-//! The search for the token in everything that the server gives out or leaves behind.
+//! The search for the token in all output and all files of the server.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ use crate::scenes::TOKEN;
 
 static FORMS: LazyLock<Needles> = LazyLock::new(|| Needles::new(forms()));
 
-/// Searches what the API gives out.
+/// Searches the answers of the API.
 pub(crate) async fn check_api(api: &Api) -> Result<()> {
     for path in ["/api/audit/export", "/api/resources", "/api/bots", "/api/plugins", "/metrics"] {
         println!("searching {path} for the token …");
@@ -25,7 +25,7 @@ pub(crate) async fn check_api(api: &Api) -> Result<()> {
     Ok(())
 }
 
-/// Searches what the server has printed, and every file of its data folder.
+/// Searches the output of the server, and every file of its data folder.
 pub(crate) fn check_server(server: &Server) -> Result<()> {
     check_text("the server's output", &server.output())?;
     let files = files_beneath(&server.data_dir())?;
@@ -49,7 +49,7 @@ fn check_file(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The token in clear, reversed, in hex, and in base64 at each alignment.
+/// Returns the token in plain text, reversed, in hex, and in base64 at each alignment.
 fn forms() -> Vec<Vec<u8>> {
     let token = TOKEN.as_bytes();
     let mut forms = vec![
@@ -59,7 +59,7 @@ fn forms() -> Vec<Vec<u8>> {
         hex::encode_upper(token).into_bytes(),
     ];
     for skip in 0..3 {
-        // Whole groups of three bytes are encoded alike wherever they stand.
+        // Groups of three bytes have the same encoding at every position.
         let whole = &token[skip..skip + (token.len() - skip) / 3 * 3];
         forms.push(BASE64_STANDARD_NO_PAD.encode(whole).into_bytes());
         forms.push(BASE64_URL_SAFE_NO_PAD.encode(whole).into_bytes());

@@ -1,6 +1,6 @@
-//! The demo: a server on an empty data folder, an upstream that speaks GitHub's REST API, one bot, and seven calls that
-//! show what is allowed, what is refused, what is stopped and what stays secret; then a conversation with a sandbox. Whatever it claims it has checked:
-//! if something is not as shown, it ends with an error.
+//! The demo: a server on an empty data folder, an upstream that implements GitHub's REST API, and one bot. Seven calls
+//! show what is allowed, what is rejected, what is stopped and what stays secret. A conversation with a sandbox
+//! follows. The demo verifies all its claims: if a result differs, it ends with an error.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a demo shows what it does")]
@@ -19,10 +19,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use scenes::{Row, Stage};
 
-/// The width of the table without a terminal.
+/// The width of the table if the output is not a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
-/// Said when every place was searched.
+/// Printed after every place was searched.
 const CLEAN: &str = "the token is in none of: the answers, the audit, the API, the logs, the data folder";
 
 /// Shows a governed bot at work
@@ -58,7 +58,7 @@ async fn demo(keep: bool) -> Result<()> {
         println!("  {}", server.url().context("the server does not run")?);
         show(&server, &github, &thief, keep).await
     };
-    // A server that is dropped is killed, so nothing stays behind whichever way this goes.
+    // A dropped server is killed, so no process remains, however the demo ends.
     let result = tokio::select! {
         result = played => result,
         result = interrupted() => result.and(Err(anyhow::anyhow!("interrupted"))),
@@ -75,7 +75,7 @@ async fn demo(keep: bool) -> Result<()> {
     }
     println!("the server stops …");
     server.stop().await?;
-    // Once, when nothing is written any more.
+    // The files are searched after the server has stopped writing.
     leaks::check_server(&server)?;
     println!("{CLEAN}");
     println!("\n`cargo xtask demo --keep` leaves the server running, for calls of your own.");
@@ -126,7 +126,7 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Waits for Ctrl-C, or for being told to end.
+/// Waits for Ctrl-C or a termination signal.
 async fn interrupted() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

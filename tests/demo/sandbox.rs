@@ -1,5 +1,5 @@
-//! A conversation with a computer of its own: it writes a file, is stopped when it is idle, goes on where it was, and
-//! its files are downloaded.
+//! A conversation with a sandbox: it writes a file, is stopped when it is idle, resumes in the same state, and
+//! downloads its files.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use support::Api;
 use tokio::time::Instant;
 
-/// How soon an idle sandbox is stopped here, the shortest that the server takes, and a disk that is searched for secrets soon.
+/// The shortest idle time and sweep interval that the server accepts, and a small disk, which is quickly searched for
+/// secrets.
 pub(crate) const ARGUMENTS: [&str; 3] = ["--sandbox-idle-s=5", "--sandbox-sweep-s=1", "--sandbox-disk-mib=32"];
-/// How long the demo waits for that.
+/// The maximum time that the demo waits for the stop.
 const STOPPED_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Shows it, where this machine can have sandboxes.
+/// Shows the sandbox if this machine supports sandboxes.
 pub(crate) async fn show(api: &Api) -> Result<()> {
     println!("A second bot, `coder`, with a sandbox for each conversation:\n");
     let bot = api.bot("coder").await?;
@@ -61,7 +62,7 @@ impl Conversation<'_> {
         Ok(answer)
     }
 
-    /// Waits until it is stopped, and says for how long.
+    /// Waits until the sandbox is stopped, and returns the waiting time.
     async fn await_stop(&self) -> Result<Duration> {
         let began = Instant::now();
         loop {
@@ -74,7 +75,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// The names in the archive of its folder.
+    /// Returns the names in the archive of the sandbox's folder.
     async fn download(&self) -> Result<Vec<String>> {
         let body = json!({ "appId": "demo", "chatId": "1", "path": "/workspace/site" });
         let request = self.api.request(reqwest::Method::POST, "/api/core/ai/sandbox/download").json(&body);

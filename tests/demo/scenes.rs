@@ -1,4 +1,4 @@
-//! The calls of the demo, each with what has to come of it.
+//! The calls of the demo, each with its expected result.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -8,10 +8,10 @@ use support::{Api, FakeGithub, Recorded};
 
 use crate::leaks;
 
-/// The secret that only host and upstream may ever see.
+/// The secret that only the host and the upstream may see.
 pub(crate) const TOKEN: &str = "ghp_demo4fG7kQ2mXw9LrT5vB8nZs1Yc6HdJeUa";
 
-/// What each row of the table tells.
+/// One row of the table.
 pub(crate) struct Row {
     pub(crate) title: String,
     pub(crate) call: String,
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) audit: String,
 }
 
-/// A call and what it has to end with.
+/// A call and its expected result.
 pub(crate) struct Scene {
     pub(crate) title: &'static str,
     tool: &'static str,
@@ -29,13 +29,13 @@ pub(crate) struct Scene {
     code: Option<&'static str>,
     /// The start of the message.
     message: &'static str,
-    /// What reaches the upstream, in order.
+    /// The requests that the upstream receives, in order.
     upstream: &'static [(&'static str, &'static str)],
-    /// What else has to be true of the answer, in words for the table.
+    /// A further condition on the answer, and its description for the table.
     claim: fn(&Value) -> Result<String>,
 }
 
-/// The seven calls.
+/// Returns the seven calls.
 pub(crate) fn all(thief: &FakeGithub) -> [Scene; 7] {
     const ISSUES: &str = "/repos/acme/site/issues";
     [
@@ -127,7 +127,7 @@ pub(crate) fn all(thief: &FakeGithub) -> [Scene; 7] {
     ]
 }
 
-/// The bot, and everything around it.
+/// The bot and its environment.
 pub(crate) struct Stage<'a> {
     api: &'a Api,
     github: &'a FakeGithub,
@@ -136,7 +136,7 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// One bot: a role and a scope for GitHub, and leave to run the guests.
+    /// Creates one bot with a role and a scope for GitHub, and with permission to use the other plugins.
     pub(crate) async fn set_up(api: &'a Api, github: &'a FakeGithub, thief: &'a FakeGithub) -> Result<Stage<'a>> {
         let bot = api.bot("triage").await?;
         let url = github.url();
@@ -152,7 +152,7 @@ impl<'a> Stage<'a> {
         &self.bot
     }
 
-    /// Makes the call and checks everything that the table will say about it.
+    /// Makes the call and checks everything that the table shows about it.
     pub(crate) async fn play(&self, scene: &Scene) -> Result<Row> {
         let answer = self.api.call(&self.bot, scene.tool, &scene.params).await?;
         let seen = self.github.take_requests();
@@ -196,7 +196,8 @@ fn no_more(_: &Value) -> Result<String> {
     Ok(String::new())
 }
 
-/// What the guest searches its memory for: the token, in clear and in base64, and a text that must be there.
+/// Returns the texts that the guest searches its memory for: the token in plain text and in base64, and a text that
+/// must be there.
 fn patterns() -> [String; 3] {
     let reversed = |text: &str| hex::encode(text.bytes().rev().collect::<Vec<u8>>());
     [reversed(TOKEN), reversed(&BASE64_STANDARD.encode(TOKEN)), reversed("/echo-headers")]
@@ -235,7 +236,7 @@ fn joined(parts: &[&str]) -> String {
     parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" · ")
 }
 
-/// Parameters as they fit into a cell: without the patterns of the thief, and with room to break lines.
+/// Formats parameters for a cell: without the patterns of the thief, and with possible line breaks.
 fn short(params: &Value) -> String {
     let shown: Vec<String> = params
         .as_object()

@@ -1,4 +1,4 @@
-//! docs/api.md: its examples, run as they are written, and the lists of statuses and codes.
+//! docs/api.md: its examples run exactly as written, and its lists of statuses and codes are complete.
 
 use anyhow::{Context, Result, ensure};
 use monstrum_types::{Code, Status};

@@ -12,7 +12,7 @@ use super::{page, root};
 use crate::cli::run;
 
 const PAGE: &str = "docs/configuration.md";
-/// Set by `cargo xtask settings`.
+/// The variable that `cargo xtask settings` sets.
 const REWRITE: &str = "MONSTRUM_REWRITE_DOCS";
 const END: &str = "<!-- end of generated table -->";
 
@@ -43,7 +43,7 @@ fn is_rewriting() -> bool {
     std::env::var_os(REWRITE).is_some()
 }
 
-/// The page with the tables as they have to be.
+/// Returns the page with up-to-date tables.
 fn generated(page: &str) -> Result<String> {
     let command = ServeFlags::augment_args(clap::Command::new("serve"));
     let mut text = page.to_owned();
@@ -60,7 +60,7 @@ fn generated(page: &str) -> Result<String> {
     Ok(text)
 }
 
-/// A setting as a line of a table. Its help ends with its default, if it has one.
+/// Formats a setting as a line of a table. The help of the setting ends with the default, if there is one.
 fn row(argument: &Arg) -> Result<String> {
     let flag = argument.get_long().context("a setting has a flag")?;
     let variable = argument.get_env().and_then(|name| name.to_str()).context("a setting has a variable")?;
@@ -80,7 +80,7 @@ fn row(argument: &Arg) -> Result<String> {
     Ok(row.replace("DIR|URL", "DIR\\|URL"))
 }
 
-/// The keys that the file may have are those of the flags.
+/// The configuration file accepts the same keys as the command line.
 #[test]
 fn the_keys_of_the_file_are_those_of_the_flags() -> Result<()> {
     let unknown = serde_json::from_str::<ServeFlags>("{\"unknown\": 1}").err().context("the key is refused")?;
@@ -99,7 +99,7 @@ fn the_keys_of_the_file_are_those_of_the_flags() -> Result<()> {
     Ok(())
 }
 
-/// Variables that are not settings of the server: of clients, of authors, and the master key.
+/// Tests the variables that are not settings of the server: those of clients, those of authors, and the master key.
 #[tokio::test]
 async fn every_variable_of_the_command_line_is_in_the_reference() -> Result<()> {
     let page = page(PAGE)?;

@@ -1,4 +1,4 @@
-//! What the pages name exists: pages, files, routes, commands with their flags, and tasks.
+//! All items that the pages mention exist: pages, files, routes, commands with their flags, and tasks.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::cli::run;
 const DESCRIPTION: &str = "host/openapi.json";
 const TASKS: &str = "host/crates/xtask/src/main.rs";
 
-/// The code of a page: blocks line by line, and spans.
+/// Returns the code of a page: blocks line by line, and spans.
 fn code(page: &str) -> Result<Vec<String>> {
     let span = Regex::new("`([^`]+)`")?;
     let mut code = Vec::new();
@@ -62,14 +62,14 @@ fn links_lead_to_pages_and_sections_that_exist() -> Result<()> {
     Ok(())
 }
 
-/// The anchor of a heading, as GitHub makes it.
+/// Returns GitHub's anchor of a heading.
 fn heading(line: &str) -> Option<String> {
     let text = line.strip_prefix('#')?.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|character| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_'));
     Some(kept.map(|character| if character == ' ' { '-' } else { character }).collect())
 }
 
-/// Paths of tests and sources, as SECURITY.md names them for its promises.
+/// Checks the paths of tests and sources, such as those that SECURITY.md lists for its promises.
 #[test]
 fn files_that_are_named_exist() -> Result<()> {
     let file = Regex::new(r"^(\.\./)?(tests|host|crates|src|sdk-guest|plugins-wasm|migrations|wit|docs)/[\w./-]+$")?;
@@ -78,7 +78,7 @@ fn files_that_are_named_exist() -> Result<()> {
         for path in code(&text)?.iter().filter(|path| file.is_match(path)) {
             found += 1;
             let exists = ["", "host"].iter().any(|base| root().is_ok_and(|root| root.join(base).join(path).exists()));
-            // Folders of a crate, of which every crate may have one.
+            // These are folders that any crate may have.
             ensure!(exists || path.starts_with("tests/corpus"), "{name}: {path} does not exist");
         }
     }
@@ -124,7 +124,7 @@ fn tasks_that_are_named_exist() -> Result<()> {
     Ok(())
 }
 
-/// Every `monstrum …` in code is a command, and its flags are among those that its help shows.
+/// Every `monstrum …` in code is a command, and its help lists the flags.
 #[tokio::test]
 async fn commands_that_are_named_exist_with_their_flags() -> Result<()> {
     let server = Server::prepare(&[])?;
@@ -159,7 +159,7 @@ async fn commands_that_are_named_exist_with_their_flags() -> Result<()> {
     Ok(())
 }
 
-/// The longest command that `words` begin with: how many words it has, and its help.
+/// Finds the longest command at the start of `words`. Returns its number of words and its help.
 async fn command(
     server: &Server,
     helps: &mut BTreeMap<Vec<String>, String>,

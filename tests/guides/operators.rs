@@ -6,7 +6,7 @@ use super::page;
 use super::walk::{Place, indented};
 use crate::world::World;
 
-/// The sections that need nothing but a server: no OAuth provider, no sandbox, no waiting plugin.
+/// The sections that need only a server: no OAuth provider, no sandbox, no waiting plugin.
 const SECTIONS: [&str; 4] = ["2. ", "4. ", "7. ", "8. "];
 
 #[tokio::test]

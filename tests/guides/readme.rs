@@ -1,4 +1,4 @@
-//! README.md: its first calls, made as they are written.
+//! README.md: its first calls, run exactly as written.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::world::World;
 
 const PAGE: &str = "README.md";
 
-/// The set-up is that of `cargo xtask demo --keep`: the bot may work with issues of acme/*.
+/// The test uses the set-up of `cargo xtask demo --keep`: the bot may work with issues of acme/*.
 #[tokio::test]
 async fn the_first_calls_are_answered_as_the_readme_shows() -> Result<()> {
     let world = World::with(&["github"]).await?;

@@ -1,4 +1,4 @@
-//! docs/start.md, walked from its second section to its end. The first one builds the program under test.
+//! docs/start.md, executed from its second section to its end. The first section builds the program under test.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use super::page;
 use super::walk::{Example, Place, examples};
 
 const PAGE: &str = "docs/start.md";
-/// How the page starts the server; [`Server::launch`] does the same on a free port.
+/// The page's command for starting the server. [`Server::launch`] does the same on a free port.
 const SERVE: &str = "monstrum serve --plugins-dir plugins\n";
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_newcomer_gets_to_an_allowed_call_two_refused_ones_and_the_audit() -> 
     fs::create_dir(home.join("bin"))?;
     symlink(support::program()?, home.join("bin/monstrum"))?;
 
-    // The blocks that the page runs in terminals of their own divide the others.
+    // Blocks that the page runs in separate terminals divide the other blocks into groups.
     let mut upstream = None;
     let mut pending: Vec<Example> = Vec::new();
     let path = format!("{}:{}", home.join("bin").display(), search_path()?);
@@ -56,7 +56,7 @@ async fn a_newcomer_gets_to_an_allowed_call_two_refused_ones_and_the_audit() -> 
     Ok(())
 }
 
-/// Starts the stand-in for GitHub with the page's command; its address.
+/// Starts the page's substitute for GitHub with the page's command, and returns the process and its address.
 async fn stand_in(folder: &std::path::Path, command: &str) -> Result<(Child, String)> {
     let mut bash = Command::new("bash");
     bash.args(["--norc", "-c", &format!("exec {command}")]).current_dir(folder).env("PYTHONUNBUFFERED", "1");

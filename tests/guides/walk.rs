@@ -1,4 +1,4 @@
-//! Runs the examples of a page as they are written, and compares their output with what the page shows.
+//! Runs the examples of a page exactly as written, and compares their output with the output on the page.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result, ensure};
 use regex::Regex;
 use tokio::process::Command;
 
-/// Far longer than the examples of a page take on a busy machine.
+/// A time-out far longer than the examples of a page need on a busy machine.
 const RUN_MAX: Duration = Duration::from_secs(120);
 /// Separates the outputs of two examples: ASCII's record separator, which no example prints.
 const SEPARATOR: char = '\u{1e}';
-/// Stands for any text in an output that a page shows.
+/// Matches any text in an output on a page.
 const ANY: char = '…';
 
-/// A block of commands, and the output that the page shows right after it.
+/// A block of commands, and the output that follows it on the page.
 pub(super) struct Example {
     /// The heading of the section.
     pub(super) section: String,
@@ -23,7 +23,7 @@ pub(super) struct Example {
     shown: Option<String>,
 }
 
-/// The `sh` blocks of a page. A `json` or `text` block right after one is its output.
+/// Returns the `sh` blocks of a page. A `json` or `text` block directly after one is its output.
 pub(super) fn examples(page: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     let (mut section, mut language, mut block) = (String::new(), None::<String>, String::new());
@@ -57,7 +57,7 @@ pub(super) fn examples(page: &str) -> Vec<Example> {
     examples
 }
 
-/// The indented blocks of the sections whose headings begin like this, in the order of the page.
+/// Returns the indented blocks of the sections whose headings start with one of `headings`, in the order of the page.
 pub(super) fn indented(page: &str, headings: &[&str]) -> Vec<Example> {
     let is_wanted = |section: &&str| headings.iter().any(|heading| section.starts_with(heading));
     let example = |section: &str| {
@@ -68,16 +68,16 @@ pub(super) fn indented(page: &str, headings: &[&str]) -> Vec<Example> {
     page.split("\n## ").filter(is_wanted).map(example).collect()
 }
 
-/// Where examples run.
+/// The environment of the examples.
 pub(super) struct Place<'a> {
     pub(super) folder: &'a Path,
     pub(super) variables: Vec<(&'a str, String)>,
-    /// What takes the place of a text of the page, such as a fixed address: tests use free ports.
+    /// Replacements for texts of the page, such as a fixed address, because tests use free ports.
     pub(super) replacements: Vec<(&'a str, String)>,
 }
 
 impl Place<'_> {
-    /// Runs the examples, and compares each output with the one that the page shows.
+    /// Runs the examples, and compares each output with the output on the page.
     pub(super) async fn run(&self, examples: &[Example]) -> Result<()> {
         for (example, printed) in examples.iter().zip(self.outputs(examples).await?) {
             let Some(shown) = &example.shown else { continue };
@@ -90,7 +90,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Runs the examples in one shell, so that variables and functions stay; what each prints, errors included.
+    /// Runs the examples in one shell, so that variables and functions persist. Returns the output of each, including
+    /// errors.
     pub(super) async fn outputs(&self, examples: &[Example]) -> Result<Vec<String>> {
         let mut script = "exec 2>&1\nset -u\numask 022\n".to_owned();
         for Example { commands, .. } in examples {
@@ -110,7 +111,7 @@ impl Place<'_> {
     }
 }
 
-/// Whether an output is the one of the page, where `…` stands for any text.
+/// Returns whether an output matches the output on the page, where `…` matches any text.
 fn is_as_shown(printed: &str, shown: &str) -> Result<bool> {
     let pieces: Vec<String> = shown.trim().split(ANY).map(regex::escape).collect();
     Ok(Regex::new(&format!("^{}$", pieces.join("(?s:.*)")))?.is_match(printed.trim()))

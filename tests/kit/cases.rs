@@ -1,4 +1,4 @@
-//! `monstrum plugin test`: what passes, what does not, and what is told of it.
+//! `monstrum plugin test`: cases that pass, cases that fail, and the messages of both.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ http:
 result: { status: success, data: { id: 1, echo: \"[redacted]\" } }
 ";
 
-/// A folder with the plugin and these cases, by name.
+/// Prepares a folder with the plugin and these cases, by name.
 fn with_cases(plugin: &str, cases: &[(&str, &str)]) -> Result<Server> {
     let server = Server::prepare(&[plugin])?;
     let folder = server.plugins_dir().join(plugin).join("tests");
@@ -30,7 +30,7 @@ fn with_cases(plugin: &str, cases: &[(&str, &str)]) -> Result<Server> {
     Ok(server)
 }
 
-/// How each case went: its faults, none where it passed.
+/// Returns the exit code and the faults of each case. A case that passed has no faults.
 async fn faults(server: &Server, plugin: &str) -> Result<(Option<i32>, Vec<Value>)> {
     let (code, report) = parsed(server, &["plugin", "test", &format!("plugins/{plugin}")]).await?;
     let cases = report["cases"].as_array().cloned().unwrap_or_default();
@@ -154,7 +154,7 @@ async fn what_is_not_as_declared_is_told_where_it_differs() -> Result<()> {
     Ok(())
 }
 
-/// If a case cannot be read, no case runs.
+/// If one case cannot be read, no case runs.
 #[tokio::test]
 async fn a_case_with_an_unknown_field_is_shown_where_it_is() -> Result<()> {
     let server = with_cases(
@@ -194,7 +194,7 @@ async fn what_there_is_to_test_must_be_there() -> Result<()> {
     Ok(())
 }
 
-/// The limits are the host's own, and so is the way in which a guest ends that breaks them.
+/// The test command uses the host's limits, and a guest that exceeds them ends as on a server.
 #[tokio::test]
 async fn limits_are_those_of_a_server() -> Result<()> {
     let case = "tool: test_loop_run\nresult: { status: error, code: fuel, message: the plugin used up its computing budget }\n";
@@ -204,7 +204,7 @@ async fn limits_are_those_of_a_server() -> Result<()> {
     Ok(())
 }
 
-/// The reference plugins have cases of their own.
+/// The cases of the reference plugins pass.
 #[tokio::test]
 async fn the_cases_of_the_reference_plugins_pass() -> Result<()> {
     for (plugin, cases_min) in [("github", 4), ("jira", 2)] {

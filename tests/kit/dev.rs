@@ -1,4 +1,4 @@
-//! `monstrum plugin dev`: every save is built and loaded, and every call is told of.
+//! `monstrum plugin dev`: every saved change is built and loaded, and every call is reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use tokio::process::{Child, Command};
 
 use crate::kit::{BUILDING, RETRIES, items, weather};
 
-/// A build of a plugin, the first time with all that it consists of.
+/// A time-out for the build of a plugin. The first build includes all dependencies.
 const TOLD_MAX: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The command while it runs. It is killed when this is dropped.
+/// The running command. Dropping the value kills it.
 struct Dev {
     child: Child,
     printed: Arc<Mutex<String>>,
-    /// How much of what was printed has been looked at.
+    /// The number of bytes of the output that were already examined.
     read: usize,
 }
 
@@ -44,7 +44,7 @@ impl Dev {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a line that begins with `start` after those that were seen; the whole line.
+    /// Waits for a new line that begins with `start`, and returns the whole line.
     async fn line(&mut self, start: &str) -> Result<String> {
         let until = Instant::now() + TOLD_MAX;
         loop {
@@ -64,7 +64,7 @@ impl Dev {
         }
     }
 
-    /// Ctrl-C; the exit code.
+    /// Sends Ctrl-C and returns the exit code.
     async fn interrupt(&mut self) -> Result<Option<i32>> {
         let pid = i32::try_from(self.child.id().context("it has ended by itself")?)?;
         kill_process(Pid::from_raw(pid).context("no process has the number 0")?, Signal::INT)?;
@@ -81,7 +81,7 @@ async fn collect(source: impl AsyncRead + Unpin, printed: Arc<Mutex<String>>) {
     }
 }
 
-/// Changes a file of the plugin as its author does.
+/// Changes a file of the plugin as an author would.
 fn save(file: &Path, from: &str, to: &str) -> Result<()> {
     let text = fs::read_to_string(file)?;
     if !text.contains(from) {
@@ -127,7 +127,7 @@ async fn a_save_is_built_loaded_and_told_of() -> Result<()> {
     dev.line("call weather_get_item: success, ").await?;
     assert_eq!(dev.line("  info").await?, "  info plugin reading");
 
-    // What does not build or load leaves the version before it serving.
+    // If a version does not build or load, the previous version remains in force.
     save(&code, "struct Plugin;", "struct Plugin")?;
     dev.line("error: the plugin was not built").await?;
     save(&code, "struct Plugin", "struct Plugin;")?;
@@ -136,7 +136,7 @@ async fn a_save_is_built_loaded_and_told_of() -> Result<()> {
     dev.line("error: ").await?;
     assert_eq!(api.call(&bound, "weather_get_item", &id).await?["status"], "success");
 
-    // What a version asks for beyond the one before it is told, and let.
+    // Additional permissions that a version requests are reported and granted.
     save(&manifest, "operations: item.read", "operation: item.read")?;
     dev.line("weather 0.1.0 is loaded").await?;
     save(&manifest, "executor:\n", "executor:\n  egress: [\"https://files.example.com\"]\n")?;

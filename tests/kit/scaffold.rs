@@ -1,4 +1,4 @@
-//! `monstrum plugin new`, both ways of building what it makes, and the way from there to an answered call.
+//! `monstrum plugin new`, both ways to build the new plugin, and the steps to an answered call.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,9 +12,9 @@ use support::Server;
 use crate::cli::{parsed, run};
 use crate::kit::{BUILDING, cargo, items, kit, weather};
 
-/// By cargo alone.
+/// The build with cargo alone.
 const PLAIN: &[&str] = &["build", "--release", "--target", "wasm32-wasip2"];
-/// By cargo-component, which `cargo xtask test` installs.
+/// The build with cargo-component, which `cargo xtask test` installs.
 const COMPONENT: &[&str] = &["component", "build", "--release"];
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     let folder = weather(&server).await?;
     cargo(&folder, build).await?;
     fs::copy(folder.join("target").join(target).join("release/weather.wasm"), folder.join("plugin.wasm"))?;
-    // Permissions that a umask leaves to the group do not fail the plugin.
+    // File permissions that a umask grants to the group do not make the plugin fail.
     fs::set_permissions(folder.join("plugin.wasm"), fs::Permissions::from_mode(0o644))?;
     kit(&server, &["plugin", "validate", "weather"]).await?;
     fs::write(folder.join("tests/guide.yaml"), case_of_the_guide()?)?;
@@ -61,7 +61,7 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     Ok(server)
 }
 
-/// The case with every field that the author's guide shows.
+/// Returns the test case with every field from the author's guide.
 fn case_of_the_guide() -> Result<&'static str> {
     let guide = include_str!("../../docs/authors-guide.md");
     let case = guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
@@ -130,7 +130,7 @@ async fn names_that_no_plugin_can_have_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// With `--sdk` the copy is left out, and cargo finds the checkout.
+/// With `--sdk`, the SDK is not copied, and cargo uses the checkout.
 #[tokio::test]
 async fn a_checkout_of_the_sdk_may_take_the_place_of_the_copy() -> Result<()> {
     let server = Server::prepare(&[])?;

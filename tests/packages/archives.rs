@@ -1,11 +1,11 @@
-//! ZIP archives, record by record, with content that only an attacker would write.
+//! ZIP archives, built record by record, with content that only an attacker would write.
 
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// Where an entry's two records may differ.
+/// The fields that an entry has twice, in the local and in the central record. The two may differ.
 #[derive(Clone)]
 pub(super) struct Record {
     pub(super) name: Vec<u8>,
@@ -26,19 +26,19 @@ pub(super) struct Entry {
     /// External attributes.
     pub(super) attributes: u32,
     pub(super) disk: u16,
-    /// Bytes that nothing speaks of, before it.
+    /// Bytes before the entry that belong to no record.
     pub(super) gap: Vec<u8>,
-    /// Where the directory says that it is, if not where it is.
+    /// The offset in the central directory, if it differs from the entry's real offset.
     pub(super) offset: Option<u32>,
 }
 
 impl Entry {
-    /// A plain file, stored.
+    /// Creates a plain file, stored without compression.
     pub(super) fn file(name: impl AsRef<[u8]>, content: &[u8]) -> Entry {
         Entry::new(name.as_ref(), content, content.to_vec(), 0)
     }
 
-    /// A plain file, deflated.
+    /// Creates a plain file, deflated.
     pub(super) fn deflated(name: impl AsRef<[u8]>, content: &[u8]) -> Entry {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(content).expect("a vector takes everything");
@@ -46,7 +46,7 @@ impl Entry {
         Entry::new(name.as_ref(), content, data, 8)
     }
 
-    /// Something other than a file, by the bits of its mode.
+    /// Creates an entry that is not a file, as its mode bits state.
     pub(super) fn special(name: impl AsRef<[u8]>, content: &[u8], kind: u32) -> Entry {
         Entry { attributes: (kind | 0o777) << 16, ..Entry::file(name, content) }
     }
@@ -66,33 +66,33 @@ impl Entry {
         Entry { local, central, data, attributes, disk: 0, gap: Vec::new(), offset: None }
     }
 
-    /// Changes both records alike.
+    /// Changes both records in the same way.
     pub(super) fn both(mut self, change: impl Fn(&mut Record)) -> Entry {
         change(&mut self.local);
         change(&mut self.central);
         self
     }
 
-    /// Changes the record before the data only.
+    /// Changes only the local record, before the data.
     pub(super) fn locally(mut self, change: impl Fn(&mut Record)) -> Entry {
         change(&mut self.local);
         self
     }
 }
 
-/// What the end of an archive says.
+/// The fields of an archive's end record.
 #[derive(Default)]
 pub(super) struct End {
     pub(super) count: Option<u16>,
     pub(super) disk: u16,
     pub(super) offset: Option<u32>,
     pub(super) comment: Vec<u8>,
-    /// Before the end and behind the directory.
+    /// Bytes between the central directory and the end record.
     pub(super) gap: Vec<u8>,
     pub(super) marker: bool,
 }
 
-/// An archive that says of itself what is so.
+/// Builds an archive whose records are correct.
 pub(super) fn zip(entries: &[Entry]) -> Vec<u8> {
     zip_ending(entries, &End::default())
 }
@@ -141,7 +141,7 @@ pub(super) fn zip_ending(entries: &[Entry], end: &End) -> Vec<u8> {
 fn record(archive: &mut Vec<u8>, record: &Record) {
     archive.extend_from_slice(&record.flags.to_le_bytes());
     archive.extend_from_slice(&record.method.to_le_bytes());
-    // The first of January 1980.
+    // The date is 1 January 1980.
     archive.extend_from_slice(&[0, 0, 0x21, 0]);
     archive.extend_from_slice(&record.crc.to_le_bytes());
     archive.extend_from_slice(&record.packed.to_le_bytes());
@@ -154,7 +154,7 @@ fn lengths(archive: &mut Vec<u8>, record: &Record) {
     archive.extend_from_slice(&length(&record.extra));
 }
 
-/// A field of extra bytes.
+/// Builds an extra field.
 pub(super) fn extra(id: u16, content: &[u8]) -> Vec<u8> {
     let length = u16::try_from(content.len()).expect("it is short");
     [id.to_le_bytes().as_slice(), &length.to_le_bytes(), content].concat()

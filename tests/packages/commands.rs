@@ -1,4 +1,4 @@
-//! The commands of authors and operators: pack, trust, install, uninstall, and the index of a registry.
+//! The commands of authors and operators: pack, trust, install and uninstall, and the index of a registry.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,14 +13,14 @@ use super::{Source, in_place, left};
 use crate::cli::{parsed, run, told};
 use crate::stable::stable;
 
-/// What a command said, without keys.
+/// Returns the output of a command, without keys.
 async fn said(server: &Server, arguments: &[&str]) -> Result<String> {
     let text = told(server, arguments).await?;
     let text = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?.replace_all(&text, "[public key]").into_owned();
     Ok(regex::Regex::new("[0-9]{3,} bytes")?.replace_all(&text, "[n] bytes").into_owned())
 }
 
-/// An author's folder beside the server's.
+/// Creates an author's folder next to the server's folder.
 fn author(server: &Server, source: &Source) -> Result<String> {
     let folder = server.home().join("author").join(&source.name);
     for (name, content) in &source.files {
@@ -192,7 +192,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     Ok(())
 }
 
-/// The server answers for its own folder, where a plugin of the same name may be.
+/// The command reads the result from the server, whose folder may contain another plugin of the same name.
 #[tokio::test]
 async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Result<()> {
     let server = Server::start(&["test-echo"]).await?;
@@ -200,10 +200,10 @@ async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Res
     let elsewhere = server.home().join("elsewhere");
     fs::create_dir(&elsewhere)?;
     fs::set_permissions(&elsewhere, PermissionsExt::from_mode(0o755))?;
-    // Of the same version, so that only its bytes tell it from the server's.
+    // The package has the same version, so that only its bytes differ from the server's plugin.
     let mut same = Source::of("test-echo", "1.0.0")?;
     let component = same.files.get_mut("plugin.wasm").context("it has a component")?;
-    // A custom section of the name `x`, which changes nothing.
+    // A custom section with the name `x`, which has no effect.
     component.extend([0, 2, 1, b'x']);
     let (_, serving) = server.api()?.get("/api/plugins/test-echo").await?;
     assert_eq!(serving["version"], "1.0.0");
@@ -223,7 +223,8 @@ async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Res
     Ok(())
 }
 
-/// A person who may write the plugins folder may do so by hand as well; the server is never asked to take less.
+/// A person with write access to the plugins folder could also copy files by hand. The server itself never accepts
+/// unsigned packages.
 #[tokio::test]
 async fn an_unsigned_package_is_put_in_place_by_hand_and_never_sent() -> Result<()> {
     let server = Server::start(&[]).await?;

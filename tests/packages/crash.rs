@@ -1,5 +1,5 @@
-//! The power is cut at any moment of an install or an update: after a start the old version or the new one is there,
-//! whole, or nothing where there was nothing.
+//! The power is cut at any moment of an install or an update. After the next start, the old version or the new version
+//! is complete, or the folder is empty if there was no old version.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use support::Server;
 use super::{Sent, Source, in_place, left, trusted};
 use crate::world::World;
 
-/// So many, and up to twice as many where all of them had the same end.
+/// The number of power cuts. Up to twice as many are made if all of them have the same result.
 const MOMENTS: usize = 50;
 const PLUGIN: &str = "test-echo";
 
-/// Moments by a generator with a fixed seed.
+/// Moments from a generator with a fixed seed.
 struct Moments(u32);
 
 impl Moments {
-    /// Some time up to `most`.
+    /// Returns a time up to `most`.
     fn next(&mut self, most: Duration) -> Duration {
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         most.mul_f64(f64::from(self.0 >> 8) / f64::from(1 << 24))
@@ -39,7 +39,8 @@ impl Versions {
         Ok(Versions { sources, sent })
     }
 
-    /// Which of them is there, whole: in the folder, and in what serves. `None` where nothing is.
+    /// Returns the index of the version that is present, complete in the folder and in force. Returns `None` if the
+    /// plugin does not exist.
     async fn present(&self, server: &Server) -> Result<Option<usize>> {
         let hidden: Vec<String> = left(server)?.into_iter().filter(|name| name.contains("/.")).collect();
         ensure!(hidden.is_empty(), "left behind: {hidden:?}");
@@ -64,7 +65,7 @@ impl Versions {
 async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> {
     let mut world = World::with(&[]).await?;
     let versions = Versions::new(&trusted(&world.api).await?)?;
-    // Both are compiled, and it is known how long an install takes.
+    // Afterwards, both versions are compiled, and the duration of an install is known.
     let mut took = Duration::ZERO;
     for sent in versions.sent.iter().rev() {
         let began = Instant::now();
@@ -80,10 +81,10 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         if number >= MOMENTS && ends.len() == 2 {
             break;
         }
-        // On a busy machine an install may take longer than it did at first.
+        // On a busy machine, an install may take longer than the first one.
         let longest = took.mul_f64(if number < MOMENTS { 1.2 } else { 3.0 });
         if number % 2 == 1 && present.is_some() {
-            // As an operator may do by hand: what is bound is not uninstalled.
+            // An operator may do this by hand, because a plugin with bindings cannot be uninstalled.
             std::fs::remove_dir_all(world.server.plugins_dir().join(PLUGIN))?;
             world.api.post(&format!("/api/plugins/{PLUGIN}/reload"), &json!(null)).await?;
             present = None;
@@ -92,7 +93,7 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         let moment = moments.next(longest);
         let api = world.api.clone();
         let sent = versions.sent[next].clone();
-        // Most connections break.
+        // The power cut breaks most connections.
         let installing = tokio::spawn(async move { sent.with(&api, true).await.is_ok() });
         tokio::time::sleep(moment).await;
         world.server.kill().await?;
@@ -109,12 +110,12 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         *ends.entry(if now == Some(next) { "new" } else { "old" }).or_insert(0) += 1;
         present = now;
     }
-    // Moments that all fell before or all behind would show nothing.
+    // The test proves nothing if all cuts happened before the installs or all after them.
     assert!(ends.len() == 2, "{ends:?} in {took:?}");
     Ok(())
 }
 
-/// What a cut-off install or removal leaves is gone after the next start, and what else is hidden stays.
+/// The next start removes the remains of an interrupted install or removal, and keeps other hidden files.
 #[tokio::test]
 async fn leftovers_go_with_the_next_start() -> Result<()> {
     let mut server = Server::prepare(&["test-result"])?;

@@ -1,5 +1,5 @@
-//! Hostile archives by name. Each is signed by a key that is trusted, so that nothing but the archive itself is in its
-//! way; each is refused with its message, and leaves nothing behind.
+//! Hostile archives by name. Each is signed by a trusted key, so that only the archive itself can be the reason for its
+//! rejection. Each is rejected with a specific message, and leaves nothing behind.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -17,7 +17,7 @@ const LINK: u32 = 0o120_000;
 const SOCKET: u32 = 0o140_000;
 const MIB: usize = 1 << 20;
 
-/// Archives by name: an honest plugin, and what is wrong with it.
+/// Archives by name: each is an honest plugin with one fault.
 struct Cases {
     honest: Vec<Entry>,
     home: String,
@@ -25,12 +25,12 @@ struct Cases {
 }
 
 impl Cases {
-    /// The honest plugin with more entries.
+    /// Adds an archive with the honest plugin and more entries.
     fn with(&mut self, name: &'static str, more: Vec<Entry>) {
         self.all.push((name, zip(&[self.honest.clone(), more].concat())));
     }
 
-    /// The same, with a file of this name.
+    /// Adds an archive with the honest plugin and a file of this name.
     fn named(&mut self, name: &'static str, file: impl AsRef<[u8]>) {
         self.with(name, vec![Entry::file(file, b"x")]);
     }
@@ -234,7 +234,7 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     names.sort_unstable();
     names.dedup();
     assert!(names.len() == cases.all.len() && names.len() >= 40, "{} archives", names.len());
-    // Each of them would have been installed without what is wrong with it.
+    // Without its fault, each of the archives would have been installed.
     let answer = source.signed(zip(&cases.honest), &key)?.to(&api).await?;
     assert_eq!((answer.0, &answer.1["status"]), (201, &"loaded".into()), "{answer:?}");
     assert_snapshot!(told.join("\n"), @r#"
@@ -351,7 +351,7 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     Ok(())
 }
 
-/// Bits and fields that tools do write, and that mean the same to every reader.
+/// Common tools write these bits and fields, which have the same meaning for every reader.
 #[tokio::test]
 async fn archives_of_common_tools_are_taken() -> Result<()> {
     let server = Server::start(&[]).await?;

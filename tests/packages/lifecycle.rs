@@ -1,4 +1,4 @@
-//! Plugins come, change and go while bots call them.
+//! Plugins are installed, changed and removed while bots call them.
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
@@ -30,7 +30,7 @@ async fn an_installed_plugin_serves_is_updated_and_removed() -> Result<()> {
     assert!(world.tools().await?.contains(&"test_echo_other".to_owned()));
     assert_eq!(in_place(&world.server, "test-echo")?, second.files);
 
-    // A version that does not load changes nothing, on disk neither.
+    // A version that does not load changes nothing, not even on disk.
     let mut broken = Source::of("test-echo", "1.2.0")?;
     broken.files.insert("plugin.wasm".to_owned(), b"no component".to_vec());
     let refused = broken.packed(&key)?.to(&world.api).await?;
@@ -63,7 +63,7 @@ async fn an_installed_version_that_asks_for_more_waits_for_approval() -> Result<
     assert_eq!((status, &entry["status"], &entry["version"]), (200, &json!("needs_approval"), &json!("1.0.0")));
     assert_eq!(entry["pending"]["grows"], json!(["egress to `https://evil.example`"]));
     assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");
-    // A pending version counts as on record: going back needs allow_downgrade.
+    // A pending version counts as recorded, so an older version needs allow_downgrade.
     let older = Source::of("test-result", "1.5.0")?.packed(&key)?.to(&world.api).await?;
     assert_eq!(older.0, 409, "{older:?}");
     let (status, entry) = world.api.post("/api/plugins/test-result/approve", &json!({})).await?;
@@ -91,7 +91,7 @@ async fn many_installs_of_one_plugin_at_once_leave_one_whole_version() -> Result
     Ok(())
 }
 
-/// A package is bound by the same rules as a folder.
+/// Packages must follow the same rules as folders.
 #[tokio::test]
 async fn a_package_takes_neither_the_tools_nor_the_place_of_another() -> Result<()> {
     let server = Server::start(&["test-echo"]).await?;

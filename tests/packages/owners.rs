@@ -1,4 +1,4 @@
-//! A key that is trusted for some names of plugins does not thereby bring a resource type of another plugin.
+//! Trust for names of plugins does not let a key take over a resource type of another plugin.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -10,7 +10,7 @@ use super::{Source, detail, left, trusted};
 use crate::stable::lines;
 use crate::world::{World, text};
 
-/// `test-echo` under another name, of a version and a type.
+/// Returns `test-echo` under another name, with this version and type.
 fn echo_as(name: &str, version: &str, resource_type: &str) -> Result<Source> {
     let mut source = Source::of("test-echo", version)?;
     source.name = name.to_owned();
@@ -41,7 +41,7 @@ async fn after_an_uninstall_the_package_of_another_plugin_does_not_get_the_type(
     assert_eq!(world.api.delete(&path).await?.0, 204);
     assert_eq!(world.api.delete("/api/plugins/test-echo").await?.0, 204);
 
-    // By its name alone the key may not bring that type.
+    // Trust for the name alone does not allow this type.
     let acme = SigningKey::generate()?;
     let thief = echo_as("acme-t", "1.0.0", "test-echo")?.packed(&acme)?;
     trust(&world, &acme, "acme-*", None).await?;
@@ -49,7 +49,7 @@ async fn after_an_uninstall_the_package_of_another_plugin_does_not_get_the_type(
     assert_snapshot!(refused, @"422 /signature: the package is signed by [key], which is trusted for the resource types `acme-*` and not for `test-echo`, which plugin `acme-t` does not own; `monstrum trust add --type` trusts a key for more types");
     assert_eq!(left(&world.server)?, ["plugins"]);
 
-    // With trust in the type the package is installed and waits for a root key.
+    // With trust for the type, the package is installed and waits for a root key.
     trust(&world, &acme, "acme-t", Some("test_echo")).await?;
     let (status, entry) = thief.to(&world.api).await?;
     assert_eq!((status, &entry["status"], &entry["version"]), (201, &json!("needs_approval"), &Value::Null), "{entry}");
@@ -58,7 +58,7 @@ async fn after_an_uninstall_the_package_of_another_plugin_does_not_get_the_type(
     world.api.bind(&world.bot, &bound.resource, &role, &json!({})).await?;
     assert_eq!(world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?["status"], "permission_denied");
 
-    // Approved, it serves the type, and the credential waits.
+    // After the approval, the plugin serves the type, and the credential waits for a confirmation.
     assert_eq!(world.api.post("/api/plugins/acme-t/approve", &json!({})).await?.0, 200);
     let (_, shown) = world.api.get(&format!("/api/resources/{}", bound.resource)).await?;
     assert_eq!(shown["credential"]["status"], "needs-authorization", "{shown}");
@@ -75,16 +75,16 @@ async fn a_type_must_match_at_the_first_install_and_not_at_an_update_by_its_owne
     let mut told = Vec::new();
     for (name, version, resource_type) in [
         ("acme-crm", "1.0.0", "tracker"),
-        // `-` and `_` count as the same.
+        // `-` and `_` count as the same character.
         ("acme-crm", "1.0.0", "acme_crm"),
         ("acme-crm", "1.1.0", "acme_crm"),
-        // A type that is new to the plugin is like a first install.
+        // A new type of the plugin is treated like a first install.
         ("acme-crm", "1.2.0", "tracker"),
     ] {
         let (status, body) = echo_as(name, version, resource_type)?.packed(&key)?.to(&world.api).await?;
         told.push(format!("{name} {version} {resource_type}: {status} {}", text(&body["status"])));
     }
-    // Without the trust in its type the plugin still updates.
+    // Without trust for its type, the plugin can still be updated.
     let (_, list) = world.api.get("/api/trust").await?;
     assert_eq!(world.api.delete(&format!("/api/trust/{}", text(&list["items"][0]["id"]))).await?.0, 204);
     trust(&world, &key, "acme-*", Some("other")).await?;
@@ -103,7 +103,7 @@ async fn a_type_must_match_at_the_first_install_and_not_at_an_update_by_its_owne
     Ok(())
 }
 
-/// A package that waits for approval and is refused leaves the owner as it was.
+/// If a waiting package is denied, the owner does not change.
 #[tokio::test]
 async fn a_takeover_by_a_package_that_is_denied_leaves_the_owner_serving() -> Result<()> {
     let world = World::on(Server::prepare(&["test-echo"])?).await?;

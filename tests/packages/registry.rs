@@ -1,4 +1,4 @@
-//! Plugins by name, from a folder and from a web server on loopback. The registry is not trusted.
+//! Plugins by name, from a folder and from a web server on the loopback interface. The registry is not trusted.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::cli::{parsed, told};
 use crate::http::Answers;
 use crate::stable::stable;
 
-/// A folder of packages with its index, and the key that has signed them.
+/// A folder of packages with its index, and the key that signed them.
 struct Packages {
     folder: PathBuf,
     key: SigningKey,
@@ -50,7 +50,7 @@ impl Packages {
     }
 }
 
-/// A server whose registry these packages are, by `place`.
+/// Starts a server whose registry consists of these packages at `place`.
 async fn serving(mut server: Server, packages: &Packages, place: &str) -> Result<(Server, Api)> {
     server = server.argument("--registry").argument(place);
     server.launch().await?;
@@ -59,7 +59,7 @@ async fn serving(mut server: Server, packages: &Packages, place: &str) -> Result
     Ok((server, api))
 }
 
-/// Hands out the files of a folder, as any web server would.
+/// Serves the files of a folder like any web server.
 async fn web(folder: &Path) -> Result<SocketAddr> {
     async fn file(State(folder): State<PathBuf>, Named(name): Named<String>) -> Result<Vec<u8>, StatusCode> {
         fs::read(folder.join(name)).map_err(|_| StatusCode::NOT_FOUND)
@@ -74,7 +74,7 @@ async fn web(folder: &Path) -> Result<SocketAddr> {
 const VERSIONS: [(&str, &str); 4] =
     [("test-echo", "1.0.0"), ("test-echo", "1.1.0"), ("test-echo", "2.0.0-rc.1"), ("test-result", "1.0.0")];
 
-/// The same from a folder and over HTTP.
+/// Runs the same requests for a registry in a folder and over HTTP.
 async fn goes_by_name(api: &Api) -> Result<String> {
     let mut answers = Answers::default();
     let install = async |body: Value| -> Result<(u16, Value)> {
@@ -123,7 +123,7 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     Ok(())
 }
 
-/// The limit of a plugin's answers does not apply to packages.
+/// The limit on responses for plugins does not apply to packages.
 #[tokio::test]
 async fn a_large_package_comes_from_a_web_server() -> Result<()> {
     const BYTES: usize = 12 << 20;
@@ -213,7 +213,7 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     Ok(())
 }
 
-/// An operator's own setting opens no more than what it names.
+/// An operator's registry setting opens only the address that it names.
 #[tokio::test]
 async fn a_registry_is_reached_through_egress() -> Result<()> {
     for (place, wanted) in [
@@ -227,7 +227,7 @@ async fn a_registry_is_reached_through_egress() -> Result<()> {
         let said = String::from_utf8(output.stderr)?;
         assert!(output.status.code() == Some(2) && said.contains(wanted), "{place}: {said}");
     }
-    // The name leads to this machine, which is not allowed.
+    // The name resolves to this machine, which is not allowed.
     let mut server = Server::prepare(&[])?.argument("--registry").argument("https://localhost:1/");
     server.launch().await?;
     let (status, answer) = server.api()?.get("/api/registry").await?;

@@ -1,5 +1,5 @@
-//! Whose packages are taken: what was changed, renamed, replayed or signed by somebody else is refused, each with its
-//! own message.
+//! The signatures of packages. A package that was changed, renamed, replayed or signed by another key is rejected, each
+//! with a specific message.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -13,7 +13,7 @@ use super::{Sent, Source, detail, left, trust, trusted};
 use crate::http::{Answers, send};
 use crate::stable::stable;
 
-/// A refusal without what differs from run to run.
+/// Formats a rejection, without the parts that differ between runs.
 fn told(answer: &(u16, Value)) -> String {
     let text = stable(&json!(detail(answer))).as_str().unwrap_or_default().to_owned();
     let keys = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=").expect("the pattern is valid");
@@ -90,7 +90,7 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     Ok(())
 }
 
-/// The record outlives the folder: otherwise an old version would come in by way of an uninstall.
+/// The record outlives the folder. Otherwise, an uninstall would allow an old version to be installed.
 #[tokio::test]
 async fn an_older_version_is_a_replay_after_an_uninstall_and_a_start_as_well() -> Result<()> {
     let mut server = Server::start(&[]).await?;
@@ -153,7 +153,7 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     "#);
     let answer = Source::of("test-echo", "1.1.0")?.packed(&key)?.to(&api).await?;
     assert!(answer.0 == 422 && detail(&answer).contains("not trusted"), "{answer:?}");
-    // What is installed stays.
+    // The installed version remains.
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The database is lost under load, in every way that a database can be lost.
+//! The database fails under load, in every possible way.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::load::{EVENTS_OF_A_CALL, Load, check};
 use super::server_on;
 use crate::world::{World, eventually};
 
-/// Readiness is answered within this time, even if the database hangs.
+/// The maximum time until readiness is answered, even if the database hangs.
 const READY_MAX: Duration = Duration::from_secs(20);
 const DATABASE: &str = "monstrum";
 
@@ -20,7 +20,7 @@ async fn world_on(url: &str) -> Result<World> {
     Ok(world)
 }
 
-/// Waits until the server says that it is ready, or that it is not.
+/// Waits until the server reports that it is ready or not ready.
 async fn says(world: &World, is_ready: bool) -> Result<()> {
     let wanted = if is_ready { 200 } else { 503 };
     eventually("readiness changes", async || {
@@ -32,7 +32,7 @@ async fn says(world: &World, is_ready: bool) -> Result<()> {
     .await
 }
 
-/// Breaks the database under load, mends it, and looks at what became of every call.
+/// Breaks the database under load, repairs it, and checks the result of every call.
 async fn survives(
     world: &World,
     rounds: usize,
@@ -81,7 +81,7 @@ async fn a_full_disk_of_the_database_loses_no_call_that_was_answered() -> Result
     survives(&world, 1, fill, async || disk.free(&postgres, DATABASE)).await
 }
 
-/// A way to a server through which it can be lost.
+/// Starts a proxy to the database that can interrupt the connection.
 async fn behind_a_proxy(postgres: &Postgres) -> Result<(Proxy, String)> {
     postgres.sql("postgres", &format!("create database {DATABASE}"))?;
     let proxy = Proxy::to(postgres.socket()).await?;
@@ -89,7 +89,7 @@ async fn behind_a_proxy(postgres: &Postgres) -> Result<(Proxy, String)> {
     Ok((proxy, url))
 }
 
-/// The database has the rows but its answer was lost: they must be found and not be written again.
+/// The database has stored the rows, but its answer was lost. The rows must be found and not be written again.
 #[tokio::test]
 async fn commits_whose_answers_are_lost_are_recorded_once() -> Result<()> {
     let postgres = Postgres::start(&[])?;
@@ -109,7 +109,7 @@ async fn commits_whose_answers_are_lost_are_recorded_once() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is heard of the database, not even that it is gone.
+/// The database does not respond at all, and its connections do not close.
 #[tokio::test]
 async fn a_silent_database_keeps_no_call_waiting_for_ever() -> Result<()> {
     let postgres = Postgres::start(&[])?;
@@ -128,15 +128,15 @@ async fn a_silent_database_keeps_no_call_waiting_for_ever() -> Result<()> {
     Ok(())
 }
 
-/// Each attempt to write again takes seconds here. A call that ends during one is answered by the end of the call, not by that
-/// of the attempt.
+/// Each attempt to write again takes seconds here. A call that ends during an attempt is answered when the call ends,
+/// not when the attempt ends.
 #[tokio::test]
 async fn a_call_does_not_wait_while_the_audit_is_tried_again() -> Result<()> {
     let postgres = Postgres::start(&[])?;
     let (proxy, url) = behind_a_proxy(&postgres).await?;
     let world = world_on(&url).await?;
     let attempts = || world.server.output().matches("the audit still cannot be written").count();
-    // It has its row `started`, and waits for its upstream.
+    // The call has written its row `started` and waits for its upstream.
     world.github.hold();
     let call = tokio::spawn({
         let (api, bot) = (world.api.clone(), world.bot.clone());
@@ -145,7 +145,7 @@ async fn a_call_does_not_wait_while_the_audit_is_tried_again() -> Result<()> {
     });
     world.reached(1).await?;
     proxy.set(Way::Swallows);
-    // It is the first to find out, and nothing is written from here on.
+    // This request is the first to detect the failure. From here on, nothing is written.
     let path = format!("/api/bots/{}/tools/nothing/call", world.bot);
     let (status, refused) = world.api.post(&path, &json!({ "params": {} })).await?;
     ensure!(status == 503, "{status} {refused}");

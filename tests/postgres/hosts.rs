@@ -1,4 +1,4 @@
-//! Two hosts on one database: each has its own chain of the audit, and each follows what the other changes.
+//! Two hosts on one database. Each has a separate chain of the audit, and each applies the changes of the other.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::server_on;
 use crate::http::keys::listed;
 use crate::world::{World, eventually, text};
 
-/// Starts a host beside the first, on its database: a folder of its own, with the master key of the other.
+/// Starts a host next to the first, on the same database, with a separate folder and a copy of the master key.
 pub(crate) async fn beside(first: &Server, mut second: Server) -> Result<Server> {
     std::fs::create_dir(second.data_dir())?;
     std::fs::copy(first.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
@@ -51,7 +51,7 @@ async fn a_change_at_one_is_followed_by_the_other() -> Result<()> {
     Ok(())
 }
 
-/// A key that was rotated, or deleted, at one host.
+/// A key is rotated or deleted at one host.
 #[tokio::test]
 async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_both() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;
@@ -73,7 +73,7 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
         anyhow::Ok(began.elapsed())
     };
     follows(&text_now, 200).await?;
-    // The machine may be busy in one round, but not in all of them.
+    // The machine may be busy during one round, but not during all of them.
     const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
     for _ in 0..ROUNDS {
@@ -87,7 +87,7 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
     }
     assert!(soonest < Duration::from_secs(1), "{soonest:?}");
 
-    // Only the other host has seen it being used, and its end is when it writes at the latest.
+    // Only the other host has seen a use of the key. It writes the use no later than at its shutdown.
     let used = listed(&there, text(&key["id"])).await?["last_used_at"].take();
     assert!(used.is_string());
     second.stop().await?;

@@ -1,4 +1,4 @@
-//! Calls that are made all the time, and what must be true of them in the end.
+//! A continuous load of calls, and the conditions that must hold for them at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use tokio::task::JoinSet;
 use crate::world::{World, eventually, text};
 
 const WORKERS: usize = 12;
-/// Between two calls of a worker: a server that refuses at once would else do nothing but refuse.
+/// The pause between two calls of a worker. Without it, a server that rejects at once would do nothing but reject.
 const PAUSE: Duration = Duration::from_millis(2);
-/// No call takes longer, even if the database hangs. A connection may take five seconds, a statement twelve, and a call
-/// waits for both once: what comes after a failure is refused at once. The rest is for a busy machine.
+/// The maximum time of a call, even if the database hangs. A connection may take five seconds, a statement twelve, and
+/// a call waits for each once: operations after a failure are rejected at once. The rest is a margin for a busy
+/// machine.
 const CALL_MAX: Duration = Duration::from_secs(40);
 
-/// Calls under way.
+/// Running calls.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     counts: Arc<Counts>,
@@ -32,15 +33,15 @@ struct Counts {
     refused: AtomicUsize,
 }
 
-/// A call, and how it was answered.
+/// A call and its outcome.
 pub(super) struct Call {
     marker: String,
-    /// The id of one that was served; none of one that was refused for want of a database.
+    /// The request id of a served call. `None` for a call that was rejected because the database was unavailable.
     request_id: Option<String>,
 }
 
 impl Load {
-    /// Workers that list and create issues.
+    /// Starts workers that list and create issues.
     pub(super) fn start(world: &World) -> Load {
         let (stop, counts) = (Arc::<AtomicBool>::default(), Arc::<Counts>::default());
         let mut workers = JoinSet::new();
@@ -65,12 +66,12 @@ impl Load {
         Load { stop, counts, workers }
     }
 
-    /// Waits until so many calls more are served.
+    /// Waits until `count` more calls are served.
     pub(super) async fn served(&self, count: usize) -> Result<()> {
         self.reaches(&self.counts.served, count, "calls are served").await
     }
 
-    /// Waits until so many calls more are refused for want of a database.
+    /// Waits until `count` more calls are rejected because the database is unavailable.
     pub(super) async fn refused(&self, count: usize) -> Result<()> {
         self.reaches(&self.counts.refused, count, "calls are refused").await
     }
@@ -80,7 +81,7 @@ impl Load {
         eventually(what, async || Ok((counter.load(Ordering::Acquire) >= goal).then_some(()))).await
     }
 
-    /// No more calls; all that there were.
+    /// Stops the calls, and returns all calls that were made.
     pub(super) async fn end(self) -> Result<Vec<Call>> {
         self.stop.store(true, Ordering::Release);
         let calls: Vec<_> = self.workers.join_all().await.into_iter().collect::<Result<_>>()?;
@@ -88,7 +89,7 @@ impl Load {
     }
 }
 
-/// A call may be served, or refused with `unavailable`; anything else is a fault.
+/// Makes a call. It must be served or be rejected with `unavailable`; any other outcome is a fault.
 async fn call(api: &Api, bot: &str, marker: String, is_change: bool) -> Result<Call> {
     let (tool, params) = match is_change {
         true => ("github_create_issue", json!({ "repo": "acme/site", "title": marker })),
@@ -112,8 +113,8 @@ fn marker(text: &str) -> Option<String> {
     text.get(start..start + LENGTH).map(str::to_owned)
 }
 
-/// What holds of every call once the database is well again: those that were served are in the audit as such, those
-/// that reached the upstream are in it, none is in it twice, none is open, and the chain is whole.
+/// Checks all calls after the database has recovered. The audit contains the served calls as such, and all calls that
+/// reached the upstream. It contains no call twice and no open call, and the chain is intact.
 pub(super) async fn check(world: &World, calls: &[Call]) -> Result<()> {
     let report = world.api.verify_audit().await?;
     assert_eq!(report["valid"], true, "{report}");
@@ -142,6 +143,6 @@ pub(super) async fn check(world: &World, calls: &[Call]) -> Result<()> {
     Ok(())
 }
 
-/// How many events of each kind a database holds of one call, at most.
+/// Selects the maximum number of events of one kind that the database holds for one call.
 pub(super) const EVENTS_OF_A_CALL: &str =
     "select coalesce(max(count), 0) from (select count(*) from audit_rows group by request_id, kind) as counts";

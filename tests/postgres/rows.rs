@@ -1,4 +1,4 @@
-//! Authenticated rows on a database that several hosts share.
+//! Authenticated rows in a database that several hosts share.
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{FutureExt, try_join_all};
@@ -9,12 +9,12 @@ use super::hosts::{api_of, beside};
 use super::server_on;
 use crate::world::{World, eventually};
 
-/// What a host without the keys of the database must leave as it is.
+/// Selects all data that a host without the keys of the database must not change.
 const UNTOUCHED: &str = "select (select string_agg(name || version || sealed, ',' order by name, version) from instance_keys), \
                          (select string_agg(scope || generation || sealed, ',' order by scope) from policy_seals), \
                          (select count(*) from api_keys), (select count(*) from workspaces), \
                          (select count(*) from audit_rows), (select generation from settings)";
-/// Changes that each host makes in each workspace.
+/// The number of changes that each host makes in each workspace.
 const CHANGES: usize = 12;
 
 #[tokio::test]
@@ -42,7 +42,8 @@ async fn a_host_without_the_keys_of_the_database_does_not_join_it() -> Result<()
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
     ensure!(!doctor.status.success() && found.contains("another one than the one"), "{found}");
 
-    // Without the row key the database looks like one from before authenticated rows, and is not sealed without a question.
+    // Without the row key, the database resembles one from before authenticated rows. It must not be sealed without
+    // confirmation.
     postgres.sql(database, "create table kept as select * from instance_keys")?;
     postgres.sql(database, "delete from instance_keys where name = 'rows'")?;
     for server in [&mut world.server, &mut other] {
@@ -64,7 +65,7 @@ fn write_master_key(server: &Server) -> Result<()> {
     Ok(std::io::Write::write_all(&mut file, format!("1 {}\n", "7".repeat(64)).as_bytes())?)
 }
 
-/// A change locks the seal of its scope, so that sums follow every change, whichever host makes it.
+/// A change locks the seal of its scope, so that sums include every change, regardless of the host that makes it.
 #[tokio::test]
 async fn hosts_that_change_the_same_and_other_workspaces_at_once_go_on() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;
@@ -83,7 +84,7 @@ async fn hosts_that_change_the_same_and_other_workspaces_at_once_go_on() -> Resu
     let mut changes = Vec::new();
     for number in 0..CHANGES {
         for (host, api) in [("one", &world.api), ("two", &there)] {
-            // One of all hosts, and one of each host alone.
+            // One workspace is changed by all hosts, and one by each host alone.
             for workspace in ["default", if host == "one" { "a" } else { "b" }] {
                 let change = async move { in_workspace(api, workspace, &format!("{host}-{number}")).await };
                 changes.push(change.boxed());

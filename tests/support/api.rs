@@ -1,4 +1,4 @@
-//! A client of the API: plain requests, and the few steps that most tests begin with.
+//! A client of the API: plain requests, and the steps that most tests begin with.
 
 use anyhow::{Context, Result, bail};
 use reqwest::{Method, RequestBuilder};
@@ -22,26 +22,26 @@ pub struct Bound {
 }
 
 impl Api {
-    /// The API at `url`, which starts with `http://`, with `key`.
+    /// Creates a client for the API at `url`, which starts with `http://`, with `key`.
     pub fn new(url: &str, key: &str) -> Result<Api> {
         install_tls();
         let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).tls_certs_only([]);
         Ok(Api { http: http.build()?, url: url.trim_end_matches('/').to_owned(), key: key.to_owned() })
     }
 
-    /// The same server with another key.
+    /// Returns a client for the same server with another key.
     #[must_use]
     pub fn with_key(&self, key: &str) -> Api {
         Api { key: key.to_owned(), ..self.clone() }
     }
 
-    /// The key in use.
+    /// Returns the key in use.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// A request to be finished by the caller. `path` is with its slash and may have a query.
+    /// Creates a request that the caller completes. `path` starts with a slash and may have a query.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.url));
         if self.key.is_empty() { request } else { request.bearer_auth(&self.key) }
@@ -67,17 +67,17 @@ impl Api {
         answer(self.request(Method::DELETE, path)).await
     }
 
-    /// A new bot; its id.
+    /// Creates a bot and returns its id.
     pub async fn bot(&self, name: &str) -> Result<String> {
         id(&self.made("/api/bots", &json!({ "name": name })).await?)
     }
 
-    /// A new role that allows `operations`; its id.
+    /// Creates a role that allows `operations` and returns its id.
     pub async fn role(&self, name: &str, operations: &[&str]) -> Result<String> {
         id(&self.made("/api/roles", &json!({ "name": name, "allowed_operations": operations })).await?)
     }
 
-    /// A new resource whose upstream is `api_base` on this machine; its id.
+    /// Creates a resource whose upstream is `api_base` on this machine, and returns its id.
     pub async fn resource(&self, resource_type: &str, name: &str, api_base: &str) -> Result<String> {
         let body = json!({
             "resource_type": resource_type, "name": name, "config": { "api_base": api_base },
@@ -86,19 +86,19 @@ impl Api {
         id(&self.made("/api/resources", &body).await?)
     }
 
-    /// Gives a resource its token.
+    /// Saves a token as the credential of a resource.
     pub async fn token(&self, resource: &str, token: &str) -> Result<Value> {
         let body = json!({ "auth_method": "token", "fields": { "access_token": token } });
         expect(200, self.put(&format!("/api/resources/{resource}/credential"), &body).await?)
     }
 
-    /// Lets a bot use a resource; the binding's id.
+    /// Binds a resource to a bot and returns the id of the binding.
     pub async fn bind(&self, bot: &str, resource: &str, role: &str, scope_constraints: &Value) -> Result<String> {
         let body = json!({ "resource_id": resource, "role_id": role, "scope_constraints": scope_constraints });
         id(&self.made(&format!("/api/bots/{bot}/resources"), &body).await?)
     }
 
-    /// A resource of `resource_type` with a token, bound to `bot` with a role that allows `operations`.
+    /// Creates a resource of `resource_type` with a token, and binds it to `bot` with a role that allows `operations`.
     pub async fn grant(
         &self,
         bot: &str,
@@ -116,19 +116,19 @@ impl Api {
         Ok(Bound { resource, binding })
     }
 
-    /// Calls a tool, and returns the answer of any status.
+    /// Calls a tool. Returns the answer with any status.
     pub async fn call(&self, bot: &str, tool: &str, params: &Value) -> Result<Value> {
         let path = format!("/api/bots/{bot}/tools/{tool}/call");
         expect(200, self.post(&path, &json!({ "params": params })).await?)
     }
 
-    /// Asks whether a call would be allowed.
+    /// Checks whether a call would be allowed.
     pub async fn check(&self, bot: &str, tool: &str, params: &Value) -> Result<Value> {
         let path = format!("/api/bots/{bot}/tools/{tool}/check");
         expect(200, self.post(&path, &json!({ "params": params })).await?)
     }
 
-    /// The audit of one call.
+    /// Returns the audit of one call.
     pub async fn audit(&self, request_id: &str) -> Result<Value> {
         expect(200, self.get(&format!("/api/audit/{request_id}")).await?)
     }
@@ -138,7 +138,7 @@ impl Api {
         expect(200, self.get("/api/audit/verify").await?)
     }
 
-    /// A new key; its text.
+    /// Creates a key and returns its text.
     pub async fn new_key(&self, kind: &str, bot: Option<&str>) -> Result<String> {
         let mut body = json!({ "name": format!("a {kind} key"), "kind": kind });
         if let Some(bot) = bot {
@@ -153,7 +153,7 @@ impl Api {
     }
 }
 
-/// Status and body: null for an empty body, a string if it is not JSON.
+/// Returns the status and the body: null for an empty body, a string for a body that is not JSON.
 async fn answer(request: RequestBuilder) -> Result<(u16, Value)> {
     let response = request.send().await?;
     let status = response.status().as_u16();

@@ -1,4 +1,4 @@
-//! A disk that is full when it is told to be, for a database of a PostgreSQL server.
+//! A disk that can be filled on demand, for a database of a PostgreSQL server.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -9,12 +9,12 @@ use tempfile::TempDir;
 
 use super::postgres::{Postgres, hand_over};
 
-/// Holds an empty database three times over.
+/// Three times the size of an empty database.
 const SIZE: &str = "size=40m";
 const BALLAST_BLOCK: [u8; 4096] = [0; 4096];
 
-/// A small file system, if we may mount one: only root may. For others the server is made to say itself that its disk
-/// is full, which is less of a proof.
+/// A small file system, if the process may mount one, which requires root. For other users, the server is made to
+/// report a full disk, which proves less.
 pub struct Disk {
     folder: TempDir,
     is_mounted: bool,
@@ -31,7 +31,7 @@ impl Disk {
         Ok(Disk { folder, is_mounted })
     }
 
-    /// A new database on this disk.
+    /// Creates a database on this disk.
     pub fn database(&self, server: &Postgres, name: &str) -> Result<String> {
         let mut place = "";
         if self.is_mounted {
@@ -45,7 +45,7 @@ impl Disk {
         Ok(server.url(name))
     }
 
-    /// Leaves no room for another page.
+    /// Fills the disk, so that no further page fits.
     pub fn fill(&self, server: &Postgres, name: &str) -> Result<()> {
         if !self.is_mounted {
             let refuse = "create function full() returns trigger language plpgsql as $$ begin \
@@ -60,7 +60,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes room again.
+    /// Frees space on the disk.
     pub fn free(&self, server: &Postgres, name: &str) -> Result<()> {
         if self.is_mounted {
             return fs::remove_file(self.folder.path().join("ballast")).context("the disk was not full");
@@ -72,7 +72,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.is_mounted {
-            // The server, which is dropped before, has let go of it; what is left has no other user.
+            // The server was dropped before and no longer uses the file system, and nothing else uses it.
             drop(Command::new("umount").arg("--lazy").arg(self.folder.path()).status());
         }
     }

@@ -1,5 +1,5 @@
-//! An upstream that speaks enough of GitHub's REST API for the GitHub plugin, records all that it is asked, and can be
-//! told to be slow, to hold its answers back, or to answer with anything.
+//! An upstream that implements the part of GitHub's REST API that the GitHub plugin needs. It records all requests, and
+//! can delay answers, hold them back, or return any answer.
 
 mod routes;
 #[cfg(test)]
@@ -20,33 +20,32 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The token that it knows unless told otherwise. It looks like one of GitHub's and holds characters that every
-/// encoding changes.
+/// The default token. It looks like a GitHub token and contains characters that every encoding changes.
 pub const TOKEN: &str = "ghp_canary+7/Zk3~Qd\"9&x=Vt8 LpW2";
 
-/// The largest body that is recorded.
+/// The maximum size of a recorded body, in bytes.
 const BODY_BYTES_MAX: usize = 32 << 20;
 
-/// A running upstream; it ends when it is dropped.
+/// A running upstream. Dropping the value stops it.
 pub struct FakeGithub {
     address: SocketAddr,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
-/// A request as it came in.
+/// A request as it was received.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     pub method: String,
-    /// As it was written, percent-encoded.
+    /// The path as it was received, percent-encoded.
     pub path: String,
     pub query: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-/// An answer that was made beforehand.
+/// A prepared answer.
 #[derive(Clone, Debug)]
 pub struct Canned {
     pub status: u16,
@@ -63,7 +62,7 @@ struct Shared {
 struct World {
     token: String,
     requests: Vec<Recorded>,
-    /// By `owner/name`.
+    /// The issues of each repository, by `owner/name`.
     repositories: BTreeMap<String, Vec<Issue>>,
     canned: BTreeMap<String, Canned>,
     delay: Duration,
@@ -76,13 +75,13 @@ struct Issue {
 }
 
 impl Recorded {
-    /// The first header of that name, in lower case.
+    /// Returns the first header with this name, which must be in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body as JSON; null if it is not JSON.
+    /// Returns the body as JSON, or null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
@@ -90,20 +89,20 @@ impl Recorded {
 }
 
 impl Canned {
-    /// A JSON answer.
+    /// Creates a JSON answer.
     #[must_use]
     pub fn json(status: u16, body: &Value) -> Self {
         let headers = vec![("content-type".to_owned(), "application/json; charset=utf-8".to_owned())];
         Canned { status, headers, body: body.to_string().into_bytes() }
     }
 
-    /// An answer with a body of any kind.
+    /// Creates an answer with any body.
     #[must_use]
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Canned { status, headers: Vec::new(), body: body.into() }
     }
 
-    /// The same with one more header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
@@ -112,12 +111,12 @@ impl Canned {
 }
 
 impl FakeGithub {
-    /// An upstream that knows [`TOKEN`] and the repositories `acme/site`, `acme/api` and `other/secret`.
+    /// Starts an upstream that accepts [`TOKEN`] and has the repositories `acme/site`, `acme/api` and `other/secret`.
     pub async fn start() -> Result<FakeGithub> {
         FakeGithub::start_with_token(TOKEN).await
     }
 
-    /// The same with another token.
+    /// Starts the same upstream with another token.
     pub async fn start_with_token(token: &str) -> Result<FakeGithub> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("the upstream finds no port")?;
         let address = listener.local_addr().context("the upstream has no address")?;
@@ -136,36 +135,36 @@ impl FakeGithub {
         Ok(FakeGithub { address, shared, task })
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// Returns the URL `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The token that it accepts.
+    /// Returns the token that the upstream accepts.
     #[must_use]
     pub fn token(&self) -> String {
         self.shared.world().token.clone()
     }
 
-    /// Every request so far, also those whose answers are held back.
+    /// Returns all requests so far, including those whose answers are held back.
     #[must_use]
     pub fn requests(&self) -> Vec<Recorded> {
         self.shared.world().requests.clone()
     }
 
-    /// Every request since this was last asked.
+    /// Returns and removes all recorded requests.
     #[must_use]
     pub fn take_requests(&self) -> Vec<Recorded> {
         std::mem::take(&mut self.shared.world().requests)
     }
 
-    /// From now on `path` is answered like this, with a token or without.
+    /// Sets the answer for `path`, with or without a token.
     pub fn answer(&self, path: &str, canned: Canned) {
         self.shared.world().canned.insert(path.to_owned(), canned);
     }
 
-    /// From now on each answer takes this long.
+    /// Sets the delay of each answer.
     pub fn set_delay(&self, delay: Duration) {
         self.shared.world().delay = delay;
     }
@@ -175,12 +174,12 @@ impl FakeGithub {
         self.shared.is_held.send_replace(true);
     }
 
-    /// Lets all answers go.
+    /// Releases all answers.
     pub fn release(&self) {
         self.shared.is_held.send_replace(false);
     }
 
-    /// Gives an issue `count` more comments, whose texts have `body_bytes`.
+    /// Adds `count` comments of `body_bytes` bytes each to an issue.
     pub fn add_comments(&self, repository: &str, issue: usize, count: usize, body_bytes: usize) {
         let mut world = self.shared.world();
         let issues = world.repositories.entry(repository.to_owned()).or_default();
@@ -224,7 +223,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
-    // An error would mean that the sender is gone, and it is in `shared`.
+    // An error would mean that the sender was dropped, but `shared` owns it.
     let _ = shared.is_held.subscribe().wait_for(|is_held| !is_held).await;
     let canned = routes::answer(&mut shared.world(), &recorded);
     let mut response = Response::builder().status(canned.status);

@@ -1,4 +1,4 @@
-//! The host in this process, where its store can be filled faster than through the API.
+//! The host in this process, so that its store can be filled faster than through the API.
 
 use std::net::SocketAddr;
 
@@ -11,17 +11,17 @@ use serde_json::json;
 
 use crate::{Api, Server};
 
-/// Bindings of one transaction while a workspace is filled.
+/// The number of bindings per transaction while a workspace is filled.
 const BINDINGS_AT_ONCE: usize = 10_000;
 
-/// The host in this process, with its folders.
+/// The host in this process, and its folders.
 pub struct InProcess {
     pub running: Running,
     pub folders: Server,
 }
 
 impl InProcess {
-    /// Starts the host with these plugins on fresh folders.
+    /// Starts the host with these plugins and fresh folders.
     pub async fn start(plugins: &[&str]) -> Result<InProcess> {
         let folders = Server::prepare(plugins)?;
         let flags = ServeFlags {
@@ -35,19 +35,20 @@ impl InProcess {
         Ok(InProcess { running, folders })
     }
 
-    /// A client with the root key.
+    /// Returns a client with the root key.
     pub fn api(&self) -> Result<Api> {
         let key = self.running.admin_key.as_ref().context("a fresh folder gives a root key")?;
         Api::new(&self.running.base_url, key.expose())
     }
 
-    /// Stops the host and waits.
+    /// Stops the host and waits until it has stopped.
     pub async fn stop(self) {
         self.running.stop_handle().cancel();
         self.running.stopped().await;
     }
 
-    /// Adds bots and resources of a type to the default workspace, and binds each to each. Returns one of the bindings.
+    /// Adds bots and resources of a type to the default workspace, and binds every resource to every bot. Returns one
+    /// of the bindings.
     pub async fn fill(&self, resource_type: &str, bots: usize, resources: usize) -> Result<BindingRow> {
         let (store, now) = (&self.running.app.store, SystemClock.now());
         let workspace = self.running.app.policy.load().default_workspace();

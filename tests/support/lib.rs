@@ -1,5 +1,5 @@
-//! What the tests, the demo and the benches share: a GitHub of our own, the real server as a process, and a client of
-//! its API. Nothing here is shared between two tests: every port, folder and database is fresh.
+//! Code that the tests, the demo and the benches share: a simulated GitHub, the real server as a process, and a client
+//! of its API. Two tests never share data: every port, folder and database is fresh.
 
 #![forbid(unsafe_code)]
 

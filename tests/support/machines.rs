@@ -1,4 +1,4 @@
-//! A provider of sandboxes that has none: files in memory, and a few commands that it knows by heart.
+//! A simulated provider of sandboxes, with files in memory and a few built-in commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,22 +16,22 @@ use monstrum_sandbox::{
 };
 use monstrum_types::UtcMillis;
 
-/// The provider. Its switches are the test's to turn.
+/// The provider. Tests set its switches.
 pub struct Machines {
     machines: Mutex<BTreeMap<SandboxName, Machine>>,
     aside: Mutex<BTreeMap<SandboxName, Machine>>,
     capabilities: Capabilities,
-    /// It cannot be used.
+    /// Whether the provider is unavailable.
     pub is_down: AtomicBool,
-    /// Nothing more can be written.
+    /// Whether the disk is full.
     pub is_full: AtomicBool,
-    /// Every stream of a file or an archive breaks off after its first piece.
+    /// Whether every stream of a file or an archive fails after its first chunk.
     pub breaks_off: AtomicBool,
-    /// What every workspace's sandboxes take up on disk.
+    /// The disk usage of every workspace's sandboxes, in bytes.
     pub kept_bytes: AtomicU64,
-    /// How many sandboxes it has made.
+    /// The number of created sandboxes.
     pub created: AtomicUsize,
-    /// Commands that have begun, and those that were ended.
+    /// The numbers of commands that were started, and of commands that were ended early.
     pub begun: AtomicUsize,
     pub ended: AtomicUsize,
 }
@@ -43,7 +43,7 @@ struct Machine {
     files: BTreeMap<String, Bytes>,
 }
 
-/// Notes that a command did not come to its own end.
+/// Counts a command that was ended before it completed.
 struct Ended<'a>(Option<&'a AtomicUsize>);
 
 impl Drop for Ended<'_> {
@@ -89,19 +89,19 @@ impl Machines {
         Ok(())
     }
 
-    /// How many sandboxes there are.
+    /// Returns the number of sandboxes.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// The limits of the only sandbox.
+    /// Returns the limits of the only sandbox.
     #[must_use]
     pub fn limits(&self) -> Option<Limits> {
         self.lock().values().next().map(|machine| machine.spec.limits)
     }
 
-    /// Stops every sandbox behind everybody's back.
+    /// Stops every sandbox without notifying the host.
     pub fn stop_all(&self) {
         self.lock().values_mut().for_each(|machine| machine.is_running = false);
     }
@@ -114,7 +114,7 @@ impl Machines {
         }
     }
 
-    /// All files of all sandboxes.
+    /// Returns all files of all sandboxes.
     #[must_use]
     pub fn files(&self) -> BTreeMap<String, Bytes> {
         self.lock().values().flat_map(|machine| machine.files.clone()).collect()
@@ -175,7 +175,7 @@ impl Machines {
                 Ok(())
             })?,
             "speak" => {
-                // A character that comes in two pieces, with the other stream between them.
+                // The output has a character in two chunks, with a chunk of the other stream between them.
                 let pieces: [(Stream, &[u8]); 4] = [
                     (Stream::Stdout, b"caf\xc3"),
                     (Stream::Stderr, b"hm\n"),
@@ -184,7 +184,7 @@ impl Machines {
                 ];
                 for (stream, bytes) in pieces {
                     if let Some(feed) = &feed {
-                        // A reader may be gone.
+                        // Sending fails if the reader has disconnected.
                         drop(feed.send(Chunk { stream, bytes: Bytes::from_static(bytes) }).await);
                     }
                 }
@@ -203,7 +203,7 @@ impl Machines {
     }
 }
 
-/// A path beneath the workspace.
+/// Resolves a path inside the workspace.
 fn resolved(path: &str) -> Result<String, SandboxError> {
     let outside = || SandboxError::Invalid(format!("{path}: leaves {WORKSPACE}"));
     if path.split('/').any(|part| part == "..") {

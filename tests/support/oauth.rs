@@ -1,5 +1,5 @@
-//! An OAuth server of the tests' own: the real `oidc-provider`, and an API behind its tokens (`tests/oauth-server`). It ends
-//! with the process that has started it, for that holds the other end of its input.
+//! An OAuth server for the tests: the real `oidc-provider`, and an API that requires its tokens (`tests/oauth-server`).
+//! It ends with the process that started it, because that process holds the other end of its input.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::process::{Child, Command};
 
 use crate::{install_tls, server};
 
-/// Node.js reads a few hundred files, on a machine that may be busy.
+/// The maximum start time. Node.js reads a few hundred files, and the machine may be busy.
 const START_MAX: Duration = Duration::from_secs(60);
 const LISTENING: &str = "listening on ";
 
-/// A server. Dropping it ends it.
+/// A running server. Dropping the value stops it.
 pub struct OauthServer {
     url: String,
     http: reqwest::Client,
@@ -23,10 +23,10 @@ pub struct OauthServer {
 }
 
 impl OauthServer {
-    /// The secret of its confidential clients.
+    /// The secret of the server's confidential clients.
     pub const CLIENT_SECRET: &str = "client-secret-canary-6f1d";
 
-    /// A new server that has issued nothing.
+    /// Starts a server that has issued no tokens.
     pub async fn start() -> Result<OauthServer> {
         install_tls();
         let folder = server::target_dir()?.join("oauth-server");
@@ -51,25 +51,26 @@ impl OauthServer {
             bail!("the OAuth server has ended")
         };
         let url = tokio::time::timeout(START_MAX, url).await.context("the OAuth server does not start")??;
-        // The rest of its output is not read further, but must not block it.
+        // The rest of the output is discarded, but must be read so that the server does not block.
         tokio::spawn(async move { while matches!(lines.next_line().await, Ok(Some(_))) {} });
         let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
         Ok(OauthServer { url, http, _child: child })
     }
 
-    /// Where it is.
+    /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The base of the API behind its tokens.
+    /// Returns the base URL of the API that requires the server's tokens.
     #[must_use]
     pub fn api(&self) -> String {
         format!("{}/api", self.url)
     }
 
-    /// What makes it a provider of `resource_type` for one of its clients: `by-header`, `by-body` or `public`.
+    /// Returns the configuration of a provider for `resource_type` with one of the server's clients: `by-header`,
+    /// `by-body` or `public`.
     #[must_use]
     pub fn provider(&self, resource_type: &str, client: &str) -> Value {
         let url = &self.url;
@@ -87,17 +88,17 @@ impl OauthServer {
         provider
     }
 
-    /// A person opens `url`, signs in and agrees: where the browser is sent to in the end.
+    /// Opens `url` like a person who signs in and agrees. Returns the final redirect of the browser.
     pub async fn person_at(&self, url: &str) -> Result<Value> {
         self.post("/person", &json!({ "url": url })).await
     }
 
-    /// Changes how it behaves, and tells what it has seen.
+    /// Changes the server's behaviour, and returns its records.
     pub async fn control(&self, changes: &Value) -> Result<Value> {
         self.post("/control", changes).await
     }
 
-    /// How many tokens it has given for one kind of grant.
+    /// Returns the number of tokens issued for one kind of grant.
     pub async fn grants(&self, kind: &str) -> Result<u64> {
         Ok(self.control(&json!({})).await?["grants"][kind].as_u64().unwrap_or_default())
     }

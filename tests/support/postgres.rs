@@ -1,7 +1,8 @@
-//! A PostgreSQL server of the tests' own: the real one, in a temporary folder, reached by a socket in it.
+//! A PostgreSQL server for the tests: the real one, in a temporary folder, accessed through a socket in that folder.
 //!
-//! It ends with the process that has started it, however that ends: a shell holds the server and waits on a pipe that
-//! breaks with us. (A signal on the parent's death would come with the end of a mere thread, as each test is one.)
+//! The server ends with the process that started it, even after a crash: a shell runs the server and waits on a pipe
+//! that closes with this process. (A signal on the parent's death would arrive at the end of a thread, and each test is
+//! a thread.)
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,16 +15,16 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Recovery after a crash included, on a machine that may be busy.
+/// The maximum start time, including recovery after a crash, on a machine that may be busy.
 const START_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Names a socket, which lies in a folder of its own.
+/// The port number in the name of the socket. Each server's socket is in a separate folder.
 const SOCKET_PORT: u16 = 5432;
 const USER: &str = "postgres";
-/// Of the user, for those who come over TCP. Every character that has a meaning in a URL.
+/// The user's password for TCP connections. It contains every character with a meaning in a URL.
 const PASSWORD: &str = "pass/wo:rd@?#%";
 
-/// Runs the server until nobody holds the other end of its input; then removes what it is told to.
+/// Runs the server until the other end of the input closes. Then removes the given folder, if any.
 const KEEPER: &str = r#"
 program="$1" folder="$2" remove="$3"
 shift 3
@@ -34,7 +35,7 @@ wait $!
 if [ -n "$remove" ]; then rm -rf "$remove"; fi
 "#;
 
-/// A server. Dropping it ends it and removes its folder.
+/// A server. Dropping the value stops it and removes its folder.
 pub struct Postgres {
     keeper: Option<Child>,
     folder: PathBuf,
@@ -42,12 +43,12 @@ pub struct Postgres {
     settings: Vec<String>,
     port: u16,
     removed_by_keeper: bool,
-    /// Last, so that it is removed when the server has ended.
+    /// The last field, so that the folder is removed after the server has ended.
     _home: Option<TempDir>,
 }
 
 impl Postgres {
-    /// A new server with these settings, such as `fsync=off`.
+    /// Starts a new server with these settings, such as `fsync=off`.
     pub fn start(settings: &[&str]) -> Result<Postgres> {
         let home = home()?;
         let mut server = Postgres::create(home.path(), settings)?;
@@ -56,7 +57,7 @@ impl Postgres {
         Ok(server)
     }
 
-    /// A new server that can be reached over TCP besides, with a password.
+    /// Starts a new server that also accepts TCP connections, with a password.
     pub fn on_tcp(settings: &[&str]) -> Result<Postgres> {
         let home = home()?;
         let mut server = Postgres::create(home.path(), settings)?;
@@ -67,7 +68,7 @@ impl Postgres {
         Ok(server)
     }
 
-    /// A new server for a `static`, which is never dropped: its folder goes with the process, too.
+    /// Starts a new server for a `static`, which is never dropped. Its folder is removed when the process ends.
     pub fn for_all(settings: &[&str]) -> Result<Postgres> {
         let home = home()?.keep();
         let mut server = Postgres::create(&home, settings)?;
@@ -104,8 +105,8 @@ impl Postgres {
         Ok(server)
     }
 
-    /// Starts the server again, and waits until it takes connections. Over TCP it takes another port where its own is no
-    /// longer free.
+    /// Starts the server again, and waits until it accepts connections. Over TCP, it uses another port if its port is
+    /// no longer free.
     pub fn launch(&mut self) -> Result<()> {
         let until = Instant::now() + START_MAX;
         let mut seen = self.log().len();
@@ -119,7 +120,7 @@ impl Postgres {
             if is_taken {
                 self.port = free_port()?;
             }
-            // Of a server that was killed some processes may still be ending, and the next one then refuses to start.
+            // After a server was killed, some of its processes may still be ending, which prevents the next start.
             if is_taken || new.contains("pre-existing shared memory block") {
                 seen = log.len();
                 self.spawn()?;
@@ -139,13 +140,13 @@ impl Postgres {
         {
             keeper.args(["-c", setting]);
         }
-        // Ctrl-C on the terminal is for us; our end is the keeper's.
+        // Ctrl-C on the terminal must reach only this process. The keeper stops the server when this process ends.
         keeper.stdin(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         self.keeper = Some(keeper.spawn().context("cannot run sh")?);
         Ok(())
     }
 
-    /// Ends the server as an operator does who does not wait for clients.
+    /// Stops the server without waiting for its clients.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::INT)?;
         let until = Instant::now() + START_MAX;
@@ -157,12 +158,12 @@ impl Postgres {
         Ok(())
     }
 
-    /// Kills the server's first process; the others find that out and end. Nothing is written any more.
+    /// Kills the server's main process. The other processes detect this and end without writing anything.
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::KILL)
     }
 
-    /// Sends a signal to the server's first process.
+    /// Sends a signal to the server's main process.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = self.pid().context("PostgreSQL does not run")?;
         kill_process(Pid::from_raw(pid).context("no process has the number 0")?, signal)?;
@@ -174,7 +175,7 @@ impl Postgres {
         file.lines().next()?.parse().ok()
     }
 
-    /// Lets go of the keeper, which ends what is left of the server, and waits for both.
+    /// Closes the keeper's input, so that it stops the server, and waits for both.
     fn release(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
             drop(keeper.stdin.take());
@@ -182,7 +183,7 @@ impl Postgres {
         }
     }
 
-    /// A new, empty database, in which texts sort as people expect; its address, by the socket.
+    /// Creates an empty database with a natural sort order for texts. Returns its address through the socket.
     pub fn database(&self) -> Result<String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("monstrum_{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -191,44 +192,44 @@ impl Postgres {
         Ok(self.url(&name))
     }
 
-    /// The address of a database, by the socket.
+    /// Returns the address of a database through the socket.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         format!("postgres:///{database}?host={}&port={}&user={USER}", self.home().display(), self.port)
     }
 
-    /// The address of a database over TCP, with the password.
+    /// Returns the address of a database over TCP, including the password.
     #[must_use]
     pub fn tcp_url(&self, database: &str) -> String {
         let password = PASSWORD.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
         format!("postgres://{USER}:{password}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// The socket itself.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.home().join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// The port of the server, on 127.0.0.1 if it is there at all.
+    /// Returns the port of the server on 127.0.0.1, if the server accepts TCP connections.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// What must be seen nowhere.
+    /// Returns the password, which must not leak anywhere.
     #[must_use]
     pub fn password(&self) -> &'static str {
         PASSWORD
     }
 
-    /// The folder of PostgreSQL's own programs, such as `pg_dump`.
+    /// Returns the folder of PostgreSQL's programs, such as `pg_dump`.
     #[must_use]
     pub fn programs(&self) -> &Path {
         &self.programs
     }
 
-    /// Runs SQL as another program would; what it gives, a line a row.
+    /// Runs SQL like another program, and returns the result with one line per row.
     pub fn sql(&self, database: &str, sql: &str) -> Result<String> {
         let output = self.psql(database, sql)?;
         ensure!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
@@ -243,13 +244,13 @@ impl Postgres {
         psql.output().context("cannot run psql")
     }
 
-    /// What the server has written about itself.
+    /// Returns the server's log.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.with_extension("log")).unwrap_or_default()
     }
 
-    /// The folder that holds the socket, and that the server may write to.
+    /// Returns the folder that contains the socket, and that the server may write to.
     #[must_use]
     pub fn home(&self) -> &Path {
         self.folder.parent().expect("the data lie in a folder")
@@ -259,7 +260,7 @@ impl Postgres {
         self.program_as_owner(self.programs().join(name))
     }
 
-    /// A program run as the owner of the folder, since PostgreSQL refuses to be run by root.
+    /// Prepares a program that runs as the owner of the folder, because PostgreSQL refuses to run as root.
     fn program_as_owner(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
         let mut command = Command::new(program);
         command.current_dir(self.home()).stdin(Stdio::null());
@@ -276,7 +277,7 @@ impl Drop for Postgres {
     }
 }
 
-/// A port of 127.0.0.1 that is free at this moment.
+/// Returns a port of 127.0.0.1 that is currently free.
 fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -287,7 +288,7 @@ fn home() -> Result<TempDir> {
     Ok(home)
 }
 
-/// Gives a file to the user as whom the server runs.
+/// Changes the owner of a file to the user that runs the server.
 pub(crate) fn hand_over(path: &Path) -> Result<()> {
     if let Some((user, group)) = owner()? {
         std::os::unix::fs::chown(path, Some(user), Some(group))?;
@@ -295,7 +296,7 @@ pub(crate) fn hand_over(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whom the server runs as, if that is not us.
+/// Returns the user and the group that run the server, if they differ from those of this process.
 fn owner() -> Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -308,7 +309,7 @@ fn owner() -> Result<Option<(u32, u32)>> {
     Ok(Some((id("-u")?, id("-g")?)))
 }
 
-/// The programs of the newest version that is installed.
+/// Returns the folder of the newest installed version's programs.
 fn programs() -> Result<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = versions.filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! A way to a server that can be made as bad as a network can be.
+//! A proxy to a server that can simulate network failures.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What happens to what is sent.
+/// How the proxy handles data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// All arrives.
+    /// All data arrives.
     Open,
-    /// Nothing arrives, and neither side gets an error.
+    /// No data arrives, and neither side gets an error.
     Swallows,
-    /// Requests arrive; in place of the answer the connection breaks.
+    /// Requests arrive. The connection breaks instead of returning the answer.
     LosesAnswers,
-    /// Connections break, and none is made.
+    /// Connections break, including new ones.
     Cut,
 }
 
-/// A port of this machine that leads to a socket. It ends when it is dropped.
+/// A port of this machine that forwards to a socket. Dropping the value closes it.
 pub struct Proxy {
     port: u16,
     way: watch::Sender<Way>,
@@ -32,7 +32,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A way to `socket`, open at first.
+    /// Starts a proxy to `socket`, open at first.
     pub async fn to(socket: PathBuf) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -42,18 +42,18 @@ impl Proxy {
         Ok(Proxy { port, way, lost, accepting })
     }
 
-    /// The port on 127.0.0.1.
+    /// Returns the port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on, for all connections.
+    /// Sets how the proxy handles data from now on, for all connections.
     pub fn set(&self, way: Way) {
         self.way.send_replace(way);
     }
 
-    /// Whether an answer has been lost.
+    /// Returns whether an answer has been lost.
     #[must_use]
     pub fn has_lost_answers(&self) -> bool {
         self.lost.load(Ordering::Acquire)
@@ -71,7 +71,7 @@ async fn accept(listener: TcpListener, socket: PathBuf, way: watch::Sender<Way>,
     while let Ok((client, _)) = listener.accept().await {
         let (way, lost, socket) = (way.subscribe(), Arc::clone(&lost), socket.clone());
         tokio::spawn(async move {
-            // The end of one side ends the other.
+            // When one side closes the connection, the proxy also closes the other side.
             drop(carry(client, &socket, way, &lost).await);
         });
     }

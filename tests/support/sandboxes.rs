@@ -1,5 +1,5 @@
-//! A provider of sandboxes in memory, for tests of what is built on one: it counts what it is asked for, and can be told to
-//! fail or to hang.
+//! A provider of sandboxes in memory, for tests of the code that uses providers. It counts its requests, and can
+//! simulate failures and hangs.
 
 mod provider;
 
@@ -11,7 +11,7 @@ use monstrum_sandbox::{Capabilities, Ensured, SandboxError, SandboxName, Spec};
 use monstrum_types::UtcMillis;
 use tokio::sync::watch;
 
-/// What a provider is asked for.
+/// The kinds of requests to a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asked {
     EnsureRunning,
@@ -22,12 +22,12 @@ pub enum Asked {
     Exec,
 }
 
-/// The provider. Its commands are words: `echo TEXT` writes the text, `fail` exits with 7, `wait` goes on until the sandbox
-/// ends or [`SandboxDouble::finish`] is called.
+/// The provider. Its commands are words: `echo TEXT` writes the text, `fail` exits with 7, and `wait` runs until the
+/// sandbox ends or [`SandboxDouble::finish`] is called.
 pub struct SandboxDouble {
     capabilities: Capabilities,
     inside: Mutex<Inside>,
-    /// Ticks with everything that happens.
+    /// Changes with every event.
     ticks: watch::Sender<u64>,
 }
 
@@ -35,7 +35,7 @@ pub struct SandboxDouble {
 struct Inside {
     sandboxes: HashMap<SandboxName, Machine>,
     aside: Vec<(SandboxName, UtcMillis, Machine)>,
-    /// Of how many sandboxes there ever were.
+    /// The number of sandboxes ever created.
     created: usize,
     asked: HashMap<Asked, usize>,
     failing: HashMap<Asked, SandboxError>,
@@ -48,7 +48,7 @@ struct Inside {
 
 struct Machine {
     is_running: bool,
-    /// How often it was stopped: a command of an earlier life has ended.
+    /// The number of times that the sandbox was stopped. A command from before the last stop has ended.
     lives: usize,
     spec: Spec,
     execs: usize,
@@ -69,58 +69,58 @@ impl Default for SandboxDouble {
 }
 
 impl SandboxDouble {
-    /// How many sandboxes were ever created.
+    /// Returns the number of sandboxes ever created.
     pub fn created(&self) -> usize {
         self.inside().created
     }
 
-    /// How often it was asked.
+    /// Returns the number of requests of this kind.
     pub fn asked(&self, what: Asked) -> usize {
         self.inside().asked.get(&what).copied().unwrap_or_default()
     }
 
-    /// The state of each sandbox that there is.
+    /// Returns the state of each existing sandbox.
     pub fn states(&self) -> BTreeMap<String, &'static str> {
         let word = |machine: &Machine| if machine.is_running { "running" } else { "stopped" };
         self.inside().sandboxes.iter().map(|(name, machine)| (name.to_string(), word(machine))).collect()
     }
 
-    /// The names of what is kept aside.
+    /// Returns the names of the sandboxes that are kept aside.
     pub fn aside(&self) -> Vec<String> {
         self.inside().aside.iter().map(|(name, _, _)| name.to_string()).collect()
     }
 
-    /// What a sandbox was last started with.
+    /// Returns the specification of a sandbox's last start.
     pub fn spec(&self, name: &SandboxName) -> Option<Spec> {
         self.inside().sandboxes.get(name).map(|machine| machine.spec)
     }
 
-    /// What it is asked for fails from now on.
+    /// Makes all requests of this kind fail from now on.
     pub fn fail(&self, what: Asked, error: SandboxError) {
         self.inside().failing.insert(what, error);
     }
 
-    /// What is asked of one sandbox fails from now on.
+    /// Makes all requests for one sandbox fail from now on.
     pub fn fail_for(&self, name: &SandboxName, error: SandboxError) {
         self.inside().failing_for.insert(name.clone(), error);
     }
 
-    /// It cannot be used, or can again.
+    /// Makes the provider unavailable, or available again.
     pub fn down(&self, error: Option<SandboxError>) {
         self.inside().down = error;
     }
 
-    /// What it is asked for is not answered.
+    /// Makes all requests of this kind hang.
     pub fn hang(&self, what: Asked) {
         self.inside().hanging.insert(what);
     }
 
-    /// What is asked of one sandbox is not answered.
+    /// Makes all requests for one sandbox hang.
     pub fn hang_for(&self, name: &SandboxName) {
         self.inside().hanging_for.insert(name.clone());
     }
 
-    /// All is well again, and what hangs goes on.
+    /// Ends all failures, and lets hanging requests continue.
     pub fn mend(&self) {
         {
             let mut inside = self.inside();
@@ -133,13 +133,13 @@ impl SandboxDouble {
         self.tick();
     }
 
-    /// Commands that wait are over.
+    /// Ends all waiting commands.
     pub fn finish(&self) {
         self.inside().finished += 1;
         self.tick();
     }
 
-    /// A sandbox is stopped behind everybody's back, as by a crash.
+    /// Stops a sandbox without notifying the host, like a crash.
     pub fn crash(&self, name: &SandboxName) {
         if let Some(machine) = self.inside().sandboxes.get_mut(name) {
             machine.is_running = false;
@@ -148,23 +148,23 @@ impl SandboxDouble {
         self.tick();
     }
 
-    /// A sandbox is removed behind everybody's back.
+    /// Removes a sandbox without notifying the host.
     pub fn lose(&self, name: &SandboxName) {
         self.inside().sandboxes.remove(name);
         self.tick();
     }
 
-    /// A sandbox that has no row.
+    /// Creates a sandbox without a row.
     pub fn plant(&self, name: &SandboxName) {
         self.inside().ensure(name, Spec::default());
     }
 
-    /// Waits until it was asked `count` times.
+    /// Waits until there were `count` requests of this kind.
     pub async fn reached(&self, what: Asked, count: usize) {
         self.until(|inside| (inside.asked.get(&what).copied().unwrap_or_default() >= count).then_some(())).await;
     }
 
-    /// Waits until so many commands run.
+    /// Waits until exactly `count` commands are running.
     pub async fn running_execs(&self, count: usize) {
         let execs = |inside: &Inside| inside.sandboxes.values().map(|machine| machine.execs).sum::<usize>();
         self.until(|inside| (execs(inside) == count).then_some(())).await;
@@ -188,7 +188,7 @@ impl SandboxDouble {
         self.ticks.send_modify(|tick| *tick += 1);
     }
 
-    /// Counts, hangs and fails as told.
+    /// Counts a request, and hangs or fails if the test demands this.
     async fn asked_for(&self, what: Asked, name: Option<&SandboxName>) -> Result<(), SandboxError> {
         *self.inside().asked.entry(what).or_default() += 1;
         self.tick();
@@ -236,7 +236,7 @@ impl Inside {
     }
 }
 
-/// Counts a command as long as it runs.
+/// Counts a command while it runs.
 struct Running<'a>(&'a SandboxDouble, SandboxName);
 
 impl Drop for Running<'_> {

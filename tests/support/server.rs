@@ -1,4 +1,4 @@
-//! The real server, as a process with folders of its own.
+//! The real server, as a process with separate folders.
 
 mod files;
 
@@ -20,15 +20,15 @@ use tokio::task::JoinHandle;
 
 use crate::Api;
 
-/// A start compiles components, in a debug build, on a machine that may be busy.
+/// The maximum start time. A start compiles components, in a debug build, on a machine that may be busy.
 const START_MAX: Duration = Duration::from_secs(120);
-/// Longer than the grace that a server gives its calls.
+/// The maximum time of a stop, longer than the grace period for running calls.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// How often a server that starts is asked whether it is ready.
+/// The interval of readiness checks during a start.
 const READY_POLL: Duration = Duration::from_millis(20);
 const LISTENING: &str = "listening on ";
 
-/// A server and its folders. The process is killed, and the folders are removed, when this is dropped.
+/// A server and its folders. Dropping the value kills the process and removes the folders.
 pub struct Server {
     home: TempDir,
     arguments: Vec<String>,
@@ -43,30 +43,30 @@ struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// The program, for what is run in another way than as a server.
+/// Returns the path of the program, for uses other than as a server.
 pub fn program() -> Result<PathBuf> {
     files::binary("monstrum")
 }
 
-/// Installs the TLS library of the process, which the HTTP clients need; once is enough.
+/// Installs the TLS library of the process, which the HTTP clients need. Repeated calls have no effect.
 pub fn install_tls() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // It fails only where a library is installed already, which is as good.
+        // The call fails only if a library is already installed, which is sufficient.
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     });
 }
 
 impl Server {
-    /// A server with these plugins of `target/plugins` or, for names that start with `test-`, `target/test-plugins`,
-    /// ready to serve.
+    /// Starts a server with these plugins of `target/plugins` or, for names that start with `test-`,
+    /// `target/test-plugins`, and waits until it is ready.
     pub async fn start(plugins: &[&str]) -> Result<Server> {
         let mut server = Server::prepare(plugins)?;
         server.launch().await?;
         Ok(server)
     }
 
-    /// The same, but not started: first change its folders or its arguments, then [`Server::launch`] it.
+    /// Prepares a server without starting it. Tests can change its folders or arguments before [`Server::launch`].
     pub fn prepare(plugins: &[&str]) -> Result<Server> {
         install_tls();
         let home = tempfile::Builder::new().prefix("monstrum-").tempdir().context("no temporary folder")?;
@@ -84,7 +84,8 @@ impl Server {
         Ok(server)
     }
 
-    /// A server on a copy of the data folder that `tests/fixtures/{revision}` has of an earlier revision, with its plugins.
+    /// Prepares a server with a copy of the data folder and the plugins of an earlier revision, from
+    /// `tests/fixtures/{revision}`.
     pub fn prepare_on_fixture(revision: &str) -> Result<Server> {
         let server = Server::prepare(&[])?;
         let data = files::fixture(revision).join("data");
@@ -93,44 +94,44 @@ impl Server {
         Ok(server)
     }
 
-    /// One more argument of `monstrum serve`.
+    /// Adds an argument of `monstrum serve`.
     #[must_use]
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
     }
 
-    /// Another address than loopback's.
+    /// Sets the address to listen on, instead of the loopback address.
     #[must_use]
     pub fn listening_on(mut self, address: &str) -> Self {
         address.clone_into(&mut self.arguments[1]);
         self
     }
 
-    /// One more variable of its environment, which else is empty.
+    /// Adds an environment variable. The environment is otherwise empty.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Sets a variable of its environment for the next start and for commands; none takes it away.
+    /// Sets an environment variable for the next start and for commands. `None` removes it.
     pub fn set_variable(&mut self, name: &str, value: Option<&str>) {
         self.variables.retain(|(own, _)| own != name);
         self.variables.extend(value.map(|value| (name.to_owned(), value.to_owned())));
     }
 
-    /// Puts a plugin into the plugins folder, over the one that may be there.
+    /// Installs a plugin in the plugins folder, replacing any existing copy.
     pub fn install(&self, plugin: &str) -> Result<()> {
         self.install_as(plugin, plugin)
     }
 
-    /// The same, into the folder `name`. The caller changes what the manifest is called.
+    /// Installs a plugin in the folder `name`. The caller must change the name in the manifest.
     pub fn install_as(&self, plugin: &str, name: &str) -> Result<()> {
         files::copy_dir(&Server::plugin_source(plugin)?, &self.plugins_dir().join(name))
     }
 
-    /// The folder of a plugin as it was built.
+    /// Returns the folder of a built plugin.
     pub fn plugin_source(plugin: &str) -> Result<PathBuf> {
         let folder = if plugin.starts_with("test-") { "test-plugins" } else { "plugins" };
         let source = files::target_dir()?.join(folder).join(plugin);
@@ -162,7 +163,7 @@ impl Server {
         }
     }
 
-    /// Starts the process and waits until it listens; its URL.
+    /// Starts the process, waits until it listens, and returns its URL.
     pub async fn launch_unready(&mut self) -> Result<String> {
         let mut command = self.monstrum()?;
         command.arg("serve").args(&self.arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -175,7 +176,7 @@ impl Server {
             tokio::spawn(collect(stdout, printed(), Some(listening))),
             tokio::spawn(collect(stderr, printed(), None)),
         ];
-        // Held from here, so that it always ends with this process.
+        // Storing the process here ensures that it always ends with this process.
         self.process = Some(Process { child, url: String::new(), readers });
         let url = match tokio::time::timeout(START_MAX, listens.wait_for(Option::is_some)).await {
             Ok(Ok(url)) => url.clone().unwrap_or_default(),
@@ -189,13 +190,13 @@ impl Server {
         Ok(url)
     }
 
-    /// Ends the server as an operator does, and waits.
+    /// Stops the server with a termination signal, and waits until it has ended.
     pub async fn stop(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         self.ended().await
     }
 
-    /// Ends the server as a power cut does.
+    /// Kills the server, as a power cut would.
     pub async fn kill(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::KILL)?;
         self.ended().await
@@ -208,7 +209,7 @@ impl Server {
         kill_process(pid, signal).context("cannot send a signal to the server")
     }
 
-    /// Waits until the process has ended and all that it printed is read.
+    /// Waits until the process has ended and all its output is read.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         let Process { mut child, readers, .. } = self.process.take().context("the server does not run")?;
         let Ok(status) = tokio::time::timeout(STOP_MAX, child.wait()).await else {
@@ -221,7 +222,7 @@ impl Server {
         Ok(status?)
     }
 
-    /// Starts the server again on the same folders, and waits until it is ready.
+    /// Restarts the server with the same folders, and waits until it is ready.
     pub async fn restart(&mut self) -> Result<()> {
         if self.process.is_some() {
             self.stop().await?;
@@ -229,7 +230,7 @@ impl Server {
         self.launch().await
     }
 
-    /// Another command of the same program, as an operator on the server's machine would run it.
+    /// Runs another command of the same program, like an operator on the server's machine.
     pub async fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Output> {
         let mut command = self.monstrum()?;
         if let Some(process) = &self.process {
@@ -238,57 +239,57 @@ impl Server {
         command.args(arguments).output().await.context("cannot run monstrum")
     }
 
-    /// The same, but it is the caller's to wait for or to kill.
+    /// Like [`Server::command`], but does not wait for the command. The caller waits for it or kills it.
     pub fn begin_command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Child> {
         let mut command = self.monstrum()?;
         command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().context("cannot run monstrum")
     }
 
-    /// The API with the root key.
+    /// Returns the API with the root key.
     pub fn api(&self) -> Result<Api> {
         let key = std::fs::read_to_string(self.key_file()).context("the server has left no root key")?;
         let url = self.url().context("the server does not run")?;
         Api::new(url, key.trim())
     }
 
-    /// The server's URL while it runs.
+    /// Returns the server's URL while it runs.
     #[must_use]
     pub fn url(&self) -> Option<&str> {
         self.process.as_ref().map(|process| process.url.as_str())
     }
 
-    /// The process while it runs.
+    /// Returns the id of the process while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref()?.child.id()
     }
 
-    /// Where the server keeps its data.
+    /// Returns the server's data folder.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.home.path().join("data")
     }
 
-    /// Where the server finds its plugins.
+    /// Returns the server's plugins folder.
     #[must_use]
     pub fn plugins_dir(&self) -> PathBuf {
         self.home.path().join("plugins")
     }
 
-    /// The file of the root key.
+    /// Returns the file of the root key.
     #[must_use]
     pub fn key_file(&self) -> PathBuf {
         self.data_dir().join("admin.key")
     }
 
-    /// Everything that the process has printed so far, on both outputs, over all its starts.
+    /// Returns the complete output of the process on both streams, over all its starts.
     #[must_use]
     pub fn output(&self) -> String {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The program with the folders and the environment of this server.
+    /// Prepares the program with the folders and the environment of this server.
     fn monstrum(&self) -> Result<Command> {
         let binary = files::binary("monstrum")?;
         let mut command = Command::new(binary);
@@ -299,7 +300,7 @@ impl Server {
             .env("MONSTRUM_PLUGINS_DIR", self.plugins_dir())
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
-            // Ctrl-C on the terminal is for us; we tell the server.
+            // Ctrl-C on the terminal must reach only this process, which then stops the server.
             .process_group(0)
             .kill_on_drop(true);
         Ok(command)
@@ -309,14 +310,14 @@ impl Server {
         self.process.as_mut().context("the server does not run")
     }
 
-    /// The folder of all its folders.
+    /// Returns the folder that contains all folders of the server.
     #[must_use]
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 }
 
-/// Keeps what is printed, and announces the URL when the line comes that names it.
+/// Records the output, and announces the URL when a line contains it.
 async fn collect(
     source: impl AsyncRead + Unpin,
     printed: Arc<Mutex<String>>,

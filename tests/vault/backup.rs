@@ -1,4 +1,4 @@
-//! The commands of docs/backup.md, run as they are written.
+//! The commands of docs/backup.md, run exactly as written.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::world::World;
 
 const GUIDE: &str = include_str!("../../docs/backup.md");
 
-/// The commands in the section of this heading: the lines that are indented by four.
+/// Returns the commands in the section with this heading: the lines with an indentation of four.
 pub(crate) fn commands(heading: &str) -> Result<String> {
     let section = GUIDE.split("\n## ").find(|section| section.starts_with(heading));
     let section = section.with_context(|| format!("the guide has no section `{heading}`"))?;
     Ok(section.lines().filter_map(|line| line.strip_prefix("    ")).collect::<Vec<_>>().join("\n"))
 }
 
-/// Runs commands in the home of a server, where its data folder is `data` and plugins lie beside it.
+/// Runs commands in the home of a server. Its data folder is `data`, next to the plugins folder.
 pub(crate) async fn shell(home: &Path, commands: &str) -> Result<()> {
     let script = format!("set -eu\numask 077\n{commands}");
     let output = Command::new("bash").args(["--norc", "-c", &script]).current_dir(home).output().await?;
@@ -28,7 +28,7 @@ pub(crate) async fn shell(home: &Path, commands: &str) -> Result<()> {
     Ok(())
 }
 
-/// Loses the data folder, restores the backup with the guide's commands, and checks that every secret opens.
+/// Removes the data folder, restores the backup with the guide's commands, and checks that every secret opens.
 async fn restore(secrets: &mut Secrets) -> Result<()> {
     std::fs::remove_dir_all(secrets.world.server.data_dir())?;
     shell(secrets.world.server.home(), &commands("Restore\n")?).await?;
@@ -47,7 +47,7 @@ async fn a_copy_of_a_stopped_server_comes_back_whole() -> Result<()> {
 async fn a_copy_of_a_running_server_comes_back_whole() -> Result<()> {
     let mut secrets = Secrets::make(3).await?;
     let (home, bot) = (secrets.world.server.home().to_owned(), secrets.world.bot.clone());
-    // Calls go on during the backup; their audit in the backup must be complete.
+    // Calls continue during the backup, and their audit in the backup must be complete.
     let api = secrets.world.api.clone();
     let (stop, mut stopped) = tokio::sync::watch::channel(false);
     let calls = tokio::spawn(async move {
@@ -83,7 +83,7 @@ async fn a_dump_of_postgresql_comes_back_whole() -> Result<()> {
     restore(&mut secrets).await
 }
 
-/// The guide says what a backup is worth without the keys.
+/// The guide states the value of a backup without the keys.
 #[tokio::test]
 async fn a_backup_without_the_master_key_gives_no_secret_and_makes_no_new_one() -> Result<()> {
     let mut secrets = Secrets::in_world(World::on(Server::prepare(&["github"])?).await?, 1).await?;

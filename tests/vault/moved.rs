@@ -1,4 +1,5 @@
-//! A sealed record opens in its own place only: an attacker who writes to the database can destroy it, not use it elsewhere.
+//! A sealed record opens only in its original place. An attacker with write access to the database can destroy it, but
+//! not use it elsewhere.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -12,10 +13,10 @@ use crate::http::send;
 use crate::stable::lines;
 use crate::tamper::sqlite;
 
-/// Two resources of a stopped server and what an intruder then does; `A` and `B` stand for their ids.
+/// Creates two resources of a stopped server and runs an intruder's statements. `$A` and `$B` stand for the ids.
 async fn after(statements: &[&str]) -> Result<Secrets> {
     let mut secrets = Secrets::make(2).await?;
-    // All that the attacker copies is of the same account; only the place differs.
+    // All copied records belong to the same account, so only the place differs.
     secrets.world.server.stop().await?;
     let [a, b] = secrets.resources.as_slice() else { anyhow::bail!("two resources") };
     let of_ids = |text: &&str| text.replace("$A", &format!("'{a}'")).replace("$B", &format!("'{b}'"));
@@ -79,7 +80,7 @@ async fn a_record_in_another_place_does_not_open() -> Result<()> {
         let request = secrets.world.api.request(Method::POST, &path).json(&body);
         let in_place = if crime == "another workspace" { "w" } else { "default" };
         let (status, _, answer) = send(request.header("Monstrum-Workspace", in_place)).await?;
-        // Where the place itself is under a MAC, the workspace is not verified, or does not exist.
+        // If a MAC protects the place, the workspace is unverified or does not exist.
         let is_unverified = status == 503 && answer["type"] == "urn:monstrum:error:unverified";
         let does_not_open = status == 200 && (code(&answer) == "unauthenticated" || code(&answer) == "plugin");
         ensure!(is_unverified || does_not_open || status == 404, "{crime}: {status} {answer}");
@@ -110,7 +111,7 @@ async fn a_kept_answer_of_another_request_does_not_open() -> Result<()> {
     Ok(())
 }
 
-/// What does not open is named, keeps no other record from its new key, and keeps the old key where it is.
+/// A rotation names the records that do not open, gives all other records the new key, and keeps the old key.
 #[tokio::test]
 async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> {
     let mut secrets = after(&["update credentials set sealed = (select sealed from credentials where resource_id = $A) where resource_id = $B"]).await?;
@@ -137,7 +138,7 @@ async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> 
         sqlite(&secrets.world.server.data_dir(), &["select key_version from credentials order by 1"]).await?;
     assert_eq!(versions, json!([[1], [2]]));
 
-    // Saved anew, it is as good as the others, and the older key can go.
+    // After the record is saved again, the rotation covers it, and the older key can be removed.
     secrets.world.server.launch().await?;
     secrets.world.api = secrets.world.server.api()?;
     secrets.world.api.token(&secrets.resources[1], TOKEN).await?;

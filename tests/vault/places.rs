@@ -1,4 +1,5 @@
-//! Where the master keys may be, and what is said where they are not those of the database. Nothing is overwritten then.
+//! The possible places of the master keys, and the messages if the keys do not belong to the database. In that case,
+//! nothing is overwritten.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +28,7 @@ fn write_key(path: &Path, text: &str) -> Result<()> {
     Ok(fs::set_permissions(path, Permissions::from_mode(0o600))?)
 }
 
-/// Every file of the data folder but the lock, to see that nothing was written.
+/// Returns every file of the data folder except the lock, to check that nothing was written.
 fn contents(server: &Server) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(server.data_dir())? {
@@ -141,7 +142,8 @@ async fn the_file_may_lie_elsewhere() -> Result<()> {
     assert!(findings.iter().any(|finding| text(&finding["about"]) == "elsewhere.key"), "{report}");
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
 
-    // Without the variable there is no key, and none is made beside what another has sealed.
+    // Without the variable, there is no key, and the server does not create one for a database that another key has
+    // sealed.
     secrets.world.server.set_variable(FILE_VARIABLE, None);
     assert_snapshot!(told(&secrets.world.server, &SERVE).await?, @r#"
     [stderr]
@@ -223,7 +225,7 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
     secrets.open_all().await
 }
 
-/// A rotation leaves older keys because backups need them, and a restored backup needs them too.
+/// A rotation keeps older keys because backups need them, and a restored backup also needs them.
 #[tokio::test]
 async fn a_credential_whose_key_is_gone_is_named_and_the_rest_works() -> Result<()> {
     let mut secrets = Secrets::make(2).await?;

@@ -1,4 +1,4 @@
-//! `monstrum vault rotate`: a fresh key for every secret, whenever it is interrupted.
+//! `monstrum vault rotate`: every secret gets a fresh key, even if the rotation is interrupted.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::postgres::server_on;
 use crate::tamper::sqlite;
 use crate::world::World;
 
-/// How often the power is cut. The moments go from the start of the process to where it is done by itself.
+/// The number of power cuts. Their times range from the start of the process to the end of the rotation.
 const CUTS: u32 = 40;
-/// Far longer than a rotation takes.
+/// A time-out far longer than a rotation.
 const ROTATION_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
-/// By how many of their rows credentials and instance keys are sealed with each version.
+/// Selects the number of credentials that are sealed with each key version.
 const VERSIONS: &str = "select key_version, count(*) from credentials group by key_version order by key_version";
 
 #[tokio::test]
@@ -76,8 +76,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     secrets.open_all().await
 }
 
-/// Two steps, for hosts that share a database: the key is everywhere before a record needs it.
-/// Text that is not UTF-8 is before every key, and there is more of it than is read at once.
+/// Rows whose name is not UTF-8 precede every key, and their number exceeds the rows that are read at once.
 #[tokio::test]
 async fn rows_that_another_program_has_written_hide_no_record() -> Result<()> {
     const FORGED: usize = 40;
@@ -102,6 +101,7 @@ async fn rows_that_another_program_has_written_hide_no_record() -> Result<()> {
     secrets.open_all().await
 }
 
+/// Hosts that share a database rotate in two steps, so that every host has the key before a record needs it.
 #[tokio::test]
 async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     let mut secrets = Secrets::make(2).await?;
@@ -164,7 +164,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     Ok(())
 }
 
-/// Whether anything is still sealed with an older key than the newest of the file.
+/// Returns whether any credential is still sealed with an older key than the newest one in the file.
 async fn is_unfinished(secrets: &Secrets) -> Result<bool> {
     let versions = sqlite(&secrets.world.server.data_dir(), &[VERSIONS]).await?;
     let newest = secrets.key_versions()?.last().copied();
@@ -184,7 +184,7 @@ async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Re
         let ring = secrets.ring()?;
         let mut rotation = secrets.world.server.begin_command(&["vault", "rotate"])?;
         let (began, moment) = (Instant::now(), whole * cut / CUTS);
-        // Every other time from when the new key is there on: then records are under way.
+        // Every other cut waits for the new key, so that it comes while records are being resealed.
         let is_ripe = |ring_now: BTreeSet<String>| cut % 2 == 1 && ring_now != ring;
         while began.elapsed() < moment || (cut % 2 == 1 && began.elapsed() < whole) {
             if is_ripe(secrets.ring()?) || rotation.try_wait()?.is_some() {
@@ -202,7 +202,7 @@ async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Re
         }
     }
     assert!(unfinished > 0, "no cut came before the end of a rotation");
-    // The next one finishes what is left, or else begins anew; then there is nothing left.
+    // The next rotation finishes the remaining work or starts anew. Afterwards, no work is left.
     assert_eq!(parsed(&secrets.world.server, &["vault", "rotate"]).await?.0, Some(0));
     ensure!(!is_unfinished(&secrets).await?, "something is left");
     let (code, pruned) = parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
@@ -232,7 +232,7 @@ async fn on_postgresql_it_is_the_same() -> Result<()> {
     Ok(())
 }
 
-/// Where a host serves on, it has the key before a record needs it, or nothing is sealed anew.
+/// If other hosts keep serving, they must have the key before a record needs it. Otherwise, nothing is resealed.
 #[tokio::test]
 async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;

@@ -1,4 +1,5 @@
-//! `monstrum vault rotate --row-key`: a fresh key for every row that permits something, whenever it is interrupted.
+//! `monstrum vault rotate --row-key`: every row that permits something gets a fresh key, even if the rotation is
+//! interrupted.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,16 +19,16 @@ use crate::world::{World, text};
 
 const ROTATE: [&str; 3] = ["vault", "rotate", "--row-key"];
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
-/// How often the power is cut: a few times at the start of the process, and then while scopes are being rewritten. The store's
-/// own test ends a rotation after every scope.
+/// The number of power cuts. A few come at the start of the process, the others while scopes are being rewritten. The
+/// store's own test ends a rotation after every scope.
 const CUTS: u32 = 12;
-/// Enough for cuts to come between two of them.
+/// Enough workspaces for cuts to come between two of them.
 const WORKSPACES: usize = 24;
-/// Far longer than a rotation takes.
+/// A time-out far longer than a rotation.
 const ROTATION_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
-/// What the policy is compiled from.
+/// The tables from which the policy is compiled.
 const POLICY_TABLES: [&str; 13] = [
     "policy_seals",
     "instance_keys",
@@ -44,7 +45,7 @@ const POLICY_TABLES: [&str; 13] = [
     "workspaces",
 ];
 
-/// The versions of the row key that the database holds.
+/// Returns the versions of the row key in the database.
 async fn versions(data_dir: &Path) -> Result<Vec<i64>> {
     let store = Store::inspect(StoreOptions::sqlite(data_dir.join("monstrum.db"))).await?;
     let keys = store.instance_keys("rows").await;
@@ -52,7 +53,7 @@ async fn versions(data_dir: &Path) -> Result<Vec<i64>> {
     Ok(keys?.into_iter().map(|key| key.version).collect())
 }
 
-/// By how many rows each version of the row key is named.
+/// Returns the number of rows for each version of the row key.
 async fn rows_by_version(data_dir: &Path, table: &str) -> Result<Value> {
     let statement = format!("select substr(hex(mac), 1, 8), count(*) from {table} group by 1 order by 1");
     sqlite(data_dir, &[&statement]).await
@@ -99,7 +100,7 @@ async fn every_row_is_authenticated_by_a_fresh_key() -> Result<()> {
     );
     secrets.world.server.stop().await?;
 
-    // Both keys rotate, in any order and more than once.
+    // Both keys can be rotated, in any order and more than once.
     assert_eq!(parsed(&secrets.world.server, &["vault", "rotate"]).await?.0, Some(0));
     let (code, report) = parsed(&secrets.world.server, &ROTATE).await?;
     assert_eq!(
@@ -109,14 +110,14 @@ async fn every_row_is_authenticated_by_a_fresh_key() -> Result<()> {
     assert_eq!(parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?.0, Some(0));
     secrets.open_all().await?;
 
-    // The database from before the rotation is older than its heads, and is under a key that was retired.
+    // The database from before the rotation is older than its heads and uses a retired key.
     std::fs::copy(before.path().join("monstrum.db"), data_dir.join("monstrum.db"))?;
     let refused = run(&secrets.world.server, &SERVE).await?;
     ensure!(!refused.status.success(), "the server started");
     Ok(())
 }
 
-/// The leaked key opens every seal, so an attacker who has it can give an old state any generation.
+/// The leaked key opens every seal, so an attacker with the key can give an old state any generation.
 #[tokio::test]
 async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     let mut secrets = Secrets::make(1).await?;
@@ -146,7 +147,8 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     let refusal = told(&secrets.world.server, &ROTATE).await?;
     ensure!(refusal.contains(named), "a rotation would take over its rows: {refusal}");
 
-    // Beside the newer key the older one is in force no more: a rotation that is said to be unfinished accepts nothing by it.
+    // Next to the newer key, the older one is no longer in force: the database is made to look like an unfinished
+    // rotation, but no row under the older key is accepted.
     std::fs::write(data_dir.join("monstrum.db"), after)?;
     let back = [
         statements[0],
@@ -164,7 +166,7 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     let output = secrets.world.server.output();
     ensure!(output.contains("row roles/"), "the log names the row: {output}");
 
-    // An operator may go on with the older database, and rotates its key once more.
+    // An operator may continue with the older database, and can then rotate its key again.
     secrets.world.server.stop().await?;
     std::fs::copy(before.path().join("monstrum.db"), data_dir.join("monstrum.db"))?;
     let accepted = told(&secrets.world.server, &["audit", "accept-loss", "--reason", "restored on purpose"]).await?;
@@ -175,7 +177,8 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     secrets.open_all().await
 }
 
-/// Who has had the master key can seal a row key of their own, which looks like the rest of an interrupted rotation.
+/// An attacker with the master key can seal a different row key, which looks like the remains of an interrupted
+/// rotation.
 #[tokio::test]
 async fn a_row_key_that_somebody_put_there_does_not_stay_in_force() -> Result<()> {
     let mut secrets = Secrets::make(1).await?;
@@ -229,7 +232,7 @@ async fn a_workspace_that_is_not_verified_keeps_the_row_key() -> Result<()> {
     let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
     let seal = ["vault", "seal", "--scope", "default", "--yes", "--data-dir", folder];
     ensure!(run(&secrets.world.server, &seal).await?.status.success(), "the cause is known now");
-    // A row more, which is forged, is named and stays what it is.
+    // An additional, forged row is reported and not changed.
     let forged = "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at, mac) \
                   select '019a0000-0000-7000-8000-000000000001', workspace_id, 'forged', '{}', 0, 0, mac from roles";
     sqlite(&data_dir, &[forged]).await?;
@@ -287,7 +290,8 @@ async fn a_rotation_of_the_row_key_that_is_killed_at_any_moment_is_finished_by_t
     secrets.open_all().await
 }
 
-/// Both keys are in force until the rotation is finished, and it is said how.
+/// Checks that commands refuse to start before the rotation is finished, and explain how to finish it. Both keys are in
+/// force until then.
 async fn refuses_to_start(secrets: &Secrets) -> Result<()> {
     let server = &secrets.world.server;
     for command in [&SERVE[..], &["doctor"]] {
@@ -297,7 +301,7 @@ async fn refuses_to_start(secrets: &Secrets) -> Result<()> {
     let folder = server.data_dir();
     let folder = folder.to_str().context("a temporary folder has a plain name")?;
     let (_, report) = parsed(server, &["audit", "verify", "--data-dir", folder]).await?;
-    // The start of the rotation has no end yet, and everything else verifies under either key.
+    // The start of the rotation has no matching end yet. Everything else verifies under either key.
     ensure!(report["valid"] == true, "{report}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The connections of the soak and what each of them sends: good calls of several tools, calls that are refused, hostile
-//! calls, and callers that go away.
+//! The connections of the soak test and their calls: good calls of several tools, rejected calls, hostile calls, and
+//! callers that disconnect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,12 +25,12 @@ const DESERTERS: usize = 4;
 const GOOD: usize = CONNECTIONS - HOSTILE - SLEEPERS - DESERTERS;
 const GOOD_BOTS: usize = 4;
 const HOSTILE_BOTS: usize = 2;
-/// How long a caller waits before it goes away, at least; each time a little longer, up to ten times that.
+/// The minimum time that a caller waits before it disconnects. The time increases with each call, up to ten times this.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// Of a mebibyte, all that a result may have but its quotes and the name of its member.
+/// The largest payload of a result of 1 MiB: the rest are quotes and the name of the member.
 const LARGE_BYTES: usize = (1 << 20) - 64;
 
-/// What has become of one kind of call.
+/// The results of one kind of call.
 #[derive(Default)]
 pub struct Tally {
     pub name: &'static str,
@@ -40,7 +40,7 @@ pub struct Tally {
     pub wrong: u64,
     /// One of the wrong answers.
     pub example: Option<String>,
-    /// Those of the answers that were as expected.
+    /// The times of the answers that were as expected.
     pub times: Vec<Duration>,
 }
 
@@ -49,8 +49,8 @@ impl Tally {
         self.as_expected + self.busy + self.wrong
     }
 
-    /// Calls that got an answer, each of which is in the audit. One whose caller went away at once may never have
-    /// reached the server.
+    /// Returns the number of answered calls. Each of them is in the audit. A call whose caller disconnected early may
+    /// never have reached the server.
     pub fn answered(&self) -> u64 {
         self.times.len() as u64 + self.busy + self.wrong
     }
@@ -70,20 +70,20 @@ pub struct Crew {
     count: Arc<AtomicU64>,
 }
 
-/// What a connection does.
+/// The role of a connection.
 #[derive(Clone, Copy)]
 enum Part {
-    /// Good calls of a good bot, and calls of it that are refused.
+    /// Good calls of a good bot, and rejected calls of the same bot.
     Good,
     Hostile,
-    /// Calls that sleep until their time is up.
+    /// Calls that sleep until their time-out.
     Sleeper,
-    /// A caller that goes away before it has its answer.
+    /// A caller that disconnects before it has the answer.
     Deserter,
 }
 
 impl Crew {
-    /// Makes the bots and opens the connections. Together they make at most so many calls a second.
+    /// Creates the bots and opens the connections. Together they make at most the given number of calls per second.
     pub async fn start(
         address: &str,
         api: &Api,
@@ -121,12 +121,12 @@ impl Crew {
         Ok(Crew { tasks, count })
     }
 
-    /// How many calls were made so far.
+    /// Returns the counter of the calls made so far.
     pub fn count(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.count)
     }
 
-    /// Waits for all of them: what has become of the calls, by kind.
+    /// Waits for all connections and returns the results by kind of call.
     pub async fn ended(mut self) -> Result<Vec<Tally>> {
         let mut tallies: Vec<Tally> = Vec::new();
         while let Some(ended) = self.tasks.join_next().await {
@@ -143,7 +143,7 @@ impl Crew {
 }
 
 impl Part {
-    /// The calls that a connection makes in turn.
+    /// Returns the calls that a connection makes in turn.
     fn calls(self, bot: &Bot) -> Result<Vec<(Vec<u8>, Kind)>> {
         let kinds = match self {
             Part::Good => good_kinds(),
@@ -158,7 +158,7 @@ impl Part {
     }
 }
 
-/// Some of them several times, for they are what most calls are.
+/// Returns the good kinds. The most common kinds occur several times.
 fn good_kinds() -> Vec<Kind> {
     let success = |name, tool, params| Kind::new(name, tool, params, End::Success);
     let echo = success("echo", "test_echo_run", json!({ "repo": "bench/repo", "any": [1, 2, 3] }));
@@ -179,9 +179,9 @@ fn good_kinds() -> Vec<Kind> {
 /// One connection.
 struct Member {
     address: String,
-    /// The call that it begins with, so that not all do the same at once.
+    /// The index of the first call. It differs between connections, so that they do not all send the same call at once.
     first: usize,
-    /// From one call to the next, at least.
+    /// The minimum time between the starts of two calls.
     pace: Duration,
     until: Instant,
     count: Arc<AtomicU64>,
@@ -213,7 +213,7 @@ impl Member {
         Ok(tallies)
     }
 
-    /// Calls, and goes away.
+    /// Sends a call and disconnects.
     async fn desert(&self, request: &[u8], patience: Duration, tally: &mut Tally) -> Result<()> {
         let mut connection = Connection::open(&self.address).await?;
         connection.send(request).await?;
@@ -228,7 +228,7 @@ impl Member {
     }
 }
 
-/// Calls and judges the answer; false where the connection is of no use any more.
+/// Sends a call and judges the answer. Returns false if the connection cannot be reused.
 async fn ask(connection: &mut Connection, request: &[u8], kind: &Kind, tally: &mut Tally) -> bool {
     let sent = Instant::now();
     let answer = connection.ask(request).await;

@@ -1,4 +1,4 @@
-//! What the server holds during the soak, looked at every few seconds: memory and open files must not grow.
+//! The server's resources during the soak test, sampled every few seconds. Memory and open files must not grow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::process::{files_open, memory_bytes};
 use crate::soak::MIB;
 
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Every so many looks, a line says how things are.
+/// The number of samples per line of output.
 const LOOKS_A_LINE: usize = 5;
-/// Of all looks, the first tenth is the time in which caches and pools fill.
+/// The first tenth of the samples is the warm-up, in which caches and pools fill.
 const WARM_UP: usize = 10;
-/// What the last third may be above the first: a tenth, and for noise so many bytes or files.
+/// The allowed growth from the first to the last third: a tenth, and this many bytes or files of noise.
 const NOISE_BYTES: f64 = 20e6;
 const NOISE_FILES: f64 = 16.0;
 
-/// All looks at a process.
+/// All samples of a process.
 pub struct Watch(Vec<Look>);
 
 struct Look {
@@ -28,7 +28,7 @@ struct Look {
 }
 
 impl Watch {
-    /// Looks until then.
+    /// Takes samples until `until`.
     pub async fn until(until: Instant, pid: u32, count: Arc<AtomicU64>) -> Result<Watch> {
         let began = Instant::now();
         let mut looks = Vec::new();
@@ -46,7 +46,7 @@ impl Watch {
         Ok(Watch(looks))
     }
 
-    /// What has grown.
+    /// Describes the growth, if any.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let (first, last) = self.thirds(|look| look.bytes);
@@ -60,7 +60,7 @@ impl Watch {
         faults
     }
 
-    /// The medians of the first third, without the warm-up, and of the last.
+    /// Returns the medians of the first third, without the warm-up, and of the last third.
     fn thirds(&self, of: impl Fn(&Look) -> f64) -> (f64, f64) {
         let warm = &self.0[self.0.len() / WARM_UP..];
         let third = (warm.len() / 3).max(1);

@@ -12,7 +12,7 @@ use crate::cli::{parsed, run, told};
 use crate::stable::stable;
 use crate::world::text;
 
-/// A plugins folder with one change to the manifest of the plugin `test-echo`.
+/// Prepares a server whose plugin `test-echo` has one change in its manifest.
 fn changed(from: &str, to: &str) -> Result<Server> {
     let server = Server::prepare(&["test-echo"])?;
     let manifest = server.plugins_dir().join("test-echo/monstrum.yaml");
@@ -262,7 +262,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     Ok(())
 }
 
-/// A translation of nothing is most often a misspelled one.
+/// A translation of an unknown key is most often misspelled.
 #[tokio::test]
 async fn translations_that_stand_for_nothing_are_told() -> Result<()> {
     let server = Server::prepare(&["github"])?;
@@ -349,7 +349,8 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     Ok(())
 }
 
-/// Colours are for terminals, and never where `NO_COLOR` is set; a plugin's text does not drive the terminal.
+/// Colours are for terminals, and never used if `NO_COLOR` is set. A plugin's text cannot send control sequences to the
+/// terminal.
 #[tokio::test]
 async fn colours_are_for_terminals_only() -> Result<()> {
     let faulty = || changed("version: 1.0.0", "version: \"\\e[2J\"\nlisence: MIT");
@@ -358,7 +359,7 @@ async fn colours_are_for_terminals_only() -> Result<()> {
         let text = String::from_utf8(output.stderr)?;
         Ok((text.contains("\u{1b}[3"), text.contains("\u{1b}[2J")))
     };
-    // A terminal is feigned: the library takes this variable in its place.
+    // The test simulates a terminal: the library reads this variable instead of the real state.
     let terminal = |server: Server| server.variable("IGNORE_IS_TERMINAL", "1").variable("TERM", "xterm-256color");
     assert_eq!(escapes(&faulty()?).await?, (false, false), "no terminal");
     assert_eq!(escapes(&terminal(faulty()?)).await?, (true, false), "a terminal");

@@ -1,7 +1,7 @@
-//! The search for secrets in files: in regular ones, by the data that they have, without following links.
+//! The search for secrets in files. It reads the data of regular files and follows no links.
 //!
-//! A crate of its own, because the dev profile builds it with optimisation: a loop over every byte of a data folder takes
-//! minutes otherwise.
+//! This is a separate crate because the dev profile builds it with optimisation. Without it, a loop over every byte of
+//! a data folder takes minutes.
 
 #![forbid(unsafe_code)]
 
@@ -13,22 +13,22 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// How much of a file is read at once.
+/// The number of bytes that are read at once.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Texts to search for, all in one pass.
+/// Texts that are searched for in one pass.
 pub struct Needles {
     needles: Vec<Vec<u8>>,
-    /// Which of them begin with a byte.
+    /// The needles that begin with each byte, by index.
     by_first_byte: Vec<Vec<usize>>,
     longest: usize,
 }
 
 impl Needles {
-    /// For `needles`.
+    /// Creates a search for `needles`.
     ///
     /// # Panics
-    /// One of them is empty: it is everywhere.
+    /// Panics if a needle is empty, because an empty needle matches everywhere.
     #[must_use]
     pub fn new(needles: Vec<Vec<u8>>) -> Needles {
         let mut by_first_byte = vec![Vec::new(); 256];
@@ -39,7 +39,7 @@ impl Needles {
         Needles { needles, by_first_byte, longest }
     }
 
-    /// The index of one that is in `bytes`.
+    /// Returns the index of a needle that occurs in `bytes`.
     #[must_use]
     pub fn find(&self, bytes: &[u8]) -> Option<usize> {
         for (at, first) in bytes.iter().enumerate() {
@@ -52,10 +52,10 @@ impl Needles {
         None
     }
 
-    /// The same in a file, of which only the data is read and not the holes. A file that is gone holds nothing.
+    /// Like [`Needles::find`], for a file. Reads only the data and skips the holes. A missing file contains no needle.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn find_in_file(&self, path: &Path) -> io::Result<Option<usize>> {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -87,7 +87,7 @@ impl Needles {
             if let Some(found) = self.find(&block[..filled]) {
                 return Ok(Some(found));
             }
-            // What begins in this block may end in the next one.
+            // A match may start in this block and end in the next one.
             kept = overlap.min(filled);
             block.copy_within(filled - kept..filled, 0);
         }
@@ -95,7 +95,7 @@ impl Needles {
     }
 }
 
-/// Where the next data of a file begins.
+/// Returns the offset of the next data in a file.
 fn data_from(file: &File, offset: u64) -> io::Result<Option<u64>> {
     match seek(file, SeekFrom::Data(offset)) {
         Ok(start) => Ok(Some(start)),
@@ -104,11 +104,11 @@ fn data_from(file: &File, offset: u64) -> io::Result<Option<u64>> {
     }
 }
 
-/// The regular files beneath a folder. No link is followed: it may lead nowhere, or out of the folder. What goes away
-/// meanwhile is left out.
+/// Returns the regular files in a folder and its subfolders. No link is followed, because it may be broken or lead out
+/// of the folder. Entries that disappear during the search are omitted.
 ///
 /// # Errors
-/// A folder cannot be read.
+/// Fails if a folder cannot be read.
 pub fn files_beneath(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -119,7 +119,7 @@ pub fn files_beneath(folder: &Path) -> io::Result<Vec<PathBuf>> {
         };
         for entry in entries {
             let entry = entry?;
-            // That of a link is a link's.
+            // For a link, this is the type of the link itself.
             let kind = entry.file_type()?;
             if kind.is_dir() {
                 folders.push(entry.path());
@@ -162,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("image");
         let file = File::create(&path).expect("a file");
-        // So many zeros would take minutes.
+        // Reading this many zeros would take minutes.
         file.set_len(1 << 40).expect("a sparse file");
         let needles = needles();
         assert_eq!(needles.find_in_file(&path).expect("it is searched"), None);
@@ -185,7 +185,7 @@ mod tests {
         std::fs::create_dir_all(root.join("usr/sbin")).expect("folders");
         std::fs::write(root.join("usr/sbin/program"), "").expect("a file");
         std::fs::write(folder.path().join("outside"), "").expect("a file");
-        // As the root of a sandbox has them: within, dangling, and out.
+        // The root of a sandbox has such links: internal, broken, and leading outside.
         symlink("usr/sbin", root.join("sbin")).expect("a link");
         symlink("../usr/lib/os-release", root.join("os-release")).expect("a link");
         symlink("../outside", root.join("out")).expect("a link");

@@ -1,4 +1,4 @@
-//! What the upstream answers, as GitHub documents it.
+//! The answers of the upstream, following GitHub's documentation.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::{Canned, Issue, Recorded, World};
 
-/// What GitHub gives where a request does not say, and the most that it gives.
+/// GitHub's default and maximum numbers of items per page.
 const PER_PAGE_DEFAULT: usize = 30;
 const PER_PAGE_MAX: usize = 100;
 
-/// The repositories of a new upstream.
+/// Returns the repositories of a new upstream.
 pub(super) fn first_repositories() -> BTreeMap<String, Vec<Issue>> {
     let site = vec![
         issue(1, "The home page is slow", "open", &["bug"]),
@@ -25,12 +25,12 @@ pub(super) fn first_repositories() -> BTreeMap<String, Vec<Issue>> {
     ])
 }
 
-/// A comment as GitHub has it.
+/// Returns a comment in GitHub's format.
 pub(super) fn comment(number: usize, body: &str) -> Value {
     json!({ "id": 1000 + number, "body": body, "user": { "login": "octocat" } })
 }
 
-/// The answer to a request.
+/// Returns the answer to a request.
 pub(super) fn answer(world: &mut World, request: &Recorded) -> Canned {
     if let Some(canned) = world.canned.get(&request.path) {
         return canned.clone();
@@ -176,7 +176,7 @@ impl Issue {
     }
 }
 
-/// One page, with GitHub's `Link` to the next and the last.
+/// Returns one page, with GitHub's `Link` header to the next and the last page.
 fn page(items: &[Value], request: &Recorded) -> Canned {
     let query = query(request);
     let number = |name: &str| query.get(name).and_then(|text| text.parse::<usize>().ok()).filter(|number| *number > 0);
@@ -195,7 +195,7 @@ fn page(items: &[Value], request: &Recorded) -> Canned {
     answer.header("link", &format!("{}, {}", link(page + 1, "next"), link(last, "last")))
 }
 
-/// Gives back what came, the token too if there was one: in the body, and in a header.
+/// Echoes the request, including the token, in the body and in a header.
 fn echo(request: &Recorded) -> Canned {
     let headers: Map<String, Value> =
         request.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
@@ -221,7 +221,7 @@ fn query(request: &Recorded) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (decode(name), decode(&value.replace('+', " ")))).collect()
 }
 
-/// Percent-decoding.
+/// Decodes percent escapes.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! What the double does when it is asked.
+//! The behaviour of the simulated provider.
 
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ impl SandboxProvider for SandboxDouble {
                 ("echo", text) => {
                     let text = format!("{text}\n");
                     if let Some(feed) = feed {
-                        // A reader may be gone.
+                        // Sending fails if the reader has disconnected.
                         drop(feed.send(Chunk { stream: Stream::Stdout, bytes: text.clone().into() }).await);
                     }
                     Ok(output(&text, 0, Termination::Exited))

@@ -1,4 +1,4 @@
-//! Where cargo has put things, and folders as a server wants them.
+//! The locations of cargo's output, and folders with the permissions that a server requires.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// The program `name`, built into the same profile as the program that asks.
+/// Returns the path of the program `name`, built with the same profile as the current program.
 pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     let binary = profile_dir()?.join(name);
     if !binary.is_file() {
@@ -15,12 +15,12 @@ pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The folder into which cargo builds everything.
+/// Returns cargo's target folder.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     Ok(profile_dir()?.parent().context("a profile's folder lies in the target folder")?.to_owned())
 }
 
-/// `target/debug` or `target/release`. Tests lie in its folder `deps`, programs in itself.
+/// Returns `target/debug` or `target/release`. Programs are in this folder, and tests are in its folder `deps`.
 fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("a program does not know where it is")?;
     let folder = program.parent().context("a program lies in a folder")?;
@@ -29,14 +29,14 @@ fn profile_dir() -> Result<PathBuf> {
     Ok(profile.to_owned())
 }
 
-/// A folder that only its owner may write, independent of the umask.
+/// Creates a folder that only its owner may write to, regardless of the umask.
 pub(crate) fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
         .with_context(|| format!("cannot make the folder {}", path.display()))
 }
 
-/// Copies a folder with all that is in it.
+/// Copies a folder with all its content.
 pub(crate) fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     make_dir(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
@@ -53,12 +53,12 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the repository has of an earlier revision.
+/// Returns the repository's fixture of an earlier revision.
 pub(crate) fn fixture(revision: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(revision)
 }
 
-/// Copies the files of a folder, but not its folders, into one that only its owner may enter.
+/// Copies the files of a folder, without its subfolders, into a folder that only its owner may enter.
 pub(crate) fn copy_private(from: &Path, to: &Path) -> Result<()> {
     make_dir(to)?;
     fs::set_permissions(to, Permissions::from_mode(0o700))?;

@@ -1,7 +1,7 @@
 //! Step 4: the addresses that a request may connect to.
 //!
-//! A name is resolved once, all its addresses must be allowed, and the connection uses exactly these addresses. A name
-//! whose answer changes between the check and the connection (DNS rebinding) thus has no effect.
+//! A name is resolved once. All its addresses must be allowed, and the connection uses exactly these addresses. A name
+//! that resolves differently between the check and the connection (DNS rebinding) therefore cannot bypass the check.
 
 use std::net::IpAddr;
 
@@ -13,17 +13,19 @@ use url::{Host, Url};
 use crate::Network;
 use crate::resolve::{LookupError, Resolve};
 
-/// Addresses of one name: more than real services have. An answer with more is refused, not cut.
+/// The maximum number of addresses of one name, more than real services have. A longer answer is rejected, not
+/// truncated.
 const ADDRESSES_MAX: usize = 64;
 
-/// Whether `address` is allowed. `opened` are the ranges that the operator allows besides the public internet. An IPv4
-/// range does not include IPv6 addresses that embed its addresses.
+/// Returns whether `address` is allowed. `opened` lists the ranges that the operator allows in addition to the public
+/// internet. An IPv4 range does not include the IPv6 addresses that embed its addresses.
 #[must_use]
 pub fn is_allowed(address: IpAddr, opened: &[IpNet]) -> bool {
     opened.iter().any(|net| net.contains(&address)) || is_public(address)
 }
 
-/// Resolves the host of `url`, in the order of the answer. Fails unless all addresses are allowed.
+/// Resolves the host of `url` and returns its addresses in the order of the answer. Fails unless all of them are
+/// allowed.
 pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve) -> Result<Vec<IpAddr>, Failure> {
     let (addresses, host) = match url.host() {
         Some(Host::Ipv4(address)) => (vec![IpAddr::V4(address)], address.to_string()),
@@ -43,7 +45,7 @@ pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve
     }
 }
 
-/// Whether the name belongs to the loopback interface (RFC 6761), independent of the resolver.
+/// Returns whether the name belongs to the loopback interface (RFC 6761), regardless of the resolver.
 fn is_local_name(name: &str) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     name == "localhost" || name.ends_with(".localhost")

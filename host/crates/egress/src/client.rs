@@ -1,8 +1,8 @@
 //! Step 5, second half: the HTTP clients, and the conversion of their errors.
 //!
 //! A client is bound to one host and one set of checked addresses. Its resolver always fails, so that a second look-up
-//! cannot return another answer, and its pooled connections go to these addresses only. The cache key is exactly what
-//! was checked, so a name with new addresses gets a new client.
+//! cannot return another answer, and its pooled connections go to these addresses only. The cache key consists of
+//! exactly the checked properties, so a name with new addresses gets a new client.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -28,20 +28,20 @@ use crate::send::StepObserver;
 pub struct EgressOptions {
     /// The resolver of names.
     pub resolver: Arc<dyn Resolve>,
-    /// Trusted certificate authorities besides those of the web.
+    /// Certificate authorities that are trusted in addition to the public ones.
     pub extra_roots: Vec<CertificateDer<'static>>,
-    /// The clock, by which tokens expire.
+    /// The clock for checking the expiry of tokens.
     pub clock: Arc<dyn Clock>,
     /// Called at the start of each step.
     pub observer: Option<Arc<StepObserver>>,
-    /// The largest decoded body of a response.
+    /// The maximum size of a decoded response body, in bytes.
     pub response_body_bytes_max: usize,
-    /// Replaces the network, for `monstrum plugin test`.
+    /// A replacement for the network, for `monstrum plugin test`.
     pub transport: Option<Arc<dyn Transport>>,
 }
 
-/// A replacement for the network only: requests have passed all checks and contain the credential, and responses are
-/// limited and redacted like those of an upstream.
+/// A replacement for the network only. Its requests have passed all checks and contain the credential. Its responses
+/// are limited and redacted like those of an upstream.
 pub trait Transport: Send + Sync {
     /// Sends a request and returns its response.
     fn exchange(&self, request: http::Request<Vec<u8>>) -> BoxFuture<'_, Result<http::Response<Vec<u8>>, Failure>>;
@@ -105,7 +105,7 @@ impl Clients {
         Clients { tls, cache: Mutex::default() }
     }
 
-    /// A client that connects only to `addresses`, for the host of `url`.
+    /// Returns a client that connects only to `addresses`, for the host of `url`.
     pub(crate) fn client(
         &self,
         url: &Url,
@@ -188,12 +188,12 @@ pub(crate) fn plain_request(outgoing: Outgoing) -> Result<http::Request<Vec<u8>>
     Ok(request)
 }
 
-/// Whether the request cannot have reached the server.
+/// Returns whether the error rules out that the request reached the server.
 pub(crate) fn is_unsent(error: &reqwest::Error) -> bool {
     error.is_connect() || error.is_builder()
 }
 
-/// Converts `error` for the plugin. The message contains only the host, which the plugin itself has chosen.
+/// Converts `error` for the plugin. The message contains only the host, which the plugin has chosen.
 pub(crate) fn failure(error: reqwest::Error, host: &str) -> Failure {
     // The URL may contain an injected secret.
     let error = error.without_url();
@@ -212,7 +212,8 @@ pub(crate) fn failure(error: reqwest::Error, host: &str) -> Failure {
     Failure { code, message, sent: !is_unsent(&error), retry_after_ms: None }
 }
 
-/// Whether TLS caused the error. The connector wraps the cause in I/O errors, whose inner error is not their `source`.
+/// Returns whether TLS caused the error. The connector wraps the cause in I/O errors, whose inner error is not their
+/// `source`.
 fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;

@@ -22,7 +22,7 @@ pub struct Credential {
     pub plain_fields: BTreeSet<String>,
     /// The inject rules, which were stored with the credential.
     pub inject: Vec<InjectRule>,
-    /// The audience that was stored with the credential, restricted to the current one.
+    /// The audience that was stored with the credential, restricted to the current audience.
     pub audience: Vec<OriginPattern>,
     /// Whether the source can refresh the credential.
     pub refreshable: bool,
@@ -43,12 +43,12 @@ pub enum CredentialState {
     None,
     /// The resource type has no authentication, so requests are sent without a credential.
     NotNeeded,
-    /// The credential cannot be read now.
+    /// The credential cannot be read at the moment.
     Unavailable,
 }
 
 impl CredentialState {
-    /// The word for this state in the interface of plugins.
+    /// Returns the name of this state in the plugin interface.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl CredentialState {
         }
     }
 
-    /// The failure of a request that needs a credential in this state.
+    /// Returns the failure of a request that needs a credential in this state.
     pub(crate) fn failure(self) -> Failure {
         let message = match self {
             CredentialState::Expired => "the credential of this resource has expired",
@@ -80,13 +80,13 @@ impl CredentialState {
 
 /// The source of the credential of one resource.
 pub trait CredentialSource: Send + Sync {
-    /// The current credential.
+    /// Returns the current credential.
     fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>>;
 
     /// Replaces `stale`, which is about to expire or was rejected. Concurrent calls share one refresh.
     fn refresh<'a>(&'a self, stale: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>>;
 
-    /// The state of the credential, for the plugin.
+    /// Returns the state of the credential, for the plugin.
     fn status(&self) -> CredentialState;
 }
 
@@ -109,7 +109,7 @@ impl CredentialSource for Anonymous {
 }
 
 impl Credential {
-    /// All values to redact: the secret fields, and the values that the inject rules derive from them.
+    /// Returns all values to redact: the secret fields, and the values that the inject rules derive from them.
     #[must_use]
     pub fn secret_values(&self) -> Vec<Secret> {
         let secret_fields = self.fields.iter().filter(|(name, _)| !self.plain_fields.contains(*name));
@@ -126,17 +126,17 @@ impl Credential {
         values
     }
 
-    /// Whether the audience of the credential includes `url`.
+    /// Returns whether the audience of the credential includes `url`.
     pub(crate) fn is_for(&self, url: &Url) -> bool {
         self.audience.iter().any(|origin| origin.matches(url))
     }
 
-    /// Fills `template` with the fields; `None` if a field is missing.
+    /// Fills `template` with the fields. Returns `None` if a field is missing.
     pub(crate) fn fill(&self, template: &str) -> Option<Secret> {
         fill(template, |name| self.fields.get(name).map(|value| value.expose().to_owned())).map(Secret::new)
     }
 
-    /// The user name and password, separated by a colon; `None` if a field is missing.
+    /// Returns the user name and password, separated by a colon, or `None` if a field is missing.
     pub(crate) fn basic(&self, username: &str, password: &str) -> Option<Secret> {
         let (username, password) = (self.fill(username)?, self.fill(password)?);
         Some(Secret::new(format!("{}:{}", username.expose(), password.expose())))
@@ -147,7 +147,7 @@ impl Credential {
     }
 }
 
-/// The token of HTTP Basic (RFC 7617).
+/// Encodes a user name and password for HTTP Basic (RFC 7617).
 pub(crate) fn basic_token(pair: &Secret) -> Secret {
     Secret::new(STANDARD.encode(pair.expose()))
 }

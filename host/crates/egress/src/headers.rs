@@ -6,7 +6,7 @@ use monstrum_types::{Failure, FailureCode, HttpRequest};
 
 use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX, REQUEST_HEADERS_MAX};
 
-/// Headers by which a plugin could control the connection or a proxy, or fake its origin.
+/// Headers with which a plugin could control the connection or a proxy, or fake its origin.
 const OWNED: &[&str] = &[
     "host",
     "content-length",
@@ -22,14 +22,14 @@ const OWNED: &[&str] = &[
     "forwarded",
 ];
 
-/// Prefixes of further such headers.
+/// The prefixes of further headers of this kind.
 const OWNED_PREFIXES: &[&str] = &["proxy-", "x-forwarded-"];
 
-/// Headers that are refused in requests with a credential: cookies are a second credential, and a partial response
-/// could split a secret.
+/// Headers that are rejected in requests with a credential. Cookies would be a second credential, and a partial
+/// response could split a secret, so that redaction would not find it.
 const OWNED_WITH_CREDENTIAL: &[&str] = &["cookie", "range", "if-range"];
 
-/// The method, if it is allowed.
+/// Returns the method if it is allowed.
 pub(crate) fn method(request: &HttpRequest) -> Result<Method, Failure> {
     match request.method.as_str() {
         "GET" => Ok(Method::GET),
@@ -42,7 +42,7 @@ pub(crate) fn method(request: &HttpRequest) -> Result<Method, Failure> {
     }
 }
 
-/// Refuses a body that is too large.
+/// Rejects a body that is too large.
 pub(crate) fn check_body(request: &HttpRequest) -> Result<(), Failure> {
     match &request.body {
         Some(body) if body.len() > REQUEST_BODY_BYTES_MAX => Err(invalid("the body is larger than 10 MiB")),
@@ -50,7 +50,8 @@ pub(crate) fn check_body(request: &HttpRequest) -> Result<(), Failure> {
     }
 }
 
-/// The plugin's headers, if it may set all of them. `authenticated` is true if the request gets a credential.
+/// Returns the plugin's headers if the plugin may set all of them. `authenticated` is true if the request gets a
+/// credential.
 pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[InjectRule]) -> Result<HeaderMap, Failure> {
     if request.headers.len() > REQUEST_HEADERS_MAX {
         return Err(invalid("there are more than 100 headers"));
@@ -71,7 +72,7 @@ pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[Inject
     Ok(headers)
 }
 
-/// Whether an inject rule sets the header `name`.
+/// Returns whether an inject rule sets the header `name`.
 pub(crate) fn is_injected(name: &str, inject: &[InjectRule]) -> bool {
     inject.iter().filter_map(InjectRule::header_name).any(|injected| plain(injected) == plain(name))
 }
@@ -83,7 +84,7 @@ fn is_owned(name: &str, authenticated: bool) -> bool {
         || (authenticated && OWNED_WITH_CREDENTIAL.contains(&name.as_str()))
 }
 
-/// The canonical form of a name for servers that pass headers as variables, where `-` and `_` are equal.
+/// Returns the canonical form of a header name. Servers that pass headers as variables do not distinguish `-` and `_`.
 fn plain(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }

@@ -1,4 +1,4 @@
-//! Step 5, first half: adds the credential to the request, by the inject rules that were stored with it.
+//! Step 5, first half: adds the credential to the request, following the inject rules that were stored with it.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ fn add_header(outgoing: &mut Outgoing, credential: &Credential, rule: &HeaderRul
 }
 
 fn add_basic(outgoing: &mut Outgoing, credential: &Credential, pair: &BasicPair) -> Result<(), Failure> {
-    // The first colon ends the user name (RFC 7617), so a user name must not contain one.
+    // The first colon ends the user name (RFC 7617), so the user name must not contain a colon.
     if filled(credential, &pair.username)?.expose().contains(':') {
         return Err(unusable());
     }
@@ -53,8 +53,8 @@ fn add_basic(outgoing: &mut Outgoing, credential: &Credential, pair: &BasicPair)
     set_secret_header(&mut outgoing.headers, AUTHORIZATION, &value)
 }
 
-/// Adds a header. Step 1 has refused plugin headers of this name, but the stored rules may differ from those of the
-/// manifest, so it is checked again.
+/// Adds a header. Step 1 has rejected plugin headers that the manifest's rules set. The stored rules may differ, so the
+/// name is checked again.
 fn set_secret_header(headers: &mut HeaderMap, name: HeaderName, value: &Secret) -> Result<(), Failure> {
     let mut value = HeaderValue::from_bytes(value.expose().as_bytes()).map_err(|_| unusable())?;
     value.set_sensitive(true);
@@ -77,7 +77,7 @@ fn add_query(outgoing: &mut Outgoing, credential: &Credential, rule: &QueryRule)
     Ok(())
 }
 
-/// Adds a field to the JSON body, which is parsed and serialized again: numbers over 64 bits become floats.
+/// Adds a field to the JSON body. The body is parsed and serialized again, so numbers over 64 bits become floats.
 fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -> Result<(), Failure> {
     let value = filled(credential, &rule.value)?;
     let body = outgoing.body.as_deref().filter(|body| !body.is_empty());
@@ -133,12 +133,12 @@ fn add_path(outgoing: &mut Outgoing, credential: &Credential, rule: &PathRule) -
     let value = utf8_percent_encode(value.expose(), RESERVED);
     let filled = format!("{}{value}{}", &path[..place.start], &path[place.end..]);
     outgoing.url.set_path(&filled);
-    // Fails if the parser changes the path, for example because the value is `..`.
+    // This check fails if the parser changed the path, for example because the value is `..`.
     if outgoing.url.path() == filled { Ok(()) } else { Err(unusable()) }
 }
 
-/// The positions of `wanted` in `path`. Its characters may be percent-encoded, because the URL parser encodes braces.
-/// The rest of the path stays as it was written.
+/// Returns the positions of `wanted` in `path`. Its characters may be percent-encoded, because the URL parser encodes
+/// braces. The rest of the path remains unchanged.
 fn placeholders_in(path: &[u8], wanted: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let place_at = move |start: usize| {
         let mut at = start;
@@ -159,7 +159,8 @@ fn filled(credential: &Credential, template: &str) -> Result<Secret, Failure> {
     credential.fill(template).ok_or_else(unusable)
 }
 
-/// The message has no details, because they could reveal the secret.
+/// Returns the failure of a credential that cannot be injected. The message has no details, because they could reveal
+/// the secret.
 fn unusable() -> Failure {
     Failure::unsent(FailureCode::Unauthenticated, "the stored credential does not fit its inject rules")
 }

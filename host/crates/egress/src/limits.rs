@@ -1,35 +1,36 @@
-//! The limits of one request.
+//! The limits of a request.
 
 use std::time::Duration;
 
 pub use monstrum_types::{REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX, REQUEST_HEADERS_MAX, URL_BYTES_MAX};
 
-/// Size of a decoded response body: as much as a plugin may send, and a sixth of its default memory.
+/// The maximum size of a decoded response body: as much as a plugin may send, and a sixth of its default memory.
 pub const RESPONSE_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// Headers of a response: more than twice as many as a plugin may send.
+/// The maximum number of headers of a response: more than twice as many as a plugin may send.
 pub const RESPONSE_HEADERS_MAX: usize = 256;
 
-/// Total length of the header names and values of a response: twice as much as a plugin may send.
+/// The maximum total length of the header names and values of a response: twice as much as a plugin may send.
 pub const RESPONSE_HEADER_BYTES_MAX: usize = 64 * 1024;
 
-/// Redirects of one request, even if a manifest allows more.
+/// The maximum number of redirects of a request, even if a manifest allows more.
 pub(crate) const REDIRECTS_MAX: u8 = 10;
 
-/// Remaining lifetime below which a token is refreshed before it is used.
+/// The remaining lifetime below which a token is refreshed before use.
 pub(crate) const REFRESH_BEFORE_MS: i64 = 60_000;
 
-/// Time to connect: a third of a call's time, so that the plugin receives a failure and does not time out itself.
+/// The connect time-out: a third of a call's time, so that the plugin receives a failure before the call times out.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a request waits for a newer token while the current one is still valid.
+/// The maximum time that a request waits for a newer token while the current one is still valid.
 pub(crate) const REFRESH_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Lifetime of an unused connection: about as long as servers keep theirs.
+/// The lifetime of an idle connection: about as long as servers keep theirs.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Unused connections of one client: as many as the concurrent calls of one plugin.
+/// The maximum number of idle connections of one client: the number of concurrent calls of one plugin.
 pub(crate) const IDLE_CONNECTIONS_MAX: usize = 64;
 
-/// Cached clients, one for each destination in use. The least recently used is evicted first.
+/// The maximum number of cached clients, one for each destination in use. The least recently used client is evicted
+/// first.
 pub(crate) const CLIENTS_MAX: usize = 256;

@@ -5,15 +5,15 @@ use monstrum_manifest::{InjectRule, OriginPattern};
 use monstrum_types::{Failure, FailureCode};
 use url::Url;
 
-/// The destinations that the calls of one resource may reach.
+/// The destinations that the calls of one resource may connect to.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     /// The base URL, to which paths are appended. Its origin is always allowed.
     pub api_base: Option<Url>,
     /// Further allowed origins.
     pub egress: Vec<OriginPattern>,
-    /// The current inject rules of the manifest. A plugin may not set the headers that they name, even in requests
-    /// without a credential.
+    /// The current inject rules of the manifest. A plugin may not set the headers that these rules set, even in
+    /// requests without a credential.
     pub inject: Vec<InjectRule>,
     /// The current audience of the manifest and the configuration. A request to another origin is sent without a
     /// credential, so that the state of the credential does not affect it.
@@ -29,18 +29,18 @@ pub struct Scope {
 pub struct Network {
     /// Allowed ranges that are not public.
     pub allow_addresses: Vec<IpNet>,
-    /// Whether `http://` is allowed. Without it, http is refused even to loopback addresses.
+    /// Whether `http://` is allowed. Otherwise, http is rejected even to loopback addresses.
     pub allow_http: bool,
 }
 
 impl Scope {
-    /// Whether a credential may be sent to `url`.
+    /// Returns whether a credential may be sent to `url`.
     pub(crate) fn may_authenticate(&self, url: &Url) -> bool {
         self.audience.iter().any(|origin| origin.matches(url))
     }
 }
 
-/// Refuses a URL that the resource may not reach.
+/// Rejects a URL that the resource may not connect to.
 pub(crate) fn check(scope: &Scope, url: &Url) -> Result<(), Failure> {
     if !permits(scope, url) {
         let origin = url.origin().ascii_serialization();

@@ -24,13 +24,13 @@ use runs::Digits;
 use search::Search;
 use views::{Nature, Reading, View};
 
-/// The replacement for a secret. JSON strings, URLs and headers can contain it without escapes.
+/// The replacement for a secret. It needs no escaping in JSON strings, URLs and headers.
 pub const REDACTED: &str = "[redacted]";
 
-/// Minimum length of a secret. Shorter values are refused when a credential is saved, because they match ordinary text.
+/// The minimum length of a secret. Saving a shorter value is rejected, because it would match ordinary text.
 pub const SECRET_BYTES_MIN: usize = 8;
 
-/// Number of nested decodings: a JSON string in a JSON string, a URL in a URL.
+/// The maximum number of nested decodings, as in a JSON string in a JSON string, or a URL in a URL.
 const VIEW_DEPTH_MAX: usize = 2;
 
 /// Finds and replaces the secret values of one resource.
@@ -39,7 +39,7 @@ pub struct Redactor {
     values: Vec<Secret>,
     /// `None` if there are no secrets.
     search: Option<Search>,
-    /// Additional patterns for the names of headers, created on first use.
+    /// Additional patterns for header names, created on first use.
     names: OnceLock<Search>,
     /// The views to search.
     views: Vec<Lens>,
@@ -63,7 +63,7 @@ enum Case {
 }
 
 impl Redactor {
-    /// A redactor for `values`: the secret fields of a credential and the values derived from them.
+    /// Creates a redactor for `values`: the secret fields of a credential and the values derived from them.
     #[must_use]
     pub fn new(values: impl IntoIterator<Item = Secret>) -> Self {
         let mut redactor = Redactor::default();
@@ -74,7 +74,7 @@ impl Redactor {
         redactor
     }
 
-    /// Whether `bytes` contain a secret, in any known encoding.
+    /// Returns whether `bytes` contain a secret, in any known encoding.
     #[must_use]
     pub fn contains(&self, bytes: &[u8]) -> bool {
         !self.find(bytes, Case::AsWritten).is_empty()
@@ -136,14 +136,14 @@ impl Redactor {
     /// Like [`Redactor::redact_json`], within the limits of `watch`.
     pub fn redact_json_watched(&self, text: JsonText, watch: &Watch) -> Result<JsonText, SearchError> {
         let redacted = self.redact_json_by(text, Some(watch));
-        // The result of a search that ended early is not valid.
+        // A search that ended early has no valid result.
         watch.check().map(|()| redacted)
     }
 
     fn redact_json_by(&self, text: JsonText, watch: Option<&Watch>) -> JsonText {
         let contains = |bytes: &[u8]| !self.find_by(bytes, Case::AsWritten, watch).is_empty();
-        // Without escapes, the strings are in the text unchanged, so that one search of the whole text suffices. A
-        // number has several spellings, so numeric secrets need a search of the parsed numbers.
+        // Without escapes, the text contains the strings unchanged, so one search of the whole text suffices. A number
+        // has several spellings, so numeric secrets need a search of the parsed numbers.
         let is_plain = !text.as_str().contains('\\') && !self.numeric;
         if self.search.is_none() || is_plain && !contains(text.as_str().as_bytes()) {
             return text;
@@ -152,7 +152,7 @@ impl Redactor {
         // One search over all texts is much faster than a search for each.
         let mut texts = Zeroizing::new(Vec::new());
         gather(&value, &mut texts);
-        // The original text is never returned: it may contain more than the value, in duplicate keys.
+        // The original text is never returned, because it may contain duplicate keys, which the parsed value lacks.
         JsonText::from(&if contains(&texts) { self.redact_each(value, watch) } else { value })
     }
 
@@ -203,12 +203,12 @@ impl Redactor {
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
 
-    /// The ranges of secrets, sorted and without overlaps.
+    /// Returns the ranges of secrets, sorted and without overlaps.
     fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
         self.find_by(text, case, None)
     }
 
-    /// Like [`Redactor::find`]; incomplete if `watch` ends the search.
+    /// Like [`Redactor::find`], but incomplete if `watch` ends the search.
     fn find_by(&self, text: &[u8], case: Case, watch: Option<&Watch>) -> Vec<Range<usize>> {
         let pass = |search| Pass { redactor: self, search, ignore_case: case == Case::Ignored, watch };
         self.search.as_ref().map_or_else(Vec::new, |search| pass(search).find(text, 0))
@@ -216,7 +216,7 @@ impl Redactor {
 
     fn find_watched(&self, text: &[u8], watch: &Watch) -> Result<Vec<Range<usize>>, SearchError> {
         let found = self.find_by(text, Case::AsWritten, Some(watch));
-        // The result of a search that ended early is not valid.
+        // A search that ended early has no valid result.
         watch.check().map(|()| found)
     }
 }
@@ -230,8 +230,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// The ranges of secrets in `text`, which is a view at nesting `depth`, sorted and without overlaps. Incomplete if
-    /// the watch ends the search.
+    /// Returns the ranges of secrets in `text`, which is a view at nesting `depth`. The ranges are sorted and do not
+    /// overlap. The result is incomplete if the watch ends the search.
     fn find(&self, text: &[u8], depth: usize) -> Vec<Range<usize>> {
         if self.watch.is_some_and(|watch| !watch.may_look_at(text.len())) {
             return Vec::new();
@@ -272,8 +272,8 @@ impl Pass<'_> {
     }
 }
 
-/// Collects all keys, strings and numbers of `value`. They are separated by a byte that does not occur in text or in
-/// encodings, so that matches are always inside one of them.
+/// Collects all keys, strings and numbers of `value`. The separator is a byte that does not occur in text or in
+/// encodings, so a match is always inside one of them.
 fn gather(value: &Value, texts: &mut Vec<u8>) {
     const BETWEEN: u8 = 0xff;
     match value {
@@ -325,8 +325,8 @@ fn replace_in(text: String, ranges: &[Range<usize>]) -> String {
     String::from_utf8_lossy(&replace(text.as_bytes(), ranges)).into_owned()
 }
 
-/// The redactor and the search budget of a call. Values are only added: a token that was replaced during the call is
-/// still redacted afterwards, because the plugin may have read it before.
+/// The redactor and the search budget of a call. Values are only added, never removed: a token that was replaced during
+/// the call is still redacted afterwards, because the plugin may have read it before.
 #[derive(Default)]
 pub struct RedactorCell {
     current: RwLock<Arc<Redactor>>,
@@ -334,7 +334,7 @@ pub struct RedactorCell {
 }
 
 impl RedactorCell {
-    /// A cell with `redactor`.
+    /// Creates a cell with `redactor`.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
         RedactorCell { current: RwLock::new(redactor), budget: Arc::default() }
@@ -346,19 +346,19 @@ impl RedactorCell {
         RedactorCell { budget: Arc::new(budget), ..self }
     }
 
-    /// The budget of the call's searches.
+    /// Returns the budget of the call's searches.
     #[must_use]
     pub fn budget(&self) -> &Arc<SearchBudget> {
         &self.budget
     }
 
-    /// The current redactor.
+    /// Returns the current redactor.
     #[must_use]
     pub fn current(&self) -> Arc<Redactor> {
         Arc::clone(&self.current.read())
     }
 
-    /// Adds `values`; returns true if at least one of them is new.
+    /// Adds `values`. Returns true if at least one of them is new.
     pub fn learn(&self, values: Vec<Secret>) -> bool {
         let mut current = self.current.write();
         let known = current.values.len();

@@ -7,10 +7,10 @@ use url::Url;
 
 use crate::url::follow;
 
-/// The request that follows the response; `None` if that is not a redirect.
+/// Returns the request that follows the redirect, or `None` if the response is not a redirect.
 ///
-/// The request goes through all checks again, like one of the plugin. A redirect to another origin clears its
-/// authentication, and a further redirect back does not restore it.
+/// The new request goes through all checks, like a request of the plugin. A redirect to another origin clears its
+/// authentication, and a later redirect back to the first origin does not restore it.
 pub(crate) fn next(
     request: &HttpRequest,
     from: &Url,
@@ -34,7 +34,7 @@ pub(crate) fn next(
 
 fn following(request: &HttpRequest, from: &Url, to: &Url, status: StatusCode) -> HttpRequest {
     let mut next = HttpRequest { url: to.as_str().to_owned(), query: Vec::new(), ..request.clone() };
-    // The rules of browsers (Fetch standard, "HTTP-redirect fetch").
+    // These are the rules of browsers (Fetch standard, "HTTP-redirect fetch").
     let becomes_get = match status {
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => request.method == Method::POST.as_str(),
         StatusCode::SEE_OTHER => request.method != Method::GET.as_str() && request.method != Method::HEAD.as_str(),

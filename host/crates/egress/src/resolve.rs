@@ -1,6 +1,6 @@
 //! Name resolution.
 //!
-//! The system's resolver blocks a thread for as long as the name server takes. The number of look-ups is therefore
+//! The system's resolver blocks a thread until the name server answers. The number of concurrent look-ups is therefore
 //! limited, so that a hostile name server cannot block all threads. An abandoned look-up keeps its permit until its
 //! thread is free again.
 
@@ -11,13 +11,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-/// Concurrent look-ups: far fewer than the 512 threads that tokio has for blocking work.
+/// The maximum number of concurrent look-ups: far fewer than the 512 threads that tokio has for blocking work.
 const LOOKUPS_MAX: usize = 64;
 
-/// Time that a look-up waits for a permit: about as long as look-ups take to time out.
+/// The maximum time that a look-up waits for a permit: about the time-out of a look-up.
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// Why a name was not resolved. The cause is not included, because it could describe the host's network.
+/// The reason why a name was not resolved. The cause is omitted, because it could describe the host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// The resolver has no answer.
@@ -30,11 +30,11 @@ pub enum LookupError {
 
 /// Resolves names.
 pub trait Resolve: Send + Sync {
-    /// All addresses of `host`. The caller decides which are allowed.
+    /// Returns all addresses of `host`. The caller decides which of them are allowed.
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, LookupError>>;
 }
 
-/// The machine's resolver, with its hosts file and search domains.
+/// The machine's resolver, including the hosts file and the search domains.
 #[derive(Debug)]
 pub struct SystemResolver {
     permits: Arc<Semaphore>,

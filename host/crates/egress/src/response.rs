@@ -80,7 +80,7 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses all transfer codings except `chunked`, which the HTTP library decodes. Bodies in other codings could not be
+/// Rejects all transfer codings except `chunked`, which the HTTP library decodes. Bodies in other codings cannot be
 /// searched for secrets.
 fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), Failure> {
     let mut values = headers.get_all(TRANSFER_ENCODING).iter();
@@ -94,7 +94,8 @@ fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), Failure> {
     }
 }
 
-/// The encoding of the body. The host supports gzip only; bodies in other encodings cannot be redacted and are refused.
+/// Returns the encoding of the body. Only gzip is supported. Bodies in other encodings are rejected, because they
+/// cannot be redacted.
 fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
     let mut encoding = Encoding::Identity;
     for value in headers.get_all(CONTENT_ENCODING) {
@@ -166,7 +167,7 @@ impl Body {
     }
 }
 
-/// A buffer that fails when its limit is exceeded, so that a chunk cannot decode to more.
+/// A buffer that fails when its limit is exceeded, so that even one chunk cannot decode to more than the limit.
 struct Capped {
     bytes: Vec<u8>,
     bytes_max: usize,
@@ -219,7 +220,7 @@ fn redact(
     }
     let hand_over = |(name, value): (&HeaderName, &HeaderValue)| {
         let value = redactor.redact_watched(value.as_bytes().to_vec(), watch)?;
-        // Invalid UTF-8 is replaced and the value searched again, because the replacement may reveal a secret.
+        // Invalid UTF-8 is replaced, and the value is searched again, because the replacement may reveal a secret.
         let value = redactor.redact_watched(String::from_utf8_lossy(&value).into_owned().into_bytes(), watch)?;
         let name = redactor.redact_name(name.as_str().to_owned());
         Ok((name, String::from_utf8_lossy(&value).into_owned()))
@@ -227,7 +228,7 @@ fn redact(
     Ok((headers.iter().map(hand_over).collect::<Result<_, _>>()?, redacted))
 }
 
-/// Whether a header is removed: cookies, credentials, and headers about the connection or the transfer.
+/// Returns whether a header is removed: cookies, credentials, and headers about the connection or the transfer.
 fn is_dropped(name: &str, inject: &[InjectRule]) -> bool {
     [SET_COOKIE, AUTHORIZATION, CONNECTION, TRANSFER_ENCODING].iter().any(|dropped| dropped == name)
         || name == "set-cookie2"
@@ -235,7 +236,7 @@ fn is_dropped(name: &str, inject: &[InjectRule]) -> bool {
         || is_injected(name, inject)
 }
 
-/// The time to wait of a Retry-After header: in seconds, or until a date (RFC 9110, section 10.2.3).
+/// Returns the delay that a Retry-After header requests, in seconds or until a date (RFC 9110, section 10.2.3).
 fn retry_after_ms(status: StatusCode, headers: &HeaderMap, now: UtcMillis) -> Option<u32> {
     if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::SERVICE_UNAVAILABLE {
         return None;

@@ -1,4 +1,4 @@
-//! Step 3: the search of a request for secrets, which plugins must not have.
+//! Step 3: searches a request for secrets, which plugins must not possess.
 //!
 //! A plugin could receive a secret from an upstream that transforms it. This step finds secrets in all encodings that
 //! redaction knows, so that the plugin cannot send them elsewhere.
@@ -10,7 +10,7 @@ use monstrum_types::{Failure, FailureCode, HttpRequest};
 use crate::redact::{Redactor, RedactorCell};
 use crate::searches::{self, SearchError, Watch};
 
-/// Refuses a request that contains a current secret of the resource. The search takes the request and returns it.
+/// Rejects a request that contains a current secret of the resource. The request is moved into the search and back.
 pub(crate) async fn check(redactor: &RedactorCell, request: &mut HttpRequest) -> Result<(), Failure> {
     let bytes = texts(request).map(<[u8]>::len).sum();
     let lent = std::mem::take(request);
@@ -36,7 +36,7 @@ fn holds_secret(redactor: &Arc<Redactor>, request: &HttpRequest, watch: &Watch) 
     Ok(false)
 }
 
-/// All parts of a request that come from the plugin.
+/// Returns all parts of a request that come from the plugin.
 fn texts(request: &HttpRequest) -> impl Iterator<Item = &[u8]> {
     let pairs = request.query.iter().chain(&request.headers);
     let texts = pairs.flat_map(|(name, value)| [name, value]).chain([&request.url]);

@@ -1,8 +1,9 @@
 //! The scheduling and the budget of searches for secrets.
 //!
-//! A search of a small text runs in place. A larger one runs on a blocking thread, with at most as many at once as
-//! there are processors; calls that have used the least of their budget come first. Each view of a text is charged to
-//! the call's budget. When the call has ended or its budget is spent, its search ends before the next view.
+//! A search of a small text runs in place. A larger one runs on a blocking thread. The number of concurrent searches is
+//! limited to the number of processors, and calls that have used less of their budget come first. Each view of a text
+//! is charged to the call's budget. When the call has ended or its budget is spent, its search ends before the next
+//! view.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,16 +13,18 @@ use monstrum_types::{Failure, FailureCode};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Text that is searched in place. Ordinary text of this size takes less than 0.1 ms, and worst-case text about 1 ms.
+/// The maximum size of a text that is searched in place. Ordinary text of this size takes less than 0.1 ms, and
+/// worst-case text about 1 ms.
 pub const INLINE_SEARCH_BYTES_MAX: usize = 16 * 1024;
 
-/// Bytes for one unit of fuel: searching them takes as long as a unit of fuel, about a nanosecond.
+/// The number of bytes that cost one unit of fuel. Both searching them and executing one unit take about a nanosecond.
 const BYTES_PER_FUEL: u64 = 2;
 
-/// Budget of searches that do not belong to a call, such as for the response of a registry: that of the default fuel.
+/// The budget of searches that do not belong to a call, such as of a registry's response. It equals the budget of a
+/// call with the default fuel.
 const BYTES_MAX: u64 = 1_000_000_000 * BYTES_PER_FUEL;
 
-/// The bytes that were searched for a call, over all views of all its texts.
+/// The number of bytes that were searched for a call, over all views of all its texts.
 #[derive(Debug)]
 pub struct SearchBudget {
     bytes: AtomicU64,
@@ -35,14 +38,14 @@ impl Default for SearchBudget {
 }
 
 impl SearchBudget {
-    /// The budget of a call with this much fuel. With the default fuel, fifty responses with 10 MiB of ordinary text
-    /// fit.
+    /// Creates the budget of a call with this much fuel. The default fuel is enough for fifty responses with 10 MiB of
+    /// ordinary text.
     #[must_use]
     pub fn of_fuel(fuel: u64) -> Self {
         SearchBudget { bytes: AtomicU64::new(0), bytes_max: fuel.saturating_mul(BYTES_PER_FUEL) }
     }
 
-    /// The cost of the searches so far, in fuel.
+    /// Returns the cost of the searches so far, in fuel.
     #[must_use]
     pub fn fuel_used(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed) / BYTES_PER_FUEL
@@ -54,7 +57,7 @@ impl SearchBudget {
     }
 }
 
-/// Why a search has no result.
+/// The reason why a search has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchError {
     /// The call has ended.
@@ -66,7 +69,7 @@ pub enum SearchError {
 }
 
 impl SearchError {
-    /// The failure for the plugin.
+    /// Returns the failure for the plugin.
     pub(crate) fn failure(self) -> Failure {
         match self {
             SearchError::Budget => {
@@ -80,7 +83,7 @@ impl SearchError {
     }
 }
 
-/// Controls a running search: it is asked before each view whether the search may go on.
+/// Controls a running search. Before each view, the search checks whether it may continue.
 pub struct Watch {
     budget: Arc<SearchBudget>,
     cancelled: Arc<AtomicBool>,
@@ -92,7 +95,7 @@ impl Watch {
         Watch { budget, cancelled: Arc::default(), is_over_budget: AtomicBool::new(false) }
     }
 
-    /// Charges a view of this many bytes; returns false if the search must end.
+    /// Charges a view of this many bytes. Returns false if the search must end.
     pub(crate) fn may_look_at(&self, bytes: usize) -> bool {
         if !self.budget.spend(bytes) {
             self.is_over_budget.store(true, Ordering::Relaxed);
@@ -100,7 +103,7 @@ impl Watch {
         self.check().is_ok()
     }
 
-    /// Checks that the search has not been ended early.
+    /// Fails if the search was ended early.
     pub(crate) fn check(&self) -> Result<(), SearchError> {
         if self.cancelled.load(Ordering::Relaxed) {
             Err(SearchError::Cancelled)
@@ -134,7 +137,7 @@ async fn run_in<T: Send + 'static>(
     let _cancel_when_dropped = CancelOnDrop(Arc::clone(&watch.cancelled));
     let permit = queue.take(budget.bytes.load(Ordering::Relaxed)).await;
     let search = tokio::task::spawn_blocking(move || {
-        // Held while the thread works, even if the call has ended.
+        // The thread holds the permit while it works, even if the call has ended.
         let _permit = permit;
         work(&watch)
     });
@@ -142,7 +145,7 @@ async fn run_in<T: Send + 'static>(
 }
 
 /// Runs the search `work` over `bytes` of text without blocking a worker thread of the runtime, and charges it to
-/// `budget`. For texts of a call that are not sent by egress. Dropping the future ends the search.
+/// `budget`. Meant for texts of a call that egress does not send. Dropping the future ends the search.
 pub async fn search<T: Send + 'static>(
     bytes: usize,
     budget: &Arc<SearchBudget>,
@@ -159,11 +162,11 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The queue of the process, with as many permits as there are processors.
+/// The queue of the process, with one permit per processor.
 static QUEUE: LazyLock<Arc<SearchQueue>> =
     LazyLock::new(|| SearchQueue::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
 
-/// A semaphore for searches with priorities.
+/// A semaphore with priorities, for searches.
 struct SearchQueue {
     state: Mutex<State>,
 }
@@ -171,11 +174,11 @@ struct SearchQueue {
 struct State {
     free: usize,
     arrivals: u64,
-    /// Ordered by the bytes that were searched for the call before, then by arrival.
+    /// Sorted by the number of bytes searched for the call before, then by arrival.
     waiting: BTreeMap<(u64, u64), oneshot::Sender<SearchPermit>>,
 }
 
-/// A permit to search. When it is dropped, it goes to the next waiting call. Empty once it was passed on.
+/// A permit to search. Dropping it passes it to the next waiting call. `None` after the permit was passed on.
 struct SearchPermit(Option<Arc<SearchQueue>>);
 
 impl SearchQueue {

@@ -21,7 +21,7 @@ use crate::redact::RedactorCell;
 use crate::resolve::Resolve;
 use crate::{addresses, client, headers, policy, redirect, response, scan, url};
 
-/// The default User-Agent. Some upstreams refuse requests without one.
+/// The default User-Agent. Some upstreams reject requests without one.
 const AGENT: &str = concat!("monstrum/", env!("CARGO_PKG_VERSION"));
 
 /// Sends outbound requests. Cheap to clone.
@@ -63,11 +63,11 @@ pub enum Step {
 /// Called at the start of each step.
 pub type StepObserver = dyn Fn(Step) + Send + Sync;
 
-/// Awaited once, before the first byte of a request is sent; never if the request is refused before.
+/// Awaited once, before the first byte of a request is sent. Not called if the request is rejected before.
 pub type BeforeSending<'a> = dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
 
 impl Egress {
-    /// An egress with its own caches.
+    /// Creates an egress with separate caches.
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
@@ -79,7 +79,8 @@ impl Egress {
     ///
     /// # Errors
     ///
-    /// A failure with a message that the plugin may read, and whether the request may have reached the server.
+    /// Fails with a message that the plugin may read. The failure includes whether the request may have reached the
+    /// server.
     pub async fn send(
         &self,
         scope: &Scope,
@@ -184,7 +185,7 @@ impl Sending<'_, '_> {
         Ok(Outgoing { method, url, headers, body: request.body.clone() })
     }
 
-    /// The credential for `url`; `None` if the request is sent without one.
+    /// Returns the credential for `url`, or `None` if the request is sent without one.
     async fn credential_for(&self, request: &mut HttpRequest, url: &Url) -> Result<Option<Arc<Credential>>, Failure> {
         if !request.authenticate {
             return Ok(None);
@@ -202,8 +203,8 @@ impl Sending<'_, '_> {
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
             // The refresh sends a request too.
             self.announce().await?;
-            // While the old credential is valid, the request waits only briefly; the refresh continues for later
-            // requests.
+            // While the old credential is valid, the request waits only briefly. The refresh continues, for the benefit
+            // of later requests.
             let refreshed = self.credentials.refresh(&credential);
             let refreshed = if expires_in_ms > 0 {
                 timeout(REFRESH_WAIT_MAX, refreshed).await.unwrap_or(Err(CredentialState::Unavailable))
@@ -246,12 +247,12 @@ impl Sending<'_, '_> {
         Ok(credential.is_for(url).then_some(credential))
     }
 
-    /// Awaits `before_sending`, once per request.
+    /// Awaits `before_sending` once per request.
     async fn announce(&self) -> Result<(), Failure> {
         if self.announced.swap(true, Ordering::SeqCst) { Ok(()) } else { (self.before_sending)().await }
     }
 
-    /// Sends the request once and returns the head of its response.
+    /// Sends the request once and returns the status and headers of its response, before the body is read.
     async fn exchange(
         &self,
         outgoing: &Outgoing,
@@ -280,7 +281,7 @@ impl Sending<'_, '_> {
     }
 }
 
-/// The credential that the upstream has rejected, if it can be refreshed.
+/// Returns the credential that the upstream has rejected, if it can be refreshed.
 fn refused<'a>(answer: &reqwest::Response, credential: Option<&'a Credential>) -> Option<&'a Credential> {
     credential.filter(|credential| credential.refreshable && answer.status() == StatusCode::UNAUTHORIZED)
 }

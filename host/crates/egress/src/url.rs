@@ -1,8 +1,8 @@
 //! Step 1, first half: the URL of a request.
 //!
 //! URL parsers repair their input: they drop tabs, convert backslashes, resolve `..` and rewrite unusual spellings of
-//! addresses. After a repair, the request could differ from what was checked. Therefore the text is checked before it
-//! is parsed, and refused if parsing changes more than escapes.
+//! addresses. A repaired URL could differ from the checked one. Therefore the text is checked before it is parsed, and
+//! rejected if parsing changes more than escapes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.
 
 const ONLY_HTTP: &str = "only http:// and https:// URLs can be requested";
 
-/// Builds a URL from `text` and `query`. An absolute URL is used as it is; a path is appended to `api_base` as text.
+/// Builds a URL from `text` and `query`. An absolute URL is used unchanged; a path is appended to `api_base` as text.
 pub(crate) fn build(api_base: Option<&Url>, text: &str, query: &[(String, String)]) -> Result<Url, Failure> {
     let length = query.iter().fold(text.len(), |sum, (name, value)| sum + name.len() + value.len() + 2);
     if length > URL_BYTES_MAX {
@@ -58,7 +58,7 @@ fn is_absolute(text: &str) -> bool {
     starts("http://") || starts("https://")
 }
 
-/// Appends a path to the base. It must be empty or start with `/` or `?`, so that it cannot extend the host name.
+/// Appends a path to the base. The path must be empty or start with `/` or `?`, so that it cannot extend the host name.
 fn append(api_base: Option<&Url>, path: &str) -> Result<String, Failure> {
     if !(path.is_empty() || path.starts_with(['/', '?'])) {
         return Err(invalid(match path.find([':', '/', '?']) {
@@ -98,7 +98,7 @@ fn checked(text: &str) -> Result<Url, Failure> {
     Ok(url)
 }
 
-/// Refuses control characters, raw or encoded, and characters that a parser would convert.
+/// Rejects control characters, raw or encoded, and characters that a parser would convert.
 fn check_characters(text: &str) -> Result<(), Failure> {
     if text.contains('#') {
         return Err(invalid("the URL must not contain a fragment"));
@@ -116,8 +116,8 @@ fn check_characters(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses segments that a server could resolve: `.` and `..` after one decoding. Decoding may reveal separators, and
-/// some servers cut a segment at `;`.
+/// Rejects segments that a server could resolve: `.` and `..` after one decoding. Decoding may reveal separators, and
+/// some servers truncate a segment at `;`.
 fn check_segments(path: &str) -> Result<(), Failure> {
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let decoded: Vec<u8> = percent_decode_str(path).collect();
@@ -129,7 +129,7 @@ fn check_segments(path: &str) -> Result<(), Failure> {
     if segments.any(is_step) { Err(invalid("the URL must not contain `.` or `..` as a path segment")) } else { Ok(()) }
 }
 
-/// Whether parsing kept the host unchanged, and the rest unchanged except for escapes.
+/// Returns whether parsing kept the host unchanged, and the rest unchanged except for escapes.
 fn is_same(url: &Url, authority: &str, path: &str) -> bool {
     let host = match url.host() {
         Some(Host::Domain(name)) => host_text(authority).eq_ignore_ascii_case(name),

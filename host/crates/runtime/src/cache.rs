@@ -1,8 +1,8 @@
 //! The cache of compiled components on disk, so that unchanged components are not compiled at each start.
 //!
-//! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder, and a file is
+//! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder. A file is
 //! loaded only if its MAC proves that this installation wrote it, under this name, with this build and engine. If a
-//! file is missing, unreadable or forged, the component is compiled again; errors of the cache never fail a load.
+//! file is missing, unreadable or forged, the component is compiled again. Errors of the cache never fail a load.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{Hash, Hasher};
@@ -23,10 +23,11 @@ const LOCK_FILE: &[u8] = include_bytes!("../../../../Cargo.lock");
 
 const MAC_BYTES: usize = 32;
 
-/// Size of a file: machine code is about four times as large as its component.
+/// The maximum size of a file. Machine code is about four times as large as its component.
 const ENTRY_BYTES_MAX: u64 = 512 << 20;
 
-/// Number of files; the oldest are removed. Enough for several versions of each plugin of a large installation.
+/// The maximum number of files, enough for several versions of each plugin of a large installation. The oldest files
+/// are removed.
 const ENTRIES_MAX: usize = 1024;
 
 const SUFFIX: &str = "cwasm";
@@ -46,7 +47,7 @@ impl Cache {
         Ok(Cache { dir, mac, build: build_id(engine), temporary: AtomicU64::new(0) })
     }
 
-    /// Loads the compiled form of a component, if it is in the cache and authentic.
+    /// Loads the compiled form of a component if it is in the cache and authentic.
     pub(crate) fn load(&self, engine: &wasmtime::Engine, digest: &Digest) -> Option<Component> {
         let name = self.name(digest);
         let entry = match read_entry(&self.dir.join(&name)) {
@@ -68,7 +69,7 @@ impl Cache {
             .ok()
     }
 
-    /// Stores the compiled form of a component. After an error, the component is compiled again at the next start.
+    /// Stores the compiled form of a component. If storing fails, the component is compiled again at the next start.
     pub(crate) fn store(&self, digest: &Digest, component: &Component) {
         let name = self.name(digest);
         let written = component
@@ -86,7 +87,8 @@ impl Cache {
         format!("{}.{SUFFIX}", hex::encode(hash))
     }
 
-    /// The code of an entry, if its MAC is correct. The MAC covers the name, so that an entry cannot replace another.
+    /// Returns the code of an entry if its MAC is correct. The MAC covers the name, so that an entry cannot replace
+    /// another.
     fn verified<'entry>(&self, name: &str, entry: &'entry [u8]) -> Option<&'entry [u8]> {
         let (mac, code) = entry.split_at_checked(MAC_BYTES)?;
         self.mac_of(name, code).verify_slice(mac).ok()?;
@@ -129,7 +131,7 @@ impl Cache {
     }
 }
 
-/// Removes a file. It may be gone already, because several processes may share the folder.
+/// Removes a file. A missing file is no error, because several processes may share the folder.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -140,8 +142,8 @@ fn remove(path: &Path) -> io::Result<()> {
 #[expect(unsafe_code, reason = "wasmtime has no safe function to load machine code")]
 fn deserialize(engine: &wasmtime::Engine, code: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `code` must be the output of `Component::serialize` of the same wasmtime build. The MAC of exactly these
-    // bytes was verified: a holder of this installation's key wrote them, which writes only such output, under a name
-    // that identifies this build, the engine's settings and the component.
+    // bytes was verified, so this installation, which holds the key, wrote them. It writes only such output, under a
+    // name that identifies this build, the engine's settings and the component.
     unsafe { Component::deserialize(engine, code) }
 }
 
@@ -153,7 +155,7 @@ fn prepare_folder(dir: &Path) -> Result<(), RuntimeError> {
         return Err(RuntimeError::CacheNotAFolder { path: dir.to_owned() });
     }
     if metadata.permissions().mode() & 0o777 != 0o700 {
-        // Fails if another user owns the folder.
+        // This call fails if another user owns the folder.
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(failed)?;
     }
     Ok(())
@@ -170,7 +172,8 @@ fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
     Ok(entry)
 }
 
-/// The inputs of compilation besides the component: this build, the engine's settings and the machine's features.
+/// Hashes the inputs of compilation besides the component: this build, the engine's settings and the machine's
+/// features.
 fn build_id(engine: &wasmtime::Engine) -> [u8; 32] {
     let mut hasher = Sha256Hasher(Sha256::new());
     engine.precompile_compatibility_hash().hash(&mut hasher);

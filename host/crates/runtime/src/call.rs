@@ -1,7 +1,7 @@
 //! Runs one call in a fresh instance.
 //!
-//! A panic in a host call ends the call, not the caller's task. If the caller drops the future, the guest is discarded.
-//! The time limit includes the creation of the instance; the store enforces the limits on fuel and memory.
+//! A panic in a host call ends the call, but not the caller's task. If the caller drops the future, the guest is
+//! discarded. The time limit includes the creation of the instance. The store enforces the limits on fuel and memory.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::log::{LogLevel, LogLine, LogSource, SharedLog};
 use crate::result::{ExecuteResult, StopReason, from_guest};
 use crate::store::{self, State};
 
-/// The end of a call, with its log. It is not redacted yet.
+/// The end of a call and its log, which is not redacted yet.
 #[derive(Debug)]
 pub struct CallEnd {
-    /// The plugin's result, or why the call has none.
+    /// The plugin's result, or the reason why there is none.
     pub outcome: Result<ExecuteResult, StopReason>,
-    /// The fuel that was used. Waiting in host calls uses no fuel. 0 after an internal error of the host.
+    /// The fuel that the call used. Waiting in host calls uses no fuel. 0 after an internal error of the host.
     pub fuel_used: u64,
     /// The plugin's log.
     pub log: Vec<LogLine>,
-    /// The number of lines that were dropped, because they were over the limit.
+    /// The number of lines that were dropped because of the size limit of the log.
     pub log_dropped: u64,
 }
 
@@ -106,7 +106,7 @@ impl Component {
     }
 }
 
-/// Why a trial failed.
+/// The reason why a trial failed.
 pub(crate) enum TrialError {
     /// An export does not have the type that `wit/` defines.
     WrongTypes(wasmtime::Error),
@@ -154,7 +154,7 @@ struct GuestEnd<T> {
     fuel_used: u64,
 }
 
-/// Why a guest has no result, with the error of the engine if there was one.
+/// The reason why a guest has no result, and the error of the engine, if any.
 struct GuestFailure {
     reason: StopReason,
     cause: Option<Broken>,
@@ -182,7 +182,7 @@ impl Attempt {
         W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>>,
         W: Send + 'static,
     {
-        // Unwind safe: the store, the log and the host are used by this call only.
+        // This is unwind safe, because only this call uses the store, the log and the host.
         AssertUnwindSafe(self.run_here(work)).catch_unwind().await.unwrap_or_else(|_| {
             // The panic's message is not logged, because it may contain data of the call.
             tracing::error!("a host call has panicked");
@@ -196,7 +196,7 @@ impl Attempt {
         W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>> + Send,
     {
         let Attempt { component, limits, host, log } = self;
-        // Declared before the store, so that the permit is released after the store has left the pool.
+        // The permit is declared before the store. It is therefore released after the store has left the pool.
         let mut permit = None;
         let mut store = match store::new(&component.engine().wasmtime, &limits, host, log.clone()) {
             Ok(store) => store,
@@ -218,7 +218,8 @@ impl Attempt {
             Err(_) => Err(GuestFailure { reason: StopReason::Timeout { timeout: limits.timeout }, cause: None }),
         };
         drop(store);
-        // Dropping the store has aborted the requests. Wait for them: no request may be sent after the end of the call.
+        // Dropping the store has aborted the requests. Waiting for them ensures that no request is sent after the end
+        // of the call.
         requests.close();
         requests.wait().await;
         drop(permit);
@@ -230,7 +231,7 @@ impl Attempt {
 fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> GuestFailure {
     let error = broken.error();
     if matches!(broken, Broken::Start(StartError::Exports(_))) {
-        // Loading reports wrong types, so a loaded component does not have them.
+        // Loading rejects wrong types, so a loaded component does not have them.
         return GuestFailure { reason: StopReason::Internal, cause: Some(broken) };
     }
     if is_internal(error) {
@@ -247,7 +248,7 @@ fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> GuestFailure {
     GuestFailure { reason, cause: Some(broken) }
 }
 
-/// Whether the host caused the error: the pool is full, the host is out of memory, or a system call failed.
+/// Returns whether the host caused the error: the pool is full, the host is out of memory, or a system call failed.
 fn is_internal(error: &wasmtime::Error) -> bool {
     error.is::<wasmtime::PoolConcurrencyLimitError>()
         || error.is::<wasmtime::OutOfMemory>()

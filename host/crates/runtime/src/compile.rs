@@ -1,7 +1,7 @@
-//! Compiles components in threads of lower priority than those of calls, with a time limit.
+//! Compiles components in threads of lower priority than the threads of calls, with a time limit.
 //!
-//! A running compilation cannot be stopped. After the time limit the caller no longer waits, and the compilation goes
-//! on in the background. It keeps its semaphore permit until it ends, so that retries cannot exceed the limit on
+//! A running compilation cannot be stopped. After the time limit, the caller no longer waits, and the compilation
+//! continues in the background. It keeps its semaphore permit until it ends, so that retries cannot exceed the limit on
 //! concurrent compilations. Its result still goes to the cache.
 
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use tokio::time::timeout;
 
 use crate::error::RuntimeError;
 
-/// Time to compile a component, including the wait for a permit: `CPython`'s 20 MiB take a sixth of it on two cores.
+/// The time-out of a compilation, including the wait for a permit. `CPython`, with 20 MiB, needs a sixth of this time
+/// on two cores.
 pub(crate) const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Concurrent compilations. One keeps most threads busy; a second fills the gaps.
+/// The maximum number of concurrent compilations. One compilation keeps most threads busy; a second one fills the gaps.
 const COMPILATIONS_MAX: usize = 2;
 
-/// Niceness of the compiler threads relative to calls: half of the range.
+/// The niceness of the compiler threads relative to the threads of calls: half of the range.
 const NICENESS: i32 = 10;
 
 pub(crate) struct Compiler {
@@ -28,7 +29,7 @@ pub(crate) struct Compiler {
     permits: Arc<Semaphore>,
 }
 
-/// Why a compilation has no result.
+/// The reason why a compilation has no result.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotCompiled {
     TimedOut,
@@ -64,7 +65,7 @@ impl Compiler {
             let (done, result) = oneshot::channel();
             self.threads.spawn(move || {
                 let _permit = permit;
-                // Fails if the caller no longer waits.
+                // Sending fails if the caller no longer waits.
                 drop(done.send(work()));
             });
             result.await
@@ -92,7 +93,7 @@ mod tests {
             let endless = move || held.lock().unwrap().recv().is_ok();
             assert_eq!(compiler.run(Duration::from_millis(20), endless).await, Err(NotCompiled::TimedOut));
         }
-        // All permits are taken.
+        // No permit is free.
         assert_eq!(compiler.run(Duration::from_millis(20), || ()).await, Err(NotCompiled::TimedOut));
         drop(release);
         assert_eq!(compiler.run(COMPILE_TIMEOUT, || 7).await, Ok(7));

@@ -1,4 +1,4 @@
-//! Loads components: checks, compiles, links and tries them.
+//! Loads components: checks, compiles and links them, and starts each once as a trial.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,15 +21,15 @@ use crate::imports::{self, EXECUTOR, FUNCTIONS};
 use crate::limits::CallLimits;
 use crate::store::State;
 
-/// Time for the start of a component at load. Interpreters take milliseconds.
+/// The time-out of a component's start during loading. Interpreters need milliseconds.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Functions of one plugin, which infrastructure calls by name.
+/// The maximum number of functions of one plugin. Infrastructure programs call functions by name.
 const FUNCTIONS_MAX: usize = 100;
-/// Characters of a function's name, with the same limit as for tools.
+/// The maximum length of a function's name in characters, the same as for tools.
 const FUNCTION_NAME_MAX: usize = 64;
 
-/// A component that was checked, compiled and started once. Cheap to clone; each call has a fresh instance.
+/// A component that was checked, compiled and started once. Cheap to clone. Each call runs in a fresh instance.
 #[derive(Clone)]
 pub struct Component(Arc<Loaded>);
 
@@ -51,19 +51,19 @@ pub(crate) struct Started {
 }
 
 impl Component {
-    /// The SHA-256 of the component's bytes.
+    /// Returns the SHA-256 of the component's bytes.
     #[must_use]
     pub fn digest(&self) -> &Digest {
         &self.0.digest
     }
 
-    /// The interfaces that the component imports.
+    /// Returns the interfaces that the component imports.
     #[must_use]
     pub fn imports(&self) -> &[String] {
         &self.0.imports
     }
 
-    /// The names of the functions that it exports besides its tools.
+    /// Returns the names of the functions that the component exports besides its tools.
     #[must_use]
     pub fn functions(&self) -> &[String] {
         self.0.function_names.get().map_or(&[], Vec::as_slice)
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Component {
     }
 }
 
-/// Why an instance did not start.
+/// The reason why an instance did not start.
 pub(crate) enum StartError {
     /// The start function failed, or a limit was reached.
     Instance(wasmtime::Error),
@@ -133,7 +133,7 @@ pub(crate) async fn load(
     Ok(component)
 }
 
-/// The part of loading that computes and reads files.
+/// The part of loading that computes and reads files, for a blocking thread.
 struct Work {
     engine: Arc<Engine>,
     cache: Arc<Cache>,
@@ -177,7 +177,7 @@ impl Work {
         imports: Vec<String>,
         digest: Digest,
     ) -> Result<Component, LoadError> {
-        // The compiler uses another parser than the check, so the imports that it found are checked too.
+        // The compiler uses a different parser from the check, so the imports that the compiler found are checked too.
         for (name, _) in compiled.component_type().imports(&self.engine.wasmtime) {
             imports::check_import(&self.plugin, name, &self.capabilities)?;
         }
@@ -201,7 +201,7 @@ impl Work {
     }
 }
 
-/// The import that an error of the linker is about.
+/// Returns the import that an error of the linker refers to.
 fn named_in<'imports>(error: &wasmtime::Error, imports: &'imports [String]) -> &'imports str {
     let text = format!("{error:#}");
     imports.iter().find(|import| text.contains(&format!("`{import}`"))).map_or("an import", String::as_str)
@@ -213,13 +213,13 @@ fn digest_of(wasm: &[u8]) -> Digest {
 }
 
 impl Component {
-    /// Starts the component once, to find wrong types of exports and start functions that never end.
+    /// Starts the component once, to detect exports with wrong types and start functions that do not return.
     async fn try_out(&self, plugin: &PluginName, memory_bytes: u64) -> Result<(), LoadError> {
         let limits = CallLimits { memory_bytes, timeout: TRIAL_TIMEOUT, ..CallLimits::default() };
         match call::trial(self, limits).await {
             Ok(names) => {
                 check_functions(&names).map_err(|reason| LoadError::Trial { plugin: plugin.clone(), reason })?;
-                // The names may be set by an earlier trial, but only of the same component.
+                // An earlier trial may have set the names, but only of the same component.
                 self.0.function_names.get_or_init(|| names);
                 Ok(())
             }
@@ -233,7 +233,7 @@ impl Component {
     }
 }
 
-/// Checks the names of functions. They come from the component and are used in URLs and log lines.
+/// Checks the names of functions. The component chooses them, and they are used in URLs and log lines.
 fn check_functions(names: &[String]) -> Result<(), String> {
     if names.len() > FUNCTIONS_MAX {
         return Err(format!("it has {} functions; at most {FUNCTIONS_MAX} are allowed", names.len()));
@@ -254,7 +254,7 @@ fn check_functions(names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The host of a trial, which fails all host calls because a trial does not belong to a call.
+/// The host of a trial. It fails all host calls, because a trial does not belong to a call.
 pub(crate) struct NoHost;
 
 impl HostCalls for NoHost {

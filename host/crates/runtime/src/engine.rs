@@ -25,35 +25,37 @@ use crate::error::{LoadError, RuntimeError};
 use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_MAX};
 use crate::store::{self, State};
 
-/// Concurrent calls, running or waiting in a host call. Further calls wait, within their own time limit. With 64 MiB
-/// each they fill the memory of a large server.
+/// The maximum number of concurrent calls, running or waiting in a host call. Further calls wait, within their own time
+/// limit. With 64 MiB each, this many calls fill the memory of a large server.
 const CALLS_MAX: u32 = 1024;
 
-/// Time that a guest computes before it yields its thread.
+/// The time that a guest computes before it yields its thread.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Elements of one table: `CPython` has about 10 000 functions.
+/// The maximum number of elements of one table. `CPython` has about 10 000 functions.
 const TABLE_ELEMENTS_MAX: usize = 64 << 10;
 
-/// Bytes that a slot of the pool keeps in memory for its next use. To clear more costs more than to fault it in.
+/// The number of bytes that a slot of the pool keeps in memory for its next use. Clearing more bytes would cost more
+/// than page faults.
 const MEMORY_KEEP_BYTES: usize = 1 << 20;
 const TABLE_KEEP_BYTES: usize = 64 << 10;
 
-/// Unused slots that keep the memory of their last call. With wasmtime's default of 100, a server with many plugins
-/// grew for half an hour; fewer slots are enough for plugins in frequent use.
+/// The maximum number of unused slots that keep the memory of their last call. With wasmtime's default of 100, the
+/// memory of a server with many plugins grew for half an hour. Fewer slots are enough for plugins in frequent use.
 const WARM_SLOTS_MAX: u32 = 32;
 
-/// Address space of each memory: with 4 GiB, accesses need no bounds checks.
+/// The address space of each memory. With 4 GiB, accesses need no bounds checks.
 const RESERVATION_BYTES: u64 = 4 << 30;
 const GUARD_BYTES: u64 = 32 << 20;
 
-/// Address space of each memory if it is scarce: memories move when they grow, and accesses check their bounds.
+/// The address space of each memory on machines with little address space. Memories then move when they grow, and
+/// accesses need bounds checks.
 const SCARCE_RESERVATION_BYTES: u64 = 1 << 20;
 const SCARCE_GUARD_BYTES: u64 = 64 << 10;
 
 /// The settings of a runtime.
 pub struct RuntimeOptions {
-    /// The folder of compiled components. It is created if needed, and only the runtime may use it.
+    /// The folder of compiled components. It is created if needed. Only the runtime may use it.
     pub cache_dir: PathBuf,
     /// The key that authenticates the files of the cache.
     pub cache_mac_key: [u8; 32],
@@ -68,7 +70,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Sets up the cache, and the engine if this is the first runtime of the process.
+    /// Opens the cache, and creates the engine if this is the first runtime of the process.
     pub fn new(options: RuntimeOptions) -> Result<Runtime, RuntimeError> {
         let RuntimeOptions { cache_dir, cache_mac_key } = options;
         let engine = Engine::shared()?;
@@ -154,13 +156,13 @@ fn config() -> Config {
     config.concurrency_support(false);
     config.consume_fuel(true);
     config.epoch_interruption(true);
-    // A call has the same result and uses the same fuel on all machines.
+    // A call must have the same result and use the same amount of fuel on all machines.
     config.cranelift_nan_canonicalization(true);
     config.relaxed_simd_deterministic(true);
-    // Plugins do not need it, and disabling it reduces the attack surface of the engine.
+    // Plugins do not need 64-bit memories, and disabling them reduces the attack surface of the engine.
     config.wasm_memory64(false);
     config.memory_init_cow(true);
-    // Otherwise wasmtime reads these settings from environment variables.
+    // Without these calls, wasmtime would read the settings from environment variables.
     config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
     config.profiler(ProfilingStrategy::None);
     config
@@ -190,7 +192,7 @@ fn pool() -> PoolingAllocationConfig {
     pool
 }
 
-/// Advances the epoch until it is dropped.
+/// Advances the epoch until the ticker is dropped.
 struct Ticker {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

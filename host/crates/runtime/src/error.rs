@@ -1,4 +1,4 @@
-//! Errors of components, and of the machine that runs them.
+//! Errors of components, and of the runtime that runs them.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use monstrum_types::{Digest, PluginName};
 
-/// The source of an error, without exposing the library it comes from.
+/// The source of an error. It does not expose the library that caused the error.
 pub(crate) type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why the runtime cannot be set up.
+/// The reason why the runtime cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The engine does not support this machine.
@@ -50,7 +50,7 @@ pub enum RuntimeError {
     },
 }
 
-/// Why a component cannot be loaded. All messages name the plugin.
+/// The reason why a component cannot be loaded. All messages name the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The component is too large.
@@ -119,7 +119,7 @@ pub enum LoadError {
         #[source]
         source: Cause,
     },
-    /// The component is not valid, or over a limit of the engine.
+    /// The component is invalid or exceeds a limit of the engine.
     #[error("failed to compile component `{digest}` of plugin `{plugin}`")]
     Compile {
         /// The plugin.
@@ -130,7 +130,7 @@ pub enum LoadError {
         #[source]
         source: Cause,
     },
-    /// The compilation takes too long.
+    /// The compilation exceeded its time limit.
     #[error("compiling the component of plugin `{plugin}` took longer than {} s", limit.as_secs_f64())]
     CompileTimeout {
         /// The plugin.

@@ -11,11 +11,11 @@ use crate::bindings::{WitFailure, credentials, http, log, sandbox, tools, types}
 use crate::log::{LogLevel, LogSource};
 use crate::store::State;
 
-/// Host calls of one call; `log.write` and `credentials.status` do not count. A plugin that fetches all pages of a list
-/// needs far fewer.
+/// The maximum number of host calls of one call. `log.write` and `credentials.status` do not count. A plugin that
+/// fetches all pages of a list needs far fewer.
 pub const HOST_CALLS_MAX: u32 = 1000;
 
-/// HTTP requests of one call, to protect upstream servers.
+/// The maximum number of HTTP requests of one call. The limit protects upstream servers.
 pub const HTTP_CALLS_MAX: u32 = 50;
 
 /// The host functions for one call. The implementation holds the call's permit, because this crate does not know
@@ -52,7 +52,7 @@ pub trait HostCalls: Send + Sync {
         no_sandbox()
     }
 
-    /// The state of the credential: ready, expired, needs-authorization or none.
+    /// Returns the state of the credential: ready, expired, needs-authorization or none.
     fn credential_status(&self) -> String;
 }
 
@@ -61,7 +61,7 @@ fn no_sandbox<T: Send + 'static>() -> BoxFuture<'static, Result<T, Failure>> {
     Box::pin(std::future::ready(Err(failure)))
 }
 
-/// The host calls that one call has made.
+/// The number of host calls that one call has made.
 #[derive(Default)]
 pub(crate) struct Counters {
     host_calls: u32,
@@ -176,7 +176,8 @@ impl log::Host for State {
 
 impl From<http::Request> for HttpRequest {
     fn from(request: http::Request) -> Self {
-        // `options` is for later versions of the interface. Unknown options are ignored, and this host knows none.
+        // `options` is reserved for later versions of the interface. Unknown options are ignored, and this host knows
+        // none.
         let http::Request { method, url, query, headers, body, timeout_ms, authenticate, options: _ } = request;
         HttpRequest { method, url, query, headers, body, timeout_ms, authenticate }
     }

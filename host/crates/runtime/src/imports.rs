@@ -1,7 +1,7 @@
 //! Reads the imports and exports of a component from its bytes, before it is compiled.
 //!
-//! Each import must be inert WASI, or an interface of `wit/` that is covered by a capability of the manifest. Otherwise
-//! the component is rejected, with the name of the import.
+//! Each import must be inert WASI, or an interface of `wit/` for which the manifest lists the capability. Otherwise the
+//! component is rejected with an error that names the import.
 
 use monstrum_manifest::Capability;
 use monstrum_types::PluginName;
@@ -9,7 +9,7 @@ use wasmparser::{ComponentExternName, ComponentExternalKind, ComponentTypeRef, E
 
 use crate::error::LoadError;
 
-/// Size of a component, with the same limit as in packages. `CPython` with its standard library has about 20 MiB.
+/// The maximum size of a component, the same as in packages. `CPython` with its standard library has about 20 MiB.
 pub const COMPONENT_BYTES_MAX: usize = 32 << 20;
 
 /// The export of all plugins.
@@ -18,11 +18,11 @@ pub(crate) const EXECUTOR: &str = "monstrum:plugin/executor@0.1.0";
 /// The additional export of plugins with functions.
 pub(crate) const FUNCTIONS: &str = "monstrum:plugin/functions@0.1.0";
 
-/// Imports of a component: more than worlds have.
+/// The maximum number of imports of a component, more than any world has.
 const IMPORTS_MAX: usize = 256;
 
-/// Interfaces of WASI 0.2 that standard libraries import. They are linked, but give no access to the outside: files,
-/// sockets, environment variables and arguments do not exist.
+/// Interfaces of WASI 0.2 that standard libraries import. They are linked, but give no access to the outside: there are
+/// no files, sockets, environment variables or arguments.
 const INERT_WASI: &[&str] = &[
     "wasi:cli/environment",
     "wasi:cli/exit",
@@ -53,7 +53,8 @@ const INERT_WASI: &[&str] = &[
     "wasi:sockets/udp-create-socket",
 ];
 
-/// Outgoing HTTP of WASI 0.2, which goes through the same checks as `monstrum:plugin/http`. Plugins may not serve HTTP.
+/// Outgoing HTTP of WASI 0.2. Its requests pass the same checks as those of `monstrum:plugin/http`. Plugins may not
+/// serve HTTP.
 const HTTP_WASI: &[&str] = &["wasi:http/outgoing-handler", "wasi:http/types"];
 
 /// The kind of an import.
@@ -82,7 +83,7 @@ fn classify(name: &str) -> Import {
     }
 }
 
-/// Whether `name` is one of `interfaces` in a version 0.2.
+/// Returns whether `name` is one of `interfaces` in a version 0.2.
 fn is_wasi(name: &str, interfaces: &[&str]) -> bool {
     name.split_once("@0.2.").is_some_and(|(interface, patch)| {
         !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()) && interfaces.contains(&interface)
@@ -118,7 +119,7 @@ pub(crate) fn check_import(plugin: &PluginName, name: &str, capabilities: &[Capa
     if served { Ok(()) } else { Err(LoadError::UnsupportedImport { plugin: plugin.clone(), import: name.to_owned() }) }
 }
 
-/// Checks the imports and exports of a component; returns the names of its imports in order.
+/// Checks the imports and exports of a component. Returns the names of its imports in order.
 pub(crate) fn check(plugin: &PluginName, wasm: &[u8], capabilities: &[Capability]) -> Result<Vec<String>, LoadError> {
     if wasm.len() > COMPONENT_BYTES_MAX {
         return Err(LoadError::TooLarge { plugin: plugin.clone(), bytes: wasm.len(), bytes_max: COMPONENT_BYTES_MAX });
@@ -138,7 +139,7 @@ struct Outside {
     exports_executor: bool,
 }
 
-/// Reads the outermost component. Nested components and modules are skipped; the compiler validates them.
+/// Reads the outermost component. Nested components and modules are skipped, because the compiler validates them.
 fn read(wasm: &[u8]) -> Result<Outside, String> {
     if Parser::is_core_wasm(wasm) {
         return Err("it is a core module; build it as a component, for example for the target wasm32-wasip2".to_owned());
@@ -177,8 +178,8 @@ fn read(wasm: &[u8]) -> Result<Outside, String> {
     Ok(outside)
 }
 
-/// The name of an import for the check. An import that is not an interface, or implements one under another name, gets
-/// a name that no interface has.
+/// Returns the name of an import for the check. An import that is not an interface, or that implements one under
+/// another name, gets a name that differs from the name of every interface.
 fn import_name(name: ComponentExternName<'_>, ty: ComponentTypeRef) -> String {
     match (name.implements, ty) {
         (None, ComponentTypeRef::Instance(_)) => name.full_name().into_owned(),

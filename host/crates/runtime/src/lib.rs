@@ -1,9 +1,9 @@
-//! All use of wasmtime: the engine, the limits of a call, the cache of compiled components, and the imports that
-//! components may have.
+//! The only crate that uses wasmtime. Contains the engine, the limits of a call, the cache of compiled components, and
+//! the check of a component's imports.
 //!
 //! A [`Runtime`] loads the bytes of a component as a [`Component`], which runs each call in a fresh instance. A guest
-//! that loops, grows, traps or floods its log ends only its own call. Guests reach the outside only through
-//! [`HostCalls`]; this crate opens no connections and reads no files except its cache.
+//! that loops, exhausts memory, traps or floods its log ends only its own call. Guests access the outside only through
+//! [`HostCalls`]. This crate opens no connections and reads no files except its cache.
 
 #![deny(unsafe_code)]
 

@@ -4,47 +4,48 @@ use std::time::Duration;
 
 use wasmtime::ResourceLimiter;
 
-/// The maximum of all memory limits, which is the size of a pool slot. 1 GiB is sixteen times the default of a plugin
-/// and enough for the largest interpreters that are compiled to components.
+/// The upper bound of all memory limits, which is the size of a pool slot. 1 GiB is sixteen times the default of a
+/// plugin and enough for the largest interpreters that are compiled to components.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
-/// Core instances of one component. `CPython` with its shared libraries has about 30.
+/// The maximum number of core instances of one component. `CPython` with its shared libraries has about 30.
 pub(crate) const CORE_INSTANCES_MAX: u32 = 128;
 
-/// Memories of one component: a QuickJS guest has three.
+/// The maximum number of memories of one component. A QuickJS guest has three.
 pub(crate) const MEMORIES_MAX: u32 = 4;
 
-/// Tables of one component: one for each of its larger modules, and a few small ones for the adapters between them.
+/// The maximum number of tables of one component: one for each of its larger modules, and a few small ones for the
+/// adapters between modules.
 pub(crate) const TABLES_MAX: u32 = 16;
 
-/// Live resource handles of one call, in the host and in the guest: streams, pollables and errors of WASI. A plugin
-/// without files and sockets needs a dozen.
+/// The maximum number of live resource handles of one call, in the host and in the guest: streams, pollables and errors
+/// of WASI. A plugin without files and sockets needs a dozen.
 pub(crate) const HANDLES_MAX: usize = 1024;
 
-/// Random bytes in one request of the guest: longer than any key or nonce.
+/// The maximum number of random bytes in one request of the guest, more than any key or nonce needs.
 pub(crate) const RANDOM_BYTES_MAX: u64 = 64 << 10;
 
-/// Bytes that a guest may always pass in one host call, so that a request body over its limit is refused with a failure
-/// and not with a trap.
+/// The number of bytes that a guest may always pass in one host call, so that a request body that exceeds its limit
+/// causes a failure and not a trap.
 const HOSTCALL_BYTES_MIN: usize = 32 << 20;
 
-/// Bytes of a table element, which is a pointer.
+/// The size in bytes of a table element, which is a pointer.
 const TABLE_ELEMENT_BYTES: usize = size_of::<usize>();
 
 /// The limits of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallLimits {
-    /// Fuel, about one unit per WebAssembly instruction.
+    /// The fuel of the call. One WebAssembly instruction uses about one unit.
     pub fuel: u64,
-    /// Total bytes of all memories and tables of the component; at most [`MEMORY_BYTES_MAX`].
+    /// The total size in bytes of all memories and tables of the component, at most [`MEMORY_BYTES_MAX`].
     pub memory_bytes: u64,
-    /// Wall-clock time from the start of the instance to its result, including host calls.
+    /// The wall-clock time from the start of the instance to its result, including host calls.
     pub timeout: Duration,
 }
 
 impl CallLimits {
-    /// The bytes that a guest may pass in one host call or as its result. Data that is in its memory once always fits;
-    /// a list that refers to the same bytes many times may not.
+    /// Returns the number of bytes that a guest may pass in one host call or as its result. Distinct data in the
+    /// guest's memory always fits. A list that refers to the same bytes many times may exceed the limit.
     pub(crate) fn hostcall_bytes(&self) -> usize {
         self.memory_bytes_usize().max(HOSTCALL_BYTES_MIN)
     }
@@ -61,10 +62,10 @@ impl Default for CallLimits {
 }
 
 /// Limits the total size of all memories and tables of a component, including their initial sizes. wasmtime's own
-/// limiter has separate limits for each.
+/// limiter limits each memory and table separately.
 ///
-/// Growth that was allowed stays counted even if it then fails. wasmtime also reports failures of growth that it did
-/// not ask about, so subtracting failed growth would let a guest lower the total.
+/// Allowed growth is counted even if the growth then fails. wasmtime also reports failures of growth that it never
+/// requested from the limiter, so subtracting failed growth would let a guest lower the total.
 pub(crate) struct MemoryLimiter {
     bytes_max: usize,
     bytes: usize,
@@ -76,8 +77,8 @@ impl MemoryLimiter {
         MemoryLimiter { bytes_max: limits.memory_bytes_usize(), bytes: 0, refused: false }
     }
 
-    /// Whether the component was ever refused memory. A guest that runs out of memory usually traps without giving that
-    /// reason.
+    /// Returns whether a request of the component for memory was ever denied. A guest that runs out of memory usually
+    /// traps without reporting this reason.
     pub(crate) fn refused(&self) -> bool {
         self.refused
     }

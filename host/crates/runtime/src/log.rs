@@ -1,7 +1,7 @@
 //! The log of one call: the lines that the plugin writes with `log.write`, its output, and the reason of a crash.
 //!
-//! The log has a size limit; lines over the limit are dropped and counted. The lines are not redacted yet: callers must
-//! redact them before they pass them on.
+//! The log has a size limit. Lines over the limit are dropped and counted. The lines are not redacted yet: callers must
+//! redact them before use.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,13 +13,13 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-/// Lines of one call, 4 MiB at most.
+/// The maximum number of lines of one call, in total at most 4 MiB.
 pub const LOG_LINES_MAX: usize = 1000;
 
-/// Bytes of one line, message and fields together. Stack traces of interpreters fit.
+/// The maximum size of one line in bytes, message and fields together. Stack traces of interpreters fit.
 pub const LOG_LINE_BYTES_MAX: usize = 4 << 10;
 
-/// Bytes that a stream accepts at once; a guest that prints more writes again.
+/// The number of bytes that a stream accepts at once. A guest that prints more must write again.
 const STREAM_CHUNK_BYTES: usize = 64 << 10;
 
 /// The severity of a line.
@@ -36,7 +36,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// The word for this value in the API and in logs.
+    /// Returns the name of this level in the API and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ pub enum LogSource {
 }
 
 impl LogSource {
-    /// The word for this value in the API and in logs.
+    /// Returns the name of this source in the API and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ pub struct LogLine {
     pub message: String,
     /// The fields, which should be a JSON object. They are not parsed.
     pub fields: Option<String>,
-    /// Whether the line was cut because of its length.
+    /// Whether the line was truncated.
     pub cut: bool,
 }
 
@@ -126,7 +126,7 @@ impl CallLog {
         self.partial(stream).extend(bytes);
     }
 
-    /// Takes the lines and the number of dropped lines.
+    /// Removes and returns the lines and the number of dropped lines.
     pub(crate) fn take(&mut self) -> (Vec<LogLine>, u64) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             if !self.partial(stream).bytes.is_empty() {
@@ -153,7 +153,7 @@ impl CallLog {
             Stream::Stderr => (LogSource::Stderr, LogLevel::Warn),
         };
         let text = String::from_utf8_lossy(&bytes);
-        // Replacing invalid UTF-8 can make the text longer.
+        // Replacing invalid UTF-8 can make the text longer than the limit.
         let kept = text.floor_char_boundary(LOG_LINE_BYTES_MAX);
         let cut = cut || kept < text.len();
         self.push(LogLine { source, level, message: text[..kept].to_owned(), fields: None, cut });
@@ -192,8 +192,8 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// A standard stream of the guest. It is always ready and never fails, so that a guest does not fail if its log is
-/// full.
+/// A standard stream of the guest. It is always ready and never fails, so that a full log does not cause the guest to
+/// fail.
 #[derive(Clone)]
 pub(crate) struct LogStream {
     log: SharedLog,
@@ -214,7 +214,7 @@ impl IsTerminal for LogStream {
 
 impl StdoutStream for LogStream {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
-        // Only WASI 0.3 uses this form, and WASI 0.3 is not linked.
+        // Only WASI 0.3 uses this method, and WASI 0.3 is not linked.
         Box::new(tokio::io::sink())
     }
 

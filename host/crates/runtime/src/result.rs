@@ -7,13 +7,14 @@ use monstrum_types::{Code, JsonText};
 
 use crate::bindings::WitResult;
 
-/// Bytes of a result as JSON text: far more than an LLM reads.
+/// The maximum size of a result in bytes of JSON text, far more than an LLM reads.
 pub const RESULT_BYTES_MAX: usize = 1 << 20;
 
-/// Nesting of a result, with the same limit as for parameters and manifests.
+/// The maximum nesting of a result, the same as for parameters and manifests.
 pub const RESULT_DEPTH_MAX: usize = 64;
 
-/// Bytes of the text of an error or a scope violation; longer texts are cut. A whole error page of an upstream fits.
+/// The maximum length in bytes of the text of an error or a scope violation. Longer texts are truncated. A whole error
+/// page of an upstream fits.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// The result that a plugin returned.
@@ -27,30 +28,30 @@ pub enum ExecuteResult {
     ScopeViolation(String),
 }
 
-/// Why a call ended without a usable result.
+/// The reason why a call ended without a usable result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The fuel was used up.
+    /// The call used up its fuel.
     Fuel,
-    /// The call took too long.
+    /// The call exceeded its time limit.
     Timeout {
         /// The time limit of the call.
         timeout: Duration,
     },
-    /// The plugin crashed after it was refused memory.
+    /// The plugin crashed after its request for memory was denied.
     Memory,
     /// A trap, a panic or an exit of the plugin.
     Trap,
-    /// The result is not JSON, or nested too deep.
+    /// The result is not JSON, or its nesting exceeds the limit.
     BadResult,
     /// The result is too large.
     ResultTooLarge,
-    /// An internal error of the host, which is in its log.
+    /// An internal error of the host, which the host has logged.
     Internal,
 }
 
 impl StopReason {
-    /// The code for HTTP, WIT and audit.
+    /// Returns the code for HTTP, WIT and audit.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -64,7 +65,7 @@ impl StopReason {
         }
     }
 
-    /// The text that the LLM reads.
+    /// Returns the message for the LLM.
     #[must_use]
     pub fn message(&self) -> String {
         match self {
@@ -92,7 +93,7 @@ fn success(json: String) -> Result<JsonText, StopReason> {
     if json.len() > RESULT_BYTES_MAX {
         return Err(StopReason::ResultTooLarge);
     }
-    // Checked before parsing, so that deep nesting cannot exhaust the stack.
+    // The depth is checked before parsing, so that deep nesting cannot exhaust the stack.
     if json_depth(json.as_bytes()) > RESULT_DEPTH_MAX {
         return Err(StopReason::BadResult);
     }

@@ -1,4 +1,4 @@
-//! The store of one call, with all state that the guest can reach.
+//! The store of one call, with all state that the guest can access.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::limits::{CallLimits, HANDLES_MAX, MemoryLimiter, RANDOM_BYTES_MAX};
 use crate::log::{LogStream, SharedLog, Stream};
 use crate::wasi_http::{self, Outgoing};
 
-/// Fuel after which a guest reports its usage if it makes no host calls. For a guest that times out, up to this much
-/// fuel is not counted: 0.5 % of the default budget.
+/// The amount of fuel after which a guest that makes no host calls reports its usage. If such a guest times out, up to
+/// this amount of fuel is not counted: 0.5 % of the default budget.
 const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 
 /// The host's state of one call.
@@ -61,8 +61,9 @@ pub(crate) fn new(
     Ok(store)
 }
 
-/// WASI for standard libraries: clocks, random numbers, and standard streams that write to the log. There are no files,
-/// sockets, name look-ups, environment variables or arguments. That is wasmtime's default too, but made explicit here.
+/// Creates the WASI context for standard libraries: clocks, random numbers, and standard streams that write to the log.
+/// There are no files, sockets, name look-ups, environment variables or arguments. wasmtime's defaults are the same;
+/// the calls make them explicit.
 fn inert_wasi(log: &SharedLog) -> WasiCtx {
     WasiCtxBuilder::new()
         .stdout(LogStream::new(log.clone(), Stream::Stdout))
@@ -75,7 +76,7 @@ fn inert_wasi(log: &SharedLog) -> WasiCtx {
         .build()
 }
 
-/// A linker with all interfaces that this host provides, for components whose imports were checked.
+/// Creates a linker with all interfaces that this host provides, for components whose imports were checked.
 pub(crate) fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;

@@ -19,12 +19,12 @@ use crate::{
     StopReason,
 };
 
-/// The parts of hand-written components, which the integration tests use too.
+/// The parts of hand-written components. The integration tests use them too.
 const TYPES: &str = include_str!("tests/wat/types.wat");
 const ALLOCATOR: &str = include_str!("tests/wat/allocator.wat");
 const GUEST: &str = include_str!("tests/wat/guest.wat");
 
-/// A component with `functions`, see `guest.wat`.
+/// Creates a component with `functions`; see `guest.wat`.
 fn guest(functions: &str) -> Vec<u8> {
     guest_with(ALLOCATOR, functions)
 }
@@ -35,7 +35,7 @@ fn guest_with(allocator: &str, functions: &str) -> Vec<u8> {
     wat::parse_str(&wat).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A guest that runs `body` and then returns `{}`.
+/// Creates a guest that runs `body` and then returns `{}`.
 fn guest_doing(body: &str) -> Vec<u8> {
     guest(&format!(
         r#"(func (export "execute") (param $request i32) (result i32) (local $n i32)
@@ -49,7 +49,7 @@ const ECHO: &str = r#"
     (func (export "execute") (param $request i32) (result i32)
         (call $answer (i32.const 0) (i32.load offset=40 (local.get $request)) (i32.load offset=44 (local.get $request))))"#;
 
-/// A runtime with its own cache.
+/// A runtime with a separate cache.
 struct Bench {
     runtime: Runtime,
     cache: TempDir,
@@ -75,7 +75,7 @@ fn runtime(cache: &TempDir, cache_mac_key: [u8; 32]) -> Runtime {
     Runtime::new(RuntimeOptions { cache_dir: cache.path().join("components"), cache_mac_key }).unwrap()
 }
 
-/// The default capabilities of a plugin.
+/// The memory limit for loading, which is a plugin's default.
 const MEMORY_BYTES: u64 = 64 << 20;
 
 fn plugin() -> PluginName {
@@ -120,7 +120,7 @@ fn success(end: &CallEnd) -> serde_json::Value {
     }
 }
 
-/// A host that responds 204 and records the requests.
+/// A host that responds with status 204 and records the requests.
 #[derive(Default)]
 struct Host {
     requests: Mutex<Vec<HttpRequest>>,

@@ -1,9 +1,8 @@
 //! `wasi:http` for components that use it instead of `monstrum:plugin/http`.
 //!
 //! Both interfaces share one path: a request is converted to an [`HttpRequest`] with `authenticate` set and goes
-//! through [`HostCalls::http_send`], with the same counters and limits. Egress decides about destinations and headers.
-//! This module adds limits on the memory that a guest can make the host hold, because this interface allows concurrent
-//! requests.
+//! through [`HostCalls::http_send`], with the same counters and limits. Egress checks destinations and headers. This
+//! interface allows concurrent requests, so this module also limits the memory that a guest can make the host hold.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,17 +27,18 @@ use wasmtime_wasi_http::{
 use crate::host::{Counters, HostCalls};
 use crate::store::State;
 
-/// Bytes of one `fields` resource: the 32 KiB of headers that a request may have, and the bookkeeping for 100 of them.
-/// A guest that writes more traps.
+/// The maximum size of one `fields` resource in bytes: the 32 KiB of headers that a request may have, and the
+/// bookkeeping for 100 of them. A guest that writes more traps.
 const FIELDS_BYTES_MAX: usize = REQUEST_HEADER_BYTES_MAX + REQUEST_HEADERS_MAX * 160;
 
-/// Bytes that a guest may write to a body at once. The host holds up to twice as much for each body that is not sent.
+/// The number of bytes that a guest may write to a body at once. The host holds up to twice as much for each unsent
+/// body.
 const BODY_CHUNK_BYTES: usize = 16 << 10;
 
-/// Bytes of bodies that the host holds for one call: three of the largest bodies, or many small ones.
+/// The maximum size of all bodies that the host holds for one call: three of the largest bodies, or many small ones.
 const HELD_BYTES_MAX: usize = 3 * REQUEST_BODY_BYTES_MAX;
 
-/// Concurrent requests of one call; further requests wait. Each response may have the full size.
+/// The maximum number of concurrent requests of one call. Further requests wait. Each response may have the full size.
 const SENDING_MAX: usize = 4;
 
 /// The outgoing requests of a call, for both interfaces.
@@ -61,13 +61,13 @@ impl Outgoing {
         }
     }
 
-    /// The requests in flight. Dropping the store aborts them; a call must wait for their end.
+    /// Returns the requests in flight. Dropping the store aborts them, but a call must wait for their end.
     pub(crate) fn tasks(&self) -> TaskTracker {
         self.tasks.clone()
     }
 }
 
-/// The context with the size limit of `fields`.
+/// Creates the context with the size limit of `fields`.
 pub(crate) fn context() -> WasiHttpCtx {
     let mut context = WasiHttpCtx::new();
     context.set_field_size_limit(FIELDS_BYTES_MAX);
@@ -80,11 +80,11 @@ impl WasiHttpView for State {
     }
 }
 
-/// The response, and a future for its transmission.
+/// The response, and a future that completes when the response is transmitted.
 type SendResult = Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
 
 impl WasiHttpHooks for Outgoing {
-    /// Egress alone decides which headers a plugin may set.
+    /// Allows all headers, because egress decides which headers a plugin may set.
     fn is_forbidden_header(&mut self, _: &HeaderName) -> bool {
         false
     }
@@ -97,7 +97,7 @@ impl WasiHttpHooks for Outgoing {
         *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS
     }
 
-    /// Egress sets the header from the URL.
+    /// Returns false, because egress sets the header from the URL.
     fn set_host_header(&mut self) -> bool {
         false
     }
@@ -127,7 +127,7 @@ impl WasiHttpHooks for Outgoing {
     }
 }
 
-/// Collects a request with its whole body, in the form that egress checks and sends.
+/// Collects a request with its whole body in the form that egress checks and sends.
 async fn collected(
     request: Request<WasiBody>,
     options: Option<RequestOptions>,
@@ -141,7 +141,7 @@ async fn collected(
     }
     let headers = written(&parts.headers)?;
     let (body, held) = whole(body, held).await?;
-    // The host sets Content-Length itself. A different value from the guest is an error of the guest.
+    // The host sets Content-Length itself. A guest that declares a different length has made an error.
     if declared.is_some_and(|declared| declared.as_bytes() != body.len().to_string().as_bytes()) {
         return Err(Error::HttpRequestBodySize(u64::try_from(body.len()).ok()));
     }
@@ -157,8 +157,8 @@ async fn collected(
     Ok((request, held))
 }
 
-/// The guest's headers as text. Their limits are checked here too, because this interface has a specific error for
-/// them.
+/// Returns the guest's headers as text. Their limits are checked here too, because this interface has a specific error
+/// for headers.
 fn written(headers: &HeaderMap) -> Result<Vec<(String, String)>, Error> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if headers.len() > REQUEST_HEADERS_MAX || bytes > REQUEST_HEADER_BYTES_MAX {
@@ -171,13 +171,13 @@ fn written(headers: &HeaderMap) -> Result<Vec<(String, String)>, Error> {
     headers.iter().map(text).collect()
 }
 
-/// Reads a body until the guest finishes it. The time limit of the call ends a body that is never finished.
+/// Reads a body until the guest finishes it. If the guest never does, the time limit of the call ends the read.
 async fn whole(mut body: WasiBody, held: &Arc<Semaphore>) -> Result<(Vec<u8>, OwnedSemaphorePermit), Error> {
     let mut collected = Vec::new();
     let mut holding = hold(held, 0)?;
     while let Some(frame) = body.frame().await {
         let frame = frame?;
-        // Trailers are not supported, so they are refused instead of dropped.
+        // Trailers are not supported, so they are rejected instead of dropped.
         let data = frame.into_data().map_err(|_| Error::HttpRequestTrailerSectionSize(None))?;
         let size = collected.len() + data.len();
         if size > REQUEST_BODY_BYTES_MAX {
@@ -195,8 +195,8 @@ fn hold(held: &Arc<Semaphore>, bytes: usize) -> Result<OwnedSemaphorePermit, Err
     Arc::clone(held).try_acquire_many_owned(bytes).map_err(|_| Error::ConnectionLimitReached)
 }
 
-/// The timeout that the guest requested. The timeout for the first byte starts after the connection is made, so both
-/// are added. The timeout between bytes is ignored in favour of the call's time limit.
+/// Returns the timeout that the guest requested. The timeout for the first byte starts after the connection is
+/// established, so both timeouts are added. The timeout between bytes is ignored, because the call has a time limit.
 fn timeout_ms(options: RequestOptions) -> Option<u32> {
     let first_byte = options.first_byte_timeout?;
     let asked = first_byte.saturating_add(options.connect_timeout.unwrap_or(Duration::ZERO));
@@ -219,7 +219,7 @@ fn handed_over(response: HttpResponse, held: &Arc<Semaphore>) -> Result<Response
     Ok(answer)
 }
 
-/// A response body, whose bytes count as held until it is dropped.
+/// A response body. Its bytes count as held until it is dropped.
 struct HeldBody {
     bytes: Option<Bytes>,
     _holding: OwnedSemaphorePermit,

@@ -2,8 +2,8 @@ use monstrum_types::special_purpose::{SPECIAL_V4, SPECIAL_V6};
 
 use super::*;
 
-/// The rows of the registry: the range, whether its first and last address are allowed, and the neighbours on both
-/// sides with whether they are.
+/// One row of the registry: the range, whether its first and last addresses are allowed, and the neighbouring address
+/// on each side with whether it is allowed.
 type Row = (&'static str, bool, Option<(&'static str, bool)>, Option<(&'static str, bool)>);
 
 #[rustfmt::skip]

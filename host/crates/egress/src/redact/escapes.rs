@@ -1,20 +1,21 @@
 //! Decodes escapes.
 //!
-//! Each kind of escape starts with a byte of its own, its mark: `\` in strings of JSON, JavaScript, Python and Rust,
-//! `%` in URLs and `&` in HTML. SECURITY.md lists the supported escapes.
+//! Each kind of escape starts with a different byte, its mark: `\` in strings of JSON, JavaScript, Python and Rust, `%`
+//! in URLs, and `&` in HTML. SECURITY.md lists the supported escapes.
 
 use std::sync::LazyLock;
 
 /// The bytes that start escapes.
 pub(super) const MARKS: [u8; 3] = [b'\\', b'%', b'&'];
 
-/// The longest escape: the longest name of a character in HTML, between `&` and `;`.
+/// The length of the longest escape: the longest name of a character in HTML, between `&` and `;`.
 pub(super) const ESCAPE_BYTES_MAX: usize = NAME_BYTES_MAX + 2;
 
-/// The longest name: `DiacriticalGrave`.
+/// The length of the longest name, `DiacriticalGrave`.
 const NAME_BYTES_MAX: usize = 16;
 
-/// Digits of a number between `&#` and `;` or in `\u{…}`. Unicode needs at most seven; some programs pad with zeros.
+/// The maximum number of digits between `&#` and `;` or in `\u{…}`. Unicode needs at most seven; some programs pad with
+/// zeros.
 const NUMBER_DIGITS_MAX: usize = 8;
 
 /// A set of kinds of escapes that are decoded together.
@@ -22,8 +23,8 @@ const NUMBER_DIGITS_MAX: usize = 8;
 pub(super) struct Escapes {
     /// The marks of the kinds. With fewer than three kinds, the last mark is repeated.
     marks: [u8; 3],
-    /// Whether a number in HTML without `;` ends before it leaves ASCII, so that `&#x2Fabc` is read as `/abc`. HTML
-    /// parsers read all digits, but if all secrets are ASCII, the result of that is not in a secret.
+    /// Whether an HTML number without `;` ends before its value exceeds ASCII, so that `&#x2Fabc` is read as `/abc`.
+    /// HTML parsers read all digits, but the resulting character cannot occur in a secret if all secrets are ASCII.
     pub(super) short_numbers: bool,
 }
 
@@ -35,32 +36,32 @@ pub(super) struct Unit {
     pub(super) length: usize,
 }
 
-/// Whether `byte` is a mark.
+/// Returns whether `byte` is a mark.
 pub(super) fn is_mark(byte: &u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&')
 }
 
 impl Escapes {
-    /// The kinds with these marks; `None` if there are none.
+    /// Returns the kinds with these marks, or `None` if `marks` is empty.
     pub(super) fn of(marks: &[u8], short_numbers: bool) -> Option<Self> {
         let last = *marks.last()?;
         let mark = |at: usize| marks.get(at).copied().unwrap_or(last);
         Some(Escapes { marks: [mark(0), mark(1), mark(2)], short_numbers })
     }
 
-    /// Whether the set has all kinds.
+    /// Returns whether the set contains all kinds.
     pub(super) fn are_all(self) -> bool {
         MARKS.iter().all(|mark| self.marks.contains(mark))
     }
 
-    /// The distance to the first mark. If no mark is near, whole chunks are searched, which compiles to SIMD
-    /// instructions.
+    /// Returns the distance to the first mark. If the first bytes have no mark, whole chunks are searched, which
+    /// compiles to SIMD instructions.
     pub(super) fn position(self, text: &[u8]) -> Option<usize> {
         let [one, two, three] = self.marks;
         if two == three { position(text, [one, two]) } else { position(text, self.marks) }
     }
 
-    /// The escape at the start of `text`.
+    /// Returns the escape at the start of `text`.
     pub(super) fn escape(self, text: &[u8]) -> Option<Unit> {
         let mark = text.first().filter(|byte| self.marks.contains(byte))?;
         match mark {
@@ -70,7 +71,7 @@ impl Escapes {
         }
     }
 
-    /// The unit at the start of `text`: an escape or a plain byte. `None` at the end.
+    /// Returns the unit at the start of `text`: an escape or a plain byte. Returns `None` at the end.
     pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
         self.escape(text).or_else(|| text.first().map(|byte| Unit::byte(*byte, 1)))
     }
@@ -87,7 +88,7 @@ impl Unit {
         Unit { decoded, decoded_length, length }
     }
 
-    /// The unit with another length in the text.
+    /// Returns the unit with another length in the text.
     pub(super) fn of_length(self, length: usize) -> Self {
         Unit { length, ..self }
     }
@@ -97,7 +98,7 @@ impl Unit {
     }
 }
 
-/// Whether `text` may be a proper prefix of an escape. If false, further bytes do not make it an escape.
+/// Returns whether `text` may be a proper prefix of an escape. If false, no further bytes can complete an escape.
 pub(super) fn may_go_on(text: &[u8]) -> bool {
     match text {
         [] | [_] => true,
@@ -112,7 +113,7 @@ pub(super) fn may_go_on(text: &[u8]) -> bool {
     }
 }
 
-/// The first position of one of `wanted`.
+/// Returns the first position of one of the `wanted` bytes.
 pub(super) fn position<const N: usize>(text: &[u8], wanted: [u8; N]) -> Option<usize> {
     const NEAR: usize = 4;
     const CHUNK: usize = 64;
@@ -120,20 +121,20 @@ pub(super) fn position<const N: usize>(text: &[u8], wanted: [u8; N]) -> Option<u
     if let Some(distance) = near.iter().position(|byte| wanted.contains(byte)) {
         return Some(distance);
     }
-    // Without an early exit, so that the compiler can vectorize it.
+    // The loop has no early exit, so that the compiler can vectorize it.
     let is_wanted = |byte: &u8| wanted.iter().fold(false, |found, wanted| found | (byte == wanted));
     let holds = |chunk: &[u8]| chunk.iter().fold(false, |found, byte| found | is_wanted(byte));
     let first = far.chunks(CHUNK).position(holds)? * CHUNK;
     far[first..].iter().position(is_wanted).map(|distance| NEAR + first + distance)
 }
 
-/// A percent escape: `%XX`.
+/// Decodes a percent escape: `%XX`.
 fn percent(text: &[u8]) -> Option<Unit> {
     let [b'%', high, low, ..] = text else { return None };
     Some(Unit::byte(hex(*high)? << 4 | hex(*low)?, 3))
 }
 
-/// A backslash escape, as in strings of JSON, JavaScript, Python and Rust.
+/// Decodes a backslash escape, as in strings of JSON, JavaScript, Python and Rust.
 fn backslash(text: &[u8]) -> Option<Unit> {
     let [b'\\', kind, rest @ ..] = text else { return None };
     let byte = match kind {
@@ -152,20 +153,20 @@ fn backslash(text: &[u8]) -> Option<Unit> {
     Some(Unit::byte(byte, 2))
 }
 
-/// The character of an escape `\UNNNNNNNN`, after its `\U`.
+/// Decodes an escape `\UNNNNNNNN` from the text after its `\U`.
 fn code_point(text: &[u8]) -> Option<Unit> {
     let (character, digits) = number(text.get(..NUMBER_DIGITS_MAX)?, 16)?;
     (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits))
 }
 
-/// Like [`code_point`], if the case of `\U` was lost, as in the names of headers. If it were `\u`, its four digits
-/// would be one of the controls U+0000 to U+0003, which do not occur in secrets.
+/// Like [`code_point`], for text in which the case of `\U` was lost, such as the name of a header. Read as `\u`, the
+/// first four digits would be one of the control characters U+0000 to U+0003, which do not occur in secrets.
 fn code_point_in_lower_case(text: &[u8]) -> Option<Unit> {
     matches!(text, [b'0', b'0', b'0', b'0'..=b'3', ..]).then(|| code_point(text))?
 }
 
-/// An escape `\xNN`: a byte of a UTF-8 character if the next escapes complete it, as in Python's bytes; otherwise a
-/// character of Latin-1, as in strings.
+/// Decodes an escape `\xNN`. It is a byte of a UTF-8 character if the next escapes complete the character, as in
+/// Python's bytes; otherwise it is a character of Latin-1, as in strings.
 fn escaped_byte(text: &[u8]) -> Option<Unit> {
     let (mut bytes, mut length) = ([0; 4], 0);
     for (escape, byte) in text.chunks_exact(4).zip(&mut bytes) {
@@ -183,13 +184,13 @@ fn escaped_byte(text: &[u8]) -> Option<Unit> {
     })
 }
 
-/// The character of an escape `\u{…}`, after its `\u{`.
+/// Decodes an escape `\u{…}` from the text after its `\u{`.
 fn braced(text: &[u8]) -> Option<Unit> {
     let (character, digits) = number(text, 16)?;
     (text.get(digits) == Some(&b'}')).then(|| Unit::character(character, 3 + digits + 1))
 }
 
-/// The character of an escape `\uNNNN`, after its `\u`; two escapes for a surrogate pair.
+/// Decodes an escape `\uNNNN` from the text after its `\u`; a surrogate pair consists of two escapes.
 fn code_units(digits: &[u8]) -> Option<Unit> {
     let first = code_unit(digits)?;
     if let Some(character) = char::from_u32(u32::from(first)) {
@@ -205,7 +206,7 @@ fn code_unit(digits: &[u8]) -> Option<u16> {
     digits.iter().try_fold(0, |value, digit| Some(value << 4 | u16::from(hex(*digit)?)))
 }
 
-/// A character reference of HTML, with or without `;` at its end.
+/// Decodes a character reference of HTML, with or without `;` at its end.
 fn reference(text: &[u8], short_numbers: bool) -> Option<Unit> {
     let (base, before) = match text {
         [b'&', b'#', b'x' | b'X', ..] => (16, 3),
@@ -228,12 +229,12 @@ fn reference(text: &[u8], short_numbers: bool) -> Option<Unit> {
     Some(Unit::character(character, before + length))
 }
 
-/// The character of the number at the start of `text`, and the number of digits.
+/// Returns the character of the number at the start of `text`, and the number of digits.
 fn number(text: &[u8], base: u32) -> Option<(char, usize)> {
     let digit = |byte: &u8| char::from(*byte).to_digit(base);
     let (mut value, mut length) = (0, 0);
     for digit in text.iter().take(NUMBER_DIGITS_MAX).map_while(digit) {
-        // Eight hexadecimal digits are 32 bits.
+        // Eight hexadecimal digits fit into 32 bits.
         value = value * base + digit;
         length += 1;
     }
@@ -241,20 +242,20 @@ fn number(text: &[u8], base: u32) -> Option<(char, usize)> {
     (length > 0).then_some((character, length))
 }
 
-/// Like [`number`], with as many digits as stay within ASCII.
+/// Like [`number`], but reads only as many digits as keep the value within ASCII.
 fn ascii_number(text: &[u8], base: u32) -> Option<(char, usize)> {
     let longest = (1..=NUMBER_DIGITS_MAX.min(text.len())).rev();
     longest.filter_map(|length| number(&text[..length], base)).find(|(character, _)| character.is_ascii())
 }
 
-/// The longest name at the start of `text`.
+/// Returns the longest name at the start of `text`.
 fn named(text: &[u8]) -> Option<&'static Name> {
     let [first, second, ..] = text else { return None };
     let names = NAMES.get(usize::from(*first))?;
     names.iter().find(|(name, _)| name[1] == *second && text.starts_with(name))
 }
 
-/// The name of a character, with the character.
+/// The HTML name of a character, and the character.
 type Name = (&'static [u8], char);
 
 /// The names of characters by first letter, longest first. All names have at least two letters.
@@ -271,7 +272,7 @@ static NAMES: LazyLock<Vec<Vec<Name>>> = LazyLock::new(|| {
     names
 });
 
-/// The name of a character that programs usually write, if it has one.
+/// Returns the usual HTML name of a character, if it has a name.
 pub(super) fn name_of(character: char) -> Option<&'static str> {
     if let Some((names, _)) = ASCII_NAMES.iter().find(|(_, known)| *known == character) {
         return names.split(' ').next();
@@ -440,7 +441,7 @@ mod tests {
         }
     }
 
-    /// Nested views depend on `may_go_on`.
+    /// Nested views depend on the correctness of `may_go_on`.
     #[test]
     fn each_prefix_of_an_escape_may_go_on() {
         for escape in [

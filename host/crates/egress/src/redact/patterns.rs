@@ -23,14 +23,14 @@ impl Pattern {
         Pattern { bytes: Zeroizing::new(bytes.into()), any_case: false }
     }
 
-    /// The range of this pattern in `text`, if it matches at `start`.
+    /// Returns the range of this pattern in `text` if the pattern matches at `start`.
     pub(super) fn at(&self, text: &[u8], start: usize, ignore_case: bool) -> Option<Range<usize>> {
         let range = start..start + self.bytes.len();
         let there = text.get(range.clone())?;
         self.is(there, &self.bytes, ignore_case).then_some(range)
     }
 
-    /// Like [`Pattern::at`], for the text read from `start` in views.
+    /// Like [`Pattern::at`], for the text that views decode from `start`.
     pub(super) fn at_read(
         &self,
         text: &[u8],
@@ -56,7 +56,7 @@ impl Pattern {
     }
 }
 
-/// All patterns of one secret of at least 8 bytes.
+/// Returns all patterns of one secret of at least 8 bytes.
 pub(super) fn of(secret: &str) -> Vec<Pattern> {
     let bytes = secret.as_bytes();
     let mut patterns = vec![Pattern::exact(bytes)];
@@ -72,9 +72,10 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns
 }
 
-/// Additional patterns of a secret with non-ASCII characters, which views do not reveal.
+/// Returns the additional patterns of a secret with non-ASCII characters, which views do not reveal.
 fn of_other_characters(secret: &str) -> Vec<Pattern> {
-    // UTF-16 with so little ASCII that it is not recognized. String escapes leave non-ASCII characters unchanged.
+    // This is UTF-16 with too little ASCII for the detection of UTF-16. String escapes leave non-ASCII characters
+    // unchanged.
     let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
     let json = &quoted[1..quoted.len() - 1];
     let in_single_quotes = secret.replace('\\', "\\\\").replace('\'', "\\'");
@@ -83,7 +84,7 @@ fn of_other_characters(secret: &str) -> Vec<Pattern> {
     let texts: Vec<_> = texts.into_iter().map(Zeroizing::new).collect();
     let wide = texts.iter().flat_map(|text| [utf16(text, u16::to_le_bytes), utf16(text, u16::to_be_bytes)]);
     let wide: Vec<_> = wide.map(Zeroizing::new).collect();
-    // `\xNN` may be a byte or a character. These are the bytes that result if it is read as the wrong one.
+    // `\xNN` may be a byte or a character. These patterns are the bytes that result from the wrong reading.
     let mut read: Vec<Vec<u8>> = wide.iter().map(|bytes| read_escaped(bytes)).collect();
     if let Ok(latin_1) = secret.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>() {
         read.push(read_escaped(&latin_1));
@@ -93,7 +94,7 @@ fn of_other_characters(secret: &str) -> Vec<Pattern> {
     wide.chain(read).map(Pattern::exact).collect()
 }
 
-/// The result of reading `bytes` that were written as `\xNN`.
+/// Returns the result of decoding `bytes` that were written as `\xNN`.
 fn read_escaped(bytes: &[u8]) -> Vec<u8> {
     let text = Zeroizing::new(bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>());
     let (mut read, mut at) = (Vec::new(), 0);
@@ -104,8 +105,8 @@ fn read_escaped(bytes: &[u8]) -> Vec<u8> {
     read
 }
 
-/// The base64 of the other encodings of a secret. Base64 in lower case, as in the name of a header, cannot be decoded,
-/// so it is searched as a pattern.
+/// Returns the base64 of the other encodings of a secret. Base64 in lower case, as in the name of a header, cannot be
+/// decoded, so these patterns search for it.
 pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     let bytes = secret.as_bytes();
     let json = Zeroizing::new(serde_json::Value::from(secret).to_string());
@@ -136,7 +137,8 @@ pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     encoded.chain(base64).chain(wide).map(Zeroizing::new).flat_map(|bytes| base64_of(&bytes)).collect()
 }
 
-/// The secret in HTML: with only the necessary characters escaped, with all except letters and digits, or with all.
+/// Returns the secret in HTML: with only the necessary characters escaped, with all except letters and digits escaped,
+/// and with all escaped.
 fn in_html(secret: &str) -> Vec<String> {
     let all = |_: char| true;
     let reserved = |character: char| !character.is_alphanumeric();
@@ -167,9 +169,9 @@ fn in_html(secret: &str) -> Vec<String> {
     texts
 }
 
-/// The base64 of the secret with and without padding, and inside other data: at each of the three alignments, the
-/// characters that the secret alone determines. For 8 bytes these are at least 10 characters (60 bits), so that matches
-/// by chance are unlikely.
+/// Returns the base64 of the secret with and without padding, and its base64 inside other data: for each of the three
+/// alignments, the characters that depend on the secret only. For 8 bytes, at least 10 characters (60 bits) do, so
+/// chance matches are unlikely.
 fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     let mut texts = vec![STANDARD.encode(bytes), URL_SAFE.encode(bytes)];
     for engine in [&STANDARD_NO_PAD, &URL_SAFE_NO_PAD] {
@@ -187,7 +189,7 @@ fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     texts.into_iter().map(Pattern::exact).collect()
 }
 
-/// A code unit in JSON that is limited to ASCII.
+/// Writes a UTF-16 code unit as in JSON that is limited to ASCII.
 fn ascii_or_escape(unit: u16) -> String {
     match u8::try_from(unit) {
         Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),
@@ -195,7 +197,7 @@ fn ascii_or_escape(unit: u16) -> String {
     }
 }
 
-/// Percent-encoded text with its hex digits in lower case.
+/// Converts the hex digits of percent-encoded text to lower case.
 fn percent_lower(text: &str) -> String {
     let mut escape = 0;
     let lower = |character: char| {

@@ -1,8 +1,8 @@
 //! Decodes runs of base64 and hex digits in a text.
 //!
-//! The decoded data may be encoded again, so that the patterns of a secret do not occur in the text itself. The start
-//! of an encoding in a run is not known, so the run is decoded at each alignment. Runs continue after line breaks,
-//! because MIME and PEM break lines.
+//! The decoded data may contain further encodings of a secret, whose patterns do not occur in the text. The start of an
+//! encoding in a run is not known, so the run is decoded at each alignment. Runs continue after line breaks, because
+//! MIME and PEM break lines.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 
 use super::{SECRET_BYTES_MIN, merge};
 
-/// A digit encoding.
+/// An encoding in digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Digits {
-    /// Both alphabets of RFC 4648, also mixed; padding ends a run.
+    /// Both alphabets of RFC 4648, also mixed. Padding ends a run.
     Base64,
     /// Upper and lower case, also mixed.
     Hex,
@@ -25,14 +25,15 @@ const NO_DIGIT: u8 = 0xff;
 /// The table entry of line breaks.
 const BREAK: u8 = 0xfe;
 
-/// Zero digits that are added on both sides of a base64 run, so that its first and last digits are decoded too.
+/// The number of zero digits that are added on both sides of a base64 run, so that its first and last digits are
+/// decoded too.
 const MARGIN: usize = 3;
 
 impl Digits {
     pub(super) const ALL: [Digits; 2] = [Digits::Base64, Digits::Hex];
 
-    /// The ranges of `text` whose decoded bytes `search` finds. If all secrets are `printable`, decoded bytes that are
-    /// not are skipped. The ranges that `search` returns must be sorted and must not overlap.
+    /// Returns the ranges of `text` whose decoded bytes `search` finds. If all secrets are `printable`, decoded bytes
+    /// that are not printable are skipped. The ranges that `search` returns must be sorted and must not overlap.
     pub(super) fn find(
         self,
         text: &[u8],
@@ -77,7 +78,7 @@ impl Digits {
         }
     }
 
-    /// The fewest digits of an encoded secret.
+    /// Returns the minimum number of digits of an encoded secret.
     fn run_min(self) -> usize {
         match self {
             Digits::Base64 => (SECRET_BYTES_MIN * 8).div_ceil(6),
@@ -85,8 +86,8 @@ impl Digits {
         }
     }
 
-    /// The next run at or after `from`. A candidate is examined from its end, so that most of a text without runs is
-    /// skipped.
+    /// Returns the next run at or after `from`. Candidates are examined from their ends, so that most of a text without
+    /// runs is skipped.
     fn next_run(self, text: &[u8], from: usize) -> Option<Range<usize>> {
         let (table, length) = (self.table(), self.run_min());
         let is_within = |byte: &u8| table[usize::from(*byte)] != NO_DIGIT;
@@ -113,7 +114,8 @@ impl Digits {
         values.extend_from_slice(&margin);
     }
 
-    /// The range of digits, including the margin, for a range of bytes that were decoded from the digit `start`.
+    /// Returns the range of digits, including the margin, for a range of bytes that were decoded from the digit
+    /// `start`.
     fn digits_of(self, bytes: &Range<usize>, start: usize) -> Range<usize> {
         let last = bytes.end - 1;
         match self {
@@ -122,7 +124,7 @@ impl Digits {
         }
     }
 
-    /// Converts ranges of digits, including the margin, to ranges of the text, which has `run` at `offset`.
+    /// Converts ranges of digits, including the margin, to ranges of the text that contains `run` at `offset`.
     fn place(self, run: &[u8], offset: usize, digits: Vec<Range<usize>>, found: &mut Vec<Range<usize>>) {
         let table = self.table();
         let mut ranges = merge(digits).into_iter();
@@ -152,7 +154,7 @@ fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut
         }
         return;
     }
-    // Eight bytes of ASCII fill at least two groups of four digits, in which the top bit of each byte is clear.
+    // Eight bytes of ASCII fill at least two groups of four digits. In these groups, the top bit of each byte is clear.
     let holds_ascii = |start: usize| {
         let digits = &values[start..start + 3];
         (digits[0] & 0x20) | (digits[1] & 0x08) | (digits[2] & 0x02) == 0
@@ -167,7 +169,7 @@ fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut
             let is_ascii = |group: &usize| holds_ascii(first + 4 * group);
             let end = (group..groups).find(|group| !is_ascii(group)).unwrap_or(groups);
             if end >= group + 2 {
-                // The adjacent groups may contain the first and last bytes.
+                // The adjacent groups may contain the first and the last bytes of a secret.
                 let digits = first + 4 * group.saturating_sub(1)..first + 4 * groups.min(end + 1);
                 read_base64(values, digits, decoded, take);
             }
@@ -176,7 +178,7 @@ fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut
     }
 }
 
-/// Whether two consecutive groups of digits can be ASCII, at any alignment.
+/// Returns whether two consecutive groups of digits can be ASCII, at any alignment.
 fn may_hold_ascii(values: &[u8]) -> bool {
     values.windows(7).any(|digits| {
         let both = |at: usize| digits[at] | digits[at + 4];
@@ -201,7 +203,8 @@ fn each_hex(values: &[u8], decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<us
     }
 }
 
-/// Whether the bytes have a run, as long as the shortest secret, of printable bytes, line breaks or zeros of UTF-16.
+/// Returns whether the bytes contain a run of printable bytes, line breaks or zeros of UTF-16 that is as long as the
+/// shortest secret.
 fn holds_printable(bytes: &[u8]) -> bool {
     let mut length = 0;
     bytes.iter().any(|byte| {

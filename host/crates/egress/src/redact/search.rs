@@ -1,7 +1,7 @@
-//! Search for many patterns at once.
+//! Searches for many patterns at once.
 //!
-//! This is the Wu-Manber algorithm: three bytes determine the distance to the next possible start of a pattern, so that
-//! only every sixth position of ordinary text is examined. The shifts ignore case, and each candidate is then compared
+//! This is the Wu-Manber algorithm. Three bytes determine the distance to the next possible start of a pattern, so only
+//! every sixth position of ordinary text is examined. The shifts ignore case, and each candidate is then compared
 //! exactly. An automaton over all patterns would have to examine every byte.
 
 use std::collections::HashMap;
@@ -12,35 +12,35 @@ use super::escapes::is_mark;
 use super::patterns::Pattern;
 use super::views::Reading;
 
-/// Bytes that determine a shift.
+/// The number of bytes that determine a shift.
 const BLOCK: usize = 3;
 
-/// Shift for blocks that do not occur in the first bytes of a pattern.
+/// The shift for blocks that do not occur in the first bytes of a pattern.
 const SHIFT_MAX: u8 = (SECRET_BYTES_MIN - BLOCK + 1) as u8;
 
-/// Number of shifts, which fit into the L1 cache.
+/// The number of shifts, chosen so that the table fits into the L1 cache.
 const SHIFTS: usize = 1 << 15;
 
-/// Backslashes at the start of a secret that are considered after an accidental escape. With more, each position of a
-/// long run of backslashes would have to be examined.
+/// The maximum number of backslashes at the start of a secret that are considered after an accidental escape. Without
+/// the limit, each position of a long run of backslashes would have to be examined.
 const BACKSLASHES_MAX: usize = 8;
 
 /// A compiled set of patterns, each of at least [`SECRET_BYTES_MIN`] bytes.
 pub(super) struct Search {
     patterns: Vec<Pattern>,
-    /// By block: the distance to the end of the first bytes of the nearest pattern.
+    /// By block: the distance from it to the end of the first bytes of the nearest pattern.
     shifts: Box<[u8]>,
-    /// By block: the patterns whose first bytes end with it.
+    /// By block: the patterns whose first bytes end with the block.
     endings: HashMap<usize, Vec<usize>>,
-    /// By block: the patterns that start with it.
+    /// By block: the patterns that start with the block.
     starts: HashMap<usize, Vec<usize>>,
-    /// A bit by block: whether a pattern starts with it.
+    /// One bit per block: whether a pattern starts with the block.
     is_start: Box<[u64]>,
-    /// A bit by two bytes: whether a pattern starts with them.
+    /// One bit per pair of bytes: whether a pattern starts with the pair.
     is_pair: Box<[u64]>,
-    /// By byte: whether a pattern starts with it, in either case.
+    /// By byte: whether a pattern starts with the byte, in either case.
     is_first: [bool; 256],
-    /// The most backslashes at the start of a pattern, up to [`BACKSLASHES_MAX`].
+    /// The maximum number of backslashes at the start of a pattern, up to [`BACKSLASHES_MAX`].
     backslashes: usize,
 }
 
@@ -73,13 +73,13 @@ impl Search {
         Search { patterns, shifts, endings, starts, is_start, is_pair, is_first, backslashes }
     }
 
-    /// The most backslashes at a position from which two nested views can reveal the start of a pattern. Each view
-    /// halves their number.
+    /// Returns the maximum number of backslashes at a position from which two nested views can reveal the start of a
+    /// pattern. Each view halves their number.
     pub(super) fn backslashes_max(&self) -> usize {
         4 * self.backslashes + 3
     }
 
-    /// All matches of the patterns in `text`, in any order.
+    /// Returns all matches of the patterns in `text`, in any order.
     pub(super) fn find(&self, text: &[u8], ignore_case: bool) -> Vec<Range<usize>> {
         let mut found = Vec::new();
         let mut end = SECRET_BYTES_MIN;
@@ -98,7 +98,7 @@ impl Search {
         found
     }
 
-    /// Whether a pattern may start with the bytes `first`.
+    /// Returns whether a pattern may start with the bytes `first`.
     fn may_start(&self, first: &[u8]) -> bool {
         let holds = |bits: &[u64], at: usize| bits[at / 64] & 1 << (at % 64) != 0;
         match first {
@@ -108,7 +108,7 @@ impl Search {
         }
     }
 
-    /// Adds the patterns that match at `place` of `text`, read from there in views.
+    /// Adds the patterns that match at `place` of `text`, if the text is decoded through views from there on.
     pub(super) fn find_at(
         &self,
         text: &[u8],
@@ -129,12 +129,12 @@ impl Search {
     }
 }
 
-/// The index of the first two bytes of a pattern, ignoring case.
+/// Returns the index of the first two bytes of a pattern, ignoring case.
 fn pair(first: u8, second: u8) -> usize {
     usize::from(first | 0x20) << 8 | usize::from(second | 0x20)
 }
 
-/// The index of a block in the table of shifts, ignoring case.
+/// Returns the index of a block in the table of shifts, ignoring case.
 fn slot(block: &[u8]) -> usize {
     let fold = |byte: u8| usize::from(byte | 0x20);
     (fold(block[0]) ^ fold(block[1]) << 4 ^ fold(block[2]) << 8) % SHIFTS

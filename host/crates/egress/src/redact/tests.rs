@@ -9,7 +9,7 @@ fn redactor(values: &[&str]) -> Redactor {
     Redactor::new(values.iter().map(|value| Secret::new((*value).to_owned())))
 }
 
-/// All encodings of `secret` that are decoded or recognised, by name.
+/// Returns all encodings of `secret` that are decoded or recognised, by name.
 fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     let bytes = secret.as_bytes();
     let each = |write: &dyn Fn(usize, u8) -> String| -> Vec<u8> {
@@ -68,7 +68,7 @@ fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// HTML as the standard libraries of Python and Go escape it.
+/// Escapes HTML like the standard libraries of Python and Go.
 fn html(text: &str) -> String {
     let escape = |character: char| match character {
         '&' => "&amp;".to_owned(),
@@ -119,7 +119,7 @@ fn base64_is_found_at_each_alignment_in_other_data() {
                 for encoded in [STANDARD.encode(&data), URL_SAFE_NO_PAD.encode(&data)] {
                     let redacted = redactor.redact_text(encoded.clone());
                     assert!(redacted.contains(REDACTED), "{secret} in {encoded}");
-                    // Only characters that the secret shares with its neighbours may be left.
+                    // Only characters that encode parts of both the secret and its neighbours may remain.
                     let left = redacted.replace(REDACTED, "").trim_end_matches('=').len();
                     assert!(left <= (before * 8).div_ceil(6) + (after * 8).div_ceil(6) + 2, "{encoded} -> {redacted}");
                 }
@@ -185,7 +185,7 @@ fn an_accidental_escape_does_not_hide_a_secret() {
     }
 }
 
-/// A run of line breaks is not a run of digits, even a long one.
+/// A run of line breaks is not a run of digits, however long it is.
 #[test]
 fn line_breaks_without_digits_are_text() {
     let redactor = redactor(&["s3cr3t-t0ken"]);
@@ -201,7 +201,7 @@ fn line_breaks_without_digits_are_text() {
     }
 }
 
-/// References without `;` can be read in two ways. Digits after them must not hide a secret of ASCII.
+/// A reference without `;` can be read in two ways. Digits after it must not hide a secret of ASCII.
 #[test]
 fn digits_after_a_reference_do_not_hide_a_secret() {
     for (text, expected) in [
@@ -294,7 +294,8 @@ proptest! {
         prop_assume!(secret.trim().len() >= SECRET_BYTES_MIN);
         let all = encodings(&secret);
         let (name, encoded) = &all[which.index(all.len())];
-        // Digits after a number without `;` belong to it, unless it would leave ASCII and all secrets are ASCII.
+        // Digits after a number without `;` belong to the number, unless its value would exceed ASCII and all secrets
+        // are ASCII.
         let after = if name.ends_with("without ;") && !secret.is_ascii() { format!("-{after}") } else { after };
         let redactor = redactor(&[&secret]);
         let text = [before.as_bytes(), encoded, after.as_bytes()].concat();
@@ -316,7 +317,8 @@ proptest! {
     }
 }
 
-/// The result contains only what was searched: no other spelling of a number, and no duplicate keys that parsers drop.
+/// The result contains only text that was searched: no other spelling of a number, and no duplicate keys, which parsers
+/// drop.
 #[test]
 fn json_with_duplicate_keys_or_unusual_numbers() {
     let told = |secret: &str, text: &str| {

@@ -1,7 +1,7 @@
-//! Decoded views of a text, in which a secret is plain text.
+//! Decoded views of a text. In one of them, an encoded secret is plain text.
 //!
-//! A view does not store offsets. If there are matches in it, the text is decoded a second time to trace their ranges
-//! back. Thus a view never takes more memory than the text, even for hostile input.
+//! A view does not store offsets. If it has matches, the text is decoded a second time to trace their ranges back. A
+//! view therefore never needs more memory than the text, even for hostile input.
 
 use std::ops::Range;
 
@@ -30,9 +30,9 @@ pub(super) struct Nature {
 }
 
 impl View {
-    /// The views for secrets of this nature. Escapes are decoded in one view, so that mixed and nested escapes are
-    /// found. A kind of escape whose mark occurs in a secret has its own view, because the secret itself may look like
-    /// an escape and would be changed if other kinds are decoded along with it.
+    /// Returns the views for secrets of this nature. All kinds of escapes are decoded in one view, so that mixed and
+    /// nested escapes are found. An exception is a kind whose mark occurs in a secret. It has a separate view, because
+    /// the secret may look like an escape, and decoding it along with other kinds would change the secret.
     pub(super) fn of(nature: Nature) -> Vec<View> {
         let escapes = |marks: &[u8]| Escapes::of(marks, nature.printable).map(View::Escapes);
         let (alone, together): (Vec<_>, Vec<_>) = MARKS.into_iter().zip(nature.marks).partition(|(_, held)| *held);
@@ -48,7 +48,8 @@ impl View {
         views
     }
 
-    /// The readings from inside an escape of this view, which is one of `views`, for up to `levels` nested views.
+    /// Returns the readings that start inside an escape of this view, which is one of `views`, for up to `levels`
+    /// nested views.
     pub(super) fn readings(self, views: &[View], levels: usize) -> Vec<Reading> {
         let View::Escapes(outer) = self else { return Vec::new() };
         let inner = views.iter().filter_map(|view| match view {
@@ -58,20 +59,21 @@ impl View {
         match levels {
             0 => Vec::new(),
             1 => vec![Reading { outer, inner: None }],
-            // Text without marks is unchanged by a second view, so the reading with two views finds both.
+            // A second view does not change text without marks, so the reading with two views finds the matches of
+            // both.
             _ if outer.are_all() => vec![Reading { outer, inner: Some(outer) }],
             _ => std::iter::once(None).chain(inner.map(Some)).map(|inner| Reading { outer, inner }).collect(),
         }
     }
 
-    /// Whether this view is only useful for text that [`looks_like_utf16`].
+    /// Returns whether this view is only useful for text that [`looks_like_utf16`].
     pub(super) fn is_of_utf16(self) -> bool {
         !matches!(self, View::Escapes(_))
     }
 
-    /// Decodes the text; `None` if that changes nothing. Calls `within` for each position inside an escape, because a
-    /// secret may start there if the escape is accidental. In a run of backslashes, `within` is called only for
-    /// positions with at most `backslashes_max` of them left.
+    /// Decodes the text. Returns `None` if decoding does not change the text. Calls `within` for each position inside
+    /// an escape, because the escape may be accidental and a secret may start there. In a run of backslashes, calls
+    /// `within` only for positions with at most `backslashes_max` remaining backslashes.
     pub(super) fn decode(self, text: &[u8], backslashes_max: usize, within: impl FnMut(usize)) -> Option<Vec<u8>> {
         match self {
             View::Even => Some(text.iter().copied().step_by(2).collect()),
@@ -81,7 +83,7 @@ impl View {
         }
     }
 
-    /// The ranges of `text` for `ranges` of its view, which must be sorted and must not overlap.
+    /// Returns the ranges of `text` for `ranges` of its view, which must be sorted and must not overlap.
     pub(super) fn trace_back(self, text: &[u8], ranges: &[Range<usize>]) -> Vec<Range<usize>> {
         let offset = match self {
             View::Even => 0,
@@ -130,7 +132,7 @@ fn unescape(escapes: Escapes, text: &[u8], backslashes_max: usize, mut within: i
     Some(decoded)
 }
 
-/// The ranges of `text` for `ranges` of its decoded units; the first `at` bytes of the text are skipped.
+/// Returns the ranges of `text` for `ranges` of its decoded units. Skips the first `at` bytes of the text.
 fn trace_units(
     text: &[u8],
     mut at: usize,
@@ -168,8 +170,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// The first decoded bytes of `text`. `None` if it is too short, or if `may_be` is false for the first one or more
-    /// of them.
+    /// Returns the first decoded bytes of `text`. Returns `None` if the text is too short, or if `may_be` is false for
+    /// the first one or more of the decoded bytes.
     pub(super) fn first<const N: usize>(self, text: &[u8], may_be: impl Fn(&[u8]) -> bool) -> Option<[u8; N]> {
         let (mut first, mut filled, mut at) = ([0; N], 0, 0);
         while filled < N {
@@ -186,7 +188,7 @@ impl Reading {
         Some(first)
     }
 
-    /// The unit at the start of `text`: an escape or a plain byte. `None` at the end.
+    /// Returns the unit at the start of `text`: an escape or a plain byte. Returns `None` at the end.
     pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
         let outer = self.outer.unit(text)?;
         let Some(inner) = self.inner.filter(|_| outer.decoded().first().is_some_and(is_mark)) else {
@@ -209,8 +211,8 @@ impl Reading {
     }
 }
 
-/// Whether the text has ASCII in UTF-16, of at least half the length of the shortest secret. Also detects UTF-16 of
-/// UTF-16, which is UTF-32.
+/// Returns whether the text contains ASCII in UTF-16 that is at least half as long as the shortest secret. Also detects
+/// UTF-16 of UTF-16, which is UTF-32.
 pub(super) fn looks_like_utf16(text: &[u8]) -> bool {
     let mut at = 0;
     while let Some(distance) = position(&text[at..], [0]) {
@@ -237,7 +239,7 @@ fn decode_utf16(text: &[u8], big_endian: bool, offset: usize) -> Vec<u8> {
     decoded
 }
 
-/// The first character of `text`. An unpaired surrogate becomes a character that does not occur in secrets.
+/// Decodes the first character of `text`. An unpaired surrogate becomes a character that does not occur in secrets.
 fn utf16_unit(text: &[u8], big_endian: bool) -> Option<Unit> {
     let unit = |bytes: &[u8; 2]| if big_endian { u16::from_be_bytes(*bytes) } else { u16::from_le_bytes(*bytes) };
     let first = unit(text.first_chunk()?);

@@ -7,10 +7,10 @@ use monstrum_types::Secret;
 use super::*;
 use crate::redact::Redactor;
 
-/// More bytes than are searched in place.
+/// More bytes than the maximum that is searched in place.
 const LARGE: usize = INLINE_SEARCH_BYTES_MAX + 1;
 
-/// Longer than the tests take on any machine.
+/// A time-out that no test reaches on any machine.
 const AT_MOST: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn the_call_with_the_fewest_searched_bytes_is_next() {
 #[test]
 fn the_size_of_views_is_proportional_to_the_text() {
     const LENGTH: usize = 64 << 10;
-    /// Text that is base64 of base64 at each alignment: each level has views of 4 x 3/4 of its length.
+    /// The limit for text that is base64 of base64 at each alignment: each level has views of 4 x 3/4 of its length.
     const TIMES_MAX: u64 = 14;
     let repeated = |part: &str| part.bytes().cycle().take(LENGTH).collect::<Vec<u8>>();
     let texts = [

@@ -18,14 +18,14 @@ fn a_path_is_appended_as_text() {
         ("https://a.example/x", "", "https://a.example/x"),
         ("https://a.example/x/", "?q=1", "https://a.example/x?q=1"),
         ("https://a.example", "", "https://a.example/"),
-        // Not a reference to another host: a path with an empty first segment.
+        // This is a path with an empty first segment, not a reference to another host.
         ("https://a.example", "//evil.example/x", "https://a.example//evil.example/x"),
         ("https://a.example", "/https://evil.example/", "https://a.example/https://evil.example/"),
         // Escapes are sent as written.
         ("https://a.example", "/a%2Fb%2fc%3F", "https://a.example/a%2Fb%2fc%3F"),
         ("https://a.example", "/100%", "https://a.example/100%"),
         ("https://a.example", "/é{x}", "https://a.example/%C3%A9%7Bx%7D"),
-        // Not `.` or `..`.
+        // These segments are neither `.` nor `..`.
         ("https://a.example", "/.../.git/a..b/..c", "https://a.example/.../.git/a..b/..c"),
         ("https://a.example", "/%252e%252e/x", "https://a.example/%252e%252e/x"),
         ("https://a.example", "/x?path=../../y", "https://a.example/x?path=../../y"),

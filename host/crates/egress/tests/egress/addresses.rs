@@ -22,8 +22,8 @@ fn registry() -> Vec<(IpNet, bool)> {
     rows.collect()
 }
 
-/// Whether an address is allowed, by the registry: the most specific entry decides; IPv6 addresses must be in `2000::/3`
-/// and not in an entry.
+/// Returns whether the registry allows an address. The most specific entry decides for IPv4. An IPv6 address must be in
+/// `2000::/3` and in no entry.
 fn by_registry(address: IpAddr, registry: &[(IpNet, bool)]) -> bool {
     let entries = registry.iter().filter(|(net, _)| net.contains(&address));
     match address {
@@ -39,7 +39,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The address with these bits, in the family of `like`; `None` if it does not exist.
+/// Returns the address with these bits, in the address family of `like`, or `None` if the family has no such address.
 fn address(bits: u128, like: IpAddr) -> Option<IpAddr> {
     match like {
         IpAddr::V4(_) => u32::try_from(bits).ok().map(|bits| Ipv4Addr::from_bits(bits).into()),
@@ -58,7 +58,7 @@ fn every_entry_of_the_registry_is_honoured() {
             let address = address(bits, net.network()).unwrap();
             assert_eq!(is_allowed(address, &[]), by_registry(address, &registry), "{address} in {net}");
         }
-        // At its edges, an entry is the most specific one.
+        // At the edges of an entry, no other entry is more specific.
         if net.prefix_len() >= 20 || !*reachable {
             assert_eq!(is_allowed(net.network(), &[]), *reachable, "first of {net}");
         }
@@ -116,7 +116,7 @@ fn an_embedded_ipv4_address_is_refused_even_if_its_range_is_allowed() {
 async fn addresses_of_the_registry_are_refused_as_literals_and_by_name() {
     for (net, reachable) in registry().into_iter().filter(|(_, reachable)| !reachable) {
         for address in [net.network(), net.broadcast()] {
-            // Some have more specific public entries inside them, never at an edge.
+            // Some entries contain more specific public entries, but never at their edges.
             assert!(!reachable);
             let host = match address {
                 IpAddr::V4(address) => address.to_string(),
@@ -137,8 +137,8 @@ async fn addresses_of_the_registry_are_refused_as_literals_and_by_name() {
     }
 }
 
-/// Hosts that a parser, a resolver or a library may treat as this machine, and how each is refused in a plugin's URL.
-/// Only the canonical spelling is accepted.
+/// Hosts that a parser, a resolver or a library may interpret as this machine, and the failure code for each in a
+/// plugin's URL. Only the canonical spelling passes the URL check.
 const SPELLINGS: &[(&str, FailureCode)] = &[
     // Canonical spelling: the address is checked.
     ("127.0.0.1", FailureCode::Denied),
@@ -155,7 +155,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("[2002:7f00:1::]", FailureCode::Denied),
     ("[2001:0:7f00:1::]", FailureCode::Denied),
     ("[fe80::1]", FailureCode::Denied),
-    // Decimal, octal, hex, short and mixed.
+    // Decimal, octal, hexadecimal, short and mixed spellings.
     ("2130706433", FailureCode::Invalid),
     ("017700000001", FailureCode::Invalid),
     ("0177.0.0.1", FailureCode::Invalid),
@@ -176,11 +176,11 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("4294967297", FailureCode::Invalid),
     ("127.0.0.257", FailureCode::Invalid),
     ("1.127.0.0.1", FailureCode::Invalid),
-    // With a trailing dot.
+    // A trailing dot.
     ("127.0.0.1.", FailureCode::Invalid),
     ("2130706433.", FailureCode::Invalid),
     ("127.1.", FailureCode::Invalid),
-    // In other scripts and escapes.
+    // Other scripts and escapes.
     ("１２７.０.０.１", FailureCode::Invalid),
     ("127。0。0。1", FailureCode::Invalid),
     ("127．0．0．1", FailureCode::Invalid),
@@ -190,7 +190,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("127%2E0.0.1", FailureCode::Invalid),
     ("127.0.0.1%00", FailureCode::Invalid),
     ("127.0.0.1\t", FailureCode::Invalid),
-    // IPv6 in other forms.
+    // Other forms of IPv6 addresses.
     ("[::1%25lo]", FailureCode::Invalid),
     ("[::1%lo]", FailureCode::Invalid),
     ("[fe80::1%25eth0]", FailureCode::Invalid),
@@ -202,7 +202,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("[[::1]]", FailureCode::Invalid),
     ("[v1.127.0.0.1]", FailureCode::Invalid),
     ("[]", FailureCode::Invalid),
-    // Names of this machine, without a look-up.
+    // Names of this machine, which are rejected without a look-up.
     ("localhost", FailureCode::Denied),
     ("LocalHost", FailureCode::Denied),
     ("localhost.", FailureCode::Denied),
@@ -211,14 +211,14 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("ｌｏｃａｌｈｏｓｔ", FailureCode::Invalid),
     ("local\u{ad}host", FailureCode::Invalid),
     ("loc%61lhost", FailureCode::Invalid),
-    // With a prefix or suffix.
+    // A prefix or suffix.
     ("user@127.0.0.1", FailureCode::Invalid),
     ("192.0.2.1@127.0.0.1", FailureCode::Invalid),
     ("192.0.2.1\\@127.0.0.1", FailureCode::Invalid),
     ("127.0.0.1#@192.0.2.1", FailureCode::Invalid),
 ];
 
-/// A call whose resource may reach all origins that `host` could mean.
+/// Creates a call whose resource may connect to all origins that `host` could mean.
 fn call_to(host: &str, port: u16) -> Call {
     let mut call = Call::new("https://api.example", &format!("http://{host}:{port}/x"));
     call.names = Names::new(&[("localhost", &[&["127.0.0.1"]]), ("localhost.", &[&["127.0.0.1"]])]);
@@ -277,7 +277,7 @@ async fn a_configured_base_is_checked_by_its_address() {
 
 #[tokio::test]
 async fn a_host_is_never_converted_to_another() {
-    // Names, not addresses: they are looked up unchanged, and do not exist.
+    // These are names, not addresses. They are looked up unchanged, and they do not exist.
     for host in ["127.0.0.1.example", "0x7f.example", "1.1.1.1.in-addr.arpa", "localhost.example", "notlocalhost"] {
         let mut call = Call::new("https://api.example", &format!("https://{host}/x"));
         call.scope.egress = vec![format!("https://{host}").parse().unwrap()];

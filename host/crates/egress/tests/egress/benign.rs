@@ -1,4 +1,4 @@
-//! Data without secrets are unchanged, even if they look like secrets.
+//! Data without secrets remain unchanged, even if they look like secrets.
 
 use monstrum_egress::Redactor;
 use monstrum_types::Secret;
@@ -21,7 +21,7 @@ const CORPUS: &[(&str, &[u8])] = &[
     ("nested JSON", include_bytes!("../corpus/benign/nested.json")),
 ];
 
-/// Realistic secrets: long and random, and as short and simple as can be saved.
+/// Realistic secrets: long and random ones, and the shortest and simplest ones that can be saved.
 const SECRETS: &[&str] = &[
     "ghp_0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R",
     "github_pat_11ABCDEFG0aBcDeFgHiJkL_mNoPqRsTuVwXyZ0123456789abcdefghijklmnopqrstuvwxyzABCD",
@@ -64,7 +64,7 @@ async fn the_benign_corpus_is_unchanged_by_a_call() {
     }
 }
 
-/// The corpus is meaningful only if a secret in the same texts is found.
+/// Tests the corpus: redaction must find a secret inside the same texts.
 #[test]
 fn a_secret_inside_the_corpus_is_found() {
     for secret in SECRETS {

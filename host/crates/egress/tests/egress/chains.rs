@@ -20,7 +20,7 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// The encoded secret; `None` if the encoding does not exist, such as JSON of bytes that are not text.
+    /// Returns the encoded secret, or `None` if the encoding does not exist, such as JSON of bytes that are not text.
     pub(crate) fn encoded(&self) -> Option<Vec<u8>> {
         encoding(&self.inner)(self.secret.as_bytes()).and_then(|inner| encoding(&self.outer)(&inner))
     }
@@ -33,8 +33,8 @@ impl Echo {
         [&self.inner, &self.outer].iter().any(|name| name.contains("lines"))
     }
 
-    /// Whether the chain is base64 of a string escape or a character reference. Base64 in lower case cannot be decoded,
-    /// and there are too many ways to escape to search for each.
+    /// Returns whether the chain is base64 of a string escape or a character reference. Base64 in lower case cannot be
+    /// decoded, and escapes have too many variants to search for each.
     pub(crate) fn is_base64_of_escapes(&self) -> bool {
         let escapes = ["\\x", "\\u{}", "\\U", "HTML", "a string in single quotes"];
         self.outer.starts_with("base64") && escapes.iter().any(|escape| self.inner.starts_with(escape))
@@ -43,7 +43,7 @@ impl Echo {
     /// Asserts that `bytes` contain neither the echo nor any single encoding of the secret.
     pub(crate) fn assert_gone(&self, bytes: &[u8], encoded: &[u8]) {
         let shown = String::from_utf8_lossy(bytes);
-        // The outermost digits of base64 may belong to the neighbours; they do not reveal the secret.
+        // The outermost base64 digits may belong to the neighbouring text. They do not reveal the secret.
         let core = if encoded.len() > 20 { &encoded[4..encoded.len() - 4] } else { encoded };
         assert!(!holds(bytes, core), "{self:?} left {shown:?}");
         for (name, encode) in ENCODINGS {
@@ -79,7 +79,7 @@ fn secrets() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Text next to the secret, including starts of escapes, and digits that continue a run.
+/// Generates text next to the secret, including the starts of escapes, and digits that continue a run.
 fn neighbours() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -96,12 +96,12 @@ pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
     let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
         |(secret, inner, outer, mut before, mut after)| {
-            // If a neighbour merges with the first escape, only patterns and further escapes after it are found. An
-            // upstream that does this on purpose could as well reverse the secret.
+            // If neighbouring text merges with the first escape, only patterns and later escapes are found. An upstream
+            // that does this on purpose could equally reverse the secret.
             if inner.contains("lines") || inner.contains("UTF-16") {
                 before.push(' ');
             }
-            // Digits and letters after a reference without `;` belong to it.
+            // Digits and letters after a reference without `;` belong to the reference.
             if inner.contains("without") || outer.contains("without") {
                 after.insert(0, '-');
             }

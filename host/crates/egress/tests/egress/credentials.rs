@@ -99,14 +99,14 @@ async fn outside_the_audience_the_state_of_the_credential_is_ignored() {
         let mut call = Call::new(&server.url(), "/x");
         call.scope.audience = vec!["https://api.example".parse().unwrap()];
         call.source.current = Err(state);
-        // Without a credential the plugin may set these headers.
+        // Without a credential, the plugin may set these headers.
         call.request.headers = vec![("Cookie".into(), "a=b".into()), ("Range".into(), "bytes=0-9".into())];
         call.send().await.unwrap();
-        // Inside the audience it may not, and the state matters.
+        // Inside the audience, the plugin may not set these headers, regardless of the state of the credential.
         call.scope.audience = vec![server.url().parse().unwrap()];
         assert_eq!(call.send().await.unwrap_err().code, FailureCode::Denied, "{state:?}");
     }
-    // An expired credential for another origin is neither refused nor refreshed.
+    // An expired credential for another origin is neither rejected nor refreshed.
     for refreshable in [true, false] {
         let mut call = Call::new(&server.url(), "/x");
         call.credential.audience = vec!["https://api.example".parse().unwrap()];
@@ -128,7 +128,7 @@ async fn a_plugin_cannot_set_the_credential_itself() {
         call.request.headers = vec![("authorization".into(), "Bearer of-my-own".into())];
         call.assert_refused(FailureCode::Denied).await;
     }
-    // A stored rule that the manifest no longer has reserves its header too.
+    // The header of a stored rule is reserved even if the manifest no longer contains the rule.
     let mut call = Call::new(&server.url(), "/x");
     call.scope.inject.clear();
     call.credential.inject = vec![header("X-Key", "{access_token}")];
@@ -163,7 +163,7 @@ async fn each_state_without_a_credential_has_its_failure() {
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
 }
 
-/// A server that rejects all tokens except the fresh one.
+/// Starts a server that rejects all tokens except the fresh one.
 async fn picky() -> Server {
     Server::start(|seen| match seen.header("authorization") {
         Some("Bearer fresh-token") => answer("200 OK", &[], &seen.body),
@@ -182,7 +182,7 @@ async fn a_rejected_token_is_refreshed_and_the_request_repeated_once() {
     let response = call.send().await.unwrap();
     assert_eq!((response.status, response.body), (200, b"body and soul".to_vec()));
     assert_eq!((server.seen().len(), call.source.refreshes.load(Ordering::SeqCst)), (2, 1));
-    // Both tokens are redacted from now on.
+    // From now on, both tokens are redacted.
     let text = format!("{TOKEN} fresh-token");
     assert_eq!(call.redactor.current().redact_text(text), "[redacted] [redacted]");
 }
@@ -233,7 +233,7 @@ async fn a_token_about_to_expire_is_refreshed_first() {
     }
 }
 
-/// A refresh sends a request, so the call must be recorded before.
+/// A refresh sends a request, so the call must be recorded before the refresh.
 #[tokio::test]
 async fn a_token_is_not_refreshed_before_the_call_is_recorded() {
     let server = Server::start(|_| ok("")).await;
@@ -271,7 +271,7 @@ async fn an_expired_token_that_cannot_be_refreshed_is_not_sent() {
     call.credential.expires_at = Some(NOW);
     call.assert_refused(FailureCode::Unauthenticated).await;
     assert!(server.seen().is_empty());
-    // The state is ignored if the token would not be sent anyway.
+    // If the token would not be sent anyway, its state is ignored.
     call.credential.audience.clear();
     call.source.current = Err(CredentialState::Ready);
     assert!(call.send().await.is_ok());

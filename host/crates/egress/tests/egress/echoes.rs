@@ -1,4 +1,4 @@
-//! Chains of encodings in real responses: in chunks, compressed, and in the name or value of a header.
+//! Chains of encodings in real responses: in chunked or compressed bodies, and in the name or value of a header.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -35,7 +35,7 @@ fn places() -> impl Strategy<Value = Place> {
     ]
 }
 
-/// The response; `None` if this place cannot contain the echo.
+/// Returns the response, or `None` if this place cannot contain the echo.
 fn response(echo: &Echo, encoded: &[u8], place: &Place) -> Option<Vec<u8>> {
     let head = |headers: &[&[u8]]| [&[b"HTTP/1.1 200 OK\r\n".as_slice()], headers, &[b"\r\n"]].concat().concat();
     let in_header = |name: &[u8], value: &[u8]| head(&[b"content-length: 0\r\n", name, b": ", value, b"\r\n"]);
@@ -54,7 +54,7 @@ fn response(echo: &Echo, encoded: &[u8], place: &Place) -> Option<Vec<u8>> {
             let value = [b"<".as_slice(), encoded, b">"].concat();
             http::HeaderValue::from_bytes(&value).is_ok().then(|| in_header(b"x-echo", &value))
         }
-        // Names are in lower case, in which base64 can only be matched as a whole and not decoded.
+        // Header names are in lower case, in which base64 can only be matched as a whole and not decoded.
         Place::HeaderName if echo.has_lines() || echo.is_base64_of_escapes() => None,
         Place::HeaderName => {
             let name = [b"x-".as_slice(), encoded].concat();

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 
-/// An encoding of bytes; `None` if it cannot encode them.
+/// An encoding of bytes. Returns `None` if it cannot encode them.
 pub(crate) type Encode = fn(&[u8]) -> Option<Vec<u8>>;
 
 /// All supported encodings by name. JSON, HTML and UTF-16 are for text only.
@@ -59,12 +59,12 @@ pub(crate) const ENCODINGS: &[(&str, Encode)] = &[
     ("UTF-16 BE", |bytes| Some(text(bytes)?.encode_utf16().flat_map(u16::to_be_bytes).collect())),
 ];
 
-/// Encodes `value` with the encoding of this name.
+/// Returns the encoding of this name.
 pub(crate) fn encoding(name: &str) -> Encode {
     ENCODINGS.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-/// Whether `bytes` contain `part`.
+/// Returns whether `bytes` contain `part`.
 pub(crate) fn holds(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
@@ -95,7 +95,7 @@ fn hexadecimal(bytes: &[u8], escaped: impl Fn(u8) -> bool, upper: bool) -> Vec<u
     bytes.iter().flat_map(write).collect()
 }
 
-/// Text in ASCII as JavaScript and Python write it.
+/// Writes text in ASCII like JavaScript and Python.
 fn latin_1(text: &str) -> String {
     let write = |unit: u16| match u8::try_from(unit) {
         Ok(byte @ (b'\\' | b'\'')) => format!("\\{}", char::from(byte)),
@@ -110,12 +110,12 @@ fn is_special(character: char) -> bool {
     !character.is_ascii_alphanumeric() && !"-._~".contains(character)
 }
 
-/// Whether HTML must escape the character.
+/// Returns whether HTML must escape the character.
 fn is_markup(character: char) -> bool {
     "&<>\"'".contains(character)
 }
 
-/// The names of Python's standard library.
+/// Writes a character reference like Python's standard library.
 fn named(code: u32) -> String {
     match char::from_u32(code) {
         Some('&') => "&amp;".to_owned(),
@@ -178,7 +178,7 @@ fn characters(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) ->
     text.chars().map(write).collect::<String>().into_bytes()
 }
 
-/// References from `write`, without `;` if the next character cannot continue the reference.
+/// Replaces characters with references from `write`, without `;` if the next character cannot continue the reference.
 fn without_ends(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) -> String) -> Vec<u8> {
     let mut written = String::new();
     let mut characters = text.chars().peekable();

@@ -145,7 +145,7 @@ async fn a_server_without_tls_is_a_tls_failure() {
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = speaking.accept().unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").unwrap();
-        // Read until the client closes, so that it receives the response and not a reset.
+        // Reads until the client closes the connection, so that the client receives the response and not a reset.
         stream.read_to_end(&mut Vec::new())
     });
     let failure = tls_call(port, "tls.example").send().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The order of the steps, and when the call is recorded.
+//! The order of the steps, and the time at which the call is recorded.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! A secret that the upstream echoes does not reach the plugin, in any encoding and place.
+//! A secret that the upstream echoes does not reach the plugin, regardless of the encoding and the place.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -40,7 +40,7 @@ fn echoes() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Asserts by an independent search that no 8 bytes of the echo are left.
+/// Asserts by an independent search that no 12 consecutive bytes of the echo are left.
 fn assert_clean(bytes: &[u8], echo: &[u8]) {
     let shown = String::from_utf8_lossy(bytes);
     for part in echo.windows(12) {
@@ -114,7 +114,7 @@ async fn similar_values_are_not_replaced() {
     assert_eq!(String::from_utf8(response.body).unwrap(), body);
 }
 
-/// Searches are work for the call and limited by its budget.
+/// Searches are part of the call's work and limited by its budget.
 #[tokio::test]
 async fn searches_are_charged_to_the_call() {
     let server = Server::start(|_| answer("200 OK", &[], &[b'x'; 100_000])).await;

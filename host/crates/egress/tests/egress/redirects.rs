@@ -1,4 +1,5 @@
-//! Redirects: followed only if enabled, checked like requests, and never with the credential to another origin.
+//! Redirects: they are followed only if enabled, checked like requests, and never send the credential to another
+//! origin.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ fn found(location: &str) -> Vec<u8> {
     answer("302 Found", &[("location", location)], b"moved")
 }
 
-/// A server that redirects all requests to `location`, except those to `/end`.
+/// Starts a server that redirects all requests to `location`, except those to `/end`.
 async fn leading_to(location: String) -> Server {
     Server::start(move |seen| if seen.line.contains(" /end") { ok("end") } else { found(&location) }).await
 }
@@ -43,7 +44,7 @@ async fn the_credential_is_not_sent_to_another_origin_nor_after_a_redirect_back(
     let home_again = Server::start(move |_| found(&away_url)).await;
     let mut call = Call::new(&home_again.url(), "/x");
     call.scope.egress = vec![away.url().parse().unwrap(), home.url().parse().unwrap()];
-    // All three are in the audience: the redirect removes the credential.
+    // All three origins are in the audience, so the redirect itself removes the credential.
     call.credential.audience.extend(call.scope.egress.clone());
     call.scope.audience = call.credential.audience.clone();
     call.scope.follow_redirects = 5;

@@ -1,4 +1,4 @@
-//! Requests of a plugin are refused, or arrive at the resource exactly as they were written.
+//! A plugin's request is either rejected or arrives at the resource exactly as the plugin wrote it.
 
 use std::cell::RefCell;
 
@@ -22,7 +22,7 @@ struct Written {
     body: Option<Vec<u8>>,
 }
 
-/// Ordinary pieces of URLs, and pieces that parsers interpret differently.
+/// Generates URLs from ordinary pieces and from pieces that parsers interpret differently.
 fn urls() -> impl Strategy<Value = String> {
     let pieces = select(vec![
         "/",
@@ -125,7 +125,7 @@ fn written() -> impl Strategy<Value = Written> {
         .prop_map(|(method, url, query, headers, body)| Written { method, url, query, headers, body })
 }
 
-/// The expected target of `written`, built without egress and without its escapes.
+/// Computes the expected target of `written`, independently of egress and without the escapes of `written`.
 fn target(written: &Written) -> Vec<u8> {
     let mut text = format!("/v1{}", written.url).into_bytes();
     for (at, (name, value)) in written.query.iter().enumerate() {
@@ -134,7 +134,7 @@ fn target(written: &Written) -> Vec<u8> {
             Some(_) if at == 0 && (text.ends_with(b"?") || text.ends_with(b"&")) => b"",
             Some(_) => b"&",
         };
-        // Query parameters are not encoded yet, so they are not decoded.
+        // Query parameters are not encoded yet, so their percent signs are escaped to survive the decoding.
         let plain = |text: &str| text.replace('%', "%25");
         text.extend([joint, plain(name).as_bytes(), b"=", plain(value).as_bytes()].concat());
     }
@@ -156,7 +156,7 @@ fn arrived(written: &Written, seen: &Seen) {
     let wanted: Vec<(String, &str)> =
         written.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.trim())).collect();
     let sorted = |mut all: Vec<(String, &str)>| {
-        // A map keeps the order of values of one name, which is all that matters.
+        // A header map keeps only the order of the values of one name, so only that order is compared.
         all.sort_by(|one, other| one.0.cmp(&other.0));
         format!("{all:?}")
     };
@@ -182,7 +182,7 @@ impl Bench {
         Bench { runtime, server, egress, call: RefCell::new(call) }
     }
 
-    /// Whether the request was sent.
+    /// Checks the request. Returns whether it was sent.
     fn check(&self, written: &Written) -> bool {
         let mut call = self.call.borrow_mut();
         let Written { method, url, query, headers, body } = written.clone();

@@ -80,7 +80,7 @@ async fn other_encodings_and_broken_ones_are_refused() {
     }
 }
 
-/// The host cannot search an encoding that it does not decode.
+/// A body in a transfer encoding that the host does not decode cannot be searched for secrets.
 #[tokio::test]
 async fn a_transfer_encoding_other_than_chunked_is_refused() {
     let packed = gzip(format!("before {TOKEN} after").as_bytes());

@@ -1,4 +1,4 @@
-//! A scripted server that records its requests, and a call with all that egress needs.
+//! A scripted server that records its requests, and a call with all inputs of egress.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -36,7 +36,7 @@ impl Seen {
     }
 }
 
-/// A server on its own port. Dropping the value stops it.
+/// A server on a separate port. Dropping the value stops the server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -50,7 +50,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts a server that responds with the bytes of `answer`. If there are none, it does not respond.
+    /// Starts a server that responds with the bytes of `answer`. If `answer` returns no bytes, the server does not
+    /// respond.
     pub(crate) async fn start(answer: impl Fn(&Seen) -> Vec<u8> + Send + Sync + 'static) -> Server {
         Server::start_at("127.0.0.1:0", answer).await
     }
@@ -93,7 +94,7 @@ async fn serve(mut stream: TcpStream, answer: Arc<impl Fn(&Seen) -> Vec<u8>>, se
     }
 }
 
-/// Whether the response closes the connection.
+/// Returns whether the response closes the connection.
 fn is_last(answer: &[u8]) -> bool {
     answer.split(|byte| *byte == b'\n').take_while(|line| line.len() > 1).any(|line| line == b"connection: close\r")
 }
@@ -126,7 +127,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Seen> {
     Some(Seen { line: line.to_owned(), headers, body })
 }
 
-/// A response with its Content-Length.
+/// Builds a response, including its Content-Length.
 pub(crate) fn answer(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in headers {
@@ -139,7 +140,7 @@ pub(crate) fn ok(body: &str) -> Vec<u8> {
     answer("200 OK", &[], body.as_bytes())
 }
 
-/// A resolver with scripted answers for one name; the last answer is repeated. Other names do not exist.
+/// A resolver with scripted answers for some names. The last answer of a name is repeated. Other names do not exist.
 pub(crate) struct Names {
     answers: Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>,
     pub(crate) asked: AtomicUsize,
@@ -215,7 +216,8 @@ pub(crate) struct Call {
 pub(crate) const NOW: UtcMillis = UtcMillis(1_800_000_000_000);
 
 impl Call {
-    /// A GET of `url` with the token as bearer, for a resource with the base `base`. Loopback and http:// are allowed.
+    /// Creates a GET of `url` with the token as bearer, for a resource with the base URL `base`. Loopback addresses and
+    /// http:// are allowed.
     pub(crate) fn new(base: &str, url: &str) -> Call {
         let rule = header("Authorization", "Bearer {access_token}");
         let credential = Credential {
@@ -275,7 +277,7 @@ impl Call {
         if self.source.current.as_ref().err() == Some(&CredentialState::Ready) {
             self.source.current = Ok(Arc::new(self.credential.clone()));
         }
-        // Long: on a busy machine the largest bodies take a while.
+        // The deadline is long, because the largest bodies take a while on a busy machine.
         let deadline = Instant::now() + Duration::from_secs(300);
         let before = || -> BoxFuture<'_, Result<(), Failure>> {
             self.announced.fetch_add(1, Ordering::SeqCst);
@@ -287,7 +289,7 @@ impl Call {
         sending.await
     }
 
-    /// Sends, and asserts that the request was refused with `code` before it was sent.
+    /// Sends the request, and asserts that it was rejected with `code` before it was sent.
     pub(crate) async fn assert_refused(&mut self, code: FailureCode) -> Failure {
         let failure = self.send().await.unwrap_err();
         assert_eq!((failure.code, failure.sent), (code, false), "{failure:?}");
@@ -299,7 +301,7 @@ impl Call {
         self.steps.lock().unwrap().clone()
     }
 
-    /// Makes the credential refreshable, with `token` as the new one.
+    /// Makes the credential refreshable, with `token` as the new token.
     pub(crate) fn refresh_into(&mut self, token: &str) {
         self.credential.refreshable = true;
         let mut fresh = self.credential.clone();
@@ -312,7 +314,7 @@ fn certificate() -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(include_bytes!("tls/cert.pem")).unwrap()
 }
 
-/// A TLS server for one connection, which it answers with `response`.
+/// Starts a TLS server for one connection. It answers with `response`.
 pub(crate) fn tls_server(response: impl Into<Vec<u8>>) -> u16 {
     let response = response.into();
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/key.pem")).unwrap();
@@ -346,7 +348,7 @@ pub(crate) fn tls_call(port: u16, host: &str) -> Call {
     call
 }
 
-/// The lines of a corpus: known cases, which run before the random ones.
+/// Returns the lines of a corpus: known cases, which run before the random ones.
 pub(crate) fn corpus<T: serde::de::DeserializeOwned>(lines: &str) -> Vec<T> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
 }

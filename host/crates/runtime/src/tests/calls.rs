@@ -80,7 +80,7 @@ async fn a_looping_call_does_not_block_others() {
 #[tokio::test]
 async fn http_requests_reach_the_host_unchanged_and_are_counted() {
     let host = Arc::new(Host::default());
-    // Sends 60 requests and returns how many failed.
+    // The guest sends 60 requests and returns how many failed.
     let wasm = guest(
         r#"(func (export "execute") (param i32) (result i32) (local $n i32) (local $failed i32)
             (loop $again
@@ -168,7 +168,7 @@ async fn a_result_outside_of_memory_is_a_crash() {
     assert_eq!(stop(&call_once(wasm).await), StopReason::Trap);
 }
 
-/// A host whose HTTP panics.
+/// A host that panics on HTTP requests.
 struct Panicking;
 
 impl HostCalls for Panicking {
@@ -194,7 +194,7 @@ async fn a_panic_of_the_host_ends_only_its_own_call() {
     assert_eq!(success(&end), json!({}));
 }
 
-/// A host whose HTTP never responds. It reports when a request starts and when it is dropped.
+/// A host that never responds to HTTP requests. It reports the start and the drop of each request.
 struct Silent(mpsc::UnboundedSender<&'static str>);
 
 struct GivenUp<'host>(&'host Silent);

@@ -42,7 +42,7 @@ async fn endless_computing_times_out(#[case] wasm: Vec<u8>) {
     let end = component.execute(request("{}"), limits, Arc::new(Host::default())).await;
     assert_eq!(stop(&end).message(), "the call took longer than 1 s");
     assert!(end.fuel_used > 0);
-    // The timeout, one tick, and a margin for a busy machine.
+    // The limit covers the timeout, one tick, and a margin for a busy machine.
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
@@ -57,7 +57,7 @@ async fn running_out_of_memory_is_not_reported_as_a_crash(#[case] body: &str) {
 
 #[tokio::test]
 async fn failed_growth_stays_counted() {
-    // 2 initial pages and 14 more are 1 MiB. Impossible growth in between must not lower the total.
+    // The 2 initial pages and 14 more are 1 MiB. Impossible growth in between must not lower the total.
     let body = "
         (loop $more
             (drop (memory.grow (i32.const -1)))
@@ -97,7 +97,7 @@ async fn the_request_counts_towards_the_memory_limit() {
     assert_eq!(stop(&end), StopReason::Memory);
 }
 
-/// A guest that returns a text of `length` bytes.
+/// Creates a guest that returns a text of `length` bytes.
 fn answering(length: usize) -> Vec<u8> {
     let pages = length.div_ceil(65536) + 1;
     guest_doing(&format!(
@@ -119,7 +119,7 @@ async fn a_result_has_at_most_1_mib() {
 
 #[tokio::test]
 async fn a_list_that_refers_to_the_same_bytes_many_times_is_refused() {
-    // 100 000 headers, all with the same name of 64 KiB.
+    // The request has 100 000 headers, all with the same name of 64 KiB.
     let body = "
         (drop (memory.grow (i32.const 40)))
         (loop $again
@@ -138,7 +138,7 @@ async fn a_list_that_refers_to_the_same_bytes_many_times_is_refused() {
 
 #[tokio::test]
 async fn a_body_over_its_limit_reaches_the_host() {
-    // 12 MiB, with 10 allowed: egress must see the request to refuse it with a failure.
+    // The body has 12 MiB, and 10 MiB are allowed. The request must reach egress, which rejects it with a failure.
     let body = "
         (drop (memory.grow (i32.const 200)))
         (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)

@@ -1,4 +1,4 @@
-//! Components that are rejected, with errors that name the plugin.
+//! Components that are rejected, with error messages that name the plugin.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn core_modules_and_other_files_are_refused_before_compiling() {
 #[tokio::test]
 async fn a_broken_component_does_not_compile() {
     let wasm = guest(&format!("{ECHO} (func $wrong (result i32) (i32.const 7))"));
-    // The body of the last function: i32.const 7 becomes i64.const 7.
+    // In the body of the last function, i32.const 7 becomes i64.const 7.
     let place = wasm.windows(4).rposition(|bytes| bytes == [0x00, 0x41, 0x07, 0x0b]).unwrap();
     let mut broken = wasm;
     broken[place + 1] = 0x42;
@@ -132,7 +132,7 @@ async fn a_start_that_fails_or_never_ends_is_refused_at_load() {
         endless.starts_with("the plugin used up its computing budget") || endless == "it took longer than 2 s",
         "{endless}"
     );
-    // A start may make host calls, which fail.
+    // A start function may make host calls, which fail.
     Bench::new().load(starting("(call $get)")).await;
     let too_big = reason(refusal(guest(&format!("(memory $big 600) (memory $bigger 600) {ECHO}"))).await);
     assert!(too_big.starts_with("the plugin ran out of memory"), "{too_big}");
@@ -144,7 +144,7 @@ async fn a_compilation_that_times_out_does_not_block_others() {
     let hasty = Runtime { compile_timeout: Duration::ZERO, ..bench.runtime.clone() };
     let refused = hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap_err();
     assert_eq!(refused.to_string(), "compiling the component of plugin `probe` took longer than 0 s");
-    // The same component loads with a longer time limit, and from the cache.
+    // The same component loads with a longer time limit. Afterwards it loads from the cache within the short limit.
     bench.load(guest(ECHO)).await;
     hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap();
 }
@@ -156,7 +156,7 @@ async fn a_trial_has_the_memory_limit_of_calls() {
         let wasm = guest(&format!("(memory $more 100) {ECHO}"));
         bench.runtime.load(&plugin, wasm, &[Capability::Http], pages << 16)
     };
-    // 100 pages, and the 2 initial pages of all guests.
+    // The guest has 100 pages, and the 2 initial pages of all guests.
     load(102).await.unwrap();
     let refused = load(101).await.unwrap_err();
     assert!(matches!(&refused, LoadError::Trial { reason, .. } if reason.starts_with("the plugin ran out of memory")));

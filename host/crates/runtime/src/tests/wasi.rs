@@ -1,4 +1,4 @@
-//! WASI exists for standard libraries, and gives no access to the machine.
+//! WASI exists for standard libraries and gives no access to the machine.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ const WASI: &str = r#"
         (export "create-udp-socket" (func (param "address-family" $family) (result (result (own $socket) (error $code)))))))
 "#;
 
-/// The lowered imports, by the names that the core module uses.
+/// The lowered imports, under the names that the core module uses.
 const LOWERED: &str = r#"
     (core func $write (canon lower (func $streams "[method]output-stream.blocking-write-and-flush") (memory $memory)))
     (core func $stdout (canon lower (func $stdout "get-stdout")))
@@ -130,7 +130,7 @@ async fn the_machine_is_not_visible_and_output_is_logged() {
     );
     let component = Bench::new().load(wat::parse_str(wat).unwrap()).await;
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Host::default())).await;
-    // No variables, arguments or directories; both kinds of sockets fail with access-denied.
+    // There are no variables, arguments or directories. Both kinds of sockets fail with access-denied.
     assert_eq!(success(&end), json!([0, 0, 0, 1, 1, 1, 1]));
     let lines: Vec<_> = end.log.iter().map(|line| (line.source, line.level, line.message.as_str())).collect();
     assert_eq!(lines, [(LogSource::Stdout, LogLevel::Info, "printed"), (LogSource::Stderr, LogLevel::Warn, "failed")]);

@@ -1,4 +1,4 @@
-//! The hook with hosts that respond, fail, wait and panic.
+//! The outgoing handler with hosts that respond, fail, wait and panic.
 
 use std::sync::Mutex;
 
