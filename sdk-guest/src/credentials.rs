@@ -2,7 +2,7 @@
 
 use crate::host;
 
-/// Whether the resource's credential can be used.
+/// The status of a resource's credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
@@ -14,11 +14,11 @@ pub enum Status {
     NeedsAuthorization,
     /// No credential is stored.
     None,
-    /// A status that is newer than this crate.
+    /// A status that this version of the crate does not know.
     Other(String),
 }
 
-/// The status of the resource's credential.
+/// Returns the status of the resource's credential.
 ///
 /// ```
 /// use monstrum_sdk::credentials::{self, Status};

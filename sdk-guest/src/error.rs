@@ -6,11 +6,11 @@ use crate::outcome::ScopeViolation;
 use crate::tools::ToolError;
 use crate::wit::monstrum::plugin::types;
 
-/// Characters of an upstream's body in the text of [`Error::Http`]: enough for the messages of common APIs, and short
-/// enough for a model's context.
+/// The maximum number of characters of an upstream's body in the text of [`Error::Http`]: enough for the messages of
+/// common APIs, and short enough for a model's context.
 const BODY_SHOWN_CHARS: usize = 200;
 
-/// Why a handler failed.
+/// The error of a handler.
 ///
 /// ```
 /// use monstrum_sdk::Error;
@@ -26,7 +26,7 @@ pub enum Error {
     Param {
         /// The parameter's name.
         name: String,
-        /// The error.
+        /// A description of the error.
         message: String,
     },
     /// The upstream answered with a status outside 200 to 299.
@@ -43,7 +43,7 @@ pub enum Error {
     /// A call of another tool failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// The parameters are outside the authorised scope. The caller receives a scope violation.
+    /// The parameters are outside the authorized scope. The caller receives a scope violation.
     #[error(transparent)]
     Scope(#[from] ScopeViolation),
     /// Any other error, as a message for the caller.
@@ -52,7 +52,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error with the message `text`.
+    /// Creates an error with the message `text`.
     ///
     /// ```
     /// # use monstrum_sdk::Error;
@@ -69,7 +69,7 @@ impl From<serde_json::Error> for Error {
     }
 }
 
-/// The first characters of a text.
+/// Returns the first `chars_max` characters of a text.
 pub(crate) fn cut(text: &str, chars_max: usize) -> &str {
     text.char_indices().nth(chars_max).map_or(text, |(end, _)| &text[..end])
 }
@@ -81,9 +81,9 @@ pub struct Failure {
     pub code: FailureCode,
     /// A description of the failure.
     pub message: String,
-    /// Whether the request may have reached the server. If false, it is safe to send it again.
+    /// Whether the request may have reached the server. If false, the plugin can safely send the request again.
     pub sent: bool,
-    /// How long the server asks to wait before the next attempt.
+    /// The number of milliseconds that the server asks the client to wait before a retry.
     pub retry_after_ms: Option<u32>,
 }
 
@@ -116,13 +116,13 @@ macro_rules! failure_codes {
         }
 
         impl FailureCode {
-            /// The code as text.
+            /// Returns the code as text.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(FailureCode::$name => $text,)* }
             }
 
-            /// Unknown codes become [`FailureCode::Internal`].
+            /// Parses a code. An unknown code becomes [`FailureCode::Internal`].
             fn from_text(text: &str) -> Self {
                 match text { $($text => FailureCode::$name,)* _ => FailureCode::Internal }
             }
@@ -131,29 +131,29 @@ macro_rules! failure_codes {
 }
 
 failure_codes! {
-    /// Forbidden by policy: the origin, the address, or a secret in the request.
+    /// The policy forbids the request because of its origin, its address, one of its headers or a secret in it.
     Denied = "denied",
     /// The resource has no usable credential.
     Unauthenticated = "unauthenticated",
     /// The request is malformed.
     Invalid = "invalid",
-    /// The name does not resolve.
+    /// The host name cannot be resolved.
     Dns = "dns",
-    /// No connection could be made.
+    /// The connection to the server failed.
     Connect = "connect",
-    /// The server's certificate is not trusted, or the TLS versions differ.
+    /// The server's certificate is not trusted, or the server and the host have no TLS version in common.
     Tls = "tls",
-    /// There was no response in time.
+    /// The response did not arrive in time.
     Timeout = "timeout",
-    /// The response is larger than the limit.
+    /// The response or the file exceeds its size limit.
     TooLarge = "too_large",
-    /// The call has used up its number of host calls.
+    /// The call has reached a limit, such as the number of host calls, or the sandbox is full.
     Limit = "limit",
-    /// The service is not available now.
+    /// The service is temporarily unavailable.
     Unavailable = "unavailable",
     /// The server violated the HTTP protocol.
     Protocol = "protocol",
-    /// An internal error of the host, or a code that is newer than this crate.
+    /// An internal error of the host, or a code that this version of the crate does not know.
     Internal = "internal",
 }
 

@@ -1,6 +1,5 @@
-//! Runs a call: finds the handler, runs the hooks and the handler, and converts its error.
-//!
-//! The order of the steps is fixed.
+//! The execution of a call: finds the handler, runs the hooks and the handler, and converts the handler's error. The
+//! order of these steps is fixed.
 
 use serde_json::Value;
 
@@ -13,25 +12,25 @@ use crate::request::Request;
 /// A handler of an operation.
 pub type Handler = fn(&Request) -> Result<Value, Error>;
 
-/// The operations of an executor, each with its handler. Made by [`operations!`](crate::operations!).
+/// The operations of an executor, each with its handler. Created by [`operations!`](crate::operations!).
 #[derive(Clone, Copy, Debug)]
 pub struct Operations(&'static [(&'static str, Handler)]);
 
 impl Operations {
-    /// Operations from pairs of a key, which may be a glob, and a handler.
+    /// Creates operations from pairs of a key and a handler. A key may be a glob.
     #[must_use]
     pub const fn new(pairs: &'static [(&'static str, Handler)]) -> Self {
         Operations(pairs)
     }
 
-    /// The handler of an operation: the one with the same name, otherwise that of the first matching glob.
+    /// Returns the handler whose key equals the operation or, if there is none, the handler of the first matching glob.
     #[must_use]
     pub fn find(&self, operation: &str) -> Option<Handler> {
         let same = self.0.iter().find(|(key, _)| *key == operation);
         same.or_else(|| self.0.iter().find(|(key, _)| glob::matches(key, operation))).map(|(_, handler)| *handler)
     }
 
-    /// The keys, in order of declaration.
+    /// Returns the keys, in order of declaration.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|(key, _)| *key)
     }
@@ -82,23 +81,24 @@ pub trait Executor {
     /// with `export!(MyPlugin with functions)`.
     const FUNCTIONS: Functions = Functions::new(&[]);
 
-    /// Runs first, after the handler was found. If it returns an outcome, the call ends.
+    /// Runs first, after the handler was found. If this method returns an outcome, the call ends with that outcome.
     fn pre_execute(&self, request: &Request) -> Option<Outcome> {
         let _ = request;
         None
     }
 
-    /// Runs second, to check limits that the manifest's scope dimensions cannot express. The host has checked those.
+    /// Runs second, to check limits that the manifest's scope dimensions cannot express. The host has already checked
+    /// the scope dimensions.
     ///
     /// # Errors
-    /// The parameters are outside the authorised scope.
+    /// Returns a violation if the parameters are outside the authorized scope.
     fn validate_scope(&self, request: &Request) -> Result<(), ScopeViolation> {
         let _ = request;
         Ok(())
     }
 
-    /// Converts a handler's error to the outcome; by default to an error with its text. Scope violations are not passed
-    /// to this hook, so that a plugin cannot convert them to another outcome.
+    /// Converts a handler's error to the outcome of the call. The default is an [`Outcome::Error`] with the text of the
+    /// error. Scope violations are not passed to this method, so that a plugin cannot convert them to another outcome.
     fn handle_error(&self, request: &Request, error: Error) -> Outcome {
         let _ = request;
         error.into()
@@ -141,7 +141,7 @@ mod tests {
         STEPS.with_borrow_mut(|steps| steps.push(name));
     }
 
-    /// Records each step; a parameter with the name of a step ends the call there.
+    /// Records each step. A parameter with the name of a step ends the call at that step.
     struct Traced;
 
     impl Executor for Traced {

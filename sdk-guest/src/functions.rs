@@ -2,24 +2,24 @@
 //!
 //! Tools are for bots and subject to roles and scopes. Functions are for the operators of the platform, who call them
 //! as `platform.{type}.{function}` with a root key; bots cannot call them. The limits of a call, the egress rules and
-//! the audit are the same as for tools. A call may name a resource to use its credential; otherwise it has no
-//! credential.
+//! the audit are the same as for tools. A call can name a resource to use the credential of that resource; otherwise,
+//! the call has no credential.
 
 use crate::executor::{Executor, Handler};
 use crate::request::Request;
 
-/// The functions of a plugin, each with its handler. Made by [`functions!`](crate::functions!).
+/// The functions of a plugin, each with its handler. Created by [`functions!`](crate::functions!).
 #[derive(Clone, Copy, Debug)]
 pub struct Functions(&'static [(&'static str, Handler)]);
 
 impl Functions {
-    /// Functions from pairs of a name, of a-z, 0-9 and `_`, and a handler.
+    /// Creates functions from pairs of a name and a handler. A name consists of a-z, 0-9 and `_`.
     #[must_use]
     pub const fn new(pairs: &'static [(&'static str, Handler)]) -> Self {
         Functions(pairs)
     }
 
-    /// The names, in order of declaration.
+    /// Returns the names, in order of declaration.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|(name, _)| *name)
     }
@@ -29,11 +29,11 @@ impl Functions {
     }
 }
 
-/// Runs one function. In the handler's request only the parameters are set, and the operation, which is the function's
-/// name. [`export!`](crate::export!) and [`testing`](crate::testing) call this function.
+/// Runs the function that `request.operation` names. The only other fields that are set in the request are the
+/// parameters. [`export!`](crate::export!) and [`testing`](crate::testing) call this function.
 ///
 /// # Errors
-/// The error message, if the function does not exist or fails.
+/// Returns the error message if the function does not exist or fails.
 pub fn call<E: Executor>(_: &E, request: &Request) -> Result<serde_json::Value, String> {
     let name = &request.operation;
     let handler = E::FUNCTIONS.find(name).ok_or_else(|| format!("Unknown function: {name}"))?;

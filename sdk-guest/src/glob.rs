@@ -1,8 +1,8 @@
 //! Shell-style globs, as used by the host: `*`, `?`, `[seq]` and `[!seq]`. They match the whole text, case-sensitively.
 
-/// Whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` is any text, including
-/// `/` and the empty text; `?` is one character; `[seq]` is one of the listed characters or ranges; `[!seq]` is any
-/// other character. An unclosed `[` is a literal.
+/// Returns whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` matches any text,
+/// including `/` and the empty text; `?` matches one character; `[seq]` matches one of the listed characters or ranges;
+/// `[!seq]` matches any other character. An unclosed `[` is a literal.
 ///
 /// ```
 /// use monstrum_sdk::glob;
@@ -15,7 +15,7 @@
 pub fn matches(pattern: &str, text: &str) -> bool {
     let pattern = parse(pattern);
     let text: Vec<char> = text.chars().collect();
-    // Where to resume if the text after the last `*` does not match. Earlier stars need not be tried again.
+    // The position from which to retry if the text after the last `*` does not match. Earlier stars need no retry.
     let mut resume: Option<(usize, usize)> = None;
     let (mut at_piece, mut at_char) = (0, 0);
     while at_char < text.len() {
@@ -82,11 +82,11 @@ fn parse(pattern: &str) -> Vec<Piece> {
     pieces
 }
 
-/// The set after a `[`, and its length including the `]`. A `]` in first place is a member, and so is a `-` at either
-/// end.
+/// Parses the set after a `[` and returns it with its length, including the `]`. A `]` at the start of the set is a
+/// member, and so is a `-` at the start or the end.
 ///
-/// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If
-/// the dropped range leaves `!-b` at the front, that means "neither `-` nor `b`".
+/// Python drops reversed ranges before it checks whether the set starts with `!`, so `[z-a!b]` means `[!b]`. If the
+/// dropped range leaves `!-b` at the start, the set matches all characters except `-` and `b`.
 fn set(chars: &[char]) -> Option<(Piece, usize)> {
     let start = usize::from(chars.first() == Some(&'!'));
     let end = start + 1 + chars.get(start + 1..)?.iter().position(|character| *character == ']')?;
@@ -106,7 +106,7 @@ fn set(chars: &[char]) -> Option<(Piece, usize)> {
     Some((Piece::Set { negated, ranges }, end + 1))
 }
 
-/// Splits a set into ranges. A hyphen in first or last place, or right after a range, is a character. Reversed ranges
+/// Splits a set into ranges. A hyphen at the start, at the end, or directly after a range is a literal. Reversed ranges
 /// are dropped.
 fn ranges(body: &[char]) -> Vec<(char, char)> {
     let one = |character: &char| (*character, *character);

@@ -1,4 +1,5 @@
-//! The host functions: in a component the imports of the WIT world, natively those of [`testing`](crate::testing).
+//! The host functions. A component imports them from the WIT world; a native build uses those of
+//! [`testing`](crate::testing).
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use crate::testing::host::{

@@ -1,7 +1,8 @@
-//! Requests to the upstream, which the host resolves, checks, authenticates and redacts.
+//! Requests to the upstream. The host resolves, checks and authenticates them, and redacts the responses.
 //!
-//! Plugins never see a credential. If the origin is in the credential's audience, the host adds the credential,
-//! refreshes it before it expires, and after a 401 refreshes it and repeats the request once.
+//! Plugins never see a credential. If the origin of a request is in the credential's audience, the host adds the
+//! credential. The host refreshes a credential before it expires. After a 401 response, the host refreshes the
+//! credential and repeats the request once.
 
 mod pages;
 mod path;
@@ -25,7 +26,7 @@ pub(crate) use path::RESERVED;
 pub use path::placeholders;
 pub use response::HttpResponse;
 
-/// The common settings of a call's requests: base URL, headers and timeout.
+/// The settings that the requests of a call share: base URL, headers and timeout.
 ///
 /// ```
 /// use monstrum_sdk::{Http, Request, json};
@@ -52,7 +53,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// Requests to the `api_base` of the resource's configuration.
+    /// Creates settings with the `api_base` of the resource's configuration as the base URL.
     #[must_use]
     pub fn new(request: &Request) -> Self {
         let base = request.resource_config.get("api_base").and_then(Value::as_str).unwrap_or_default();
@@ -68,47 +69,47 @@ impl Http {
         self
     }
 
-    /// Sets a header of all requests. A request's own header of the same name takes precedence.
+    /// Sets a header for all requests. A header of the same name that is set on a request takes precedence.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         set_header(&mut self.headers, name, value);
         self
     }
 
-    /// Sets the timeout of each request. The default and maximum is the time of the call, which the operator and
-    /// `limits.timeout_s` of the manifest determine.
+    /// Sets the timeout of each request. The default and the maximum are the time limit of the call, which the operator
+    /// and `limits.timeout_s` of the manifest determine.
     #[must_use]
     pub fn timeout_ms(mut self, timeout_ms: u32) -> Self {
         self.timeout_ms = self.timeout_ms.min(timeout_ms);
         self
     }
 
-    /// A GET request.
+    /// Creates a GET request.
     pub fn get(&self, path: impl Into<Path>) -> HttpRequest {
         self.request("GET", path)
     }
 
-    /// A POST request.
+    /// Creates a POST request.
     pub fn post(&self, path: impl Into<Path>) -> HttpRequest {
         self.request("POST", path)
     }
 
-    /// A PUT request.
+    /// Creates a PUT request.
     pub fn put(&self, path: impl Into<Path>) -> HttpRequest {
         self.request("PUT", path)
     }
 
-    /// A PATCH request.
+    /// Creates a PATCH request.
     pub fn patch(&self, path: impl Into<Path>) -> HttpRequest {
         self.request("PATCH", path)
     }
 
-    /// A DELETE request.
+    /// Creates a DELETE request.
     pub fn delete(&self, path: impl Into<Path>) -> HttpRequest {
         self.request("DELETE", path)
     }
 
-    /// A request with any supported method.
+    /// Creates a request with the method GET, POST, PUT, PATCH, DELETE or HEAD.
     pub fn request(&self, method: &str, path: impl Into<Path>) -> HttpRequest {
         let (url, defect) = match path.into().join(&self.base) {
             Ok(url) => (url, None),
@@ -130,12 +131,13 @@ impl Http {
     }
 }
 
-/// One request, not yet sent.
+/// A request that has not been sent.
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct HttpRequest {
     request: wire::Request,
-    /// An error while the request was built. Sending reports it, so that building can be one chain.
+    /// The first error that occurred while the request was built. Sending the request returns this error, so that the
+    /// builder methods can be chained.
     defect: Option<Error>,
 }
 
@@ -154,13 +156,14 @@ impl HttpRequest {
         }
     }
 
-    /// Sets a header. The host refuses headers that it sets itself, such as Host and those of the credential.
+    /// Sets a header. The host rejects requests with headers that only the host may set, such as `Host` and the headers
+    /// of the credential.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         set_header(&mut self.request.headers, name, value);
         self
     }
 
-    /// Sets a JSON body.
+    /// Sets a JSON body and the header `content-type: application/json`.
     pub fn body_json(mut self, value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => self.header("content-type", "application/json").body(body),
@@ -171,28 +174,30 @@ impl HttpRequest {
         }
     }
 
-    /// Sets a body.
+    /// Sets the body.
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.request.body = Some(body.into());
         self
     }
 
-    /// Sets whether the host may add the credential. By default it does so if the credential's audience allows it.
+    /// Sets whether the host may add the credential. By default, the host adds the credential if the credential's
+    /// audience allows it.
     pub fn authenticate(mut self, authenticate: bool) -> Self {
         self.request.authenticate = authenticate;
         self
     }
 
-    /// Sets the timeout of this request, up to that of [`Http::timeout_ms`].
+    /// Sets the timeout of this request. The maximum is the timeout of [`Http::timeout_ms`].
     pub fn timeout_ms(mut self, timeout_ms: u32) -> Self {
         self.request.timeout_ms = self.request.timeout_ms.map(|allowed| allowed.min(timeout_ms));
         self
     }
 
-    /// Sends the request and returns the response, with any status.
+    /// Sends the request and returns the response. A response with an error status is not an error.
     ///
     /// # Errors
-    /// [`Error::Host`] if the host received no response; [`Error::Message`] if the request could not be built.
+    /// Returns [`Error::Host`] if the host received no response, and [`Error::Message`] if the request could not be
+    /// built.
     pub fn send(self) -> Result<HttpResponse, Error> {
         match self.defect {
             Some(error) => Err(error),
@@ -200,11 +205,11 @@ impl HttpRequest {
         }
     }
 
-    /// Sends the request and parses the response as JSON; an empty body is `null`.
+    /// Sends the request and parses the response as JSON. An empty body is parsed as `null`.
     ///
     /// # Errors
-    /// As [`send`](Self::send); [`Error::Http`] for a status outside 200 to 299; [`Error::Message`] if the response is
-    /// not the expected JSON.
+    /// Returns the errors of [`send`](Self::send), [`Error::Http`] for a status outside 200 to 299, and
+    /// [`Error::Message`] if the response is not the expected JSON.
     pub fn json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.send()?.error_for_status()?.json()
     }
@@ -225,7 +230,7 @@ impl HttpRequest {
     /// ```
     ///
     /// # Errors
-    /// As [`json`](Self::json), for each of the requests.
+    /// Returns the errors of [`json`](Self::json) for each of the requests.
     pub fn pages(self, pages_max: usize) -> Result<Vec<Value>, Error> {
         if let Some(error) = self.defect {
             return Err(error);

@@ -3,7 +3,7 @@
 //! A plugin is a WebAssembly component that turns tool calls into requests to an upstream service. It implements
 //! [`Executor`], lists its operations with [`operations!`] and ends with [`export!`]. Before the plugin runs, the host
 //! authorizes the call and validates the parameters. Only the host holds the credential, and adds it to requests to the
-//! service. Each call runs in a fresh instance; a plugin keeps no state between calls.
+//! service. Each call runs in a fresh instance, so a plugin keeps no state between calls.
 //!
 //! ```
 //! use monstrum_sdk::{Error, Executor, Http, Operations, Request, Value, operations, path};
@@ -63,7 +63,7 @@ pub use outcome::{Outcome, RESULT_BYTES_MAX, ScopeViolation};
 pub use request::{Delegate, Request, Scope};
 pub use tools::{PluginClient, ToolError};
 
-/// The operations of an executor, each with its handler.
+/// Creates the [`Operations`] of an executor from pairs of an operation and its handler.
 ///
 /// A key may be a glob (see [`glob`]). A key that equals the operation takes precedence over globs; otherwise the first
 /// matching glob is used.
@@ -86,7 +86,7 @@ macro_rules! operations {
     };
 }
 
-/// The functions of an executor, each with its handler; see [`functions`](mod@functions).
+/// Creates the [`Functions`] of an executor from pairs of a name and its handler; see [`functions`](mod@functions).
 ///
 /// ```
 /// use monstrum_sdk::{Error, Executor, Functions, Operations, Request, Value, functions, json, operations};
@@ -119,7 +119,7 @@ macro_rules! functions {
 /// Exports a value that implements [`Executor`] as the component's executor; use it once in a plugin.
 /// `export!(X with functions)` exports its [`functions`](mod@functions) too.
 ///
-/// The exports exist for WebAssembly only, so that `cargo test` of a `cdylib` links natively.
+/// The exports are compiled for WebAssembly only, so that `cargo test` can link a `cdylib` crate natively.
 ///
 /// ```
 /// # use monstrum_sdk::{Executor, Operations, operations};
@@ -150,7 +150,7 @@ macro_rules! export {
             $crate::wit::export_guest!(Component with_types_in $crate::wit);
         };
 
-        // Prevents a warning about dead code: natively nothing else uses the executor.
+        // Prevents a dead-code warning: a native build does not otherwise use the executor.
         #[cfg(not(target_arch = "wasm32"))]
         const _: fn(&$crate::Request) -> $crate::Outcome = |request| $crate::execute(&$executor, request);
     };
@@ -187,18 +187,18 @@ pub mod __private {
     use crate::wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult};
     use crate::{Executor, Outcome, Request, execute as run};
 
-    /// The names of the functions.
+    /// Returns the names of the functions.
     pub fn function_names<E: Executor>(_: &E) -> Vec<String> {
         E::FUNCTIONS.names().map(str::to_owned).collect()
     }
 
-    /// Calls a function with JSON parameters.
+    /// Calls a function with JSON parameters and returns its result as JSON.
     ///
     /// # Errors
-    /// The error message.
+    /// Returns the error message of the call.
     pub fn call_function<E: Executor>(executor: &E, name: String, params: &str) -> Result<String, String> {
         let params = serde_json::from_str(params).map_err(|error| format!("invalid params in the request: {error}"))?;
-        // The interface of functions has no deadline; the host enforces it.
+        // The `functions` interface does not pass the deadline; the host enforces it.
         let request = Request { operation: name, params, deadline_ms: u32::MAX, ..Request::default() };
         crate::functions::call(executor, &request).map(|data| data.to_string())
     }

@@ -1,4 +1,4 @@
-//! The plugin's own log, for operators. The host limits its size and redacts secrets.
+//! The plugin's log, which operators read. The host limits the size of the log and redacts secrets.
 
 use serde_json::{Map, Value};
 

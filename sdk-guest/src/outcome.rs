@@ -5,8 +5,8 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::wit::monstrum::plugin::types::ExecuteResult;
 
-/// The largest JSON text of a success, 1 MiB. A call with a larger result fails with `result_too_large`, so long lists
-/// should be paginated.
+/// The maximum size of a successful result as JSON text: 1 MiB. A call with a larger result fails with the code
+/// `result_too_large`, so paginate long lists.
 pub const RESULT_BYTES_MAX: usize = 1 << 20;
 
 /// The outcome of a call.
@@ -24,7 +24,8 @@ pub enum Outcome {
     Success(Value),
     /// An error message for the caller.
     Error(String),
-    /// Why the parameters are outside the authorised scope; the caller reads `Scope violation: {reason}`.
+    /// The reason for rejecting parameters that are outside the authorized scope. The caller receives the message
+    /// `Scope violation: {reason}`.
     ScopeViolation(String),
 }
 
@@ -47,8 +48,8 @@ impl From<Outcome> for ExecuteResult {
     }
 }
 
-/// Why parameters are outside the authorised scope. Use it only for rules that the manifest's scope dimensions cannot
-/// express. A 404 of an upstream is an error, not a violation.
+/// The error for parameters that are outside the authorized scope, with the reason. Use this error only for rules that
+/// the manifest's scope dimensions cannot express. A 404 response of an upstream is an error, not a scope violation.
 ///
 /// ```
 /// use monstrum_sdk::ScopeViolation;
@@ -60,7 +61,7 @@ impl From<Outcome> for ExecuteResult {
 pub struct ScopeViolation(pub String);
 
 impl ScopeViolation {
-    /// A violation with this reason.
+    /// Creates a violation with this reason.
     pub fn new(reason: impl Into<String>) -> Self {
         ScopeViolation(reason.into())
     }

@@ -1,4 +1,4 @@
-//! The request of a call, as handlers receive it.
+//! The request of a call, which handlers receive.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,41 @@ use serde_json::{Map, Value};
 use crate::error::Error;
 use crate::wit::monstrum::plugin::types;
 
-/// A tool call, which is authorised, with parameters that satisfy the tool's `input_schema`.
+/// An authorized tool call, whose parameters are valid for the tool's `input_schema`.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Request {
     /// The id of the call, which can be used as an idempotency key upstream.
     pub request_id: String,
-    /// The calling bot.
+    /// The id of the calling bot.
     pub bot_id: String,
-    /// The task, which groups calls.
+    /// The id of the task, which groups calls.
     pub task_id: String,
     /// The operation of the tool, such as `issue.read`.
     pub operation: String,
     /// The name of the tool. Several tools may share an operation.
     pub tool_name: String,
-    /// The parameters of the caller.
+    /// The parameters of the call.
     pub params: Map<String, Value>,
-    /// The constraints that applied.
+    /// The scope constraints that applied to the call.
     pub scope: Scope,
-    /// The resource, if the call has one.
+    /// The id of the resource, if the call has one.
     pub resource_id: Option<String>,
     /// The configuration of the resource without secrets, including the defaults of the manifest.
     pub resource_config: Map<String, Value>,
-    /// The limits that the calling bot sets, if a bot calls on behalf of another.
+    /// The limits of the delegation, if another bot acts through this bot. In a chain of delegations, these are the
+    /// limits of the nearest link; the constraints of all links are in `scope`.
     pub delegate: Option<Delegate>,
     /// The language tag of the caller (BCP 47).
     pub locale: String,
-    /// The remaining wall-clock milliseconds at the start of the call.
+    /// The wall-clock time in milliseconds that remains at the start of the call.
     pub deadline_ms: u32,
     /// Reserved for extensions; ignore unknown keys.
     pub context: Map<String, Value>,
 }
 
 impl Request {
-    /// A required parameter. `null` counts as absent.
+    /// Returns a required parameter. `null` counts as absent.
     ///
     /// ```
     /// use monstrum_sdk::{Request, json};
@@ -57,12 +58,12 @@ impl Request {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Param`], if the parameter is missing or has the wrong type.
+    /// Returns [`Error::Param`] if the parameter is missing or has the wrong type.
     pub fn param<T: DeserializeOwned>(&self, name: &str) -> Result<T, Error> {
         self.optional_param(name)?.ok_or_else(|| param_error(name, "is required"))
     }
 
-    /// An optional parameter. `null` counts as absent.
+    /// Returns an optional parameter. `null` counts as absent.
     ///
     /// ```
     /// use monstrum_sdk::{Request, json};
@@ -74,7 +75,7 @@ impl Request {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Param`], if the parameter has the wrong type.
+    /// Returns [`Error::Param`] if the parameter has the wrong type.
     pub fn optional_param<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
         match self.params.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -88,26 +89,26 @@ fn param_error(name: &str, message: &str) -> Error {
 }
 
 /// The sets of constraints that applied to the call: those of the role, of the binding, and of each link of a
-/// delegation. The host has checked the scope dimensions of the manifest; further checks of a plugin belong in
+/// delegation. The host has already checked the scope dimensions of the manifest. Implement further checks in
 /// [`validate_scope`](crate::Executor::validate_scope).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope(Vec<BTreeMap<String, Vec<String>>>);
 
 impl Scope {
-    /// A scope with these sets, each a map from keys to patterns.
+    /// Creates a scope from sets of constraints. Each set is a map from scope keys to patterns.
     #[must_use]
     pub fn new(sets: Vec<BTreeMap<String, Vec<String>>>) -> Self {
         Scope(sets)
     }
 
-    /// The sets.
+    /// Returns the sets of constraints.
     #[must_use]
     pub fn sets(&self) -> &[BTreeMap<String, Vec<String>>] {
         &self.0
     }
 
-    /// Whether each set with `key` has a pattern that `matches` accepts. An empty list permits nothing. If no set has
-    /// the key, everything is permitted.
+    /// Returns whether every set that contains `key` has a pattern for which `matches` returns true. An empty list of
+    /// patterns permits nothing. If no set contains the key, everything is permitted.
     ///
     /// ```
     /// use monstrum_sdk::{Scope, glob};
@@ -121,12 +122,12 @@ impl Scope {
     }
 }
 
-/// The limits that a calling bot sets for this bot. An absent list does not restrict.
+/// The limits that a delegation sets when another bot acts through this bot. An absent list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delegate {
-    /// Globs for tool names.
+    /// Globs that match the names of allowed tools.
     pub allowed_tools: Option<Vec<String>>,
-    /// The patterns for each scope key.
+    /// The allowed patterns for each scope key.
     pub scope_constraints: Option<BTreeMap<String, Vec<String>>>,
 }
 
@@ -159,8 +160,8 @@ impl TryFrom<types::ExecuteRequest> for Request {
     }
 }
 
-/// Parses a part of the request. A part that is not valid fails the call: an unreadable scope must not count as no
-/// scope.
+/// Parses a part of the request. An invalid part is an error, because an unreadable scope must not be treated as an
+/// absent scope.
 fn from_json<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| Error::Message(format!("invalid {part} in the request: {error}")))
 }

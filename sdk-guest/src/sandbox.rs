@@ -1,9 +1,9 @@
 //! The Linux sandbox of the conversation in which the call runs.
 //!
-//! It needs the capability `sandbox` in the manifest and a bot with `use_agent_sandbox` enabled. Each use is a child
-//! call in the audit, with the same checks as a call of the bot. Calls without a conversation have no sandbox. The
-//! sandbox is created on first use; files under `/workspace` are kept for the next call of the same conversation.
-//! Commands run within the remaining time of the parent call.
+//! A plugin can use the sandbox if the manifest lists the capability `sandbox` and the bot has `use_agent_sandbox`
+//! enabled. Each use is a child call in the audit and passes the same checks as a call of the bot. Calls without a
+//! conversation have no sandbox. The sandbox is created on first use; files under `/workspace` are kept for the next
+//! call of the same conversation. Commands are limited to the remaining time of the parent call.
 
 use crate::error::Failure;
 use crate::host;
@@ -16,7 +16,7 @@ pub struct ExecResult {
     pub stdout: String,
     /// The newest part of the standard error, at most 1 MiB.
     pub stderr: String,
-    /// The exit code as a shell reports it: 124 after a timeout, 128 and more for a signal.
+    /// The exit code as a shell reports it: 124 after a timeout, 128 plus the signal number after a signal.
     pub exit_code: i32,
     /// `exited`, `signalled`, `timed_out`, `out_of_memory`, `cancelled` or `lost`.
     pub termination: String,
@@ -25,7 +25,7 @@ pub struct ExecResult {
 }
 
 impl ExecResult {
-    /// Whether the command exited by itself with code 0.
+    /// Returns whether the command exited with code 0. A timeout or a signal is not a success.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.exit_code == 0 && self.termination == "exited"
@@ -39,7 +39,7 @@ pub enum EntryKind {
     File,
     /// A directory.
     Directory,
-    /// A link, a pipe or a socket, which are never followed or opened.
+    /// A link, a pipe, a socket or a device. A listing does not follow links.
     Other,
 }
 
@@ -80,15 +80,16 @@ pub struct Entry {
 /// ```
 ///
 /// # Errors
-/// The sandbox cannot be used: `unavailable` without a conversation or a provider, `denied` if the bot may not use one.
+/// Returns an error if the sandbox cannot be used: `unavailable` if the call has no conversation or the host has no
+/// sandbox provider, `denied` if the bot may not use a sandbox.
 pub fn exec(command: &str) -> Result<ExecResult, Failure> {
     run(command, None)
 }
 
-/// Like [`exec`], with another time limit of 1 to 300 seconds.
+/// Runs a command like [`exec`], with a time limit of 1 to 300 seconds.
 ///
 /// # Errors
-/// As for [`exec`].
+/// Returns the errors of [`exec`].
 pub fn exec_within(command: &str, timeout_s: u32) -> Result<ExecResult, Failure> {
     run(command, Some(timeout_s))
 }
@@ -99,10 +100,11 @@ fn run(command: &str, timeout_s: Option<u32>) -> Result<ExecResult, Failure> {
     Ok(ExecResult { stdout, stderr, exit_code, termination, truncated })
 }
 
-/// Lists a directory. Paths are absolute and below `/workspace`, or relative to it.
+/// Lists a directory. The path is absolute and below `/workspace`, or relative to `/workspace`.
 ///
 /// # Errors
-/// As for [`exec`]; `invalid` if the path is not a directory, `too_large` if it has more than 10 000 entries.
+/// Returns the errors of [`exec`], `invalid` if the path is not a directory, and `too_large` if the directory has more
+/// than 10 000 entries.
 pub fn list_files(path: &str) -> Result<Vec<Entry>, Failure> {
     let entries = host::sandbox_list(path)?;
     Ok(entries.into_iter().map(Entry::from).collect())
@@ -111,15 +113,16 @@ pub fn list_files(path: &str) -> Result<Vec<Entry>, Failure> {
 /// Reads a file of at most 16 MiB.
 ///
 /// # Errors
-/// As for [`exec`]; `invalid` if the path is not a file, `too_large` for a larger file.
+/// Returns the errors of [`exec`], `invalid` if the path is not a file, and `too_large` if the file is larger.
 pub fn read_file(path: &str) -> Result<Vec<u8>, Failure> {
     Ok(host::sandbox_read(path)?)
 }
 
-/// Writes a file of at most 16 MiB atomically, and creates missing directories.
+/// Writes a file of at most 16 MiB atomically and creates missing directories.
 ///
 /// # Errors
-/// As for [`exec`]; `invalid` for an invalid path, `too_large` for a larger content, `limit` if the sandbox is full.
+/// Returns the errors of [`exec`], `invalid` for an invalid path, `too_large` if the content is larger, and `limit` if
+/// the sandbox is full.
 pub fn write_file(path: &str, content: &[u8]) -> Result<(), Failure> {
     Ok(host::sandbox_write(path, content)?)
 }

@@ -1,8 +1,8 @@
-//! A test kit, which runs a plugin's executor natively under `cargo test`, with prepared answers of the upstream.
+//! A test kit that runs a plugin's executor natively under `cargo test`, with prepared answers of the upstream.
 //!
 //! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. A request
-//! without a prepared answer fails the test, and so does an unused answer. The work of the host, such as authorization,
-//! injection and redaction, is not part of these tests.
+//! without a prepared answer fails the test, and so does an unused answer. The tests do not cover the work of the host,
+//! such as authorization, injection of credentials, and redaction.
 //!
 //! ```
 //! use monstrum_sdk::testing::{Answer, Call};
@@ -60,8 +60,8 @@ pub(crate) struct ToolAnswer {
 }
 
 impl Call {
-    /// A call of a tool with its operation, the ids `test-request`, `test-bot` and `test-task`, the locale `en-US` and
-    /// a deadline of 30 s.
+    /// Creates a call of the tool `tool_name` with the operation `operation`, the ids `test-request`, `test-bot` and
+    /// `test-task`, the locale `en-US` and a deadline of 30 s.
     pub fn new(tool_name: &str, operation: &str) -> Self {
         let request = Request {
             request_id: "test-request".to_owned(),
@@ -83,7 +83,7 @@ impl Call {
         }
     }
 
-    /// A call of a function by infrastructure code.
+    /// Creates a call of one of the plugin's [`functions`](mod@crate::functions).
     pub fn function(name: &str) -> Self {
         let request = Request { operation: name.to_owned(), deadline_ms: u32::MAX, ..Request::default() };
         Call { is_function: true, request, ..Call::new("", "") }
@@ -107,7 +107,7 @@ impl Call {
         self
     }
 
-    /// Adds a set of constraints, from scope key to patterns.
+    /// Adds a set of scope constraints, which are pairs of a scope key and its patterns.
     pub fn scope(mut self, set: &[(&str, &[&str])]) -> Self {
         let set: BTreeMap<String, Vec<String>> = set
             .iter()
@@ -118,13 +118,13 @@ impl Call {
         self
     }
 
-    /// Changes other fields of the request.
+    /// Applies `change` to the request, to set other fields.
     pub fn with(mut self, change: impl FnOnce(&mut Request)) -> Self {
         change(&mut self.request);
         self
     }
 
-    /// Sets the result of [`credentials::status`](crate::credentials::status); `ready` by default.
+    /// Sets the result of [`credentials::status`](crate::credentials::status). The default is `ready`.
     pub fn credential_status(mut self, status: &str) -> Self {
         self.credential_status = status.to_owned();
         self
@@ -136,7 +136,7 @@ impl Call {
         self
     }
 
-    /// Adds an answer of another plugin's tool, by its full name, for one call.
+    /// Adds the answer to one call of another plugin's tool. `tool` is the full name.
     pub fn tool(mut self, tool: &str, data: impl Into<Value>) -> Self {
         self.tools.push(ToolAnswer { tool: tool.to_owned(), result: Ok(data.into().to_string()) });
         self
@@ -149,7 +149,7 @@ impl Call {
         self
     }
 
-    /// Adds the result of one command in the [`sandbox`](crate::sandbox) with exactly this text.
+    /// Adds the result of one command in the [`sandbox`](crate::sandbox). The plugin must send exactly this command.
     pub fn command(mut self, command: &str, result: ExecResult) -> Self {
         self.sandbox.answers.push((command.to_owned(), Ok(result)));
         self
@@ -170,7 +170,7 @@ impl Call {
     /// Runs the call with [`execute`].
     ///
     /// # Panics
-    /// A request or a call of a tool has no prepared answer, or an answer is unused.
+    /// Panics if a request, a call of a tool or a command has no prepared answer, or if a prepared answer is unused.
     #[track_caller]
     pub fn run<E: Executor>(self, executor: &E) -> Run {
         let Call { request, answers, tools, sandbox, credential_status, is_function } = self;
@@ -191,7 +191,7 @@ impl Call {
 /// The result of a test call.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The outcome for the caller.
+    /// The outcome of the call.
     pub outcome: Outcome,
     /// The requests that were sent, in order.
     pub requests: Vec<Sent>,
@@ -206,10 +206,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// The data of a success.
+    /// Returns the data of a successful call.
     ///
     /// # Panics
-    /// The call has another outcome.
+    /// Panics if the call has another outcome.
     #[track_caller]
     #[expect(clippy::must_use_candidate, reason = "a test may only check that the call succeeds")]
     pub fn success(self) -> Value {
@@ -219,10 +219,10 @@ impl Run {
         }
     }
 
-    /// The message of an error.
+    /// Returns the message of an error.
     ///
     /// # Panics
-    /// The call has another outcome.
+    /// Panics if the call has another outcome.
     #[track_caller]
     #[must_use]
     pub fn error(self) -> String {
@@ -232,10 +232,10 @@ impl Run {
         }
     }
 
-    /// The reason of a scope violation.
+    /// Returns the reason for a scope violation.
     ///
     /// # Panics
-    /// The call has another outcome.
+    /// Panics if the call has another outcome.
     #[track_caller]
     #[must_use]
     pub fn scope_violation(self) -> String {
@@ -262,21 +262,21 @@ pub struct Sent {
     pub body: Vec<u8>,
     /// Whether the host may add the credential.
     pub authenticate: bool,
-    /// The timeout.
+    /// The timeout in milliseconds.
     pub timeout_ms: Option<u32>,
 }
 
 impl Sent {
-    /// The value of a header; its name is case-insensitive.
+    /// Returns the value of the first header with this name. Names are case-insensitive.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Panics
-    /// It is not JSON.
+    /// Panics if the body is not JSON.
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> Value {
@@ -297,13 +297,13 @@ pub struct ToolCall {
     pub params: Value,
 }
 
-/// A command for the sandbox.
+/// A command that ran in the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Command {
     /// The command line for bash.
     pub command: String,
-    /// The time limit.
+    /// The time limit in seconds; `None` for the default.
     pub timeout_s: Option<u32>,
 }
 

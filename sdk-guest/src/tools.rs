@@ -1,9 +1,9 @@
-//! Calls of tools of other plugins.
+//! Calls of other plugins' tools.
 //!
-//! A child call is made as the same bot, with all permission checks, and within the remaining time of the parent call.
-//! It needs three grants: the manifest has the capability `tools` and lists the tool under `executor.calls`, the
-//! binding lists it under `allow_calls`, and the bot itself may call the tool. A tool that is not granted gets the same
-//! error as one that does not exist.
+//! A child call runs as the same bot, passes all permission checks, and is limited to the remaining time of the parent
+//! call. It requires three grants: the manifest has the capability `tools` and lists the tool under `executor.calls`,
+//! the binding lists the tool under `allow_calls`, and the bot may call the tool. A call of a tool that is not granted
+//! returns the same error as a call of a tool that does not exist.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::host;
 
-/// Calls tools of one other plugin by their short names.
+/// A client that calls the tools of one other plugin by their short names.
 ///
 /// ```
 /// use monstrum_sdk::{Error, PluginClient, Request, Value, json};
@@ -39,8 +39,9 @@ pub struct PluginClient {
 }
 
 impl PluginClient {
-    /// A client for the tools of `plugin`. By convention their names start with the plugin's name and `_`. Tool names
-    /// have no hyphens, so a hyphen in the plugin's name becomes `_`: the tools of `acme-tickets` are `acme_tickets_…`.
+    /// Creates a client for the tools of `plugin`. By convention, the names of these tools start with the plugin's name
+    /// and `_`. Tool names cannot contain hyphens, so each hyphen in the plugin's name becomes `_`: the tools of
+    /// `acme-tickets` are `acme_tickets_…`.
     ///
     /// For tools with other names, use [`call_tool`].
     #[must_use]
@@ -48,7 +49,7 @@ impl PluginClient {
         PluginClient { prefix: format!("{}_", plugin.replace('-', "_")) }
     }
 
-    /// Calls the tool with the name of the plugin, `_` and `tool`.
+    /// Calls the tool whose full name is the plugin's name, `_` and `tool`.
     ///
     /// ```
     /// # use monstrum_sdk::{Error, Executor, Operations, PluginClient, Request, Value, json, operations, testing::Call};
@@ -62,7 +63,7 @@ impl PluginClient {
     /// ```
     ///
     /// # Errors
-    /// The call was refused, or it failed.
+    /// Returns an error if the call is rejected or fails.
     pub fn call(&self, tool: &str, params: impl Into<Value>) -> Result<Value, ToolError> {
         call_tool(&format!("{}{tool}", self.prefix), params)
     }
@@ -71,7 +72,7 @@ impl PluginClient {
 /// Calls a tool by its full name.
 ///
 /// # Errors
-/// The call was refused, or it failed.
+/// Returns an error if the call is rejected or fails.
 pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolError> {
     let data = host::call_tool(tool, &params.into().to_string()).map_err(|failure| ToolError {
         message: failure.message,
@@ -88,11 +89,11 @@ pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolErro
 /// A failed call of another tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolError {
-    /// The text that an LLM would read.
+    /// The message, which is written for a model.
     pub message: String,
-    /// `error`, `scope_violation` or `permission_denied`. Treat an unknown status as not done.
+    /// `error`, `scope_violation` or `permission_denied`. Treat an unknown status as a failed call.
     pub status: String,
-    /// The code of the HTTP API: `denied`, `scope`, `limit`, `busy`, `timeout` and others.
+    /// One of the codes of the HTTP API, such as `denied`, `scope`, `limit`, `busy` or `timeout`.
     pub code: String,
 }
 

@@ -1,11 +1,11 @@
-//! The bindings that are generated from `wit/0.1.0`, for uses that the rest of this crate does not cover.
+//! The bindings generated from `wit/0.1.0`, for uses that the rest of this crate does not cover.
 //!
-//! Plugins rarely need them. The functions are imports of a component and panic under `cargo test`, unlike those of
-//! [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox), [`log`](crate::log) and
-//! [`credentials`](crate::credentials), which use the prepared answers of the test.
+//! Plugins rarely need them. The functions of these bindings are imports of a component and panic under `cargo test`.
+//! The functions of [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox), [`log`](crate::log)
+//! and [`credentials`](crate::credentials) use the prepared answers of the test instead.
 //!
-//! The world has all imports. A Rust component only imports the interfaces that it uses; the manifest must list their
-//! capabilities.
+//! The world includes all imports, but a Rust component imports only the interfaces that it uses. The manifest must
+//! list the capabilities of these interfaces.
 
 #![allow(
     missing_docs,
@@ -25,7 +25,7 @@ wit_bindgen::generate!({
     runtime_path: "monstrum_sdk::__private::rt",
 });
 
-/// The interface of functions, which only plugins with functions export.
+/// The interface `functions`, which only plugins with functions export.
 pub mod functions {
     wit_bindgen::generate!({
         inline: "package monstrum:sdk; world with-functions { export monstrum:plugin/functions@0.1.0; }",

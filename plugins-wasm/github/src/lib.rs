@@ -1,7 +1,7 @@
 //! The GitHub plugin: issues, comments, labels and repositories, with GitHub's REST API.
 //!
-//! The host enforces the permissions that `monstrum.yaml` declares. The plugin builds the requests, and refuses
-//! repository names that would change the authorised path.
+//! The host enforces the permissions that `monstrum.yaml` declares. The plugin builds the requests, and rejects
+//! repository names that would change the authorized path.
 
 #![forbid(unsafe_code)]
 
@@ -18,12 +18,13 @@ use monstrum_sdk::{
 use repo::Repo;
 
 const API: &str = "https://api.github.com";
-/// The User-Agent; GitHub refuses requests without one.
+/// The `User-Agent` header. GitHub rejects requests without one.
 const USER_AGENT: &str = concat!("monstrum-github/", env!("CARGO_PKG_VERSION"));
-/// The largest page of GitHub, which is also the default for comments in the manifest: with an average of 2 KB, they
-/// take a quarter of a result.
+/// The maximum page size of GitHub, which is also the default for comments in the manifest. At an average of 2 KB, 100
+/// comments take less than a quarter of the maximum size of a result.
 const PER_PAGE_MAX: u64 = 100;
-/// Characters of an error: enough for GitHub's own message, and short enough for a model's context.
+/// The maximum number of characters of a response in an error message: enough for GitHub's message, and short enough
+/// for a model's context.
 const ERROR_BODY_CHARS_MAX: usize = 200;
 
 struct GitHub;
@@ -102,7 +103,7 @@ fn comment_list(request: &Request) -> Result<Value, Error> {
 fn page(list: HttpRequest, request: &Request) -> Result<Value, Error> {
     let number = given_count(request, "page")?.filter(|number| *number > 1);
     let response = list.optional_query("page", number).send()?.error_for_status()?;
-    // The host refuses larger results, but its error does not say how to get a smaller one.
+    // The host rejects larger results, but its error does not say how to request a smaller result.
     if response.body().len() > RESULT_BYTES_MAX {
         return Err(Error::message("This page is larger than 1 MiB; ask for fewer items with per_page"));
     }
@@ -135,7 +136,7 @@ fn label_write(request: &Request) -> Result<Value, Error> {
         .json()
 }
 
-/// GitHub removes one label per request, so each label has its own result.
+/// Removes labels from an issue. GitHub removes one label per request, so each label has its own result.
 fn label_remove(http: &Http, repo: &Repo, number: u64, labels: &[String]) -> Result<Value, Error> {
     let mut results = Vec::with_capacity(labels.len());
     for label in labels {
@@ -165,12 +166,12 @@ fn issue_number(request: &Request) -> Result<u64, Error> {
     }
 }
 
-/// A number parameter, if it is present and not zero.
+/// Returns a number parameter if it is present and not zero.
 fn given_count(request: &Request, name: &str) -> Result<Option<u64>, Error> {
     Ok(request.optional_param::<u64>(name)?.filter(|count| *count > 0))
 }
 
-/// A text parameter, if it is present and not empty.
+/// Returns a text parameter if it is present and not empty.
 fn given_text(request: &Request, name: &str) -> Result<Option<String>, Error> {
     Ok(request.optional_param::<String>(name)?.filter(|text| !text.is_empty()))
 }

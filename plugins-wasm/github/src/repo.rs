@@ -4,8 +4,8 @@ use monstrum_sdk::{Error, Request, Value};
 
 /// A repository name `owner/name`, with only the characters that GitHub allows.
 ///
-/// A binding to `acme/*` also permits the text `acme/../../user`. This type refuses it: it allows only one slash, and
-/// no `.` or `..` segments.
+/// A binding to `acme/*` also permits the text `acme/../../user`. This type rejects that text, because it allows only
+/// one slash and no `.` or `..` segments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Repo {
     pub(crate) owner: String,
@@ -13,7 +13,7 @@ pub(crate) struct Repo {
 }
 
 impl Repo {
-    /// The repository of the parameter `repo`.
+    /// Returns the repository in the parameter `repo`.
     pub(crate) fn of(request: &Request) -> Result<Self, Error> {
         request
             .params

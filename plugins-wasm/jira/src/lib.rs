@@ -1,7 +1,7 @@
 //! The Jira plugin: lists and creates issues with the REST API of Jira Cloud.
 //!
 //! The host enforces the permissions that `monstrum.yaml` declares. The plugin builds the requests, and ensures that a
-//! parameter cannot extend a query beyond the authorised project.
+//! parameter cannot extend a query beyond the authorized project.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +18,14 @@ use monstrum_sdk::{
 use project::ProjectKey;
 
 const USER_AGENT: &str = concat!("monstrum-jira/", env!("CARGO_PKG_VERSION"));
-/// The default number of results in the manifest.
+/// The default number of results, which is also the default in the manifest.
 const RESULTS_DEFAULT: u64 = 50;
-/// The most issues that Jira returns at once with all fields.
+/// The maximum number of issues that Jira returns at once with all fields.
 const RESULTS_MAX: u64 = 100;
-/// The default issue type in the manifest.
+/// The default issue type, which is also the default in the manifest.
 const ISSUE_TYPE_DEFAULT: &str = "Task";
-/// Characters of an error: enough for Jira's own message, and short enough for a model's context.
+/// The maximum number of characters of a response in an error message: enough for Jira's message, and short enough for
+/// a model's context.
 const ERROR_BODY_CHARS_MAX: usize = 200;
 const NOT_FOUND: u16 = 404;
 
@@ -72,8 +73,8 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
     if response.status() != NOT_FOUND {
         return within_a_result(&response.error_for_status()?);
     }
-    // Older Jira servers have only the previous search, which Jira Cloud has removed. It paginates by offset and not by
-    // token.
+    // Older Jira servers have only the previous search, which Jira Cloud has removed. The previous search paginates by
+    // offset and not by token.
     let start = match token.as_deref().map(str::parse::<u64>) {
         None => None,
         Some(Ok(start)) => Some(start),
@@ -83,8 +84,8 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
     Ok(with_token(within_a_result(&older)?))
 }
 
-/// The response, or an error that suggests fewer issues if it is too large. The host's error would not say how to do
-/// that.
+/// Parses the response. If the response is too large for a result, the error explains how to request fewer issues. The
+/// host's own error does not explain this.
 fn within_a_result(response: &HttpResponse) -> Result<Value, Error> {
     if response.body().len() > RESULT_BYTES_MAX {
         return Err(Error::message("These issues are larger than 1 MiB; ask for fewer with max_results"));
@@ -118,7 +119,8 @@ fn issue_create(request: &Request) -> Result<Value, Error> {
     http(request).post("/rest/api/3/issue").body_json(&json!({ "fields": fields })).json()
 }
 
-/// A text in Atlassian's document format, with a paragraph for each line. The format does not allow empty texts.
+/// Converts a text to Atlassian's document format, with a paragraph for each line. Blank lines are omitted, because the
+/// format does not allow empty texts.
 fn document(text: &str) -> Value {
     let paragraph = |line: &str| json!({ "type": "paragraph", "content": [{ "type": "text", "text": line }] });
     let content: Vec<Value> = text.lines().filter(|line| !line.trim().is_empty()).map(paragraph).collect();
@@ -129,7 +131,7 @@ fn http(request: &Request) -> Http {
     Http::new(request).header("Accept", "application/json").header("User-Agent", USER_AGENT)
 }
 
-/// A text parameter, if it is present and not blank.
+/// Returns a text parameter if it is present and not blank.
 fn given_text(request: &Request, name: &str) -> Result<Option<String>, Error> {
     Ok(request.optional_param::<String>(name)?.filter(|text| !text.trim().is_empty()))
 }

@@ -4,13 +4,13 @@ use monstrum_sdk::{Error, Request, Value};
 
 /// A project key, with only the characters that Jira allows.
 ///
-/// The key becomes part of a query, and a binding to `ACME*` also permits the text `ACME or project = SECRET`. This
-/// type refuses it. It also refuses numbers, which Jira would read as the id of any project.
+/// The key becomes part of a query. A binding to `ACME*` also permits the text `ACME or project = SECRET`, which this
+/// type rejects. This type also rejects numbers, because Jira would interpret a number as the id of any project.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProjectKey(String);
 
 impl ProjectKey {
-    /// The key of the parameter `project`.
+    /// Returns the project key in the parameter `project`.
     pub(crate) fn of(request: &Request) -> Result<Self, Error> {
         request
             .params

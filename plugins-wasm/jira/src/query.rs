@@ -4,9 +4,9 @@ use monstrum_sdk::Error;
 
 use crate::project::ProjectKey;
 
-/// The query for the issues of a project, optionally with a status.
+/// Returns the query for the issues of a project, optionally with a status.
 pub(crate) fn issues_of(project: &ProjectKey, status: Option<&str>) -> Result<String, Error> {
-    // Quoted, because a key such as `AND` is a keyword.
+    // The key is quoted, because a key such as `AND` is also a keyword.
     let mut jql = format!("project = \"{}\"", project.as_str());
     if let Some(status) = status {
         jql.push_str(" AND status = ");
@@ -15,7 +15,7 @@ pub(crate) fn issues_of(project: &ProjectKey, status: Option<&str>) -> Result<St
     Ok(jql)
 }
 
-/// `text` as a string of JQL.
+/// Returns `text` as a quoted JQL string.
 fn quoted(text: &str) -> Result<String, Error> {
     if text.chars().any(char::is_control) {
         return Err(Error::message("status must not contain control characters"));

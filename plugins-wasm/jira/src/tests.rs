@@ -23,7 +23,7 @@ fn run(tool: &str, params: Value, answer: Answer) -> Run {
     call(tool, params).answer(answer).run(&Jira)
 }
 
-/// The URL of a search with the percent-encoded `jql`.
+/// Returns the URL of a search with the percent-encoded `jql`.
 fn search(jql: &str, results_max: u64) -> String {
     format!("{BASE}/rest/api/3/search/jql?jql={jql}&maxResults={results_max}&fields=%2Anavigable")
 }

@@ -1,5 +1,5 @@
-//! Calls tools of other plugins: one, many, its own, and endlessly. It uses the generated bindings, so that the tests
-//! do not depend on the SDK.
+//! Calls tools of other plugins once, many times or endlessly, and calls its own tools. The operations `caller.call`
+//! and `caller.storm` use the generated bindings, so that their tests do not depend on the SDK.
 
 #![forbid(unsafe_code)]
 
@@ -84,7 +84,6 @@ fn storm(_: &Request) -> Result<Value, Error> {
     let mut n = 0_u32;
     loop {
         n = n.wrapping_add(1);
-        // The result is ignored.
         drop(tools::call("test_echo_open", &json!({ "n": n }).to_string()));
     }
 }

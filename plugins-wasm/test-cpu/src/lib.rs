@@ -1,4 +1,5 @@
-//! Computes and returns as much as its parameters say, within the limits of a call or beyond.
+//! Performs as much computation and returns as much data as its parameters request, within or beyond the limits of a
+//! call.
 
 #![forbid(unsafe_code)]
 

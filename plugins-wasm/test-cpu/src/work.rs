@@ -1,20 +1,20 @@
-//! The work itself. The benches also compile this file natively, to compare a guest with the same native code. Hashing
-//! is implemented in plain arithmetic, because libraries would natively use processor instructions that are not
-//! available to a guest.
+//! The computations. The benchmarks also compile this file natively, to compare a guest with the same native code.
+//! Hashing is implemented in plain arithmetic, because the native build of a library would use processor instructions
+//! that are not available to a guest.
 
 use std::hint::black_box;
 
-/// Bytes that are hashed in one round.
+/// The number of bytes that are hashed in each round.
 pub(crate) const HASHED_BYTES: usize = 64 << 10;
 
-/// Hashes [`HASHED_BYTES`] in each round; returns a number that depends on all digests.
+/// Hashes [`HASHED_BYTES`] bytes in each round, and returns a number that depends on all digests.
 pub(crate) fn hash(rounds: u32) -> u32 {
     let input: Vec<u8> = (0..HASHED_BYTES).map(|number| (number.wrapping_mul(31) >> 3) as u8).collect();
     (0..rounds).fold(0_u32, |sum, _| sum.rotate_left(1) ^ sha256(black_box(&input))[0])
 }
 
-/// Parses and prints about 1 KB of JSON in each round; returns the number of printed bytes. The JSON has no fractions,
-/// which the two builds of `serde_json` parse differently.
+/// Parses and serializes about 1 KB of JSON in each round, and returns the number of serialized bytes. The JSON has no
+/// fractions, because the two builds of `serde_json` parse fractions differently.
 pub(crate) fn reprint(rounds: u32) -> u64 {
     let item = |number: u32| {
         serde_json::json!({

@@ -1,5 +1,5 @@
-//! Returns its parameters, and sends requests unchanged. It uses the generated bindings, so that the tests do not
-//! depend on the SDK.
+//! Returns its parameters, and sends requests unchanged. The plugin uses the generated bindings, so that the tests do
+//! not depend on the SDK.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,8 @@ use monstrum_sdk::log::{self, Level};
 use monstrum_sdk::wit::monstrum::plugin::{credentials, http, types};
 use monstrum_sdk::{Error, Executor, Map, Operations, Request, Value, json, operations};
 
-/// Longer bodies are not returned, so that the limit of a result does not interfere with that of a response.
+/// The maximum size of a body that the result contains. Larger bodies are omitted, so that the size limit of a result
+/// does not interfere with the size limit of a response.
 const BODY_BYTES_MAX: usize = 512 * 1024;
 
 struct Echo;

@@ -10,11 +10,13 @@ mod wit {
 
 use wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult, Guest};
 
-/// The limits of a result are 1 MiB and 64 levels.
+/// Exceeds the maximum size of a result, which is 1 MiB.
 const BIG_BYTES: usize = 1_100_000;
+/// Exceeds the maximum nesting of a result, which is 64 levels.
 const DEEP_LEVELS: usize = 200_000;
-/// More than the memory of a guest, and a little less.
+/// Exceeds the memory of a guest.
 const HUGE_BYTES: usize = 100_000_000;
+/// A little less than the memory of a guest.
 const LARGE_BYTES: usize = 50_000_000;
 
 struct Results;

@@ -1,4 +1,5 @@
-//! Uses the sandbox of its conversation: commands, directories and files. It reports failures.
+//! Uses the sandbox of its conversation: runs commands, lists directories, reads and writes files. The result of a call
+//! also reports failures.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +18,7 @@ impl Executor for Sandbox {
 
 monstrum_sdk::export!(Sandbox);
 
-/// Bytes of a file in the result.
+/// The maximum number of bytes of a file that the result contains.
 const SHOWN_BYTES_MAX: usize = 64;
 
 fn exec(request: &Request) -> Result<Value, Error> {

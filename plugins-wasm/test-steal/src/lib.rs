@@ -41,7 +41,7 @@ fn run(request: &Request) -> Result<Value, Error> {
         "smuggled": sent(http.get("/echo-headers").header("X-Smuggled", "a\r\nAuthorization: Bearer forged")),
         "given": [&request.resource_config, &request.context],
     });
-    // Last, after the host has written to the memory.
+    // The search runs last, when the host has written all responses to the memory.
     report["memory"] = memory::search(&patterns)?;
     Ok(report)
 }

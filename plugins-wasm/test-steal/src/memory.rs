@@ -1,6 +1,7 @@
 //! A search of the guest's whole memory.
 //!
-//! The patterns are reversed and in hex and are never decoded in memory, so that the search does not find itself.
+//! A pattern is the hex of its reversed bytes. The original order is never restored in memory, so that the search does
+//! not find its own patterns.
 
 #![allow(unsafe_code, reason = "reading all of the memory is what this guest is for")]
 
@@ -8,7 +9,7 @@ use monstrum_sdk::{Error, Value, json};
 
 const PAGE_BYTES: usize = 65_536;
 
-/// The number of occurrences of each pattern, which is the hex of its reversed bytes.
+/// Counts the occurrences of each pattern in the memory. A pattern is the hex of its reversed bytes.
 pub(crate) fn search(patterns: &[String]) -> Result<Value, Error> {
     let reversed = patterns.iter().map(|hex| bytes(hex)).collect::<Option<Vec<Vec<u8>>>>();
     let reversed = reversed.ok_or_else(|| Error::message("a pattern is not hex"))?;
@@ -34,8 +35,8 @@ fn is_at(reversed: &[u8], at: usize) -> bool {
 }
 
 fn byte(at: usize) -> u8 {
-    // SAFETY: callers stay below the size of the memory, all of which can be read; volatile, because much of it does
-    // not belong to objects that the compiler knows.
+    // SAFETY: callers pass an address below the size of the memory, and all of the memory is readable. The read is
+    // volatile, because much of the memory does not belong to objects that the compiler knows.
     unsafe { core::ptr::with_exposed_provenance::<u8>(at).read_volatile() }
 }
 

@@ -1,5 +1,5 @@
-//! Sends requests by `wasi:http`, so that the tests of the plugin's own HTTP interface run with this one too. It has
-//! the same parameters and results, and uses the failure codes of the plugin interface.
+//! Sends requests through `wasi:http`, so that the tests of the plugin interface `http` also run with `wasi:http`. The
+//! plugin has the same parameters and results as `test-echo`, and uses the failure codes of the plugin interface.
 
 #![cfg(target_arch = "wasm32")]
 #![forbid(unsafe_code)]
@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use monstrum_sdk::{Error, Executor, Map, Operations, Request, Value, json, operations};
 use outgoing::{Asked, Failed, Pending};
 
-/// Longer bodies are not returned, so that the limit of a result does not interfere with that of a response.
+/// The maximum size of a body that the result contains. Larger bodies are omitted, so that the size limit of a result
+/// does not interfere with the size limit of a response.
 const BODY_BYTES_MAX: usize = 512 * 1024;
 
 struct Fetch;
@@ -78,7 +79,7 @@ fn flood(request: &Request) -> Result<Value, Error> {
     Ok(json!(ends))
 }
 
-/// The URL that the host would build from the same parameters.
+/// Returns the URL that the host would build from the same parameters.
 fn url(request: &Request, query: &[(String, String)]) -> Result<String, Error> {
     let path: String = request.optional_param("path")?.unwrap_or_else(|| "/".to_owned());
     let mut url = if path.contains("://") {

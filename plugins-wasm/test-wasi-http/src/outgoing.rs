@@ -1,4 +1,4 @@
-//! `wasi:http` as the author of a plugin would use it.
+//! A client for `wasi:http`, written as a plugin author would write it.
 
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{
@@ -70,7 +70,8 @@ pub(crate) fn begin(asked: &Asked) -> Result<Pending, Failed> {
     Ok(Pending(pending))
 }
 
-/// Writes until all is written or the host closes the stream; the response has the reason.
+/// Writes the body until it is complete or the host closes the stream. If the host closes the stream, the response
+/// contains the reason.
 fn send_body(body: OutgoingBody, bytes: &[u8], trailer: Option<&str>) -> Result<(), Failed> {
     let stream = body.write().map_err(|()| invalid("no stream"))?;
     let writable = stream.subscribe();
@@ -132,7 +133,7 @@ fn all_of(body: &IncomingBody) -> Result<Vec<u8>, Failed> {
     }
 }
 
-/// More fields than a host should accept.
+/// Creates a set of `count` header fields, to test that the host limits their number.
 pub(crate) fn many_fields(count: usize) -> Result<(), Failed> {
     let fields = Fields::new();
     (0..count).try_for_each(|number| fields.append(&format!("x-{number}"), b"x").map_err(of_header))

@@ -33,7 +33,8 @@ pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Ve
     Ok(items)
 }
 
-/// The URL of a link, if it has the same origin. A link may be absolute or start with a single `/`.
+/// Returns the URL of a link if it has the same origin as the first request. A link may be absolute or start with a
+/// single `/`.
 fn next_url(link: &str, first: Option<&Origin>) -> Option<String> {
     let first = first?;
     if link.starts_with('/') && !link.starts_with("//") {
@@ -42,7 +43,7 @@ fn next_url(link: &str, first: Option<&Origin>) -> Option<String> {
     Origin::of(link).filter(|origin| origin == first).map(|_| link.to_owned())
 }
 
-/// An origin: the scheme, host and port, by which origins are compared, and the original text.
+/// An origin with its original text. Origins are compared by scheme, host and port.
 #[derive(Debug)]
 struct Origin {
     text: String,
@@ -58,8 +59,9 @@ impl PartialEq for Origin {
 }
 
 impl Origin {
-    /// The origin of an absolute http or https URL. `None` if the authority has anything besides a host and port, such
-    /// as userinfo or a backslash, because URL parsers interpret it differently.
+    /// Returns the origin of an absolute http or https URL. Returns `None` if the authority contains anything besides a
+    /// host and a port, such as userinfo or a backslash, because URL parsers differ in their interpretation of such
+    /// authorities.
     fn of(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let scheme = scheme.to_ascii_lowercase();
@@ -82,13 +84,13 @@ impl Origin {
     }
 }
 
-/// The target of the first link whose relations contain `next`.
+/// Returns the target of the first link whose relations contain `next`.
 fn next_link(response: &HttpResponse) -> Option<String> {
     let headers = response.headers().iter().filter(|(name, _)| name.eq_ignore_ascii_case("link"));
     headers.flat_map(|(_, value)| links(value)).find(|(_, is_next)| *is_next).map(|(target, _)| target)
 }
 
-/// All links of a header, and whether their relations contain `next`.
+/// Returns all links of a header, each with a flag that is true if the link's relations contain `next`.
 fn links(header: &str) -> Vec<(String, bool)> {
     let mut found = Vec::new();
     let mut rest = header;

@@ -11,20 +11,21 @@ pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.
 
 /// The target of a request: a path that is appended to the base, or an absolute URL.
 ///
-/// A literal is used unchanged. For variable parts use [`path!`](crate::path!), which encodes them. A `String` is not
-/// accepted, because a caller's text could then select another path than the authorised one.
+/// A literal is used unchanged. For variable parts, use [`path!`](crate::path!), which encodes them. A `String` is not
+/// accepted, because text from the caller could then select a path that is not authorized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path(Result<String, Error>);
 
 impl Path {
-    /// A computed path or URL, used unchanged. Use it for URLs from the upstream itself, never for text from the
-    /// caller.
+    /// Creates a path or URL from computed text, which is used unchanged. Use this function for URLs from the upstream,
+    /// never for text from the caller.
     #[must_use]
     pub fn raw(text: impl Into<String>) -> Self {
         Path(Ok(text.into()))
     }
 
-    /// Replaces each `{}` of a template by an encoded value. Use [`path!`](crate::path!), which checks their number.
+    /// Replaces each `{}` of a template with an encoded value. Prefer [`path!`](crate::path!), which checks the number
+    /// of values.
     #[must_use]
     pub fn from_template(template: &str, values: &[&dyn Display]) -> Self {
         let mut parts = template.split("{}");
@@ -43,7 +44,7 @@ impl Path {
         Path(Ok(text))
     }
 
-    /// The URL: `base` without a trailing `/`, followed by the path; an absolute URL is unchanged.
+    /// Returns `base` without a trailing `/`, followed by the path. An absolute URL is returned unchanged.
     pub(super) fn join(self, base: &str) -> Result<String, Error> {
         let text = self.0?;
         let is_absolute = ["http://", "https://"]
@@ -68,7 +69,7 @@ fn bad_segment() -> Error {
     Error::message("a part of the URL's path may not be empty, `.` or `..`")
 }
 
-/// The number of `{}` in a template.
+/// Returns the number of `{}` in a template.
 #[doc(hidden)]
 #[must_use]
 pub const fn placeholders(template: &str) -> usize {
@@ -83,8 +84,8 @@ pub const fn placeholders(template: &str) -> usize {
     count
 }
 
-/// A [`Path`](crate::Path) from a template. Each `{}` is replaced by a percent-encoded value, which thus stays inside
-/// its segment. If a value is empty or makes a segment `.` or `..`, sending the request fails.
+/// Creates a [`Path`](crate::Path) from a template. Each `{}` is replaced with a percent-encoded value, so that a value
+/// cannot leave its segment. If a value is empty or makes a segment `.` or `..`, sending the request fails.
 ///
 /// ```
 /// use monstrum_sdk::{Path, path};

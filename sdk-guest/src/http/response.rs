@@ -16,56 +16,56 @@ pub struct HttpResponse {
 }
 
 impl HttpResponse {
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Whether the status is one of 200 to 299.
+    /// Returns whether the status is in the range 200 to 299.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// The headers, in order.
+    /// Returns the headers, in order.
     #[must_use]
     pub fn headers(&self) -> &[(String, String)] {
         &self.headers
     }
 
-    /// The first header with a name, which is case-insensitive.
+    /// Returns the value of the first header with this name. Names are case-insensitive.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// The body.
+    /// Returns the body.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// The body as text; invalid UTF-8 becomes U+FFFD.
+    /// Returns the body as text. Invalid UTF-8 is replaced with U+FFFD.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.body)
     }
 
-    /// The body parsed as JSON; an empty body is `null`.
+    /// Parses the body as JSON. An empty body is parsed as `null`.
     ///
     /// # Errors
-    /// [`Error::Message`] if the body is not the expected JSON.
+    /// Returns [`Error::Message`] if the body is not the expected JSON.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let body = if self.body.is_empty() { b"null" } else { self.body.as_slice() };
         serde_json::from_slice(body)
             .map_err(|error| Error::Message(format!("the upstream's response is not the expected JSON: {error}")))
     }
 
-    /// The answer itself, if its status is one of 200 to 299.
+    /// Returns the response if its status is in the range 200 to 299.
     ///
     /// # Errors
-    /// [`Error::Http`] with the status and the body.
+    /// Returns [`Error::Http`] with the status and the body for any other status.
     pub fn error_for_status(self) -> Result<Self, Error> {
         if self.is_success() {
             Ok(self)

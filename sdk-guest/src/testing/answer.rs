@@ -26,33 +26,34 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An answer to a request with this method and URL, by default with status 200 and without a body.
+    /// Creates an answer to a request with this method and URL. The default status is 200, and the default body is
+    /// empty.
     pub fn new(method: &str, url: &str) -> Self {
         let response = wire::Response { status: 200, headers: Vec::new(), body: Vec::new() };
         Answer { method: method.to_owned(), url: url.to_owned(), result: Ok(response) }
     }
 
-    /// An answer to a GET request.
+    /// Creates an answer to a GET request.
     pub fn get(url: &str) -> Self {
         Answer::new("GET", url)
     }
 
-    /// An answer to a POST request.
+    /// Creates an answer to a POST request.
     pub fn post(url: &str) -> Self {
         Answer::new("POST", url)
     }
 
-    /// An answer to a PUT request.
+    /// Creates an answer to a PUT request.
     pub fn put(url: &str) -> Self {
         Answer::new("PUT", url)
     }
 
-    /// An answer to a PATCH request.
+    /// Creates an answer to a PATCH request.
     pub fn patch(url: &str) -> Self {
         Answer::new("PATCH", url)
     }
 
-    /// An answer to a DELETE request.
+    /// Creates an answer to a DELETE request.
     pub fn delete(url: &str) -> Self {
         Answer::new("DELETE", url)
     }
@@ -67,17 +68,17 @@ impl Answer {
         self.change(|response| response.headers.push((name.to_owned(), value.to_owned())))
     }
 
-    /// Sets a JSON body.
+    /// Sets a JSON body and adds the header `content-type: application/json`.
     pub fn json(self, value: impl Into<Value>) -> Self {
         self.header("content-type", "application/json").body(value.into().to_string())
     }
 
-    /// Sets a body.
+    /// Sets the body.
     pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
         self.change(|response| response.body = body.into())
     }
 
-    /// Makes the request fail. Only for a timeout, the request may have been sent.
+    /// Makes the request fail. [`Failure::sent`](crate::Failure::sent) is true only for [`FailureCode::Timeout`].
     pub fn failure(mut self, code: FailureCode, message: &str) -> Self {
         self.result = Err(types::Failure {
             code: code.as_str().to_owned(),

@@ -1,4 +1,4 @@
-//! The host of a test. There is one for each thread, because a test runs on one thread.
+//! The host functions of a test. Each thread has its own host, because a test runs on one thread.
 
 use std::cell::RefCell;
 
@@ -31,12 +31,12 @@ pub(super) fn prepare(host: Host) {
     HOST.set(Some(host));
 }
 
-/// The recorded requests, calls and log lines, and the unused answers.
+/// Ends the test's use of the host, and returns the recorded requests, calls and log lines and the unused answers.
 pub(super) fn finish() -> Host {
     HOST.take().expect("a call prepares its host before it runs")
 }
 
-/// Answers as a list for a message.
+/// Formats answers as a list for a panic message.
 pub(super) fn list(answers: &[Answer]) -> String {
     answers.iter().map(|answer| format!("  {} {}\n", answer.method, answer.url)).collect()
 }
@@ -53,7 +53,7 @@ pub(crate) fn send(request: &wire::Request) -> Result<wire::Response, types::Fai
     })
 }
 
-/// Tools as a list for a message.
+/// Formats tools as a list for a panic message.
 pub(super) fn list_tools(answers: &[ToolAnswer]) -> String {
     answers.iter().map(|answer| format!("  {}\n", answer.tool)).collect()
 }

@@ -28,12 +28,12 @@ impl Sandbox {
                 sent: failure.sent,
                 retry_after_ms: failure.retry_after_ms,
             })?;
-        // The default termination.
+        // `ExecResult::default()` has an empty termination, which stands for `exited`.
         let termination = if termination.is_empty() { "exited".to_owned() } else { termination };
         Ok(wire::ExecResult { stdout, stderr, exit_code, termination, truncated })
     }
 
-    /// The files and directories directly in a directory.
+    /// Lists the files and directories that are directly in a directory.
     pub(super) fn entries(&self, folder: &str) -> Vec<wire::Entry> {
         let prefix = match folder.trim_end_matches('/') {
             "" | "." => String::new(),
@@ -64,7 +64,7 @@ impl Sandbox {
         })
     }
 
-    /// Commands as a list for a message.
+    /// Formats the commands as a list for a panic message.
     pub(super) fn list(&self) -> String {
         self.answers.iter().map(|(command, _)| format!("  {command}\n")).collect()
     }

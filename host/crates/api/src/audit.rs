@@ -7,26 +7,28 @@ use utoipa::ToSchema;
 
 use crate::list::lists;
 
-/// A call as it was recorded.
+/// A recorded call.
 #[derive(Serialize, ToSchema)]
 pub struct AuditedCall {
     pub request_id: RequestId,
     pub bot_id: Option<BotId>,
     pub task_id: Option<String>,
     pub resource_id: Option<ResourceId>,
-    /// As it was asked for, whether there is such a tool or not; null for what the file routes of sandboxes have read.
+    /// The name of the tool as the caller sent it, even if no such tool exists. Null for reads through the file routes
+    /// of sandboxes.
     pub tool: Option<String>,
     pub operation: Option<String>,
     pub plugin: Option<String>,
     /// SHA-256 of the component that ran.
     pub plugin_digest: Option<String>,
-    /// The caller's, or `running`, or `interrupted`.
+    /// The status that the caller received, or `running` before the call ends, or `interrupted` if the host stopped
+    /// during the call.
     pub status: Option<String>,
     pub code: Option<String>,
     pub message: Option<String>,
-    /// The rule that refused the call.
+    /// The rule that rejected the call.
     pub rule: Option<String>,
-    /// Redacted; large ones as `{digest, bytes, first}`.
+    /// The redacted parameters. Large parameters are replaced with `{digest, bytes, first}`.
     #[schema(value_type = Object)]
     pub params: Value,
     pub duration_ms: Option<i64>,
@@ -37,7 +39,7 @@ pub struct AuditedCall {
     pub delegation: Value,
 }
 
-/// A call with the events of its writer's chain.
+/// A call with its events, which are rows of the writer's chain.
 #[derive(Serialize, ToSchema)]
 pub struct AuditedCallWithEvents {
     #[serde(flatten)]
@@ -45,22 +47,22 @@ pub struct AuditedCallWithEvents {
     pub events: Vec<AuditEvent>,
 }
 
-/// One row of a chain.
+/// One row of an audit chain.
 #[derive(Serialize, ToSchema)]
 pub struct AuditEvent {
     pub sequence: i64,
-    /// The node whose chain it belongs to.
+    /// The id of the host that wrote the row. Each host has its own chain.
     pub writer: String,
     /// `started`, `finished` or `interrupted`.
     pub kind: String,
     pub at: UtcMillis,
     pub status: Option<String>,
     pub code: Option<String>,
-    /// `output_mismatch`: the result does not match the tool's `output_schema`.
+    /// `output_mismatch` if the result does not match the tool's `output_schema`; `change` if the row records a change.
     pub flags: Option<String>,
     /// The version of the audit key.
     pub key_version: i64,
-    /// The hash of the row before it, hex.
+    /// The hash of the previous row, in hex.
     pub previous_hash: String,
     pub hash: String,
 }
@@ -68,9 +70,9 @@ pub struct AuditEvent {
 /// The result of a verification of the audit.
 #[derive(Serialize, ToSchema)]
 pub struct Report {
-    /// No problem was found.
+    /// Whether the verification found no problems.
     pub valid: bool,
-    /// How many rows were checked.
+    /// The number of rows that were checked.
     pub rows: u64,
     pub problems: Vec<AuditProblem>,
 }
@@ -78,36 +80,36 @@ pub struct Report {
 /// A row or a signed head that differs from what was written.
 #[derive(Serialize, ToSchema)]
 pub struct AuditProblem {
-    /// The writer of the chain; empty for the file of heads.
+    /// The writer of the chain; empty for a problem in the file of heads.
     pub writer: String,
-    /// The sequence of the row; the number of the line for the file of heads.
+    /// The sequence number of the row, or the line number in the file of heads.
     pub sequence: i64,
     pub what: String,
 }
 
-/// A change of what is permitted.
+/// A recorded change of permissions.
 #[derive(Serialize, ToSchema)]
 pub struct AuditedChange {
     pub request_id: RequestId,
-    /// The API key that asked; null for an offline command.
+    /// The API key that requested the change; null for an offline command.
     #[schema(value_type = Option<KeyId>)]
     pub key_id: Value,
     #[schema(value_type = String)]
     pub key_kind: Value,
-    /// What was done to what, such as `role.update`.
+    /// The type of the object and the action, such as `role.update`.
     pub change: Option<String>,
-    /// The id or the name of what was changed.
+    /// The id or the name of the object.
     #[schema(value_type = String)]
     pub object: Value,
     pub bot_id: Option<BotId>,
     pub resource_id: Option<ResourceId>,
-    /// `success`, `error`, `running` or `interrupted`: only the first was made for certain.
+    /// `success`, `error`, `running` or `interrupted`. Only `success` guarantees that the change was made.
     pub status: Option<String>,
     pub message: Option<String>,
-    /// As the API shows it; null for what was new.
+    /// The object before the change, as the API returns it. Null if the object was created.
     #[schema(value_type = Object)]
     pub before: Value,
-    /// Null for what was deleted.
+    /// The object after the change. Null if the object was deleted.
     #[schema(value_type = Object)]
     pub after: Value,
     pub started_at: UtcMillis,

@@ -1,4 +1,4 @@
-//! Bindings: what a bot may do with a resource.
+//! Bindings, which grant resources to bots.
 
 use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::list::lists;
 use crate::patch::{not_null, nullable};
 use crate::roles::ScopeConstraints;
 
-/// What a bot may do with a resource.
+/// The grant of a resource to a bot.
 #[derive(Serialize, ToSchema)]
 pub struct Binding {
     pub id: BindingId,
@@ -29,17 +29,18 @@ pub struct Binding {
     pub limits: Option<Value>,
     pub calls_per_minute: Option<i64>,
     pub enabled: bool,
-    /// From this moment on it grants nothing.
+    /// The time at which the binding expires. An expired binding grants nothing.
     pub expires_at: Option<UtcMillis>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
-    /// What to know of what was just saved, a sentence each: it was saved nevertheless.
+    /// Warnings about the binding that was just saved, one sentence each. Warnings do not prevent saving.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub warnings: Vec<String>,
 }
 
-/// What a binding allows by itself. A list that is absent does not restrict; with a role, both must allow.
+/// The operations and tools that a binding allows. An absent list does not restrict. If the binding also has a role,
+/// both must allow a call.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Permissions {
@@ -49,7 +50,7 @@ pub struct Permissions {
     pub allowed_tools: Option<Vec<String>>,
 }
 
-/// How a bot that is called through this binding is narrowed.
+/// The limits on a bot that is called through this binding.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delegate {
@@ -59,7 +60,8 @@ pub struct Delegate {
     pub scope_constraints: ScopeConstraints,
 }
 
-/// Limits below those of the plugin and the operator, which they cannot raise.
+/// The limits of calls through a binding. These limits can be lower than those of the plugin and the operator, but
+/// cannot raise them.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -81,14 +83,14 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct NewBinding {
     pub resource_id: ResourceId,
-    /// A role or permissions are required; with both, the permissions only narrow.
+    /// The role. A role or permissions are required. With both, the permissions can only restrict the role.
     pub role_id: Option<RoleId>,
     pub permissions: Option<Permissions>,
-    /// Scope key to patterns; every key must be a dimension of the resource's type.
+    /// A map from scope keys to patterns. Every key must be a scope dimension of the resource type.
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
     pub delegate: Option<Delegate>,
-    /// Globs over tools of other plugins that this resource's plugin may call.
+    /// Globs that match the names of other plugins' tools that this resource's plugin may call.
     #[serde(default)]
     pub allow_calls: Vec<String>,
     #[serde(default)]
@@ -106,7 +108,7 @@ fn yes() -> bool {
     true
 }
 
-/// Each field that is named is replaced whole; null clears it.
+/// The fields of a binding to change. Each field in the request is replaced as a whole; null clears a field.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BindingChange {

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
-/// An agent.
+/// A bot: the identity under which an agent acts.
 #[derive(Serialize, ToSchema)]
 pub struct Bot {
     pub id: BotId,
@@ -15,24 +15,25 @@ pub struct Bot {
     pub description: String,
     pub system_prompt: String,
     pub model: Option<String>,
-    /// Whether it has a sandbox of its own; this is a grant.
+    /// Whether the bot may use a sandbox in each conversation. This is a permission, so only an admin key can grant it.
     pub use_agent_sandbox: bool,
-    /// Tokens that its tools and models may cost in a month; no limit where it is null.
+    /// The number of tokens that the bot's calls may cost in a month. Null means no limit.
     pub monthly_token_budget: Option<i64>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
 
-/// What calls of a bot have cost, the newest month first.
+/// The cost of a bot's calls by month, newest month first.
 #[derive(Serialize, ToSchema)]
 pub struct Usage {
     pub items: Vec<MonthlyUsage>,
 }
 
-/// What the calls of one month have cost, by the manifests of their tools. Calls that cost nothing are not counted.
+/// The cost of the calls in one month, as declared in the manifests of their tools. Calls of tools without a cost are
+/// not counted.
 #[derive(Serialize, ToSchema)]
 pub struct MonthlyUsage {
-    /// In UTC.
+    /// The month in UTC.
     #[schema(example = "2026-11")]
     pub month: String,
     pub tokens: i64,
@@ -40,7 +41,7 @@ pub struct MonthlyUsage {
     pub calls: i64,
 }
 
-/// What a bot is told before anybody speaks to it.
+/// The system prompt of a bot, followed by a paragraph about its sandbox if the bot has one.
 #[derive(Serialize, ToSchema)]
 pub struct Prompt {
     pub prompt: String,
@@ -61,7 +62,7 @@ pub struct NewBot {
     pub monthly_token_budget: Option<i64>,
 }
 
-/// Each field that is named is replaced whole; null clears it.
+/// The fields of a bot to change. Each field in the request is replaced as a whole; null clears a field.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BotChange {

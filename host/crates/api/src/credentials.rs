@@ -1,4 +1,4 @@
-//! What is known of a credential, and the result of a test. Secrets are never part of an answer.
+//! The metadata of a credential, and the result of a test. Answers never contain secrets.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,17 @@ use monstrum_types::{Code, RequestId, Status, UtcMillis};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What is known of a credential.
+/// The metadata of a credential.
 #[derive(Serialize, ToSchema)]
 pub struct CredentialMetadata {
     /// `ready`, `expired` or `needs-authorization`.
     pub status: String,
     pub method: String,
-    /// The origins that may get it.
+    /// The origins to which the credential may be sent.
     #[schema(value_type = Vec<String>)]
     pub audience: Vec<OriginPattern>,
-    /// The origins that ask for it while it needs authorization.
+    /// The origins that would receive the credential if an admin confirmed it. Present only while the credential needs
+    /// authorization.
     #[schema(value_type = Option<Vec<String>>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_audience: Option<Vec<OriginPattern>>,
@@ -24,7 +25,7 @@ pub struct CredentialMetadata {
     pub updated_at: UtcMillis,
 }
 
-/// How a credential is given: `fields` by the `credential_schema` of the auth method.
+/// A new credential. The `credential_schema` of the auth method describes the `fields`.
 #[derive(ToSchema)]
 #[schema(as = NewCredential)]
 pub struct CredentialInput {
@@ -34,16 +35,16 @@ pub struct CredentialInput {
     pub fields: BTreeMap<String, String>,
 }
 
-/// How a credential fared.
+/// The result of a credential test.
 #[derive(Serialize, ToSchema)]
 pub struct CredentialTest {
     pub request_id: RequestId,
-    /// An open set: only `success` says that the credential works.
+    /// The status. Later versions can add values: only `success` means that the credential works.
     pub status: Status,
-    /// On anything but success.
+    /// The reason for a status other than success. Absent on success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// On anything but success.
+    /// A description of the failure. Absent on success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub duration_ms: i64,

@@ -6,22 +6,23 @@ use utoipa::ToSchema;
 
 use crate::list::lists;
 
-/// What a key may do.
+/// The kind of a key, which determines what the key can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The instance: workspaces, plugins, audit verification; acts in `default` or the workspace that the header
-    /// `Monstrum-Workspace` names.
+    /// Everything, including workspaces, plugins and verification of the audit. A root key acts in the workspace
+    /// `default`, or in the workspace that the header `Monstrum-Workspace` names.
     Root,
     /// Everything in its workspace.
     Admin,
-    /// All of that but keys, credentials, permissions and the configuration and network of resources.
+    /// Everything in its workspace except keys, credentials, permissions, and the configuration and network of
+    /// resources.
     Operator,
-    /// The tools of one bot.
+    /// The tools and sandboxes of one bot.
     Bot,
 }
 
-/// What is known of a key.
+/// An API key, without its text.
 #[derive(Serialize, ToSchema)]
 pub struct Key {
     pub id: KeyId,
@@ -29,18 +30,19 @@ pub struct Key {
     pub kind: Kind,
     /// The bot of a bot key.
     pub bot_id: Option<BotId>,
-    /// The first characters of the key, by which its owner knows it.
+    /// The first characters of the key, by which its owner can recognize it.
     pub prefix: String,
     pub created_at: UtcMillis,
-    /// When a request last came with it, or up to a minute before; null for never.
+    /// The time of the last request with this key. The actual time can be up to a minute later. Null if the key was
+    /// never used.
     pub last_used_at: Option<UtcMillis>,
 }
 
-/// A key that was just made or rotated. Its text is shown this once.
+/// A key that was just created or rotated. Only this answer contains the text of the key.
 #[derive(Serialize, ToSchema)]
 pub struct ShownKey {
     pub id: KeyId,
-    /// `mk_` and 256 random bits: keep it, it cannot be shown again.
+    /// The text of the key: `mk_` and 256 random bits. Save the text, because it cannot be shown again.
     pub key: String,
     pub name: String,
     pub kind: Kind,
@@ -54,7 +56,7 @@ pub struct ShownKey {
 pub struct NewKeyInput {
     pub name: String,
     pub kind: Kind,
-    /// Required for a bot key, and only there.
+    /// The bot of a bot key. Required for bot keys and not allowed for other keys.
     pub bot_id: Option<BotId>,
 }
 

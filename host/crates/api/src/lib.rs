@@ -1,7 +1,8 @@
 //! The inputs and answers of the HTTP API, with their descriptions for OpenAPI.
 //!
-//! Plain data: operations take the inputs and return the answers, whichever interface runs them, and the audit records
-//! changes in the same form. An input is checked by the operation that takes it, except for its JSON types.
+//! These types are plain data. For every interface, operations accept the inputs and return the answers. The audit
+//! records changes in the same form. Deserialization checks only the JSON types of an input; the operation that
+//! accepts the input validates everything else.
 
 #![forbid(unsafe_code)]
 

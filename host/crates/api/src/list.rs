@@ -11,15 +11,15 @@ use utoipa::{PartialSchema, ToSchema};
 #[derive(Debug, Serialize)]
 pub struct List<T> {
     pub items: Vec<T>,
-    /// Where the next page begins; null on the last one.
+    /// The cursor for the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// What occurs in lists. Each list has a name of its own in the API description.
+/// A type that occurs in lists. Each list has its own name in the API description.
 pub trait Listed: ToSchema {
-    /// Such as `BotList`.
+    /// The name of the list, such as `BotList`.
     const LIST: &'static str;
-    /// Such as `A page of bots.`
+    /// The description of the list, such as `A page of bots.`
     const ABOUT: &'static str;
 }
 
@@ -47,7 +47,7 @@ impl<T: Listed> ToSchema for List<T> {
     }
 }
 
-/// Names the list of each type and gives it an alias of that name.
+/// Implements `Listed` for each type and defines a type alias with the name of the list.
 macro_rules! lists {
     ($($item:ty => $list:ident $about:literal),+ $(,)?) => {$(
         impl $crate::list::Listed for $item {

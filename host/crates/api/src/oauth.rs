@@ -1,18 +1,18 @@
-//! Authorizations by OAuth that an admin starts.
+//! OAuth authorizations, which an admin starts.
 
 use monstrum_types::{OauthFlowId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Where an admin's browser begins.
+/// An authorization in a browser that was started.
 #[derive(Serialize, ToSchema)]
 pub struct Started {
-    /// A page of this server, good for one browser. It leads on to the provider.
+    /// A page of this server that redirects to the provider. The page works only in the first browser that opens it.
     pub authorization_url: String,
     pub expires_at: UtcMillis,
 }
 
-/// What a person needs to authorize by entering a code (RFC 8628).
+/// The data that a person needs for an authorization with a user code (RFC 8628).
 #[derive(Serialize, ToSchema)]
 pub struct DeviceStarted {
     pub id: OauthFlowId,
@@ -20,25 +20,25 @@ pub struct DeviceStarted {
     pub verification_uri: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verification_uri_complete: Option<String>,
-    /// Seconds.
+    /// The number of seconds until the user code expires.
     pub expires_in: i64,
-    /// Seconds between two questions of this server to the provider; it asks by itself.
+    /// The number of seconds between polls of the provider. This server polls the provider automatically.
     pub interval: i64,
 }
 
-/// How an authorization by a code stands.
+/// The progress of an authorization with a user code.
 #[derive(Serialize, ToSchema)]
 pub struct DeviceProgress {
     pub id: OauthFlowId,
     /// `pending`, `done` or `failed`.
     pub status: &'static str,
-    /// Why it failed.
+    /// The reason for the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub expires_at: UtcMillis,
 }
 
-/// Nothing can be chosen yet.
+/// An empty object: the request has no options yet.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}

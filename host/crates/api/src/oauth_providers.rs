@@ -1,4 +1,4 @@
-//! OAuth providers. The client secret is part of inputs only.
+//! OAuth providers. The client secret occurs only in inputs, never in answers.
 
 use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use utoipa::ToSchema;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
-/// A provider of tokens.
+/// An OAuth provider, which issues the tokens for one resource type.
 #[derive(Serialize, ToSchema)]
 pub struct OauthProvider {
     pub id: OauthProviderId,
     pub resource_type: ResourceTypeId,
     pub client_id: String,
-    /// Whether a client secret is stored; it is never shown.
+    /// Whether a client secret is stored. The secret itself is never returned.
     pub has_client_secret: bool,
     pub authorization_url: Option<String>,
     pub token_url: String,
@@ -24,7 +24,7 @@ pub struct OauthProvider {
     pub updated_at: UtcMillis,
 }
 
-/// What is absent of the URLs and scopes is taken from what the type's manifest proposes.
+/// A new OAuth provider. URLs and scopes default to those that the manifest of the resource type proposes.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewOauthProvider {
@@ -39,8 +39,10 @@ pub struct NewOauthProvider {
     pub scopes: Option<Vec<String>>,
 }
 
-/// Each field that is named is replaced whole; null clears it. Another `token_url`, `device_authorization_url` or `client_id`
-/// asks for the `client_secret` again, and for the credentials' authorization.
+/// The fields of an OAuth provider to change. Each field in the request is replaced as a whole; null clears a field. If
+/// a client secret is stored, a change of `token_url`, `device_authorization_url` or `client_id` requires the
+/// `client_secret` again. After a change of `token_url` or `client_id`, the existing credentials need a new
+/// authorization.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OauthProviderChange {

@@ -5,12 +5,12 @@ use semver::Version;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-/// A plugin of the registry.
+/// A plugin to install from the registry.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Named {
     pub name: PluginName,
-    /// By default the newest version without pre-releases.
+    /// The version to install. The default is the newest version that is not a pre-release.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub version: Option<Version>,
@@ -19,16 +19,16 @@ pub struct Named {
     pub allow_downgrade: bool,
 }
 
-/// A package in a form.
+/// A form with a package to install.
 #[derive(ToSchema)]
 #[schema(as = PackageForm)]
 pub struct Form {
-    /// `NAME-VERSION.mst`
+    /// The file `NAME-VERSION.mst`.
     #[schema(value_type = String, format = Binary)]
     pub package: Vec<u8>,
-    /// `NAME-VERSION.mst.sig`
+    /// The file `NAME-VERSION.mst.sig`.
     #[schema(value_type = String, format = Binary)]
     pub signature: Vec<u8>,
-    /// `true` or `false`
+    /// Whether an older version than the one on record may be installed: `true` or `false`.
     pub allow_downgrade: Option<bool>,
 }

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Deserializer};
 
-/// For fields that can be cleared: an absent field stays as it is, null clears it, and a value replaces it.
+/// Deserializes a field that can be cleared: an absent field is unchanged, null clears it, and a value replaces it.
 /// Use with `#[serde(default, deserialize_with = "nullable")]`.
 ///
 /// # Errors
-/// The value has another type.
+/// Returns an error if the value has another type.
 pub fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -15,11 +15,11 @@ where
     Option::<T>::deserialize(deserializer).map(Some)
 }
 
-/// For fields that cannot be cleared: an absent field stays as it is, and null is an error.
+/// Deserializes a field that cannot be cleared: an absent field is unchanged, and null is an error.
 /// Use with `#[serde(default, deserialize_with = "not_null")]`.
 ///
 /// # Errors
-/// The value is null or has another type.
+/// Returns an error if the value is null or has another type.
 pub fn not_null<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -9,10 +9,10 @@ use utoipa::ToSchema;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionCall {
-    /// What the function takes; the plugin alone judges it.
+    /// The parameters of the function. Only the plugin validates them.
     #[serde(default)]
     pub params: Map<String, Value>,
-    /// A resource of the type, whose credential and configured upstream the function then uses. Without one it has no
-    /// credential, and reaches what the plugin's manifest lists.
+    /// A resource of the type, whose credential and configured upstream the function uses. Without a resource, the
+    /// function has no credential and can reach only the origins that the plugin's manifest lists.
     pub resource_id: Option<ResourceId>,
 }

@@ -7,20 +7,21 @@ use utoipa::ToSchema;
 
 use crate::list::lists;
 
-/// Whether a plugin serves.
+/// The status of a plugin.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PluginStatus {
-    /// The version in the folder serves.
+    /// The version in the folder is in force.
     Loaded,
-    /// The version in the folder could not be loaded. The version before it, if there is one, still serves.
+    /// The version in the folder could not be loaded. The previous version, if any, remains in force.
     Failed,
-    /// The version in the folder asks for more than the version before it, which still serves, or for a name that belongs
-    /// to another plugin.
+    /// The version in the folder requests more than the previous version, or a name that belongs to another plugin. The
+    /// previous version, if any, remains in force.
     NeedsApproval,
 }
 
-/// A plugin of the folder. `version`, `digest` and all that follows are those of the version that serves.
+/// A plugin in the plugins folder. All fields except `name`, `status`, `error` and `pending` describe the version in
+/// force. If no version is in force, these fields are null or empty.
 #[derive(Serialize, ToSchema)]
 pub struct Plugin {
     pub name: String,
@@ -28,33 +29,34 @@ pub struct Plugin {
     /// SHA-256 of the component.
     pub digest: Option<Digest>,
     pub status: PluginStatus,
-    /// What its author says of it, as all up to `repository`: null where no version serves.
+    /// The description by the plugin's author.
     pub description: Option<String>,
     pub author: Option<String>,
     pub license: Option<String>,
     pub tags: Vec<String>,
     pub homepage: Option<String>,
     pub repository: Option<String>,
-    /// Why the version in the folder does not serve.
+    /// The reason for not using the version in the folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The interfaces that the component imports.
     pub imports: Vec<String>,
-    /// What its manifest asks for.
+    /// The capabilities that the manifest requests.
     #[schema(value_type = Vec<String>)]
     pub capabilities: Vec<Capability>,
     pub resource_type: Option<ResourceTypeId>,
     pub tools: Vec<ToolName>,
-    /// What it exports for infrastructure code, beyond tools: `POST /api/platform/{type}/{function}` calls one.
+    /// The functions that the component exports for infrastructure code, besides the tools.
+    /// `POST /api/platform/{type}/{function}` calls a function.
     pub functions: Vec<String>,
-    /// What its author should know.
+    /// Warnings for the plugin's author.
     pub warnings: Vec<String>,
     /// The version that waits for approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<Pending>,
 }
 
-/// A version that asks for more than the one that serves.
+/// A version that waits for approval because it requests more than the version in force.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PendingVersion)]
 pub struct Pending {
@@ -63,18 +65,20 @@ pub struct Pending {
     pub digest: Digest,
     /// SHA-256 of the manifest.
     pub manifest_digest: Digest,
-    /// What it asks for beyond the version that serves, a sentence each.
+    /// The requests of this version that exceed those of the version in force, one sentence each.
     pub grows: Vec<String>,
 }
 
-/// Which version is approved.
+/// The version to approve.
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// The digest that `pending` shows; where another version waits by now, nothing is approved.
+    /// The `digest` in `pending`. If another version is waiting for approval, nothing is approved. The default is the
+    /// version that is waiting.
     #[serde(default)]
     pub digest: Option<Digest>,
-    /// The same for the manifest, in which everything stands that the version asks for.
+    /// The `manifest_digest` in `pending`, with the same check. The manifest contains everything that the version
+    /// requests.
     #[serde(default)]
     pub manifest_digest: Option<Digest>,
 }

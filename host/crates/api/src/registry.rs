@@ -1,11 +1,11 @@
-//! Plugins of the registry.
+//! Plugins in the registry.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::list::lists;
 
-/// A plugin of the registry.
+/// A plugin in the registry.
 #[derive(Serialize, ToSchema)]
 pub struct Available {
     pub name: String,
@@ -13,7 +13,7 @@ pub struct Available {
     pub author: String,
     pub license: String,
     pub tags: Vec<String>,
-    /// What an install without a version takes; null where there are only pre-releases.
+    /// The newest release, which is installed by default. Null if all versions are pre-releases.
     pub version: Option<String>,
     /// All versions, newest first.
     pub versions: Vec<String>,

@@ -29,20 +29,20 @@ pub struct ResourceType {
     pub auth_methods: Vec<AuthMethod>,
     pub config_schema: Vec<Field>,
     pub credential_schema: Vec<Field>,
-    /// The call by which a credential can be tested; null: it cannot be.
+    /// The call that tests a credential; null if credentials of this type cannot be tested.
     #[schema(value_type = Option<Object>)]
     pub credential_check: Option<CredentialCheck>,
     pub plugin: Origin,
 }
 
-/// The plugin that serves a type.
+/// The plugin that defines a resource type.
 #[derive(Serialize, ToSchema)]
 pub struct Origin {
     pub name: PluginName,
     pub version: String,
-    /// SHA-256 of the component; null for what the platform serves itself.
+    /// SHA-256 of the component; null for a built-in type.
     pub digest: Option<Digest>,
-    /// What the plugin's author says of it, in the caller's language where there is a translation.
+    /// The description by the plugin's author, in the caller's language if the plugin has a translation.
     pub description: String,
     pub author: String,
     pub license: String,
@@ -56,17 +56,18 @@ pub struct Origin {
 pub struct ContractTool {
     pub name: ToolName,
     pub description: String,
-    /// What roles speak of.
+    /// The operation to which the tool belongs, by which roles allow tools.
     pub operation: String,
     /// JSON Schema of the parameters.
     pub input_schema: Map<String, Value>,
-    /// JSON Schema of the answer.
+    /// JSON Schema of the result.
     pub output_schema: Option<Map<String, Value>>,
     #[schema(value_type = Option<Object>)]
     pub cost: Option<Cost>,
 }
 
-/// A rule about parameter values, which roles and bindings constrain under its key.
+/// A scope dimension: a rule for parameter values. Roles and bindings constrain these values under the key of the
+/// dimension.
 #[derive(Serialize, ToSchema)]
 pub struct Dimension {
     pub key: String,
@@ -90,7 +91,8 @@ pub struct AuthMethod {
     /// How the host adds the credential to a request.
     #[schema(value_type = Vec<Object>)]
     pub inject: Vec<InjectRule>,
-    /// The origins that may get the credential; null: that of the configured `api_base`, else those of egress.
+    /// The origins to which the credential may be sent. Null means the origin of the configured `api_base` or, without
+    /// `api_base`, the origins that the manifest lists under `executor.egress`.
     #[schema(value_type = Option<Vec<String>>)]
     pub audience: Option<Vec<OriginPattern>>,
 }

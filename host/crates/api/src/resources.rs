@@ -9,31 +9,31 @@ use crate::credentials::CredentialMetadata;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
-/// An instance of a resource type.
+/// A resource: one account or system of a resource type.
 #[derive(Serialize, ToSchema)]
 pub struct Resource {
     pub id: ResourceId,
     pub resource_type: ResourceTypeId,
     pub name: String,
-    /// As it was given; defaults of the type are not filled in.
+    /// The configuration as it was saved. The defaults of the resource type are not filled in.
     #[schema(value_type = Object)]
     pub config: Value,
     #[schema(value_type = Network)]
     pub network: Value,
-    /// What is known of its credential; null where there is none.
+    /// The metadata of the resource's credential; null if the resource has no credential.
     pub credential: Option<CredentialMetadata>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
 
-/// What is opened for a resource beyond public https.
+/// The network rules of a resource. The default allows only HTTPS to public addresses.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// CIDRs that may be connected to although they are not public, such as `10.1.0.0/16`.
+    /// Non-public address ranges to which connections are allowed, in CIDR notation, such as `10.1.0.0/16`.
     #[serde(default)]
     pub allow_addresses: Vec<String>,
-    /// Whether `http://` may be used at all.
+    /// Whether `http://` URLs are allowed.
     #[serde(default)]
     pub allow_http: bool,
 }
@@ -49,7 +49,7 @@ pub struct NewResource {
     pub network: Network,
 }
 
-/// Each field that is named is replaced whole; null clears it.
+/// The fields of a resource to change. Each field in the request is replaced as a whole; null clears a field.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceChange {

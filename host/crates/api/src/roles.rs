@@ -10,26 +10,27 @@ use utoipa::ToSchema;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
-/// Scope key to patterns.
+/// A map from scope keys to patterns.
 pub type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
-/// What a binding with this role allows. A list that is absent does not restrict; if both are, nothing is allowed.
+/// A role: the operations and tools that its bindings allow. An absent list does not restrict. If both lists are
+/// absent, nothing is allowed.
 #[derive(Serialize, ToSchema)]
 pub struct Role {
     pub id: RoleId,
     pub name: String,
-    /// fnmatch globs over operations, such as `issue.*`.
+    /// Globs in the syntax of fnmatch that match operations, such as `issue.*`.
     #[schema(value_type = Option<Vec<String>>)]
     pub allowed_operations: Option<Value>,
-    /// fnmatch globs over tool names, such as `github_*`.
+    /// Globs in the syntax of fnmatch that match tool names, such as `github_*`.
     #[schema(value_type = Option<Vec<String>>)]
     pub allowed_tools: Option<Value>,
-    /// Scope key to patterns.
+    /// A map from scope keys to patterns.
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
-    /// What to know of what was just saved, a sentence each: it was saved nevertheless.
+    /// Warnings about the role that was just saved, one sentence each. Warnings do not prevent saving.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub warnings: Vec<String>,
@@ -46,7 +47,7 @@ pub struct NewRole {
     pub scope_constraints: ScopeConstraints,
 }
 
-/// Each field that is named is replaced whole; null clears it.
+/// The fields of a role to change. Each field in the request is replaced as a whole; null clears a field.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleChange {

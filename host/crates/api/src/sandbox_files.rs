@@ -1,25 +1,25 @@
-//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the shape that FastGPT's clients know, and so with
-//! its names in camelCase and with unknown fields ignored.
+//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox. For compatibility with FastGPT's clients, the field
+//! names are in camelCase and unknown fields are ignored.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What to do with which path of whose sandbox. Unknown fields are ignored.
+/// An action on a path in the sandbox of a conversation. Unknown fields are ignored.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileInput {
     pub action: Action,
     pub app_id: String,
     pub chat_id: String,
-    /// Where it is given, the sandbox must be this user's.
+    /// The user to whom the sandbox must belong. If absent, the owner is not checked.
     pub user_id: Option<String>,
-    /// Absolute and beneath /workspace, or relative to it.
+    /// A path that is absolute and below `/workspace`, or relative to `/workspace`.
     pub path: String,
-    /// For `write`: the file's whole content, at most 16 MiB.
+    /// The complete content of the file for `write`, at most 16 MiB.
     pub content: Option<String>,
 }
 
-/// What can be done.
+/// An action on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -28,7 +28,7 @@ pub enum Action {
     Write,
 }
 
-/// What came of it.
+/// The result of an action.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum FileAnswer {
@@ -41,7 +41,7 @@ pub enum FileAnswer {
 #[derive(Serialize, ToSchema)]
 pub struct File {
     pub name: String,
-    /// Absolute, inside the sandbox.
+    /// The absolute path in the sandbox.
     pub path: String,
     /// `file`, `directory` or `other`, such as a link.
     #[serde(rename = "type")]
@@ -49,14 +49,14 @@ pub struct File {
     pub size: u64,
 }
 
-/// What to download from whose sandbox. Unknown fields are ignored.
+/// A download from the sandbox of a conversation. Unknown fields are ignored.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DownloadInput {
     pub app_id: String,
     pub chat_id: String,
-    /// Where it is given, the sandbox must be this user's.
+    /// The user to whom the sandbox must belong. If absent, the owner is not checked.
     pub user_id: Option<String>,
-    /// A file, or a folder, which comes as a ZIP.
+    /// The path of a file or a folder. A folder is downloaded as a ZIP archive.
     pub path: String,
 }

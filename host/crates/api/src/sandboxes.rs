@@ -7,28 +7,27 @@ use utoipa::ToSchema;
 
 use crate::list::lists;
 
-/// The machine of a conversation.
+/// The sandbox of a conversation.
 #[derive(Serialize, ToSchema)]
 pub struct Sandbox {
     pub id: SandboxInstanceId,
     /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}`.
     pub sandbox_id: String,
     pub provider: String,
-    /// Whose it is.
+    /// The bot to which the sandbox belongs.
     pub bot_id: BotId,
     pub app_id: Option<String>,
     pub user_id: Option<String>,
     pub chat_id: Option<String>,
-    /// `creating`, `running`, `stopping`, `stopped`, `deleting`, `error` or `lost`: its files are missing on the server, and
-    /// it is not made anew until it is deleted.
+    /// `creating`, `running`, `stopping`, `stopped`, `deleting`, `error` or `lost`. The files of a lost sandbox are
+    /// missing on the server. A new sandbox for the conversation is created only after the lost sandbox is deleted.
     pub status: String,
     pub last_active_at: UtcMillis,
     pub created_at: UtcMillis,
-    /// The limits that it was last started with: `cpuCount`, `memoryMiB`, `diskGiB`, `tmpMiB`, `processes` and
-    /// `processesPerExec`.
+    /// The limits of the last start: `cpuCount`, `memoryMiB`, `diskGiB`, `tmpMiB`, `processes` and `processesPerExec`.
     #[schema(value_type = Option<Object>)]
     pub limit: Option<Value>,
-    /// Why it is in error, or why it could not be stopped or deleted yet.
+    /// The reason for the status `error` or `lost`, or for a failure to stop or delete the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -37,9 +36,9 @@ pub struct Sandbox {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecInput {
-    /// What bash is given, 1 to 32 768 bytes.
+    /// The command line for bash, 1 to 32 768 bytes.
     pub command: String,
-    /// Seconds after which it is ended, 1 to 300.
+    /// The time limit of the command in seconds, 1 to 300.
     #[schema(default = 60, minimum = 1, maximum = 300)]
     pub timeout: Option<u32>,
 }

@@ -6,15 +6,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// A tool as a bot sees it.
+/// A tool that a bot may use.
 #[derive(Serialize, ToSchema)]
 pub struct Tool {
     pub name: ToolName,
     pub description: String,
-    /// JSON Schema of the parameters. Where the bot has the tool through several resources, it requires `_resource`.
+    /// JSON Schema of the parameters. If the bot has the tool through several resources, the schema requires the
+    /// parameter `_resource`.
     #[schema(value_type = Map<String, Value>)]
     pub input_schema: JsonText,
-    /// JSON Schema of the answer.
+    /// JSON Schema of the result.
     #[schema(value_type = Option<Map<String, Value>>)]
     pub output_schema: Option<JsonText>,
     pub operation: String,
@@ -32,7 +33,7 @@ pub struct NamedResource {
     pub name: String,
 }
 
-/// The tools of a bot; with `format=openai`, as function-calling JSON.
+/// The tools of a bot. With `format=openai`, each tool is a function definition for models.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum ToolList {
@@ -40,7 +41,7 @@ pub enum ToolList {
     OpenAi { items: Vec<OpenAiTool> },
 }
 
-/// A tool as models of that interface take it.
+/// A tool as a function definition for models.
 #[derive(Serialize, ToSchema)]
 pub struct OpenAiTool {
     #[serde(rename = "type")]
@@ -61,19 +62,19 @@ pub struct OpenAiFunction {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallInput {
-    /// By the tool's `input_schema`.
+    /// The parameters, which must match the tool's `input_schema`.
     #[serde(default = "no_params")]
     #[schema(value_type = Object)]
     pub params: Value,
-    /// Groups calls in the audit.
+    /// The caller's own id, which groups calls in the audit and in usage.
     pub task_id: Option<String>,
-    /// Which resource, where the bot has the tool through several.
+    /// The resource to use, if the bot has the tool through several resources.
     pub resource_id: Option<ResourceId>,
     /// The conversation in which the call happens.
     pub chat: Option<Chat>,
 }
 
-/// A conversation. Its ids are the caller's.
+/// A conversation. The caller chooses its ids.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
@@ -91,26 +92,26 @@ pub struct CheckInput {
     pub resource_id: Option<ResourceId>,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Serialize, ToSchema)]
 pub struct CallResult {
     pub request_id: RequestId,
-    /// An open set: treat one that you do not know as not done.
+    /// The status. Later versions can add values: treat an unknown status as a failed call.
     pub status: Status,
-    /// On anything but success.
+    /// The reason for a status other than success. Absent on success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// Exactly what the LLM reads, on anything but success.
+    /// The exact text that the model receives. Absent on success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What the tool answered.
+    /// The result of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub data: Option<JsonText>,
     pub duration_ms: i64,
 }
 
-/// What would become of a call. A bot key sees decision and message only.
+/// The predicted decision about a call. A bot key receives only the decision and the message.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum CheckResult {

@@ -1,4 +1,4 @@
-//! Trusted keys: whose signature counts for which plugins.
+//! Trusted keys, each of which may sign packages of certain plugins.
 
 use monstrum_types::{TrustId, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,15 @@ use utoipa::ToSchema;
 use crate::list::lists;
 use crate::patch::not_null;
 
-/// A key whose signature counts for some plugins.
+/// A trusted key, which may sign packages of certain plugins.
 #[derive(Serialize, ToSchema)]
 pub struct Trust {
     pub id: TrustId,
     /// `ed25519:` and 44 characters of base64.
     pub public_key: String,
-    /// A glob over the names of plugins.
+    /// A glob that matches the names of the plugins that the key may sign.
     pub name_glob: String,
-    /// A glob over the resource types that these plugins may bring or take over; `-` and `_` count as the same.
+    /// A glob that matches the resource types that these plugins may define or take over. `-` and `_` are equivalent.
     pub type_glob: String,
     pub created_at: UtcMillis,
 }
@@ -23,12 +23,13 @@ pub struct Trust {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTrust {
-    /// As `monstrum plugin pack` prints it.
+    /// The public key, in the format that `monstrum plugin pack` prints.
     pub public_key: String,
-    /// Which plugins the key may sign, such as `github` or `acme-*`.
+    /// A glob that matches the names of the plugins that the key may sign, such as `github` or `acme-*`.
     pub name_glob: String,
-    /// Which resource types these plugins may bring or take over, such as `github` or `acme-*`, where `-` and `_` count as
-    /// the same. The same as `name_glob` where it is left out. Updates of a plugin that owns its type need no match.
+    /// A glob that matches the resource types that these plugins may define or take over, such as `github` or `acme-*`.
+    /// `-` and `_` are equivalent. The default is `name_glob`. Updates of a plugin that already owns its type need no
+    /// match.
     #[serde(default, deserialize_with = "not_null")]
     pub type_glob: Option<String>,
 }

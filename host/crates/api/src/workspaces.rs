@@ -8,12 +8,12 @@ use utoipa::ToSchema;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
-/// Everything but plugins belongs to a workspace, and nothing is seen across them.
+/// A workspace. Everything except plugins belongs to a workspace and is not visible in other workspaces.
 #[derive(Serialize, ToSchema)]
 pub struct Workspace {
     pub id: WorkspaceId,
     pub name: String,
-    /// What its sandboxes may be; null for what the server gives to all.
+    /// The settings of the workspace's sandboxes. Null means the settings of the server.
     #[schema(value_type = Option<WorkspaceSandbox>)]
     pub sandbox: Option<Value>,
     pub created_at: UtcMillis,
@@ -31,7 +31,7 @@ pub struct NewWorkspace {
 pub struct WorkspaceChange {
     #[serde(default, deserialize_with = "not_null")]
     pub name: Option<String>,
-    /// Replaced whole; null for what the server gives to all.
+    /// The settings of the workspace's sandboxes, which are replaced as a whole. Null means the settings of the server.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<WorkspaceSandbox>)]
     pub sandbox: Option<Option<WorkspaceSandbox>>,
