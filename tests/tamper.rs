@@ -274,6 +274,24 @@ async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     Ok(())
 }
 
+/// A server that starts after the crash removes the truncated line, so that the line is no fault later either.
+#[tokio::test]
+async fn a_head_that_was_half_written_is_no_fault_after_the_next_start() -> Result<()> {
+    let mut record = Record::make().await?;
+    let path = record.world.server.data_dir().join(HEADS);
+    let heads = std::fs::read_to_string(&path)?;
+    std::fs::write(&path, format!("{heads}{{\"v\":1,\"writer\":\"x"))?;
+    record.world.server.launch().await?;
+    let report = record.world.server.api()?.verify_audit().await?;
+    assert_eq!((&report["valid"], &report["problems"]), (&json!(true), &json!([])));
+    record.world.server.stop().await?;
+    let (code, report) = record.verify(&record.copy()?).await?;
+    assert_eq!((code, &report["problems"]), (Some(0), &json!([])));
+    let after = std::fs::read_to_string(&path)?;
+    assert!(after.len() > heads.len() && after.starts_with(&heads), "heads follow the whole lines: {after}");
+    Ok(())
+}
+
 /// A running server reports the same, and the output for people names the row.
 #[tokio::test]
 async fn a_server_that_was_started_on_a_changed_record_says_so() -> Result<()> {

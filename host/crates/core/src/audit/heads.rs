@@ -83,6 +83,8 @@ impl Head {
 pub struct Heads {
     path: PathBuf,
     file: File,
+    /// The position of a line that was not written completely and that is still in the file.
+    partial_from: Option<u64>,
     /// The state of the policy in the last head of this run.
     policy: Option<PolicyState>,
     /// The generation of the policy in the newest head of an earlier run. No new head has a smaller generation.
@@ -90,8 +92,8 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Opens or creates the file, and terminates a line that a crash left incomplete. `keys` are the keys with which
-    /// the heads of earlier runs were signed.
+    /// Opens or creates the file, and removes a line that a crash left incomplete. `keys` are the keys with which the
+    /// heads of earlier runs were signed.
     pub fn open(path: &Path, keys: &KeyRing) -> Result<Heads, HeadsError> {
         let floor = match newest(path, keys)? {
             Newest::Signed(head) => head.policy_generation.unwrap_or(0),
@@ -102,10 +104,12 @@ impl Heads {
         let mut file = options.read(true).append(true).create(true).mode(0o600).open(path).map_err(fail("open"))?;
         let mut content = Vec::new();
         file.read_to_end(&mut content).map_err(fail("read"))?;
-        if content.last().is_some_and(|last| *last != b'\n') {
-            file.write_all(b"\n").map_err(fail("write"))?;
+        let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if whole < content.len() {
+            // The line was never in force. A line break after it would make it a line that is not a head.
+            file.set_len(whole as u64).map_err(fail("truncate"))?;
         }
-        Ok(Heads { path: path.to_owned(), file, policy: None, floor })
+        Ok(Heads { path: path.to_owned(), file, partial_from: None, policy: None, floor })
     }
 
     /// Signs and appends a head for the end of `chain` and the state of the policy, unless the last head already
@@ -130,10 +134,30 @@ impl Heads {
         head.signature = hex::encode(chain.keys().sign_head(&head.signed_bytes()));
         let mut line = serde_json::to_vec(&head).expect("plain strings and numbers");
         line.push(b'\n');
-        let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
-        written.map_err(|source| HeadsError { path: self.path.clone(), what: "append", source })?;
+        self.append(&line).map_err(|source| HeadsError { path: self.path.clone(), what: "append", source })?;
         chain.head_signed();
         self.policy = Some(policy);
+        Ok(())
+    }
+
+    /// Appends a line. If it cannot be written completely, for example to a full disk, it is removed again.
+    fn append(&mut self, line: &[u8]) -> std::io::Result<()> {
+        self.remove_partial()?;
+        let end = self.file.metadata()?.len();
+        let written = self.file.write_all(line).and_then(|()| self.file.sync_data());
+        if written.is_err() {
+            self.partial_from = Some(end);
+        }
+        let removed = self.remove_partial();
+        written.and(removed)
+    }
+
+    /// Removes a line that was not written completely. If this fails, the next head tries it again.
+    fn remove_partial(&mut self) -> std::io::Result<()> {
+        if let Some(end) = self.partial_from {
+            self.file.set_len(end)?;
+            self.partial_from = None;
+        }
         Ok(())
     }
 
@@ -206,3 +230,6 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<Line>>, HeadsError> {
     }
     Ok(Some(lines))
 }
+
+#[cfg(test)]
+mod tests;
