@@ -2,18 +2,18 @@
 //!
 //! The stage requires a [`Permit`], which only the Guardian can issue. The outcome that it returns is not redacted yet.
 
+mod rates;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::Either;
-use governor::clock::{Clock as _, DefaultClock};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::clock::DefaultClock;
 use monstrum_egress::Egress;
 use monstrum_guardian::Permit;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, StopReason};
-use monstrum_types::{BindingId, CallOutcome, Code, Status};
-use parking_lot::Mutex;
+use monstrum_types::{CallOutcome, Code, Status};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -31,6 +31,7 @@ use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::{Ceilings, Plugin, built_in};
 use crate::policy::Binding;
 use crate::sandboxes::Sandboxes;
+use rates::Rates;
 
 /// The delay after which a caller may retry if the host was full.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -43,8 +44,7 @@ pub struct Executor {
     ceilings: Ceilings,
     ledger: Ledger,
     sandboxes: Arc<Sandboxes>,
-    /// One limiter for each distinct rate that a binding sets.
-    rates: Mutex<std::collections::HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<BindingId>>>>,
+    rates: Rates,
 }
 
 impl Executor {
@@ -57,7 +57,7 @@ impl Executor {
         sandboxes: Arc<Sandboxes>,
     ) -> Executor {
         let checks = Arc::new(Checks::new());
-        Executor { egress, lanes, checks, ceilings, ledger, sandboxes, rates: Mutex::default() }
+        Executor { egress, lanes, checks, ceilings, ledger, sandboxes, rates: Rates::new(DefaultClock::default()) }
     }
 
     /// The thread pool for checks that do not run in place.
@@ -226,12 +226,7 @@ impl Executor {
     /// Counts the call against the binding's rate limit, if it has one. Returns the refusal of a call that exceeds it.
     fn over_rate(&self, binding: &Binding) -> Option<CallOutcome> {
         let per_minute = NonZeroU32::new(u32::try_from(binding.row.calls_per_minute?).unwrap_or(u32::MAX))?;
-        let limiter = {
-            let mut rates = self.rates.lock();
-            let new = || Arc::new(RateLimiter::keyed(Quota::per_minute(per_minute)));
-            Arc::clone(rates.entry(per_minute).or_insert_with(new))
-        };
-        let wait = limiter.check_key(&binding.row.id).err()?.wait_time_from(DefaultClock::default().now());
+        let wait = self.rates.check(binding.row.id, per_minute).err()?;
         let message = format!("this binding allows {per_minute} calls a minute");
         Some(CallOutcome::error(Code::Limit, message).by_rule("rate").retry_after(wait))
     }
