@@ -24,7 +24,7 @@ use monstrum_core::app::App;
 use monstrum_core::beside::Beside;
 use monstrum_core::operations::Caller;
 use monstrum_core::operations::sandbox_files::{Files, Place, guarded};
-use monstrum_core::sandboxes::{FREE_BYTES, Turn};
+use monstrum_core::sandboxes::Turn;
 
 /// The maximum size of a request body: the largest file, with room for JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
@@ -78,10 +78,7 @@ pub(super) async fn file(
 /// Reads the request body. A large body needs a turn, which is returned with the body.
 async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn>), Problem> {
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let turn = match length {
-        Some(0..=FREE_BYTES) => None,
-        length => Some(files.turn(length.unwrap_or(BODY_BYTES_MAX)).await?),
-    };
+    let turn = files.turn(length.unwrap_or(BODY_BYTES_MAX)).await?;
     if turn.is_none() {
         return Ok((whole_body_of(request.into_body(), BODY_BYTES_MAX).await?, None));
     }

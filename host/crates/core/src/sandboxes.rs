@@ -37,7 +37,7 @@ use activity::Activities;
 use room::RoomLocks;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
-pub use file_turns::{FREE_BYTES, FileTurns, Turn};
+pub use file_turns::{FileTurns, Turn, needs_turn};
 pub use kept::Kept;
 pub use open::Open;
 pub use options::Options;

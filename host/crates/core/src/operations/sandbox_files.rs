@@ -25,7 +25,7 @@ use crate::beside::Beside;
 use crate::call::built_in::sandbox::{digest, whole_file};
 use crate::language::Language;
 use crate::policy::Snapshot;
-use crate::sandboxes::{AccessError, FREE_BYTES, Open, PART_BYTES_MAX, Turn};
+use crate::sandboxes::{AccessError, Open, PART_BYTES_MAX, Turn, needs_turn};
 
 pub use record::Record;
 pub use revocation::{Revoked, guarded, revoked};
@@ -74,11 +74,15 @@ impl Files<'_> {
         }
     }
 
-    /// Waits until this caller may hold this number of bytes in memory.
-    pub async fn turn(&self, bytes: usize) -> Result<Turn, OperationError> {
+    /// Waits until this caller may hold this number of bytes in memory. Returns `None` if so few bytes need no turn.
+    pub async fn turn(&self, bytes: usize) -> Result<Option<Turn>, OperationError> {
+        if !needs_turn(bytes) {
+            return Ok(None);
+        }
         let Caller { workspace, key, .. } = *self.caller;
         let turn = self.app.file_turns.enter(workspace, key, bytes).await;
-        turn.ok_or_else(|| OperationError::Busy("too many files are read and written at present".to_owned()))
+        let busy = || OperationError::Busy("too many files are read and written at present".to_owned());
+        turn.map(Some).ok_or_else(busy)
     }
 
     /// Finds the sandbox of the conversation, if the caller may see it.
@@ -112,8 +116,7 @@ impl Files<'_> {
         record.ended(self.within(list.boxed()).await, |files: &Vec<File>| ("entries", files.len())).await
     }
 
-    /// Reads a text file. A file of [`FREE_BYTES`] or more also takes a turn, which the caller holds while the text is
-    /// in memory. `escaped_bytes_max` limits the length of the text as JSON.
+    /// Reads a text file. A large file also takes a turn, which the caller holds while the text is in memory. `escaped_bytes_max` limits the length of the text as JSON.
     pub async fn read(
         &self,
         row: &SandboxRow,
@@ -206,7 +209,7 @@ impl Files<'_> {
     ) -> Result<(String, Option<Turn>), OperationError> {
         let (entry, stream) = self.open(row).await?.read(path).await.map_err(|error| self.failed(error))?;
         let turn = match usize::try_from(entry.size).unwrap_or(usize::MAX) {
-            bytes @ FREE_BYTES..=FILE_BYTES_MAX => Some(self.turn(bytes).await?),
+            bytes @ 0..=FILE_BYTES_MAX => self.turn(bytes).await?,
             _ => None,
         };
         let content = whole_file(entry.size, stream).await.map_err(|error| self.failed(error.into()))?;

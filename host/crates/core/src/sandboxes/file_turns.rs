@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 /// A request that holds fewer bytes than this needs no turn, because the limit of connections bounds the memory of such
 /// requests.
-pub const FREE_BYTES: usize = 1 << 20;
+const FREE_BYTES: usize = 1 << 20;
 /// The time-out of a request that waits for its turn: as long as a call waits for admission.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The limit of this host: eight of the largest files.
@@ -30,6 +30,12 @@ const WORKSPACE_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
 const KEY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 /// The maximum length of the queue. Further requests would not get their turn within [`WAIT_MAX`].
 const WAITING_MAX: usize = 1024;
+
+/// Returns whether a request that holds this many bytes needs a turn.
+#[must_use]
+pub fn needs_turn(bytes: usize) -> bool {
+    bytes >= FREE_BYTES
+}
 
 /// The turns of this host.
 #[derive(Clone, Default)]
@@ -153,6 +159,12 @@ mod tests {
     use super::*;
 
     const LARGE: usize = 15_000_000;
+
+    #[test]
+    fn small_requests_need_no_turn() {
+        assert!(!needs_turn(FREE_BYTES - 1));
+        assert!(needs_turn(FREE_BYTES));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn two_workspaces_do_not_block_a_third() {
