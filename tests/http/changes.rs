@@ -8,6 +8,7 @@ use support::TOKEN;
 
 use crate::http::{made, workspace};
 use crate::stable::stable;
+use crate::tamper::sqlite;
 use crate::world::{World, text};
 
 /// Returns all changes, oldest first.
@@ -35,6 +36,8 @@ async fn a_role_is_recorded_with_before_and_after() -> Result<()> {
     // The change is rejected and has no effect, but the attempt is recorded.
     let other = admin.role("writer", &["issue.write"]).await?;
     assert_eq!(admin.patch(&format!("/api/roles/{other}"), &json!({ "name": "reader" })).await?.0, 409);
+    let code = "select json_extract(body, '$.code') from audit_rows where kind = 'finished' and status = 'error'";
+    assert_eq!(sqlite(&world.server.data_dir(), &[code]).await?, json!([["invalid_params"]]));
     // A caller without permission does not cause a recorded attempt.
     let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
     assert_eq!(operator.patch(&path, &json!({ "allowed_operations": [] })).await?.0, 403);

@@ -280,16 +280,18 @@ async fn what_is_read_is_recorded_without_its_content() -> Result<()> {
             let (_, list) = doors.api.get("/api/audit?operation=sandbox.download&limit=1").await?;
             let row = &list["items"][0];
             let is_it = text(&row["params"]["path"]) == path && row["status"] != "running";
-            Ok(is_it.then(|| json!([row["status"], row["message"], row["params"]["bytes"]])))
+            Ok(is_it.then(|| json!([row["status"], row["code"], row["message"], row["params"]["bytes"]])))
         };
         let ended = eventually("the download has ended", ended).await?;
         anyhow::Ok((taken.is_ok(), ended))
     };
-    assert_eq!(download("secret.txt").await?, (true, json!(["success", null, 27])));
-    assert_eq!(download("/workspace").await?, (true, json!(["success", null, 26])), "a ZIP as it was sent");
-    assert_eq!(download("none").await?, (true, json!(["error", "/workspace/none: no such file or folder", null])));
+    assert_eq!(download("secret.txt").await?, (true, json!(["success", null, null, 27])));
+    assert_eq!(download("/workspace").await?, (true, json!(["success", null, null, 26])), "a ZIP as it was sent");
+    let absent = json!(["error", "invalid_params", "/workspace/none: no such file or folder", null]);
+    assert_eq!(download("none").await?, (true, absent));
     doors.machines.breaks_off.store(true, Ordering::SeqCst);
-    assert_eq!(download("./secret.txt").await?, (false, json!(["error", "the download was broken off", 13])));
+    let broken_off = json!(["error", "unavailable", "the download was broken off", 13]);
+    assert_eq!(download("./secret.txt").await?, (false, broken_off));
     let (_, all) = doors.api.get("/api/audit?limit=1000").await?;
     assert!(!all.to_string().contains("nobody else"), "{all}");
     let (_, changes) = doors.api.get("/api/audit/changes").await?;

@@ -1,7 +1,7 @@
 //! Changes of permissions. The audit has a change on disk, with the state before and after, before the change is made.
 
 use monstrum_store::StoreError;
-use monstrum_types::{BotId, CallOutcome, Code, JsonText, ResourceId, UtcMillis};
+use monstrum_types::{BotId, CallOutcome, JsonText, ResourceId, UtcMillis};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -21,7 +21,6 @@ pub(super) struct Change {
 
 impl Change {
     /// Creates a change. `what` is a noun and a verb, such as `role.update`; `object` is the id or the name of the
-    /// changed object.
     /// changed object.
     pub(super) fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
         let (before, after) = (Value::Null, Value::Null);
@@ -128,7 +127,7 @@ impl Change {
         let done = work.await;
         let outcome = match &done {
             Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
-            Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
+            Err(error) => CallOutcome::error(error.code(), error.to_string()),
         };
         // The row of the start is on disk and has the whole change; the row of its end follows when the audit can be
         // written.

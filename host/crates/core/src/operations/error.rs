@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use monstrum_store::StoreError;
-use monstrum_types::InputError;
+use monstrum_types::{Code, InputError};
 
 /// An error of an operation. Its message may be shown to the caller.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +86,24 @@ impl OperationError {
         OperationError::Invalid(vec![InputError { path: path.into(), message: message.into() }])
     }
 
+    /// Returns the code under which the audit records this error.
+    pub(super) fn code(&self) -> Code {
+        match self {
+            OperationError::Unauthenticated(_) | OperationError::Forbidden(_) => Code::Denied,
+            OperationError::NotFound(_)
+            | OperationError::Conflict(_)
+            | OperationError::Invalid(_)
+            | OperationError::Undeliverable(_) => Code::InvalidParams,
+            OperationError::OverLimit(_) | OperationError::RateLimited { .. } => Code::Limit,
+            OperationError::Busy(_) => Code::Busy,
+            OperationError::Timeout(_) => Code::Timeout,
+            OperationError::BadGateway(_) => Code::Upstream,
+            OperationError::Unavailable(_) | OperationError::Unverified(_) | OperationError::Internal(_) => {
+                Code::Unavailable
+            }
+        }
+    }
+
     /// Returns the error for a failure of the host.
     pub fn internal(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         OperationError::Internal(cause.into())
@@ -134,5 +152,28 @@ fn conflict_text(constraint: &str) -> &'static str {
         name if name.ends_with("_name_key") => "the name is taken in this workspace",
         name if name.ends_with("_resource_id_key") => "this resource is bound to this bot already",
         _ => "it exists already",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_audit_tells_faults_of_the_caller_from_faults_of_the_host() {
+        let conflict = StoreError::Conflict { constraint: "roles_workspace_id_name_key".to_owned() };
+        for (error, code) in [
+            (OperationError::from(conflict), Code::InvalidParams),
+            (OperationError::from(StoreError::InUse), Code::InvalidParams),
+            (OperationError::not_found("role"), Code::InvalidParams),
+            (OperationError::invalid_at("/path", "x"), Code::InvalidParams),
+            (OperationError::forbidden("x"), Code::Denied),
+            (OperationError::OverLimit("x".to_owned()), Code::Limit),
+            (OperationError::BadGateway("x".to_owned()), Code::Upstream),
+            (OperationError::unavailable("x"), Code::Unavailable),
+            (OperationError::internal("x"), Code::Unavailable),
+        ] {
+            assert_eq!(error.code(), code, "{error:?}");
+        }
     }
 }

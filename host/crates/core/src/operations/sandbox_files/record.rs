@@ -64,7 +64,7 @@ impl Record {
 
     /// Records a read that failed.
     pub(super) fn failed(&self, error: &OperationError) {
-        self.0.close_at_once(&CallOutcome::error(Code::Unavailable, error.to_string()));
+        self.0.close_at_once(&CallOutcome::error(error.code(), error.to_string()));
     }
 
     /// Counts the content while it is sent. The number of bytes is recorded when the content ends or the client
