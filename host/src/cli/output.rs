@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use comfy_table::{ContentArrangement, Table, presets};
+use monstrum_types::is_invisible;
 use owo_colors::{OwoColorize, Stream};
 use serde_json::Value;
 
@@ -30,7 +31,9 @@ pub(super) fn json_text(value: &Value) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         if is_command(character) && character != '\n' {
-            write!(safe, "\\u{:04x}", character as u32).expect("a String takes everything");
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(safe, "\\u{unit:04x}").expect("a String takes everything");
+            }
         } else {
             safe.push(character);
         }
@@ -95,13 +98,13 @@ pub(super) fn plain(text: &str) -> String {
 
 /// Replaces characters that control a terminal, and line breaks.
 fn one_line(text: &str) -> String {
-    plain(text).replace(['\n', '\u{2028}', '\u{2029}'], "\u{fffd}")
+    plain(text).replace('\n', "\u{fffd}")
 }
 
-/// Returns whether a character is a control character, or changes the direction of text.
+/// Returns whether a character controls a terminal, or hides or reorders text. The joiners U+200C and U+200D may stay,
+/// because words and emojis contain them.
 fn is_command(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
+    is_invisible(character) && !matches!(character, '\u{200c}' | '\u{200d}')
 }
 
 /// Formats a value for a cell: strings without quotes, null as an empty text.
@@ -127,7 +130,8 @@ mod tests {
             "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}e\nf\u{fffd}"
         );
         assert_eq!(one_line("a\nb\r\nc\u{2028}d"), "a\u{fffd}b\u{fffd}\u{fffd}c\u{fffd}d");
-        let value = json!({ "a\u{1b}": "\u{9b}\u{202e}\u{7f}ü" });
+        assert_eq!(plain("a\u{200b}b\u{61c}c\u{2028}👩\u{200d}💻"), "a\u{fffd}b\u{fffd}c\u{fffd}👩\u{200d}💻");
+        let value = json!({ "a\u{1b}": "\u{9b}\u{202e}\u{7f}\u{e0041}ü" });
         let text = json_text(&value);
         assert!(!text.chars().any(|character| is_command(character) && character != '\n'), "{text:?}");
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);

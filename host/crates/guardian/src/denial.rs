@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 
 use monstrum_manifest::MatchMode;
-use monstrum_types::{Code, Effort, Status};
+use monstrum_types::{Code, Effort, Status, is_invisible};
 use serde_json::Value;
 
 use crate::decide::{Question, VALUE_BYTES_MAX};
@@ -415,15 +415,6 @@ fn visible(text: &str) -> String {
         shown.push('…');
     }
     shown
-}
-
-/// Returns whether `character` is a control character, or a Unicode format character that separates lines, has no width
-/// or changes the text direction.
-fn is_invisible(character: char) -> bool {
-    character.is_control()
-        || matches!(character,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Reads YAML documents into typed values. Errors name the file, line and field. Manifests and the test cases of
 //! `monstrum plugin test` are such documents.
 
+use monstrum_types::is_invisible;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -62,11 +63,11 @@ impl DocumentError {
     }
 }
 
-/// Makes text safe for one line of a terminal: escapes control characters, which the quoted document may contain, and
+/// Makes text safe for one line of a terminal: escapes invisible characters, which the quoted document may contain, and
 /// truncates the text.
 fn shown(text: &str) -> String {
     let escaped: String =
-        text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+        text.chars().flat_map(|c| if is_invisible(c) { c.escape_default().collect() } else { vec![c] }).collect();
     cut(&escaped, MESSAGE_CHARS_MAX)
 }
 
@@ -246,6 +247,18 @@ mod tests {
         assert_eq!(
             says("headers: {}\nx-free: 1\n"),
             "s.yaml:2:1: x-free: unknown field, expected `headers` or `items`"
+        );
+    }
+
+    #[test]
+    fn errors_show_no_invisible_characters() {
+        assert_eq!(
+            says("headers: {}\n\"\\u202ea\\u200b\\u2028\\e\\u2066\": 1\n"),
+            "s.yaml:2:1: \\u{202e}a\\u{200b}\\u{2028}\\u{1b}\\u{2066}: unknown field, expected `headers` or `items`"
+        );
+        assert_eq!(
+            says("headers: {}\nitems: [\"\u{202e}a\u{feff}\"]\n"),
+            "s.yaml:2:9: items[0]: expected a whole number, not negative, found string \"\\u{202e}a\\u{feff}\""
         );
     }
 

@@ -12,6 +12,7 @@ mod clock;
 mod effort;
 mod http;
 mod ids;
+mod invisible;
 mod json_text;
 mod sandbox;
 mod secret;
@@ -30,6 +31,7 @@ pub use ids::{
     BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName, RequestId,
     ResourceId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
 };
+pub use invisible::is_invisible;
 pub use json_text::JsonText;
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;

@@ -2,6 +2,7 @@
 //! are harmless in a header, in a dialog and in a file name are kept.
 
 use http::HeaderValue;
+use monstrum_types::is_invisible;
 
 /// The maximum length of a name, which most file systems accept.
 const NAME_BYTES_MAX: usize = 200;
@@ -34,9 +35,7 @@ fn harmless(name: &str) -> String {
 }
 
 fn is_harmful(c: char) -> bool {
-    let turns_text =
-        matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    c.is_control() || turns_text || matches!(c, '/' | '\\' | '"' | '<' | '>' | ':' | '|' | '?' | '*' | ';')
+    is_invisible(c) || matches!(c, '/' | '\\' | '"' | '<' | '>' | ':' | '|' | '?' | '*' | ';')
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use monstrum_egress::{Anonymous, Egress, Network, Redactor, RedactorCell, SECRET_BYTES_MIN, Scope};
-use monstrum_types::{Clock, Failure, HttpRequest, HttpResponse, Secret, UtcMillis};
+use monstrum_types::{Clock, Failure, HttpRequest, HttpResponse, Secret, UtcMillis, is_invisible};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use url::Url;
@@ -225,9 +225,9 @@ fn is_of_code(character: &char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.')
 }
 
-/// Truncates a provider's text and removes control characters.
+/// Truncates a provider's text and removes invisible characters.
 fn shown(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(DESCRIPTION_CHARS_MAX).collect()
+    text.chars().filter(|character| !is_invisible(*character)).take(DESCRIPTION_CHARS_MAX).collect()
 }
 
 impl Tokens {
