@@ -161,9 +161,16 @@ impl Call {
         self
     }
 
-    /// Adds a file to the sandbox, which is otherwise empty. Paths are compared as text.
+    /// Adds a file to the sandbox, which is otherwise empty. The path is absolute and below `/workspace`, or relative to
+    /// `/workspace`.
+    ///
+    /// # Panics
+    /// Panics if the sandbox cannot have a file with this path.
+    #[track_caller]
     pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
-        self.sandbox.files.insert(path.to_owned(), content.into());
+        if let Err(failure) = self.sandbox.write(path, content.into()) {
+            panic!("{}", failure.message);
+        }
         self
     }
 
@@ -199,7 +206,7 @@ pub struct Run {
     pub tool_calls: Vec<ToolCall>,
     /// The commands that ran in the sandbox, in order.
     pub commands: Vec<Command>,
-    /// The files of the sandbox at the end.
+    /// The files of the sandbox at the end, by their paths relative to `/workspace`.
     pub files: BTreeMap<String, Vec<u8>>,
     /// The log lines, in order.
     pub log: Vec<Line>,

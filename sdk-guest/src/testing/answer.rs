@@ -78,12 +78,13 @@ impl Answer {
         self.change(|response| response.body = body.into())
     }
 
-    /// Makes the request fail. [`Failure::sent`](crate::Failure::sent) is true only for [`FailureCode::Timeout`].
+    /// Makes the request fail. As with the host, [`Failure::sent`](crate::Failure::sent) is true for the failures of an
+    /// answer: [`FailureCode::Timeout`], [`FailureCode::TooLarge`] and [`FailureCode::Protocol`].
     pub fn failure(mut self, code: FailureCode, message: &str) -> Self {
         self.result = Err(types::Failure {
             code: code.as_str().to_owned(),
             message: message.to_owned(),
-            sent: code == FailureCode::Timeout,
+            sent: matches!(code, FailureCode::Timeout | FailureCode::TooLarge | FailureCode::Protocol),
             retry_after_ms: None,
         });
         self
@@ -94,5 +95,22 @@ impl Answer {
             change(response);
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_of_an_answer_were_sent() {
+        let sent = |code| Answer::get("https://a.example").failure(code, "x").result.unwrap_err().sent;
+        for code in [FailureCode::Timeout, FailureCode::TooLarge, FailureCode::Protocol] {
+            assert!(sent(code), "{code:?}");
+        }
+        for code in [FailureCode::Denied, FailureCode::Dns, FailureCode::Connect, FailureCode::Tls, FailureCode::Limit]
+        {
+            assert!(!sent(code), "{code:?}");
+        }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn sandbox_exec(command: &str, timeout_s: Option<u32>) -> Result<sand
 }
 
 pub(crate) fn sandbox_list(path: &str) -> Result<Vec<sandbox::Entry>, types::Failure> {
-    with(|host| Ok(host.sandbox.entries(path)))
+    with(|host| host.sandbox.entries(path))
 }
 
 pub(crate) fn sandbox_read(path: &str) -> Result<Vec<u8>, types::Failure> {
@@ -82,8 +82,7 @@ pub(crate) fn sandbox_read(path: &str) -> Result<Vec<u8>, types::Failure> {
 }
 
 pub(crate) fn sandbox_write(path: &str, content: &[u8]) -> Result<(), types::Failure> {
-    with(|host| host.sandbox.files.insert(path.to_owned(), content.to_vec()));
-    Ok(())
+    with(|host| host.sandbox.write(path, content.to_vec()))
 }
 
 pub(crate) fn credential_status() -> String {
