@@ -10,6 +10,8 @@ use crate::error::Error;
 use crate::log::{self, Level};
 use crate::wit::monstrum::plugin::http as wire;
 
+const NOT_FOLLOWED: &str = "a next link was not followed, because it names no other page of this origin";
+
 /// Fetches at most `pages_max` pages and returns their items.
 pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Vec<Value>, Error> {
     let first = Origin::of(&request.url);
@@ -18,14 +20,14 @@ pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Ve
         let response = send(&request)?.error_for_status()?;
         items.append(&mut response.json::<Vec<Value>>()?);
         let Some(next) = next_link(&response).filter(|_| page < pages_max) else { break };
-        match next_url(&next, first.as_ref()) {
+        match next_url(&next, &request.url, first.as_ref()) {
             Some(url) => {
                 request.url = url;
                 // The link contains the query.
                 request.query.clear();
             }
             None => {
-                log::write(Level::Warn, "a next page on another origin was not followed", &[("page", page.into())]);
+                log::write(Level::Warn, NOT_FOLLOWED, &[("page", page.into())]);
                 break;
             }
         }
@@ -33,14 +35,66 @@ pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Ve
     Ok(items)
 }
 
-/// Returns the URL of a link if it has the same origin as the first request. A link may be absolute or start with a
-/// single `/`.
-fn next_url(link: &str, first: Option<&Origin>) -> Option<String> {
+/// Returns the URL of a link in the page with the URL `page`, if it names another page of the same origin as the first
+/// request.
+fn next_url(link: &str, page: &str, first: Option<&Origin>) -> Option<String> {
     let first = first?;
-    if link.starts_with('/') && !link.starts_with("//") {
-        return Some(format!("{}{link}", first.text));
+    let url = resolve(link, page, first)?;
+    Origin::of(&url).filter(|origin| origin == first).map(|_| url)
+}
+
+/// Resolves a link against the URL of its page (RFC 3986, section 5.2), which has the origin `origin`. Returns `None` if
+/// the link has another scheme or refers to the page itself.
+fn resolve(link: &str, page: &str, origin: &Origin) -> Option<String> {
+    if link.contains("://") && Origin::of(link).is_some() {
+        return Some(link.to_owned());
     }
-    Origin::of(link).filter(|origin| origin == first).map(|_| link.to_owned())
+    if link.starts_with("//") {
+        return Some(format!("{}:{link}", origin.scheme));
+    }
+    let reference = link.split('#').next().unwrap_or_default();
+    let (path, query) = match reference.split_once('?') {
+        Some((path, query)) => (path, format!("?{query}")),
+        None => (reference, String::new()),
+    };
+    let has_scheme = path.split('/').next().is_some_and(|start| start.contains(':'));
+    if has_scheme || reference.is_empty() {
+        return None;
+    }
+    let base = path_of(page);
+    let path = match path {
+        "" => base.to_owned(),
+        path if path.starts_with('/') => without_dots(path),
+        path => without_dots(&format!("{}/{path}", base.rsplit_once('/').map_or("", |(folder, _)| folder))),
+    };
+    Some(format!("{}{path}{query}", origin.text))
+}
+
+/// Returns the path of an absolute URL.
+fn path_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    rest.find('/').map_or("/", |start| &rest[start..])
+}
+
+/// Resolves `.` and `..` in an absolute path.
+fn without_dots(path: &str) -> String {
+    let mut kept = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        match segment {
+            "." => {}
+            ".." => {
+                kept.pop();
+            }
+            segment => kept.push(segment),
+        }
+        // A path that ends with a dot segment is a folder.
+        if matches!(segment, "." | "..") && segments.peek().is_none() {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
 }
 
 /// An origin with its original text. Origins are compared by scheme, host and port.
@@ -174,7 +228,48 @@ mod tests {
     }
 
     #[test]
-    fn a_next_of_another_origin_is_not_followed() {
+    fn a_relative_next_is_resolved_against_its_page() {
+        let page = "https://API.example.com:443/v1/items?per_page=2";
+        let first = Origin::of(page);
+        for (link, path) in [
+            ("?page=2", "/v1/items?page=2"),
+            ("items?page=2", "/v1/items?page=2"),
+            ("./items?page=2", "/v1/items?page=2"),
+            ("items/2#top", "/v1/items/2"),
+            ("../v2/items", "/v2/items"),
+            ("../../../items", "/items"),
+            ("..", "/"),
+            (".", "/v1/"),
+            ("/items?page=a:b//c", "/items?page=a:b//c"),
+            ("/v1/../items", "/items"),
+            ("/a:b", "/a:b"),
+            ("?next=https://evil.example", "/v1/items?next=https://evil.example"),
+        ] {
+            let expected = Some(format!("https://API.example.com:443{path}"));
+            assert_eq!(next_url(link, page, first.as_ref()), expected, "{link}");
+        }
+        let same = next_url("//api.example.com/items", page, first.as_ref());
+        assert_eq!(same.as_deref(), Some("https://api.example.com/items"));
+        let first = Origin::of("https://a.example");
+        for page in ["https://a.example", "https://a.example?x=/y/z"] {
+            assert_eq!(next_url("b", page, first.as_ref()).as_deref(), Some("https://a.example/b"));
+            assert_eq!(next_url("?b", page, first.as_ref()).as_deref(), Some("https://a.example/?b"));
+        }
+    }
+
+    #[test]
+    fn each_relative_next_is_resolved_against_its_own_page() {
+        let run = Call::new("t", "list")
+            .answer(page("https://api.example.com/items?per_page=2", json!([1]), "<?page=2>; rel=next"))
+            .answer(page("https://api.example.com/items?page=2", json!([2]), "<more/3>; rel=next"))
+            .answer(page("https://api.example.com/more/3", json!([3]), "<4>; rel=next"))
+            .run(&Plugin);
+        assert!(run.log.is_empty());
+        assert_eq!(run.success(), json!([1, 2, 3]));
+    }
+
+    #[test]
+    fn a_next_that_is_no_other_page_of_the_origin_is_not_followed() {
         for link in [
             "https://evil.example/items",
             "https://api.example.com.evil.example/items",
@@ -185,15 +280,20 @@ mod tests {
             "http://api.example.com/items",
             "http://api.example.com:443/items",
             "//evil.example/items",
+            "//api.example.com@evil.example/items",
+            "//api.example.com:8443/items",
             "javascript:alert(1)",
-            "items?page=2",
+            "https:items",
+            "https:/evil.example",
+            "items:2",
+            "#top",
             "",
         ] {
             let first =
                 page("https://api.example.com/items?per_page=2", json!([1]), &format!("<{link}>; rel=\"next\""));
             let run = Call::new("t", "list").answer(first).run(&Plugin);
             assert_eq!(run.requests.len(), 1, "{link}");
-            assert_eq!(run.log[0].message, "a next page on another origin was not followed", "{link}");
+            assert_eq!(run.log[0].message, NOT_FOLLOWED, "{link}");
             assert_eq!(run.success(), json!([1]));
         }
     }
@@ -202,7 +302,7 @@ mod tests {
     fn origins_are_compared_by_scheme_host_and_port() {
         let first = Origin::of("https://API.example.com/items");
         for link in ["https://api.example.com:443/x", "HTTPS://api.EXAMPLE.com?x", "https://api.example.com#x"] {
-            assert_eq!(next_url(link, first.as_ref()).as_deref(), Some(link));
+            assert_eq!(next_url(link, "https://API.example.com/items", first.as_ref()).as_deref(), Some(link));
         }
         assert_eq!(
             Origin::of("https://[::1]/x").map(|origin| (origin.host, origin.port)),
@@ -212,7 +312,7 @@ mod tests {
             Origin::of("https://[::1]:8/x").map(|origin| (origin.host, origin.port)),
             Some(("[::1]".to_owned(), 8))
         );
-        assert_eq!(next_url("/x", None), None);
+        assert_eq!(next_url("/x", "/items", None), None);
     }
 
     #[test]
