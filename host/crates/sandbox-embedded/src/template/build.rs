@@ -233,8 +233,7 @@ fn of_list(text: &str) -> Option<(String, String)> {
             return None;
         }
         while words.peek().is_some_and(|word| word.starts_with('[')) {
-            let is_closed = |word: &&str| !word.ends_with(']');
-            words.by_ref().find(|word| !is_closed(word));
+            words.by_ref().find(|word| word.ends_with(']'));
         }
         usable(words.next()?, words.next()?, words.next())
     })
@@ -312,7 +311,7 @@ impl Fetch<'_> {
         check(&file, pinned, &url)?;
         let mut tar = programs::command(&self.tar);
         tar.args(["--extract", "--gzip", "--no-same-owner", "--file"]).arg(&file).arg("--directory").arg(self.partial);
-        programs::run(tar, "package")?;
+        programs::run(tar, "")?;
         Ok(unpacked)
     }
 }
