@@ -107,7 +107,7 @@ except (OSError, ValueError):
         let kib: u64 = memory.trim().trim_end_matches(" kB").parse().expect("a number");
         // Each open file costs its sandbox at least 192 bytes of memory, and the host keeps at least an eighth of its
         // memory.
-        assert!(most >= kib * 1024 / 8 * 7 / 256, "files are used up before memory");
+        assert!(most >= kib * 1024 / 8 * 7 / 192, "files are used up before memory");
     }
 }
 
