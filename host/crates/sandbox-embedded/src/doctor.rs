@@ -35,8 +35,9 @@ const MAPPABLE: [(&str, (u32, u32)); 10] = [
     ("zfs", (5, 12)),
 ];
 
-/// The capabilities that building a sandbox requires, with their numbers.
-const CAPABILITIES: [(&str, u32); 9] = [
+/// The capabilities that building a sandbox requires, with their numbers. `SYS_PTRACE` is for the namespaces of processes
+/// with other user ids, and `MKNOD` for the devices in /dev.
+const CAPABILITIES: [(&str, u32); 11] = [
     ("CHOWN", 0),
     ("DAC_OVERRIDE", 1),
     ("FOWNER", 3),
@@ -45,7 +46,9 @@ const CAPABILITIES: [(&str, u32); 9] = [
     ("SETUID", 7),
     ("SETPCAP", 8),
     ("NET_ADMIN", 12),
+    ("SYS_PTRACE", 19),
     ("SYS_ADMIN", 21),
+    ("MKNOD", 27),
 ];
 
 /// The result of a check.

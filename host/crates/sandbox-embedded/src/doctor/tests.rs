@@ -70,6 +70,8 @@ fn required_properties_are_missing() {
     };
     assert_eq!(one(|machine| machine.is_root = false), ["root"]);
     assert_eq!(one(|machine| machine.capabilities &= !(1 << 21)), ["capabilities"]);
+    assert_eq!(one(|machine| machine.capabilities &= !(1 << 19)), ["capabilities"]);
+    assert_eq!(one(|machine| machine.capabilities &= !(1 << 27)), ["capabilities"]);
     assert_eq!(one(|machine| machine.kernel = (5, 15)), ["kernel"]);
     assert_eq!(one(|machine| machine.user_namespaces_max = Some(0)), ["user_namespaces"]);
     assert_eq!(one(|machine| machine.user_namespaces_max = None), ["user_namespaces"]);
