@@ -1,5 +1,7 @@
 //! `POST /api/sandboxes/{id}/exec`: the whole pipeline, with the answer as JSON and as events.
 
+use std::sync::atomic::Ordering;
+
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use insta::assert_snapshot;
@@ -99,8 +101,13 @@ async fn a_client_that_goes_away_ends_its_command() -> Result<()> {
     doors.counted("the command begins", &doors.machines.begun, 2).await?;
     drop(response);
     doors.counted("the command is ended", &doors.machines.ended, 1).await?;
-    // A client that never reads does not keep a command alive either.
-    let mut body = streamed(&doors, &path, "speak").send().await?.bytes_stream();
+    // A client that does not read stops its command for as long as the buffers are full. When the client is gone, that
+    // command ends too.
+    let mut body = streamed(&doors, &path, "flood").send().await?.bytes_stream();
     assert!(body.next().await.is_some());
+    doors.counted("the next command begins", &doors.machines.begun, 3).await?;
+    assert_eq!(doors.machines.ended.load(Ordering::SeqCst), 1);
+    drop(body);
+    doors.counted("the next command is ended", &doors.machines.ended, 2).await?;
     Ok(())
 }

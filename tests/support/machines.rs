@@ -190,6 +190,13 @@ impl Machines {
                 }
                 (stdout, stderr) = ("caf\u{e9}\nend\n".to_owned(), "hm\n".to_owned());
             }
+            "flood" => {
+                let chunk = Chunk { stream: Stream::Stdout, bytes: Bytes::from_static(&[b'x'; 4096]) };
+                while let Some(feed) = &feed
+                    && feed.send(chunk.clone()).await.is_ok()
+                {}
+                std::future::pending::<()>().await;
+            }
             "lost" => termination = Termination::Lost,
             _ => (stderr, exit_code) = (format!("bash: {word}: command not found\n"), 127),
         }
