@@ -119,6 +119,24 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     Ok(())
 }
 
+/// An approval needs no body. It then is for the version that waits.
+#[tokio::test]
+async fn root_approves_without_a_body() -> Result<()> {
+    let server = Server::start(&["github"]).await?;
+    let root = server.api()?;
+    let approve = async || send(root.request(Method::POST, "/api/plugins/github/approve")).await;
+    assert_eq!(approve().await?.0, 409, "no version waits");
+    let manifest = server.plugins_dir().join("github/monstrum.yaml");
+    let text = fs::read_to_string(&manifest)?.replace("version: 1.0.0", "version: 1.1.0");
+    fs::write(&manifest, text.replace("operation: issue.write", "operation: issue.read"))?;
+    let (_, waiting) = root.post("/api/plugins/github/reload", &Value::Null).await?;
+    assert_eq!([&waiting["version"], &waiting["status"]], ["1.0.0", "needs_approval"]);
+    let (status, _, approved) = approve().await?;
+    let (version, state) = (&approved["version"], &approved["status"]);
+    assert_eq!((status, version, state), (200, &json!("1.1.0"), &json!("loaded")));
+    Ok(())
+}
+
 /// Only root keys can reload a plugin.
 #[tokio::test]
 async fn only_root_reloads() -> Result<()> {
