@@ -220,6 +220,7 @@ async fn read_everything(ear: &mut Ear<'_>, bots: &[String]) -> Result<()> {
         "/api/audit/export",
         "/api/audit/verify",
         "/api/bots",
+        "/api/export",
         "/api/keys",
         "/api/openapi.json",
         "/api/plugins",

@@ -7,6 +7,7 @@ mod changes;
 mod connections;
 mod credential;
 mod errors;
+mod export;
 mod health;
 mod idempotency;
 pub(crate) mod keys;

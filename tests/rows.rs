@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
+use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use support::{Bound, Postgres, Server};
 
+use crate::http::send;
 use crate::tamper::sqlite;
 use crate::world::{World, eventually, text};
 
@@ -89,13 +91,18 @@ impl Scene {
         Ok(())
     }
 
-    /// Checks that calls and changes are rejected, and that the row or scope is reported in all three places.
+    /// Checks that calls, changes and exports are rejected, and that the row or scope is reported in all three places.
     async fn is_refused_and_named(&self, named: &str) -> Result<()> {
         let is_unverified =
             |(status, body): &(u16, Value)| *status == 503 && text(&body["type"]) == "urn:monstrum:error:unverified";
         eventually("the call is refused", async || Ok(is_unverified(&self.call().await?).then_some(()))).await?;
         let change = self.world.api.post("/api/roles", &json!({ "name": "new" })).await?;
         ensure!(is_unverified(&change), "a change is refused, too: {change:?}");
+        let export = self.world.api.get("/api/export").await?;
+        ensure!(is_unverified(&export), "an export of all workspaces is refused, too: {export:?}");
+        let export = self.world.api.request(Method::GET, "/api/export").header("Monstrum-Workspace", "default");
+        let (status, _, answer) = send(export).await?;
+        ensure!(is_unverified(&(status, answer.clone())), "an export of one is refused, too: {status} {answer}");
         self.is_named(named).await
     }
 

@@ -108,13 +108,20 @@ impl Tenant {
             "/api/audit/changes",
             "/api/oauth/providers",
             "/api/sandboxes",
+            "/api/export",
         ]
         .map(str::to_owned);
         let of_bot = ["", "/resources", "/tools", "/usage", "/prompt"].map(|rest| format!("{bot}{rest}"));
         let read = paths.into_iter().chain(of_bot).map(async |path| {
             let (status, mut body) = self.admin.get(&path).await?;
             ensure!(status == 200, "{path}: {status} {body}");
-            for item in body["items"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+            for item in body
+                .get_mut("items")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_object_mut)
+            {
                 item.remove("last_used_at");
             }
             Ok(body)

@@ -9,6 +9,7 @@ mod bindings;
 mod bots;
 mod conversations;
 mod credentials;
+mod export;
 mod health;
 mod http;
 mod keys;
@@ -151,6 +152,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(audit::changes))
         .routes(routes!(audit::verify))
         .routes(routes!(audit::export))
+        .routes(routes!(export::export))
 }
 
 /// Returns every route of the API, with its description.

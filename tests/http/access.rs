@@ -274,6 +274,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/chats/{chat_id}                               401  401  202  202  202  202  202
     POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  404
     POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  404
+    GET    /api/export                                        401  401  200  200  403  403  200
     GET    /api/keys                                          401  401  200  200  403  403  200
     POST   /api/keys                                          401  401  201  201  403  403  201
     DELETE /api/keys/{id}                                     401  401  204  204  403  403  404

@@ -10,6 +10,7 @@ pub mod audit;
 pub mod bindings;
 pub mod bots;
 pub mod credentials;
+pub mod export;
 pub mod keys;
 pub mod list;
 pub mod oauth;

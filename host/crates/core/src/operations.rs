@@ -13,6 +13,7 @@ mod change;
 pub mod conversations;
 pub mod credentials;
 mod error;
+pub mod export;
 mod input;
 pub mod keys;
 mod list;

@@ -53,6 +53,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "tools", description = "What a bot sees and calls"),
         (name = "sandboxes", description = "The machines of conversations, and their files"),
         (name = "platform", description = "Functions of plugins, for infrastructure code"),
+        (name = "configuration", description = "The objects of workspaces, as lines"),
         (name = "audit", description = "What was called, by whom and with what end"),
         (name = "health", description = "Whether the server lives and is ready"),
         (name = "description", description = "This document")
@@ -299,6 +300,7 @@ mod tests {
         GET /api/audit/changes
         GET /api/audit/verify
         GET /api/audit/export
+        GET /api/export
     ";
 
     #[test]

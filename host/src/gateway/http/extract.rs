@@ -23,6 +23,9 @@ use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root};
 /// own error.
 pub(crate) const BODY_BYTES_MAX: usize = 2 << 20;
 
+/// The header by which a root key names the workspace in which it acts.
+pub(crate) const WORKSPACE: &str = "monstrum-workspace";
+
 /// Extracts callers with a right. This happens before the body is read, so for a caller without the right the server
 /// neither reads the body nor reports its faults.
 macro_rules! with_right {
@@ -63,7 +66,7 @@ impl FromRequestParts<HttpState> for Caller {
             return Err(Problem::unauthenticated("this key does not exist"));
         };
         entry.last_use.note(app.clock.now());
-        let named = parts.headers.get("monstrum-workspace").map(|value| value.to_str().unwrap_or_default());
+        let named = parts.headers.get(WORKSPACE).map(|value| value.to_str().unwrap_or_default());
         let workspace = match (entry.workspace, named) {
             // The row of the workspace may have failed authentication.
             (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {

@@ -1,0 +1,102 @@
+//! The lines of an export. A line is one object. It names the objects that it refers to, because their ids mean nothing
+//! in another instance. No line contains a key, a credential or a secret.
+
+use monstrum_types::{ResourceTypeId, UtcMillis, WorkspaceSandbox};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::bindings::{Delegate, Limits, Permissions};
+use crate::resources::Network;
+use crate::roles::ScopeConstraints;
+
+/// One line of an export: an object of the kind that its field `kind` names.
+#[derive(Serialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[schema(as = ExportLine)]
+pub enum Line {
+    Workspace(WorkspaceLine),
+    Role(RoleLine),
+    Bot(BotLine),
+    Resource(ResourceLine),
+    Binding(BindingLine),
+}
+
+/// A workspace. These lines come first. Only the export of all workspaces has them.
+#[derive(Serialize, ToSchema)]
+pub struct WorkspaceLine {
+    pub name: String,
+    /// The settings of the workspace's sandboxes. Null means the settings of the server.
+    pub sandbox: Option<WorkspaceSandbox>,
+}
+
+/// A role.
+#[derive(Serialize, ToSchema)]
+pub struct RoleLine {
+    /// The name of the workspace. It is absent in the export of a single workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub workspace: Option<String>,
+    pub name: String,
+    pub allowed_operations: Option<Vec<String>>,
+    pub allowed_tools: Option<Vec<String>>,
+    /// A map from scope keys to patterns.
+    #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
+    pub scope_constraints: ScopeConstraints,
+}
+
+/// A bot.
+#[derive(Serialize, ToSchema)]
+pub struct BotLine {
+    /// The name of the workspace. It is absent in the export of a single workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub workspace: Option<String>,
+    pub name: String,
+    pub description: String,
+    pub system_prompt: String,
+    pub model: Option<String>,
+    pub use_agent_sandbox: bool,
+    pub monthly_token_budget: Option<i64>,
+}
+
+/// A resource, without its credential.
+#[derive(Serialize, ToSchema)]
+pub struct ResourceLine {
+    /// The name of the workspace. It is absent in the export of a single workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub workspace: Option<String>,
+    pub resource_type: ResourceTypeId,
+    pub name: String,
+    /// The configuration. In a resource of the type `bot`, `bot` is the name of a bot.
+    pub config: Map<String, Value>,
+    pub network: Network,
+}
+
+/// The grant of a resource to a bot. A bot has one binding of each resource.
+#[derive(Serialize, ToSchema)]
+pub struct BindingLine {
+    /// The name of the workspace. It is absent in the export of a single workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub workspace: Option<String>,
+    /// The name of the bot.
+    pub bot: String,
+    /// The name of the resource.
+    pub resource: String,
+    /// The name of the role.
+    pub role: Option<String>,
+    pub permissions: Option<Permissions>,
+    /// A map from scope keys to patterns.
+    #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
+    pub scope_constraints: ScopeConstraints,
+    pub delegate: Option<Delegate>,
+    /// Globs that match the names of other plugins' tools that this resource's plugin may call.
+    pub allow_calls: Vec<String>,
+    pub allow_subscribe: bool,
+    pub limits: Option<Limits>,
+    pub calls_per_minute: Option<u32>,
+    pub enabled: bool,
+    pub expires_at: Option<UtcMillis>,
+}

@@ -1,0 +1,252 @@
+//! Exports the configuration of a workspace, or of all workspaces, as lines. Exporting needs an admin key, and all
+//! workspaces need a root key.
+//!
+//! An export holds one page of each list that it is reading. Rows that are not verified are not exported, because the
+//! export would hide that they are not authentic.
+
+mod lines;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, stream};
+use monstrum_api::export::{BindingLine, Line};
+use monstrum_store::{BindingRow, BotRow, Page, ResourceRow, RoleRow, Store, StoreError, WorkspaceRow};
+use monstrum_types::{ResourceId, RoleId, WorkspaceId};
+use tokio::sync::mpsc;
+
+use super::{Admin, OperationError};
+use crate::app::App;
+use lines::Unreadable;
+
+/// The number of rows that an export reads at a time. A prompt may have 200 000 characters, so that a page has few.
+const PAGE_ROWS: u32 = 100;
+/// The size at which lines are sent.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The number of chunks that wait for the client.
+const CHUNKS_WAITING: usize = 4;
+/// The number of names that are kept to resolve the references of bindings.
+const NAMES_MAX: usize = 10_000;
+
+/// What an export contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// The workspace in which the caller acts. Its lines name no workspace.
+    OwnWorkspace,
+    /// All workspaces. Each line names its workspace.
+    AllWorkspaces,
+}
+
+/// The error of an export that could not be read to its end. The connection is closed early, so that a client does not
+/// mistake a part of an export for a whole one.
+#[derive(Debug, thiserror::Error)]
+#[error("the export was broken off")]
+pub struct ExportBroken(#[source] Broken);
+
+/// The reason why an export ends early.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    #[error("the client has gone")]
+    NoReader,
+}
+
+/// Streams the configuration, one JSON object a line: workspaces first, then for each workspace its roles, bots,
+/// resources and bindings, each kind by age.
+pub async fn export(
+    app: &App,
+    caller: &Admin,
+    extent: Extent,
+) -> Result<impl Stream<Item = Result<Bytes, ExportBroken>> + Send + use<>, OperationError> {
+    // An error that is known at the start is an answer, not a broken stream.
+    match extent {
+        Extent::OwnWorkspace => app.store.require_verified(caller.workspace)?,
+        Extent::AllWorkspaces => {
+            caller.root()?;
+            all_are_verified(&app.store).await?;
+        }
+    }
+    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
+    let export = Export { store: app.store.clone(), sender: sender.clone(), chunk: BytesMut::new() };
+    let workspace = caller.workspace;
+    tokio::spawn(async move {
+        if let Err(error) = export.run(extent, workspace).await
+            && !matches!(error, Broken::NoReader)
+        {
+            tracing::error!(%error, "an export was broken off");
+            // A client that has gone needs no error.
+            drop(sender.send(Err(ExportBroken(error))).await);
+        }
+    });
+    Ok(stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) }))
+}
+
+async fn all_are_verified(store: &Store) -> Result<(), StoreError> {
+    let mut page = Page::first(PAGE_ROWS);
+    loop {
+        let listed = store.workspaces(&page).await?;
+        for workspace in &listed.items {
+            store.require_verified(workspace.id)?;
+        }
+        match listed.next_cursor {
+            Some(cursor) => page.cursor = Some(cursor),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Reads all pages of a list and runs the body for each row.
+macro_rules! each_row {
+    ($first:expr, |$page:ident| $read:expr, |$row:ident| $body:expr) => {{
+        let mut $page = $first;
+        loop {
+            let listed = $read.await?;
+            for $row in listed.items {
+                $body
+            }
+            match listed.next_cursor {
+                Some(cursor) => $page.cursor = Some(cursor),
+                None => break,
+            }
+        }
+    }};
+}
+
+/// A running export.
+struct Export {
+    store: Store,
+    sender: mpsc::Sender<Result<Bytes, ExportBroken>>,
+    /// The lines that are not sent yet.
+    chunk: BytesMut,
+}
+
+impl Export {
+    async fn run(mut self, extent: Extent, own: WorkspaceId) -> Result<(), Broken> {
+        match extent {
+            Extent::OwnWorkspace => self.workspace(own, None).await?,
+            Extent::AllWorkspaces => {
+                let first = Page::first(PAGE_ROWS);
+                each_row!(first, |page| self.store.workspaces(&page), |row| {
+                    self.write(&Line::Workspace(lines::workspace(&row)?)).await?;
+                });
+                each_row!(first, |page| self.store.workspaces(&page), |row| {
+                    let WorkspaceRow { id, name, .. } = row;
+                    self.workspace(id, Some(&name)).await?;
+                });
+            }
+        }
+        self.send().await
+    }
+
+    async fn workspace(&mut self, workspace: WorkspaceId, name: Option<&str>) -> Result<(), Broken> {
+        // The rows may have been found to be unverified since the export began.
+        self.store.require_verified(workspace)?;
+        let name = || name.map(str::to_owned);
+        each_row!(Page::first(PAGE_ROWS), |page| self.store.roles(workspace, &page), |row| {
+            self.write(&Line::Role(lines::role(&row, name())?)).await?;
+        });
+        each_row!(Page::first(PAGE_ROWS), |page| self.store.bots(workspace, &page), |row| {
+            self.write(&Line::Bot(lines::bot(&row, name()))).await?;
+        });
+        each_row!(Page::first(PAGE_ROWS), |page| self.store.resources(workspace, &page), |row| {
+            let bot = match lines::bot_behind(&row) {
+                Some(id) => self.store.bot(workspace, id).await?,
+                None => None,
+            };
+            let bot = bot.as_ref().map(|bot: &BotRow| bot.name.as_str());
+            self.write(&Line::Resource(lines::resource(&row, name(), bot)?)).await?;
+        });
+        let mut names = Names::default();
+        each_row!(Page::first(PAGE_ROWS), |bots| self.store.bots(workspace, &bots), |bot| {
+            each_row!(Page::first(PAGE_ROWS), |page| self.store.bindings(workspace, bot.id, &page), |row| {
+                if let Some(line) = self.binding(&bot, &row, &mut names, name()).await? {
+                    self.write(&Line::Binding(line)).await?;
+                }
+            });
+        });
+        Ok(())
+    }
+
+    /// Returns the line of a binding, or `None` if the binding was deleted meanwhile.
+    async fn binding(
+        &self,
+        bot: &BotRow,
+        row: &BindingRow,
+        names: &mut Names,
+        workspace: Option<String>,
+    ) -> Result<Option<BindingLine>, Broken> {
+        let resource = names.resource(&self.store, row.workspace_id, row.resource_id).await?;
+        let role = match row.role_id {
+            Some(id) => Some(names.role(&self.store, row.workspace_id, id).await?),
+            None => None,
+        };
+        match (resource, role) {
+            (Some(resource), None) => Ok(Some(lines::binding(row, workspace, &bot.name, &resource, None)?)),
+            (Some(resource), Some(Some(role))) => {
+                Ok(Some(lines::binding(row, workspace, &bot.name, &resource, Some(&role))?))
+            }
+            // A role and a resource are deleted only after their bindings.
+            _ => match self.store.binding(row.workspace_id, row.bot_id, row.id).await? {
+                None => Ok(None),
+                Some(_) => Err(Unreadable::of("binding", row.id).into()),
+            },
+        }
+    }
+
+    async fn write(&mut self, line: &Line) -> Result<(), Broken> {
+        let text = serde_json::to_vec(line).expect("a line is plain JSON");
+        self.chunk.extend_from_slice(&text);
+        self.chunk.extend_from_slice(b"\n");
+        if self.chunk.len() >= CHUNK_BYTES { self.send().await } else { Ok(()) }
+    }
+
+    async fn send(&mut self) -> Result<(), Broken> {
+        let chunk = self.chunk.split().freeze();
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        self.sender.send(Ok(chunk)).await.map_err(|_| Broken::NoReader)
+    }
+}
+
+/// The names of roles and resources that were looked up. Only authentic rows are looked up.
+#[derive(Default)]
+struct Names {
+    roles: HashMap<RoleId, String>,
+    resources: HashMap<ResourceId, String>,
+}
+
+impl Names {
+    async fn role(&mut self, store: &Store, workspace: WorkspaceId, id: RoleId) -> Result<Option<String>, StoreError> {
+        if let Some(name) = self.roles.get(&id) {
+            return Ok(Some(name.clone()));
+        }
+        let name = store.role(workspace, id).await?.map(|RoleRow { name, .. }| name);
+        Ok(kept(&mut self.roles, id, name))
+    }
+
+    async fn resource(
+        &mut self,
+        store: &Store,
+        workspace: WorkspaceId,
+        id: ResourceId,
+    ) -> Result<Option<String>, StoreError> {
+        if let Some(name) = self.resources.get(&id) {
+            return Ok(Some(name.clone()));
+        }
+        let name = store.resource(workspace, id).await?.map(|ResourceRow { name, .. }| name);
+        Ok(kept(&mut self.resources, id, name))
+    }
+}
+
+fn kept<Id: Hash + Eq>(names: &mut HashMap<Id, String>, id: Id, name: Option<String>) -> Option<String> {
+    if names.len() >= NAMES_MAX {
+        names.clear();
+    }
+    names.extend(name.clone().map(|name| (id, name)));
+    name
+}

@@ -1,0 +1,44 @@
+//! `/api/export`: the configuration of a workspace or of all workspaces.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue, header};
+use monstrum_api::export::Line;
+use monstrum_core::app::App;
+use monstrum_core::operations::Admin;
+use monstrum_core::operations::export::{self, Extent};
+
+use crate::gateway::http::extract::WORKSPACE;
+use crate::gateway::http::problem::{Problem, ProblemBody};
+
+/// The media type of JSON Lines.
+const JSON_LINES: &str = "application/jsonl";
+
+/// Streams the configuration of the workspace, one JSON object a line
+///
+/// A root key gets all workspaces, or the one that the header `Monstrum-Workspace` names. No line has a key, a
+/// credential or a secret.
+#[utoipa::path(get, path = "/api/export", tag = "configuration",
+    responses((status = 200, content_type = JSON_LINES, body = Line, description = "JSONL"),
+        (status = "4XX", body = ProblemBody)))]
+pub(super) async fn export(
+    State(app): State<Arc<App>>,
+    caller: Admin,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let lines = export::export(&app, &caller, extent(&caller, &headers)).await?;
+    let mut response = Response::new(Body::from_stream(lines));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_LINES));
+    let disposition = HeaderValue::from_static("attachment; filename=\"monstrum.jsonl\"");
+    headers.insert(header::CONTENT_DISPOSITION, disposition);
+    Ok(response)
+}
+
+fn extent(caller: &Admin, headers: &HeaderMap) -> Extent {
+    let is_of_all = !headers.contains_key(WORKSPACE) && caller.root().is_ok();
+    if is_of_all { Extent::AllWorkspaces } else { Extent::OwnWorkspace }
+}
