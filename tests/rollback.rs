@@ -60,7 +60,7 @@ impl Restored {
         &self.world.server
     }
 
-    /// Returns the output of a start, which must fail.
+    /// Starts the server, expects it to exit with status 1, and returns its standard error.
     async fn refusal(&self) -> Result<String> {
         let output = run(self.server(), &SERVE).await?;
         ensure!(output.status.code() == Some(1), "the server started");

@@ -93,7 +93,7 @@ impl OauthServer {
         self.post("/person", &json!({ "url": url })).await
     }
 
-    /// Changes the server's behaviour, and returns its records.
+    /// Applies `changes` to the server's settings. Returns all settings and what the server has recorded.
     pub async fn control(&self, changes: &Value) -> Result<Value> {
         self.post("/control", changes).await
     }

@@ -27,7 +27,7 @@ use crate::wire::{self, FromKeeper, Launch, Received};
 pub(crate) const ARGUMENT: &str = "init";
 /// The number of ids of one sandbox, the usual size of a container's user namespace.
 pub(crate) const IDS: u32 = 65_536;
-/// The limit of inotify instances, the default for desktop users.
+/// The maximum number of inotify instances of a user: the default of the kernel.
 const INOTIFY_INSTANCES_MAX: &str = "128";
 /// The maximum time for writing the image to disk at the end: far longer than a disk needs for 2 GiB.
 const DETACH_MAX: Duration = Duration::from_secs(60);

@@ -59,7 +59,7 @@ impl std::fmt::Debug for SharedRedactors {
     }
 }
 
-/// The error for a text whose search for secrets was not completed.
+/// The error for a text that could not be searched completely for secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withheld(Code);
 

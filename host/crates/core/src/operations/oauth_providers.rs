@@ -55,7 +55,8 @@ pub async fn list(
     Ok(list::page(app.store.oauth_providers(caller.workspace, page).await?, view))
 }
 
-/// Creates an OAuth provider, with which an admin confirms the source of a resource type's tokens.
+/// Creates an OAuth provider. By creating it, an admin approves the endpoints from which tokens of a resource type are
+/// obtained.
 pub async fn create(app: &App, caller: &Admin, new: NewOauthProvider) -> Result<OauthProvider, OperationError> {
     let snapshot = app.policy.load();
     let Some(plugin) = snapshot.resource_type(&new.resource_type) else {
@@ -102,7 +103,8 @@ pub async fn update(
     row.scopes = change.scopes.map_or(row.scopes, |scopes| json!(scopes));
     let secret = change.client_secret.as_ref().and_then(Option::as_ref);
     check(&row, secret)?;
-    // The secret was given for one client at these endpoints. For any other, the caller must send the secret again.
+    // The secret was given for this client and these endpoints. If one of them changes, the caller must send the
+    // secret again.
     let goes_elsewhere = row.client_id != before.client_id
         || row.token_url != before.token_url
         || row.device_authorization_url != before.device_authorization_url;

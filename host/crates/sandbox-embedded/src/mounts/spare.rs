@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// The folder of the reserve in the mounted image.
 const FOLDER: &str = "image/spare";
-/// The number of reserved inodes. Each of the two overlays creates three entries at most.
+/// The number of reserved inodes: more than the six entries that mounting the two overlays can create.
 const FILES: u32 = 16;
 
 /// Frees the reserved inodes.
