@@ -95,7 +95,11 @@ impl Auditor {
         let closing = CancellationToken::new();
         let writing = writer.run(rows, closing.clone());
         // A server does the work of a shared database. For SQLite the writer itself does it, on a thread of its own.
-        let task = if is_shared { tokio::spawn(writing) } else { on_a_thread(writing) };
+        let no_thread = |source: std::io::Error| StoreError::Unavailable {
+            what: "the thread of the audit cannot be started".to_owned(),
+            source: source.into(),
+        };
+        let task = if is_shared { tokio::spawn(writing) } else { on_a_thread(writing).map_err(no_thread)? };
         Ok((Auditor { queue, healthy, closing, policy_generation, clock }, task))
     }
 

@@ -35,12 +35,19 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// within a second.
 const POLICY_HEAD_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs the writer on a thread of its own, which may wait for the disk.
-pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    tokio::task::spawn_blocking(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        runtime.expect("a runtime with a timer needs nothing of the system").block_on(writing);
-    })
+/// Runs the writer on a thread of its own, which may wait for the disk. (A thread of tokio's would keep the clock of tests
+/// from advancing.)
+pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let (ended, has_ended) = oneshot::channel::<()>();
+    std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
+        runtime.block_on(writing);
+        drop(ended);
+    })?;
+    Ok(tokio::spawn(async move {
+        // The sender is dropped when the writer has ended.
+        let _: Result<(), _> = has_ended.await;
+    }))
 }
 
 /// The owner of the chain.
