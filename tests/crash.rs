@@ -253,7 +253,7 @@ async fn calls_that_outlast_the_grace_are_told_and_recorded_as_interrupted() -> 
             .collect::<Result<_>>()?;
         assert_eq!(
             told.into_iter().collect::<Vec<_>>(),
-            [r#"["error","interrupted","the server was shut down before the call was done"]"#]
+            [r#"["error","interrupted","the server was shut down before the call was finished"]"#]
         );
         let ended = ends(&mut world).await?;
         assert_eq!(ended.values().sum::<usize>(), 5, "{ended:?}");
@@ -382,7 +382,7 @@ async fn what_a_crash_left_open_is_interrupted_at_the_next_start() -> Result<()>
     let ended = ends(&mut world).await?;
     assert_eq!(
         ended,
-        BTreeMap::from([("interrupted interrupted the server ended before the call was done".to_owned(), 3)])
+        BTreeMap::from([("interrupted interrupted the server ended before the call was finished".to_owned(), 3)])
     );
     Ok(())
 }

@@ -166,7 +166,7 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     let warnings = plugin["warnings"].to_string();
     for excess in ["id/pattern`: the pattern has more than 10240 bytes", "id/maxLength`: next to a `pattern`"] {
         assert!(
-            warnings.contains("over a limit for new versions: input_schema of tool `tracker_get_item`, at"),
+            warnings.contains("exceeds a limit for new versions: input_schema of tool `tracker_get_item`, at"),
             "{plugin}"
         );
         assert!(warnings.contains(excess), "{plugin}");

@@ -294,7 +294,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
 /// Loads changed plugins. If the policy cannot be renewed here, `follow_policy` retries.
 async fn load_changed(app: &App, names: &[String]) {
     if let Err(error) = app.load_plugins(names).await {
-        tracing::error!(%error, "the plugins cannot be put in force yet");
+        tracing::error!(%error, "the plugins cannot be activated yet; retrying");
     }
 }
 

@@ -110,10 +110,10 @@ async fn a_call_over_the_budget_is_refused_in_plain_words_and_recorded() -> Resu
     let events = audit["events"].as_array().context("a call has events")?.iter();
     audit["events"] = events.map(|event| event["kind"].clone()).collect();
     let message = text(&answer["message"]);
-    let month = message.split(' ').nth(7).context("the month is told")?.to_owned();
+    let month = message.split(' ').nth(6).context("the month is told")?.to_owned();
     let told = stable(&json!([answer, audit])).to_string().replace(&month, "[month]");
     assert_snapshot!(told, @r#"
-    [{"request_id":"[id 1]","status":"error","code":"budget","message":"this bot may spend 7 tokens in [month] and has spent 7; this call costs 7","duration_ms":"[ms]"},{"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"test_echo_fetch","operation":"fetch.run","plugin":"test-echo","plugin_digest":"[digest]","status":"error","code":"budget","message":"this bot may spend 7 tokens in [month] and has spent 7; this call costs 7","rule":"budget","params":{"path":"/echo"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}]
+    [{"request_id":"[id 1]","status":"error","code":"budget","message":"the budget of this bot for [month] is 7 tokens, of which 7 are spent; this call costs 7","duration_ms":"[ms]"},{"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"test_echo_fetch","operation":"fetch.run","plugin":"test-echo","plugin_digest":"[digest]","status":"error","code":"budget","message":"the budget of this bot for [month] is 7 tokens, of which 7 are spent; this call costs 7","rule":"budget","params":{"path":"/echo"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}]
     "#);
     Ok(())
 }

@@ -212,7 +212,7 @@ async fn bots_that_call_each_other_come_to_an_end() -> Result<()> {
     6: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
     7: success  
     8: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
-    9: error limit calls of tools are nested 8 deep at most
+    9: error limit tool calls can be nested at most 8 levels deep
     "#);
     Ok(())
 }
@@ -250,7 +250,7 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     assert_eq!(world.call("bot_list_tools", &chosen).await?["data"]["bot"]["name"], "second");
     let (status, _) = world.api.delete(&format!("/api/bots/{second}")).await?;
     assert_eq!(status, 204);
-    assert_snapshot!(told(&world.call("bot_list_tools", &chosen).await?), @r#"error unavailable the bot of this resource does not exist any more"#);
+    assert_snapshot!(told(&world.call("bot_list_tools", &chosen).await?), @r#"error unavailable the bot of this resource no longer exists"#);
     Ok(())
 }
 

@@ -171,24 +171,24 @@ async fn scopes_and_parameters_are_judged_as_ever() -> Result<()> {
 async fn depth_number_and_repetition_end_somewhere() -> Result<()> {
     let (world, _, _) = world(&["echo.*"], &["*"]).await?;
     let answer = world.call("test_caller_deep", &json!({"n": 0})).await?;
-    assert_snapshot!(answer["data"], @r#"{"status":"error","code":"limit","message":"calls of tools are nested 8 deep at most","params":{"n":9.0}}"#);
+    assert_snapshot!(answer["data"], @r#"{"status":"error","code":"limit","message":"tool calls can be nested at most 8 levels deep","params":{"n":9.0}}"#);
     let deep = rows(&world).await?;
     // The root call, eight nested calls, and the refused call.
     assert_eq!(deep.len(), 10);
     assert_eq!((&deep[0]["tool"], deep[9]["parent_request_id"].is_null()), (&json!("test_caller_deep"), true));
 
     let again = world.call("test_caller_again", &json!({"n": 5})).await?;
-    assert_snapshot!(again["data"], @r#"{"status":"error","code":"limit","message":"the same call is already under way above this one","params":{"n":5}}"#);
+    assert_snapshot!(again["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is the same call","params":{"n":5}}"#);
     // A repeated call is also detected if its parameters are written differently and another tool is called in between.
     let round = world.call("test_caller_round", &json!({"n": 5.0})).await?;
-    assert_snapshot!(round["data"], @r#"{"status":"error","code":"limit","message":"the same call is already under way above this one","params":{"n":5.0}}"#);
+    assert_snapshot!(round["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is the same call","params":{"n":5.0}}"#);
 
     let wide = json!({"tool": "test_echo_open", "params": {"repo": "acme/a"}, "numbered": true, "times": 105});
     let before = rows(&world).await?.len();
     let answer = world.call("test_caller_call", &wide).await?;
     let data = &answer["data"];
     assert_eq!((&data["ok"], &data["failures"]), (&json!(100), &json!({"limit": 5})), "{answer}");
-    assert_snapshot!(data["last"], @r#"{"status":"error","code":"limit","message":"100 calls have been made under one, which is the limit"}"#);
+    assert_snapshot!(data["last"], @r#"{"status":"error","code":"limit","message":"the limit of 100 child calls under one call is reached"}"#);
     // The calls that exceeded the limit were never started, so they have no rows.
     assert_eq!(rows(&world).await?.len(), before + 101);
 
@@ -242,8 +242,8 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
     test_caller_call: error cancelled  <- nobody
     "#);
     let messages: Vec<&str> = rows.iter().map(|row| text(&row["message"])).collect();
-    assert_eq!(messages[0], "the call that made this one ended before it was done");
-    assert_eq!(messages[2], "the caller went away before the call was done");
+    assert_eq!(messages[0], "the parent call ended before this call was finished");
+    assert_eq!(messages[2], "the caller disconnected before the call was finished");
     world.github.release();
     Ok(())
 }

@@ -72,8 +72,8 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     answers.add("an admin confirms", confirm(&world, &bound).await?);
     answers.add("once more", confirm(&world, &bound).await?);
     assert_snapshot!(answers, @r#"
-    an operator moves it: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"the configuration and network of a resource need an admin key","request_id":"[id 1]"}
-    an operator confirms: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is needed","request_id":"[id 2]"}
+    an operator moves it: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"changing the configuration or network of a resource requires an admin key","request_id":"[id 1]"}
+    an operator confirms: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
     an admin confirms: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}
     once more: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}
     "#);
@@ -155,10 +155,10 @@ async fn a_version_that_grew_waits() -> Result<()> {
     assert_snapshot!(snapshot(&told), @r#"
     ["a capability",["1.0.0","needs_approval","1.1.0",["capability `tools`"]]]
     ["an origin",["1.0.0","needs_approval","1.1.0",["egress to `https://evil.example`"]]]
-    ["a milder operation",["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` is operation `issue.read` instead of `issue.write`","tool `github_update_issue` is operation `issue.read` instead of `issue.write`"]]]
-    ["a dimension less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` is gone"]]]
-    ["a parameter less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` no longer looks at `owner_repo`"]]]
-    ["another default place",["1.0.0","needs_approval","1.1.0",["api_base is by default https://evil.example"]]]
+    ["a milder operation",["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` has operation `issue.read` instead of `issue.write`","tool `github_update_issue` has operation `issue.read` instead of `issue.write`"]]]
+    ["a dimension less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` is removed"]]]
+    ["a parameter less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` no longer checks `owner_repo`"]]]
+    ["another default place",["1.0.0","needs_approval","1.1.0",["the default of api_base is https://evil.example"]]]
     "#);
     Ok(())
 }
@@ -204,9 +204,9 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     nothing waits: 409 "no version of this plugin waits for approval"
     no such plugin: 404 "no such plugin"
     grew: 0 ["1.0.0","needs_approval",null]
-    after a start: 0 ["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` is operation `issue.read` instead of `issue.write`","tool `github_update_issue` is operation `issue.read` instead of `issue.write`"]]
-    admin: 403 "a root key is needed"
-    operator: 403 "a root key is needed"
+    after a start: 0 ["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` has operation `issue.read` instead of `issue.write`","tool `github_update_issue` has operation `issue.read` instead of `issue.write`"]]
+    admin: 403 "a root key is required"
+    operator: 403 "a root key is required"
     another digest: 409 "the version that waits for approval has digest `[digest]`"
     no digest: 422 "/digest: `x` is not a valid digest: expected sha256: followed by 64 lower-case hex digits"
     another manifest: 409 "the version that waits for approval has manifest_digest `[digest]`"
@@ -229,7 +229,7 @@ async fn a_tool_that_comes_back_milder_waits_too() -> Result<()> {
         text.replace("operation: result.run", "operation: result.read")
     })?;
     reloaded(&world, "test-result").await?;
-    assert_snapshot!(snapshot(&[pending(&world, "test-result").await?]), @r#"["1.0.0","needs_approval","1.0.0",["tool `test_result_run` is operation `result.read` instead of `result.run`"]]"#);
+    assert_snapshot!(snapshot(&[pending(&world, "test-result").await?]), @r#"["1.0.0","needs_approval","1.0.0",["tool `test_result_run` has operation `result.read` instead of `result.run`"]]"#);
     Ok(())
 }
 

@@ -105,9 +105,9 @@ async fn what_is_no_function_or_no_root_key_gets_nowhere() -> Result<()> {
     answers.add("foreign resource", world.api.post(&path, &json!({"resource_id": foreign})).await?);
     answers.add("unknown field", world.api.post(&path, &json!({"parms": {}})).await?);
     assert_snapshot!(answers, @r#"
-    admin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is needed","request_id":"[id 1]"}
-    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is needed","request_id":"[id 2]"}
-    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is needed","request_id":"[id 3]"}
+    admin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is required","request_id":"[id 1]"}
+    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is required","request_id":"[id 2]"}
+    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is required","request_id":"[id 3]"}
     unknown: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `nothing`; it has: echo, fetch, fail, spin, crash","request_id":"[id 4]"}
     a tool: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `test_functions_get`; it has: echo, fetch, fail, spin, crash","request_id":"[id 5]"}
     no functions: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-echo` has no functions","request_id":"[id 6]"}
@@ -189,8 +189,8 @@ async fn a_credential_is_checked_as_its_type_declares() -> Result<()> {
     works: 200 {"request_id":"[id 1]","status":"success","duration_ms":"[ms]"}
     refused: 200 {"request_id":"[id 2]","status":"error","code":"plugin","message":"the upstream answered 401: {\"message\":\"Bad credentials: [redacted]\"}","duration_ms":"[ms]"}
     none: 200 {"request_id":"[id 3]","status":"error","code":"unauthenticated","message":"no credential is stored for this resource","duration_ms":"[ms]"}
-    not declared: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the type of this resource declares no check","request_id":"[id 4]"}
-    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is needed","request_id":"[id 5]"}
+    not declared: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the type of this resource declares no credential check","request_id":"[id 4]"}
+    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 5]"}
     "#);
     Ok(())
 }

@@ -93,7 +93,7 @@ async fn every_fault_of_a_manifest_is_named_by_line_and_field() -> Result<()> {
     no-schema: failed monstrum.yaml:32:9: resource_type.tools[0].input_schema: at `/type`: parameters are an object, so the type must be `object`
     no-version: failed monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number
     no-yaml: failed monstrum.yaml:10:7: not valid YAML: did not find expected ',' or ']'
-    other-name: failed monstrum.yaml: name: expected `other-name`, as the folder is called, found `no-name`
+    other-name: failed monstrum.yaml: name: expected `other-name`, the name of the folder, but found `no-name`
     reserved-tool: failed monstrum.yaml:28:13: resource_type.tools[0].name: names that start with `sandbox_` are reserved for the platform
     reserved-type: failed monstrum.yaml:9:7: resource_type.id: `ssh` is a built-in type and cannot be replaced
     test-echo: loaded 
@@ -163,13 +163,13 @@ async fn a_folder_that_others_could_change_is_refused() -> Result<()> {
     })
     .await?;
     assert_snapshot!(told, @r"
-    component-of-others: failed [home]/plugins/component-of-others/plugin.wasm may be written by group or others (mode 646); run: chmod go-w [home]/plugins/component-of-others/plugin.wasm
-    group-writes: failed [home]/plugins/group-writes may be written by group or others (mode 775); run: chmod go-w [home]/plugins/group-writes
-    linked: failed [home]/plugins/linked is a symbolic link; put the files themselves there
-    linked-component: failed [home]/plugins/linked-component/plugin.wasm is a symbolic link; put the files themselves there
-    linked-manifest: failed [home]/plugins/linked-manifest/monstrum.yaml is a symbolic link; put the files themselves there
-    manifest-of-group: failed [home]/plugins/manifest-of-group/monstrum.yaml may be written by group or others (mode 664); run: chmod go-w [home]/plugins/manifest-of-group/monstrum.yaml
-    others-write: failed [home]/plugins/others-write may be written by group or others (mode 757); run: chmod go-w [home]/plugins/others-write
+    component-of-others: failed [home]/plugins/component-of-others/plugin.wasm is writable by group or others (mode 646); run: chmod go-w [home]/plugins/component-of-others/plugin.wasm
+    group-writes: failed [home]/plugins/group-writes is writable by group or others (mode 775); run: chmod go-w [home]/plugins/group-writes
+    linked: failed [home]/plugins/linked is a symbolic link; replace it with the files themselves
+    linked-component: failed [home]/plugins/linked-component/plugin.wasm is a symbolic link; replace it with the files themselves
+    linked-manifest: failed [home]/plugins/linked-manifest/monstrum.yaml is a symbolic link; replace it with the files themselves
+    manifest-of-group: failed [home]/plugins/manifest-of-group/monstrum.yaml is writable by group or others (mode 664); run: chmod go-w [home]/plugins/manifest-of-group/monstrum.yaml
+    others-write: failed [home]/plugins/others-write is writable by group or others (mode 757); run: chmod go-w [home]/plugins/others-write
     test-echo: loaded 
     upward: failed monstrum.yaml:37:14: executor.component: the path must not have empty parts, `.` or `..`
     ");
@@ -201,7 +201,7 @@ async fn a_plugins_folder_that_others_could_change_is_no_place_to_start_from() -
     assert_eq!(output.status.code(), Some(1));
     assert_snapshot!(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))), @r"
     error: the plugins folder cannot be used
-      [home]/plugins may be written by group or others (mode 777); run: chmod go-w [home]/plugins
+      [home]/plugins is writable by group or others (mode 777); run: chmod go-w [home]/plugins
     hint: --plugins-dir names the folder of the plugins; it is now [home]/plugins
     ");
     Ok(())

@@ -120,7 +120,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     assert_snapshot!(told(&world.server, &["audit", "verify", "--key", &admin]).await?, @r#"
     [stderr]
     error: This key may not do that (403)
-      a root key is needed
+      a root key is required
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` tells what each may do
     [exit 1]
@@ -156,7 +156,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     assert_snapshot!(told(&world.server, &offline).await?, @r#"
      WRITER                                SEQUENCE  PROBLEM
                                            1         line 1 of audit-heads.log is not a head
-     [id 1]  7         audit-heads.log holds no head of this chain
+     [id 1]  7         audit-heads.log contains no head of this chain
     [stderr]
     error: the audit is not as it was written: 2 problems in 7 rows
     hint: keep a copy of the data folder, and compare it with a backup from before

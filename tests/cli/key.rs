@@ -101,13 +101,13 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
-      /bot_id: only a bot key has a bot
+      /bot_id: allowed only for a bot key
       request [id 1]
     hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     [stderr]
     error: This key may not do that (403)
-      an admin key is needed
+      an admin key is required
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` tells what each may do
     [exit 1]

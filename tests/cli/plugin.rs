@@ -99,7 +99,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     assert_snapshot!(told(&server, &["plugin", "reload", "github", "--key", &operator]).await?, @r#"
     [stderr]
     error: This key may not do that (403)
-      a root key is needed
+      a root key is required
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` tells what each may do
     [exit 1]

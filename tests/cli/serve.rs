@@ -119,7 +119,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     $ --listen 127.0.0.1:0 --plugins-dir open
     [stderr]
     error: the plugins folder cannot be used
-      open may be written by group or others (mode 777); run: chmod go-w open
+      open is writable by group or others (mode 777); run: chmod go-w open
     hint: --plugins-dir names the folder of the plugins; it is now open
     [exit 1]
     $ --listen 127.0.0.1:0 --plugins-dir file

@@ -91,7 +91,7 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     [exit 1]
     [stderr]
     error: This key may not do that (403)
-      a bot key may only use its own bot's tools
+      a bot key may use only the tools of its own bot
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` tells what each may do
     [exit 1]

@@ -190,7 +190,7 @@ async fn the_compiled_patterns_of_a_workspace_have_a_limit() -> Result<()> {
     assert_eq!(status, 422, "{problem}");
     let detail = text(&problem["detail"]);
     assert!(
-        detail.starts_with("the patterns of this workspace would take up to ")
+        detail.starts_with("the compiled patterns of this workspace would need up to ")
             && detail.contains("at most 1 MiB are allowed")
             && detail.ends_with("ask the operator to raise --workspace-patterns-mib"),
         "{detail}"

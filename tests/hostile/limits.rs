@@ -197,7 +197,7 @@ async fn a_caller_that_goes_away_cancels_its_call() -> Result<()> {
         Ok((row["status"] != "running").then(|| row.clone()))
     })
     .await?;
-    assert_snapshot!(json!([row["status"], row["code"], row["message"]]), @r#"["error","cancelled","the caller went away before the call was done"]"#);
+    assert_snapshot!(json!([row["status"], row["code"], row["message"]]), @r#"["error","cancelled","the caller disconnected before the call was finished"]"#);
     let audit = world.api.audit(text(&row["request_id"])).await?;
     let kinds: Vec<&Value> = audit["events"].as_array().context("events")?.iter().map(|event| &event["kind"]).collect();
     assert_eq!(kinds, ["started", "finished"]);

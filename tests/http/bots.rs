@@ -82,20 +82,20 @@ async fn faults_of_a_bot_are_named() -> Result<()> {
     assert_snapshot!(answers, @r#"
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":5}: 422 [{"path":"/name","message":"invalid type: integer `5`, expected a string"}]
-    POST {"name":"","monthly_token_budget":-1,"model":"m…"}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/model","message":"must have 256 characters at most"},{"path":"/monthly_token_budget","message":"must be 0 or more"}]
+    POST {"name":"","monthly_token_budget":-1,"model":"m…"}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/model","message":"must have at most 256 characters"},{"path":"/monthly_token_budget","message":"must be 0 or more"}]
     POST {"name":"x","monthly_token_budget":1.5}: 422 [{"path":"/monthly_token_budget","message":"invalid type: floating point `1.5`, expected i64"}]
     POST {"name":"x","use_agent_sandbox":"yes"}: 422 [{"path":"/use_agent_sandbox","message":"invalid type: string \"yes\", expected a boolean"}]
     POST {"name":"x","description":null}: 422 [{"path":"/description","message":"invalid type: null, expected a string"}]
     POST {"name":"x","resources":[]}: 422 [{"path":"/resources","message":"unknown field `resources`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`"}]
-    POST {"name":"taken"}: 409 "the name is taken in this workspace"
+    POST {"name":"taken"}: 409 "the name is already used in this workspace"
     POST []: 422 [{"path":"","message":"expected a JSON object"}]
     POST "x": 422 [{"path":"","message":"expected a JSON object"}]
     PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
-    PATCH {"name":"taken"}: 409 "the name is taken in this workspace"
+    PATCH {"name":"taken"}: 409 "the name is already used in this workspace"
     PATCH {"created_at":null}: 422 [{"path":"/created_at","message":"unknown field `created_at`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`"}]
     PATCH null: 422 [{"path":"","message":"expected a JSON object"}]
     exactly the longest name: 200
-    one more: 422 [{"path":"/name","message":"must have 128 characters at most"}]
+    one more: 422 [{"path":"/name","message":"must have at most 128 characters"}]
     "#);
     Ok(())
 }

@@ -168,12 +168,12 @@ async fn keys_know_their_place() -> Result<()> {
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":"","kind":"admin"}: 422 [{"path":"/name","message":"must not be empty"}]
     POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `bot`"}]
-    POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"a bot key needs the bot whose tools it may call"}]
-    POST {"name":"x","kind":"admin","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"only a bot key has a bot"}]
+    POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"required for a bot key"}]
+    POST {"name":"x","kind":"admin","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"allowed only for a bot key"}]
     POST {"name":"x","kind":"bot","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"no such bot in this workspace"}]
     POST {"name":"x","kind":"bot","bot_id":"theirs"}: 422 [{"path":"/bot_id","message":"`theirs` is not a valid bot id: expected a UUID in lower case with hyphens"}]
     POST {"name":"x","kind":"admin","key":"mk_chosen"}: 422 [{"path":"/key","message":"unknown field `key`, expected one of `name`, `kind`, `bot_id`"}]
-    an admin makes root: 403 "a root key is needed"
+    an admin makes root: 403 "a root key is required"
     what root sees: 200 ["admin","a admin key","second root"]
     what an admin sees: 200 ["a admin key"]
     what an admin elsewhere sees: 200 ["admin"]
@@ -337,7 +337,7 @@ async fn of_rotations_at_once_one_key_remains() -> Result<()> {
         for (status, answer) in answers {
             if status == 409 {
                 conflicts += 1;
-                assert_eq!(answer["detail"], "the key was rotated by another request at the same moment");
+                assert_eq!(answer["detail"], "the key was rotated by another request at the same time; read it again");
                 continue;
             }
             assert_eq!(status, 200, "{answer}");

@@ -64,7 +64,7 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     "bad-field" "failed" "monstrum.yaml:3:1: lisence: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`"
     "bad-type" "failed" "monstrum.yaml:6:7: tags: expected a list, found string \"test\""
     "empty" "failed" "[home]/plugins/empty/monstrum.yaml does not exist"
-    "misnamed" "failed" "monstrum.yaml: name: expected `misnamed`, as the folder is called, found `test-echo`"
+    "misnamed" "failed" "monstrum.yaml: name: expected `misnamed`, the name of the folder, but found `test-echo`"
     "test-echo" "loaded" null
     "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"
     "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world"
@@ -150,8 +150,8 @@ async fn only_root_reloads() -> Result<()> {
     }
     assert_snapshot!(answers, @r#"
     root: 200 "loaded"
-    admin: 403 "a root key is needed"
-    operator: 403 "a root key is needed"
+    admin: 403 "a root key is required"
+    operator: 403 "a root key is required"
     "#);
     Ok(())
 }

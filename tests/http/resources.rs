@@ -87,23 +87,23 @@ async fn faults_of_a_resource_are_named() -> Result<()> {
     answers.add("too many ranges", faults(api.patch(&mine, &json!({ "network": { "allow_addresses": many } })).await?));
     assert_snapshot!(answers, @r#"
     POST {}: 422 [{"path":"/resource_type","message":"required field is missing"}]
-    POST {"resource_type":"absent","name":""}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/resource_type","message":"no plugin that is loaded serves this resource type"}]
+    POST {"resource_type":"absent","name":""}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/resource_type","message":"no loaded plugin has this resource type"}]
     POST {"resource_type":"No Type","name":"x"}: 422 [{"path":"/resource_type","message":"`No Type` is not a valid resource type id: expected 1 to 64 lower-case letters, digits, hyphens and underscores, starting with a letter"}]
-    POST {"resource_type":"test-echo","name":"taken"}: 409 "the name is taken in this workspace"
+    POST {"resource_type":"test-echo","name":"taken"}: 409 "the name is already used in this workspace"
     POST {"resource_type":"test-echo","name":"x","credential":{}}: 422 [{"path":"/credential","message":"unknown field `credential`, expected one of `resource_type`, `name`, `config`, `network`"}]
     POST {"resource_type":"test-echo","name":"x","config":{"api_base":"ftp://x","region":"moon","retries":"3","colour":1}}: 422 [{"path":"/config/colour","message":"unknown field"},{"path":"/config/api_base","message":"expected an http or https URL"},{"path":"/config/region","message":"expected one of `eu`, `us`"},{"path":"/config/retries","message":"expected an integer"}]
     POST {"resource_type":"test-echo","name":"x","config":{"api_base":"https://user:secret@example.com"}}: 422 [{"path":"/config/api_base","message":"a URL must not contain a user name or password"}]
     POST {"resource_type":"test-echo","name":"x","config":[]}: 422 [{"path":"/config","message":"invalid type: sequence, expected a map"}]
-    POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":["10.0.0.0/8","10.0.0.1","x"]}}: 422 [{"path":"/network/allow_addresses/1","message":"a single address is written with /32"},{"path":"/network/allow_addresses/2","message":"expected a range of addresses such as 10.1.0.0/16"}]
+    POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":["10.0.0.0/8","10.0.0.1","x"]}}: 422 [{"path":"/network/allow_addresses/1","message":"write a single address with /32"},{"path":"/network/allow_addresses/2","message":"expected a range of addresses such as 10.1.0.0/16"}]
     POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":"10.0.0.0/8"}}: 422 [{"path":"/network/allow_addresses","message":"invalid type: string \"10.0.0.0/8\", expected a sequence"}]
     POST {"resource_type":"test-echo","name":"x","network":{"allow_all":true}}: 422 [{"path":"/network/allow_all","message":"unknown field `allow_all`, expected `allow_addresses` or `allow_http`"}]
     POST {"resource_type":"test-echo","name":"x","network":null}: 422 [{"path":"/network","message":"invalid type: null, expected struct Network"}]
     PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
-    PATCH {"name":"taken"}: 409 "the name is taken in this workspace"
+    PATCH {"name":"taken"}: 409 "the name is already used in this workspace"
     PATCH {"resource_type":"test-echo"}: 422 [{"path":"/resource_type","message":"unknown field `resource_type`, expected one of `name`, `config`, `network`"}]
     PATCH {"config":{"region":5}}: 422 [{"path":"/config/region","message":"expected a string"}]
-    PATCH {"network":{"allow_addresses":["0.0.0.0"]}}: 422 [{"path":"/network/allow_addresses/0","message":"a single address is written with /32"}]
-    too many ranges: 422 [{"path":"/network/allow_addresses","message":"must have 256 entries at most"}]
+    PATCH {"network":{"allow_addresses":["0.0.0.0"]}}: 422 [{"path":"/network/allow_addresses/0","message":"write a single address with /32"}]
+    too many ranges: 422 [{"path":"/network/allow_addresses","message":"must have at most 256 entries"}]
     "#);
     Ok(())
 }

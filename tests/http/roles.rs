@@ -32,10 +32,10 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     answers.add("show", api.get(&role).await?);
     answers.add("change", api.patch(&role, &json!({ "name": "T" })).await?);
     assert_snapshot!(answers, @r#"
-    create: 201 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no resource type that serves has the scope dimension `repos`: a binding with this role denies every tool"]}
+    create: 201 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no loaded resource type has the scope dimension `repos`: bindings with this role deny every tool"]}
     create with a name only: 201 {"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
     show: 200 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
-    replace a list: 200 {"id":"[id 1]","name":"triage","allowed_operations":[],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no resource type that serves has the scope dimension `repos`: a binding with this role denies every tool"]}
+    replace a list: 200 {"id":"[id 1]","name":"triage","allowed_operations":[],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no loaded resource type has the scope dimension `repos`: bindings with this role deny every tool"]}
     clear: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
     name nothing: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
     list: 200 {"items":[{"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
@@ -62,7 +62,7 @@ async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> 
     assert_eq!((fitting.0, of(&fitting)), (201, Value::Null), "{}", fitting.1);
     let unknown = create("unknown", json!({ "nobody-has-it": ["x"] })).await?;
     assert_eq!(unknown.0, 201);
-    assert_snapshot!(of(&unknown), @r#"["no resource type that serves has the scope dimension `nobody-has-it`: a binding with this role denies every tool"]"#);
+    assert_snapshot!(of(&unknown), @r#"["no loaded resource type has the scope dimension `nobody-has-it`: bindings with this role deny every tool"]"#);
     let role = crate::world::text(&fitting.1["id"]);
     let bind = async |resource_type: &str, role: &str| {
         let resource = api.resource(resource_type, resource_type, &world.github.url()).await?;
@@ -73,7 +73,7 @@ async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> 
     assert_eq!((bound.0, of(&bound)), (201, Value::Null), "{}", bound.1);
     let bound = bind("github", role).await?;
     assert_eq!(bound.0, 201, "it is saved nevertheless: {}", bound.1);
-    assert_snapshot!(of(&bound), @r#"["role `fitting` constrains `paths`, which is no scope dimension of type `github` (it has: repos): this binding denies every tool"]"#);
+    assert_snapshot!(of(&bound), @r#"["role `fitting` constrains `paths`, which is not a scope dimension of type `github` (it has: repos): this binding denies every tool"]"#);
     let path = format!("/api/bots/{}/resources/{}", world.bot, crate::world::text(&bound.1["id"]));
     assert_eq!(of(&api.patch(&path, &json!({ "calls_per_minute": 5 })).await?), of(&bound), "so is a change");
     let changed = api.patch(&format!("/api/roles/{role}"), &json!({ "scope_constraints": { "paths": ["x"] } })).await?;
@@ -123,10 +123,10 @@ async fn faults_of_a_role_are_named() -> Result<()> {
     POST {"name":"x","allowed_tools":["a",5]}: 422 [{"path":"/allowed_tools/1","message":"invalid type: integer `5`, expected a string"}]
     POST {"name":"x","scope_constraints":{"a/b":["x",null]}}: 422 [{"path":"/scope_constraints/a~1b/1","message":"invalid type: null, expected a string"}]
     POST {"name":"x","scope_constraints":[]}: 422 [{"path":"/scope_constraints","message":"invalid type: sequence, expected a map"}]
-    POST {"name":"taken"}: 409 "the name is taken in this workspace"
+    POST {"name":"taken"}: 409 "the name is already used in this workspace"
     PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     PATCH {"name":""}: 422 [{"path":"/name","message":"must not be empty"}]
-    PATCH {"name":"taken"}: 409 "the name is taken in this workspace"
+    PATCH {"name":"taken"}: 409 "the name is already used in this workspace"
     PATCH {"id":"x"}: 422 [{"path":"/id","message":"unknown field `id`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]
     PATCH {"scope_constraints":{"repos":null}}: 422 [{"path":"/scope_constraints/repos","message":"invalid type: null, expected a sequence"}]
     "#);
@@ -154,7 +154,7 @@ async fn a_role_in_use_stays_and_its_changes_count_at_once() -> Result<()> {
     world.api.delete(&format!("/api/bots/{}/resources/{binding}", world.bot)).await?;
     answers.add("delete", world.api.delete(&role).await?);
     assert_snapshot!(answers, @r#"
-    delete: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still bound; delete what uses it first","request_id":"[id 1]"}
+    delete: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still in use; delete the objects that use it first","request_id":"[id 1]"}
     check: 0 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` matches no entry of allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
     check: 0 {"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}
     delete: 204

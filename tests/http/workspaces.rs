@@ -71,7 +71,7 @@ async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()
     delete: 204
     delete again: 404 "no such workspace"
     delete the first: 409 "the workspace `default` cannot be deleted"
-    rename the first: 409 "root keys act in the workspace `default`; it keeps its name"
+    rename the first: 409 "the workspace `default` cannot be renamed, because root keys act in it"
     "#);
     Ok(())
 }
@@ -115,7 +115,7 @@ async fn root_keys_say_what_the_sandboxes_of_a_workspace_may_be() -> Result<()> 
     let change = &audited["items"][0];
     answers.add("audited", (200, json!([change["change"], change["before"]["sandbox"], change["after"]["sandbox"]])));
     assert_snapshot!(answers, @r#"
-    by an admin of it: 403 "a root key is needed"
+    by an admin of it: 403 "a root key is required"
     by a root key: 200 {"network":"full","limits":{"memory_mib":512},"idle_s":60}
     shown: 200 {"network":"full","limits":{"memory_mib":512},"idle_s":60}
     name only: 200 {"network":"full","limits":{"memory_mib":512},"idle_s":60}

@@ -155,10 +155,10 @@ async fn what_the_provider_refuses_is_told_as_text() -> Result<()> {
     assert_eq!(
         told,
         [
-            "400 <p>the provider has not authorized: access_denied</p>",
-            "400 <p>the provider has not authorized: script</p>",
+            "400 <p>the provider refused the authorization: access_denied</p>",
+            "400 <p>the provider refused the authorization: script</p>",
             "502 <p>the provider answered `invalid_grant`: grant request is invalid</p>",
-            "400 <p>another provider has answered than the one that was asked; start again</p>",
+            "400 <p>the answer came from another provider than the requested one; start again</p>",
         ]
     );
     ensure!(authorizing.credential().await?.is_null());
@@ -209,7 +209,7 @@ async fn starting_needs_a_method_a_provider_and_a_way_back() -> Result<()> {
     answers.add("not to be refreshed", api.post(&authorizing.path("oauth/refresh"), &json!({})).await?);
     answers.add("more than there is", api.post(&start, &json!({ "redirect_uri": "https://evil.example" })).await?);
     assert_snapshot!(answers, @r#"
-    no way back: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"set --public-url: a browser has to find its way back to this server, which listens beyond loopback","request_id":"[id 1]"}
+    no way back: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"set --public-url: this server does not listen on loopback only, so it needs a URL to which browsers can return","request_id":"[id 1]"}
     no provider for a device: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"no OAuth provider is confirmed for resource type `test-echo`; create one at /api/oauth/providers","request_id":"[id 2]"}
     no such method: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this resource type has no auth method `oauth2_device_code`","request_id":"[id 3]"}
     nothing to refresh: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such credential","request_id":"[id 4]"}

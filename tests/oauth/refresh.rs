@@ -140,10 +140,7 @@ async fn a_provider_that_is_down_does_not_spoil_a_token_that_is_good() -> Result
         // The token is still valid for some seconds.
         assert_eq!(authorizing.call().await?[0], 200, "{body}");
         let (status, told) = authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?;
-        assert_eq!(
-            (status, text(&told["detail"])),
-            (503, "the provider or the database could not be asked; try again")
-        );
+        assert_eq!((status, text(&told["detail"])), (503, "the provider or the database is not available; try again"));
         assert_eq!(authorizing.credential().await?["status"], "ready");
     }
     Ok(())

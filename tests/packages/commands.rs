@@ -81,7 +81,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     assert_snapshot!(lines.join("\n"), @r#"
     [stderr]
     error: The input is not acceptable (422)
-      /signature: the package is signed by a key that is not trusted: [public key]; `monstrum trust add` trusts one
+      /signature: the package is signed by an untrusted key: [public key]; to trust it, run `monstrum trust add`
       request [id 1]
     hint: mend what the message names; `--help` shows what is expected
     [exit 1]
@@ -89,7 +89,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     [exit 0]
     [stderr]
     error: Conflict (409)
-      the key is trusted for these names already
+      the key is already trusted for these names
       request [id 1]
     hint: the message names what is in the way
     [exit 1]
@@ -309,7 +309,7 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     [exit 1]
     [stderr]
     error: test-echo-1.0.1.mst cannot be part of a registry
-      the package was renamed: the file's name says `test-echo 1.0.1`, its manifest `test-echo 1.0.0`
+      the package was renamed: the file's name has `test-echo 1.0.1`, but the manifest has `test-echo 1.0.0`
     hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
     [exit 1]
     [stderr]

@@ -114,7 +114,7 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     search: 200 {"items":[{"name":"test-result","description":"A guest that returns what a host must not hand on","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
     older first: 201 "1.0.0"
     newest: 200 "1.1.0"
-    older again: 409 "plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; --allow-downgrade installs it anyway"
+    older again: 409 "plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; --allow-downgrade installs it anyway"
     pre-release by name: 200 "2.0.0-rc.1"
     absent version: 422 "/name: the registry has no version 3.0.0 of plugin `test-echo`"
     absent: 422 "/name: the registry has no plugin `nothing`"
@@ -208,7 +208,7 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     a link out of it: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: Too many levels of symbolic links (os error 40)
     no package: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: No such file or directory (os error 2)
     the signature of another: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    signed by whoever runs it: 422 /signature: the package is signed by a key that is not trusted: [key]; `monstrum trust add` trusts one
+    signed by whoever runs it: 422 /signature: the package is signed by an untrusted key: [key]; to trust it, run `monstrum trust add`
     "#);
     Ok(())
 }
@@ -217,10 +217,10 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
 #[tokio::test]
 async fn a_registry_is_reached_through_egress() -> Result<()> {
     for (place, wanted) in [
-        ("http://packages.example/", "http:// is only for a server on this machine"),
-        ("http://10.1.2.3/", "http:// is only for a server on this machine"),
+        ("http://packages.example/", "http:// is allowed only for a loopback address"),
+        ("http://10.1.2.3/", "http:// is allowed only for a loopback address"),
         ("ftp://127.0.0.1/", "expected a folder"),
-        ("https://user:secret@127.0.0.1/", "must hold no user"),
+        ("https://user:secret@127.0.0.1/", "must not contain a user"),
     ] {
         let server = Server::prepare(&[])?;
         let output = server.command(&["serve", "--listen", "127.0.0.1:0", "--registry", place]).await?;
@@ -284,7 +284,7 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     [exit 1]
     [stderr]
     error: Conflict (409)
-      plugin `test-echo`: version 1.0.0 is older than 1.2.0, which is on record, and may be a replay; --allow-downgrade installs it anyway
+      plugin `test-echo`: version 1.0.0 is older than the recorded version 1.2.0 and may be a replay; --allow-downgrade installs it anyway
       request [id 1]
     hint: the message names what is in the way
     [exit 1]

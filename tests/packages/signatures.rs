@@ -75,17 +75,17 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     no signature at all: 422 /signature: the signature cannot be read: expected ident at line 1 column 4; `monstrum plugin pack` writes it beside the package
     tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
     another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    by a stranger: 422 /signature: the package is signed by a key that is not trusted: [key]; `monstrum trust add` trusts one
+    by a stranger: 422 /signature: the package is signed by an untrusted key: [key]; to trust it, run `monstrum trust add`
     by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` and not for `test-echo`
     another key named in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
     another version in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
     another name in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
     the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    file renamed to another plugin: 422 /package: the package was renamed: the file's name says `github 1.1.0`, its manifest `test-echo 1.1.0`
-    file renamed to another version: 422 /package: the package was renamed: the file's name says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
-    signed as another plugin: 422 /package: the package was renamed: the signature says `test-other 1.1.0`, its manifest `test-echo 1.1.0`
-    signed as another version: 422 /package: the package was renamed: the signature says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
-    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; --allow-downgrade installs it anyway
+    file renamed to another plugin: 422 /package: the package was renamed: the file's name has `github 1.1.0`, but the manifest has `test-echo 1.1.0`
+    file renamed to another version: 422 /package: the package was renamed: the file's name has `test-echo 2.0.0`, but the manifest has `test-echo 1.1.0`
+    signed as another plugin: 422 /package: the package was renamed: the signature has `test-other 1.1.0`, but the manifest has `test-echo 1.1.0`
+    signed as another version: 422 /package: the package was renamed: the signature has `test-echo 2.0.0`, but the manifest has `test-echo 1.1.0`
+    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; --allow-downgrade installs it anyway
     "#);
     Ok(())
 }
@@ -142,7 +142,7 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     assert_snapshot!(answers, @r#"
     none: 200 {"items":[],"next_cursor":null}
     given: 201 ["test-*","test-*"]
-    twice: 409 "the key is trusted for these names already"
+    twice: 409 "the key is already trusted for these names"
     types: 201 ["a-*","tracker"]
     no types: 422 "/type_glob: must not be empty"
     no key: 422 "/public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it"
@@ -152,7 +152,7 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     again: 404 "no such trust"
     "#);
     let answer = Source::of("test-echo", "1.1.0")?.packed(&key)?.to(&api).await?;
-    assert!(answer.0 == 422 && detail(&answer).contains("not trusted"), "{answer:?}");
+    assert!(answer.0 == 422 && detail(&answer).contains("untrusted"), "{answer:?}");
     // The installed version remains.
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
     Ok(())

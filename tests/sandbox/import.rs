@@ -120,13 +120,13 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
     assert_snapshot!(lines.join("\n"), @r#"
     above: {"code":"invalid","message":"../etc/passwd: leaves /workspace","sent":false}
     outside: {"code":"invalid","message":"/proc: leaves /workspace","sent":false}
-    no path: {"code":"invalid","message":"a path has 1 to 4096 bytes","sent":false}
+    no path: {"code":"invalid","message":"a path must have 1 to 4096 bytes","sent":false}
     nothing there: {"code":"invalid","message":"/workspace/none: no such file or folder","sent":false}
-    a large file: {"code":"too_large","message":"a file that is read whole may have 16777216 bytes at most","sent":false}
+    a large file: {"code":"too_large","message":"the file exceeds the limit of 16777216 bytes","sent":false}
     a large folder: {"code":"too_large","message":"/workspace/many: has too many entries","sent":false}
-    a large content: {"code":"too_large","message":"a file may have 16777216 bytes at most","sent":false}
+    a large content: {"code":"too_large","message":"the content exceeds the limit of 16777216 bytes","sent":false}
     no command: {"code":"invalid","message":"Invalid parameters: /command: \"\" is shorter than 1 character","sent":false}
-    a long command: {"code":"invalid","message":"the command may have 32768 bytes at most","sent":false}
+    a long command: {"code":"invalid","message":"the command exceeds the limit of 32768 bytes","sent":false}
     too much time: {"code":"invalid","message":"Invalid parameters: /timeout: 301 is greater than the maximum of 300","sent":false}
     a full disk: {"code":"limit","message":"no space is left in the sandbox","sent":false}
     no provider: {"code":"unavailable","message":"The sandbox service is temporarily unavailable, please try again later","sent":false}
@@ -151,6 +151,6 @@ async fn a_plugin_gets_no_more_calls_than_it_has() -> Result<()> {
     // Enough time for all calls, even on a busy machine.
     let doors = granted(Doors::within(&[GUEST], 60).await?).await?;
     let many = guest(&doors, "exec", &json!({ "command": "echo x", "times": 101 })).await?;
-    assert_snapshot!(many, @r#"{"code":"limit","message":"100 calls have been made under one, which is the limit","sent":false}"#);
+    assert_snapshot!(many, @r#"{"code":"limit","message":"the limit of 100 child calls under one call is reached","sent":false}"#);
     Ok(())
 }

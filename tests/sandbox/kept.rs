@@ -22,7 +22,7 @@ async fn a_workspace_is_warned_and_then_gets_no_new_sandbox() -> Result<()> {
     }
     let warned = echo(&doors, "4").await?;
     assert_eq!(warned["status"], "success");
-    assert_snapshot!(text(&warned["data"]["warning"]), @"this workspace keeps 4 of 5 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); at the limit it gets no new sandbox, so delete finished conversations");
+    assert_snapshot!(text(&warned["data"]["warning"]), @"this workspace keeps 4 of 5 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); no new sandbox can be created at the limit; delete finished conversations");
     ensure!(echo(&doors, "4").await?["data"].get("warning").is_none(), "only what starts a sandbox counts");
     echo(&doors, "5").await?;
     assert_snapshot!(shown(&echo(&doors, "6").await?), @r#"{"message":"this workspace keeps 5 of 5 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); delete finished conversations","status":"error","code":"limit"}"#);

@@ -27,7 +27,7 @@ async fn a_bot_with_long_commands_leaves_places_for_another() -> Result<()> {
         let asked = doors.call_as(bot, "sandbox_shell", &params, Some(Doors::chat(chat)), "en");
         tokio::time::timeout(Duration::from_secs(60), asked).await?
     };
-    assert_snapshot!(shown(&ask(&doors.bot, "3").await?), @r#"{"message":"this bot has its share of the running sandboxes of this host, and the other places are kept for other bots; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-bot 25)","status":"error","code":"busy"}"#);
+    assert_snapshot!(shown(&ask(&doors.bot, "3").await?), @r#"{"message":"this bot has used its share of the running sandboxes of this host, and the other places are reserved for other bots; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-bot 25)","status":"error","code":"busy"}"#);
     assert_eq!(text(&ask(&other, "4").await?["data"]["stdout"]), "hello\n");
     held.iter().for_each(tokio::task::JoinHandle::abort);
     Ok(())

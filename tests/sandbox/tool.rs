@@ -22,7 +22,7 @@ async fn the_switch_is_the_grant() -> Result<()> {
     let mut tool = listed["items"][0].clone();
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
     tool.as_object_mut().context("a tool is an object")?.remove("description");
-    assert_snapshot!(tool, @r#"{"name":"sandbox_shell","cost":null,"input_schema":{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":32768,"description":"What bash is given"},"timeout":{"type":"integer","minimum":1,"maximum":300,"default":60,"description":"Seconds after which the command and all that it has started are ended"}},"required":["command"]},"output_schema":null,"operation":"sandbox.exec","resource_type":"sandbox","resources":[]}"#);
+    assert_snapshot!(tool, @r#"{"name":"sandbox_shell","cost":null,"input_schema":{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":32768,"description":"The command for bash"},"timeout":{"type":"integer","minimum":1,"maximum":300,"default":60,"description":"Time-out in seconds; the command and all processes that it has started are then ended"}},"required":["command"]},"output_schema":null,"operation":"sandbox.exec","resource_type":"sandbox","resources":[]}"#);
     let answer = doors.shell("echo hello").await?;
     assert_snapshot!(shown(&answer), @r#"{"data":{"stdout":"hello\n","stderr":"","exitCode":0,"termination":"exited","truncated":false,"durationMs":7},"status":"success"}"#);
     assert_eq!(doors.api.check(&doors.bot, "sandbox_shell", &json!({ "command": "x" })).await?["decision"], "allow");
@@ -73,7 +73,7 @@ async fn what_a_command_ends_with_is_an_answer() -> Result<()> {
     fail 7: {"data":{"stdout":"","stderr":"failed\n","exitCode":7,"termination":"exited","truncated":false,"durationMs":7},"status":"success"}
     nonsense: {"data":{"stdout":"","stderr":"bash: nonsense: command not found\n","exitCode":127,"termination":"exited","truncated":false,"durationMs":7},"status":"success"}
     slow: {"data":{"stdout":"begun\n","stderr":"","exitCode":124,"termination":"timed_out","truncated":false,"durationMs":7},"status":"success"}
-    lost: {"data":{"stdout":"","stderr":"","exitCode":0,"termination":"lost","truncated":false,"durationMs":7},"status":"error","code":"interrupted","message":"the sandbox was stopped or deleted while the command ran; it may have done anything"}
+    lost: {"data":{"stdout":"","stderr":"","exitCode":0,"termination":"lost","truncated":false,"durationMs":7},"status":"error","code":"interrupted","message":"the sandbox was stopped or deleted while the command ran; the command may have had effects"}
     "#);
     assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "one conversation has one sandbox");
     Ok(())
@@ -137,7 +137,7 @@ async fn parameters_and_conversations_are_checked() -> Result<()> {
     no time: invalid_params Invalid parameters: /timeout: 0 is less than the minimum of 1
     too much time: invalid_params Invalid parameters: /timeout: 301 is greater than the maximum of 300
     another parameter: invalid_params Invalid parameters: /cwd: undeclared parameter
-    no conversation: invalid_params Invalid parameters: a sandbox belongs to a conversation; name it in `chat`, beside the parameters
+    no conversation: invalid_params Invalid parameters: a sandbox belongs to a conversation; name the conversation in `chat`, next to the parameters
     "#);
     assert_eq!(doors.machines.count(), 0);
     let call = format!("/api/bots/{}/tools/sandbox_shell/call", doors.bot);
@@ -216,7 +216,7 @@ async fn a_sandbox_that_goes_takes_its_command_along() -> Result<()> {
     };
     let (answer, deleted) = tokio::join!(doors.shell("hang"), deleted);
     assert_eq!(deleted?.0, 202);
-    assert_snapshot!(shown(&answer?), @r#"{"data":{"stdout":"","stderr":"","exitCode":-1,"termination":"lost","truncated":false,"durationMs":0},"status":"error","code":"interrupted","message":"the sandbox was stopped or deleted while the command ran; it may have done anything"}"#);
+    assert_snapshot!(shown(&answer?), @r#"{"data":{"stdout":"","stderr":"","exitCode":-1,"termination":"lost","truncated":false,"durationMs":0},"status":"error","code":"interrupted","message":"the sandbox was stopped or deleted while the command ran; the command may have had effects"}"#);
     // The next command gets a new sandbox.
     assert_eq!(doors.shell("echo again").await?["status"], "success");
     assert_eq!(doors.machines.created.load(Ordering::SeqCst), 2);
@@ -258,7 +258,7 @@ async fn a_model_reads_the_end_and_finds_the_rest_in_a_file() -> Result<()> {
     // The output exceeds the limit of what a provider captures.
     let flood = doors.shell("bytes 3000000").await?;
     let marker = text(&flood["data"]["stdout"]).lines().next().unwrap_or_default().to_owned();
-    assert!(marker.contains("what was kept of it is in /workspace/.monstrum/output/"), "{marker}");
+    assert!(marker.contains("the part that was kept is in /workspace/.monstrum/output/"), "{marker}");
     Ok(())
 }
 
@@ -286,6 +286,6 @@ async fn a_full_disk_costs_the_file_and_not_the_answer() -> Result<()> {
     let data = &answer["data"];
     assert_eq!((&answer["status"], data.get("outputFile")), (&json!("success"), None));
     let marker = text(&data["stdout"]).lines().next().unwrap_or_default();
-    assert_snapshot!(marker, @"[6 bytes in 3 lines were cut here; it could not be kept in a file: no space is left in the sandbox]");
+    assert_snapshot!(marker, @"[6 bytes in 3 lines were cut here; the output could not be saved to a file: no space is left in the sandbox]");
     Ok(())
 }

@@ -43,15 +43,16 @@ async fn a_bot_with_long_commands_shuts_out_no_other(hosts: Hosts) -> Result<()>
     for chat in ["c", "d"] {
         assert_eq!(
             words(hosts.exec(&host, chat, "true").await),
-            "this bot has its share of the running sandboxes of this host, and the other places are kept for \
+            "this bot has used its share of the running sandboxes of this host, and the other places are reserved for \
              other bots; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-bot 25)"
         );
     }
     exec(&host, fellow, "of a fellow").await?;
     assert_eq!(
         words(exec(&host, (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "third").await?), "third").await),
-        "this workspace has its share of the running sandboxes of this host, and the other places are kept for \
-         other workspaces; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-workspace 50)"
+        "this workspace has used its share of the running sandboxes of this host, and the other places are reserved \
+         for other workspaces; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-workspace \
+         50)"
     );
     exec(&host, other, "of another workspace").await?;
     assert_eq!(hosts.double.states().len(), 4);
@@ -101,7 +102,10 @@ async fn what_has_more_than_its_share_gives_way_first(hosts: Hosts) -> Result<()
         "all were just used"
     );
     hosts.after(UNUSED);
-    assert!(words(hosts.exec(&host, "d", "true").await).starts_with("this bot has its share"), "others may be waiting");
+    assert!(
+        words(hosts.exec(&host, "d", "true").await).starts_with("this bot has used its share"),
+        "others may be waiting"
+    );
     exec(&host, third, "third").await?;
     let rows = "a stopped\nb running\nc running\nfellow running\nthird running";
     assert_eq!(hosts.rows().await?, rows, "the fellow's was unused for longer, but it has no more than its share");

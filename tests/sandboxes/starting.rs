@@ -69,9 +69,9 @@ async fn the_same_name_of_another_conversation_is_refused(hosts: Hosts) -> Resul
     ];
     let expected = [
         "no fault",
-        "the sandbox of another conversation has the name of this sandbox",
-        "this conversation has a sandbox with another user",
-        "this conversation has a sandbox with another bot",
+        "another conversation's sandbox has the same name",
+        "the sandbox of this conversation belongs to another user",
+        "the sandbox of this conversation belongs to another bot",
         "no fault",
     ];
     assert_eq!(told, expected);
@@ -127,7 +127,10 @@ async fn a_host_says_which_other_has_it(hosts: Hosts) -> Result<()> {
     let (one, two) = (hosts.host(), hosts.another("node-2", false).await?);
     hosts.exec(&one, "chat", "true").await?;
     let refused = words(hosts.exec(&two, "chat", "true").await);
-    assert_eq!(refused, "unavailable: this sandbox is on the server whose node.id is node-1; send the request there");
+    assert_eq!(
+        refused,
+        "unavailable: this sandbox is on the server with node.id node-1; send the request to that server"
+    );
     two.reconcile().await?;
     hosts.after(Duration::from_secs(3600));
     two.sweep().await?;

@@ -137,7 +137,7 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
     sqlite(&data_dir, &statements).await?;
     let refusal = String::from_utf8(run(&secrets.world.server, &SERVE).await?.stderr)?;
-    let named = "the policy was signed under row key version 2, and the database is under version 1, which was retired";
+    let named = "the policy was signed under row key version 2, but the database uses version 1, which was retired";
     ensure!(refusal.contains(named), "{refusal}");
     let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
     let (code, report) = parsed(&secrets.world.server, &["audit", "verify", "--data-dir", folder]).await?;

@@ -59,7 +59,7 @@ pub enum DataError {
     Rollback(#[from] RollbackError),
     #[error("the signed heads of the audit cannot be used")]
     Heads(#[from] HeadsError),
-    #[error("no random numbers from the operating system")]
+    #[error("the operating system did not provide random numbers")]
     Random(#[source] getrandom::Error),
     #[error("{}: expected a UUID; remove the file to begin a new chain of the audit", path.display())]
     Node { path: PathBuf },

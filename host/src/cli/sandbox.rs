@@ -92,7 +92,7 @@ pub(super) struct List {
 #[command(after_help = EXEC_EXAMPLES)]
 pub(super) struct Exec {
     id: SandboxInstanceId,
-    /// What bash is given
+    /// The command for bash
     command: String,
     /// Seconds after which it is ended, 1 to 300
     #[arg(long, value_name = "SECONDS")]

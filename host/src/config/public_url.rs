@@ -27,7 +27,7 @@ impl FromStr for PublicUrl {
             return Err("expected https://HOST or http://HOST".to_owned());
         }
         if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-            return Err("the URL must hold no user, password, query or fragment".to_owned());
+            return Err("the URL must not contain a user, password, query or fragment".to_owned());
         }
         Ok(PublicUrl(url))
     }

@@ -316,7 +316,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct what is shown above and run this again
     [exit 1]
     [stderr]
-    error: plugins/linked: is a symbolic link; put the files themselves there
+    error: plugins/linked: is a symbolic link; replace it with the files themselves
     error: the plugin in plugins/linked would not load: 1 fault
     hint: correct what is shown above and run this again
     [exit 1]
@@ -326,7 +326,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct what is shown above and run this again
     [exit 1]
     [stderr]
-    error: plugins/test-echo/plugin.wasm: may be written by group or others (mode 666); run: chmod go-w [home]/plugins/test-echo/plugin.wasm
+    error: plugins/test-echo/plugin.wasm: is writable by group or others (mode 666); run: chmod go-w [home]/plugins/test-echo/plugin.wasm
     error: the plugin in plugins/test-echo would not load: 1 fault
     hint: correct what is shown above and run this again
     [exit 1]

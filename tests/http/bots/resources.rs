@@ -54,7 +54,7 @@ async fn a_binding_is_made_shown_changed_and_deleted() -> Result<()> {
     clear: 200 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}
     name nothing: 200 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}
     list: 200 {"items":[{"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 5]","bot_id":"[id 2]","resource_id":"[id 6]","role_id":"[id 4]","permissions":null,"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
-    delete a bound resource: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still bound; delete what uses it first","request_id":"[id 7]"}
+    delete a bound resource: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still in use; delete the objects that use it first","request_id":"[id 7]"}
     delete: 204
     delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such binding","request_id":"[id 8]"}
     change: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such binding","request_id":"[id 9]"}
@@ -115,7 +115,7 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     answers.add("of another bot", faults(world.api.delete(&elsewhere).await?));
     assert_snapshot!(answers, @r#"
     nothing: 422 [{"path":"/resource_id","message":"required field is missing"}]
-    neither role nor permissions: 422 [{"path":"","message":"role_id or permissions are required: without either the binding would allow nothing"}]
+    neither role nor permissions: 422 [{"path":"","message":"role_id or permissions is required; without them, the binding allows nothing"}]
     unknown field: 422 [{"path":"/priority","message":"unknown field `priority`, expected one of `resource_id`, `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at`"}]
     no id: 422 [{"path":"/resource_id","message":"`mine` is not a valid resource id: expected a UUID in lower case with hyphens"}]
     resource of another workspace: 422 [{"path":"/resource_id","message":"no such resource in this workspace"}]
@@ -129,8 +129,8 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     no time: 422 [{"path":"/expires_at","message":"`tomorrow` is not an RFC 3339 time such as [time]"}]
     unknown part of delegate: 422 [{"path":"/delegate/depth","message":"unknown field `depth`, expected `allowed_tools` or `scope_constraints`"}]
     enabled by a text: 422 [{"path":"/enabled","message":"invalid type: string \"true\", expected a boolean"}]
-    bound twice: 409 "this resource is bound to this bot already"
-    PATCH {"permissions":null}: 422 [{"path":"","message":"role_id or permissions are required: without either the binding would allow nothing"}]
+    bound twice: 409 "this resource is already bound to this bot"
+    PATCH {"permissions":null}: 422 [{"path":"","message":"role_id or permissions is required; without them, the binding allows nothing"}]
     PATCH {"enabled":null}: 422 [{"path":"/enabled","message":"invalid type: null, expected a boolean"}]
     PATCH {"resource_id":"MINE"}: 422 [{"path":"/resource_id","message":"unknown field `resource_id`, expected one of `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at`"}]
     PATCH {"scope_constraints":{"orgs":[]}}: 422 [{"path":"/scope_constraints/orgs","message":"not a scope dimension of this resource's type, which has: repos, paths, labels, kinds"}]

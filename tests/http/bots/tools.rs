@@ -132,7 +132,7 @@ async fn a_call_answers_200_whatever_its_status() -> Result<()> {
     ..%2f..%2fx%00 {"params":{}}: 200 {"request_id":"[id 9]","status":"permission_denied","code":"denied","message":"Permission denied: tool '../../x\\0' is not available to this bot","duration_ms":"[ms]"}
     {"parameters":{}}: 422 [{"path":"/parameters","message":"unknown field `parameters`, expected one of `params`, `task_id`, `resource_id`, `chat`"}]
     {"task_id":""}: 422 [{"path":"/task_id","message":"must not be empty"}]
-    {"task_id":"t…","chat":{"app_id":"","user_id":"u","chat_id":"c"}}: 422 [{"path":"/task_id","message":"must have 256 characters at most"},{"path":"/chat/app_id","message":"must have 1 to 256 bytes and no control characters"}]
+    {"task_id":"t…","chat":{"app_id":"","user_id":"u","chat_id":"c"}}: 422 [{"path":"/task_id","message":"must have at most 256 characters"},{"path":"/chat/app_id","message":"must be 1 to 256 bytes long and must not contain control characters"}]
     {"chat":{"app_id":"a","user_id":"u"}}: 422 [{"path":"/chat/chat_id","message":"required field is missing"}]
     {"chat":{"app_id":"a","user_id":"u","chat_id":"c","more":1}}: 422 [{"path":"/chat/more","message":"unknown field `more`, expected one of `app_id`, `user_id`, `chat_id`"}]
     {"resource_id":"first"}: 422 [{"path":"/resource_id","message":"`first` is not a valid resource id: expected a UUID in lower case with hyphens"}]

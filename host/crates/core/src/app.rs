@@ -64,7 +64,7 @@ impl App {
             tracing::error!(error = %error, "the plugins folder cannot be read");
         }
         while let Err(error) = self.changed().await {
-            tracing::error!(error = %error, "the plugins cannot be put in force yet");
+            tracing::error!(error = %error, "the plugins cannot be activated yet; retrying");
             tokio::time::sleep(retry).await;
         }
         self.scanned.send_replace(true);

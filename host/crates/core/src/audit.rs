@@ -47,7 +47,7 @@ const QUEUE_ROWS_MAX: usize = 4096;
 
 /// The error for a call that cannot be answered because the audit cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the audit cannot be written at present")]
+#[error("the audit cannot be written; try again later")]
 pub struct AuditUnavailable;
 
 /// Opens entries and sends their rows to the writer.
@@ -324,9 +324,9 @@ impl Drop for Entry {
             (row.is_of_change(), row.tool.is_some())
         };
         let message = match (is_of_change, is_of_call) {
-            (true, _) => "the request was broken off; the change may have been made",
-            (false, true) => "the call failed on the host's side",
-            (false, false) => "the request was broken off",
+            (true, _) => "the request was interrupted; the change may have been made",
+            (false, true) => "the call failed because of an internal error of the host",
+            (false, false) => "the request was interrupted",
         };
         self.close_with(self.finished(&CallOutcome::error(Code::Unavailable, message)));
     }

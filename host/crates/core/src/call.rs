@@ -325,7 +325,7 @@ impl RunsCalls for Calls {
         siblings: &'a TaskTracker,
     ) -> BoxFuture<'a, Result<CallOutcome, ToolFailure>> {
         let unavailable =
-            |_: AuditUnavailable| ToolFailure::error(Code::Unavailable, "the audit cannot be written at present");
+            |_: AuditUnavailable| ToolFailure::error(Code::Unavailable, "the audit cannot be written; try again later");
         async move { self.run_with(call, siblings).await.map(|answer| answer.outcome).map_err(unavailable) }.boxed()
     }
 }
@@ -377,14 +377,14 @@ fn unless_held_back(outcome: CallOutcome, is_held_back: bool) -> CallOutcome {
 
 fn cancelled_by_caller(call: &IncomingCall) -> CallOutcome {
     let message = match call.lineage() {
-        None => "the caller went away before the call was done",
-        Some(_) => "the call that made this one ended before it was done",
+        None => "the caller disconnected before the call was finished",
+        Some(_) => "the parent call ended before this call was finished",
     };
     CallOutcome::error(Code::Cancelled, message)
 }
 
 fn interrupted() -> CallOutcome {
-    CallOutcome::error(Code::Interrupted, "the server was shut down before the call was done")
+    CallOutcome::error(Code::Interrupted, "the server was shut down before the call was finished")
 }
 
 /// The answer to a call that has ended. It is released when the row `finished` is on disk.

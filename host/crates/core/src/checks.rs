@@ -145,9 +145,9 @@ impl Unchecked {
         let (code, message) = match self {
             Unchecked::Busy => (Code::Busy, "the server is busy checking other calls"),
             Unchecked::Overrun(Overrun::Steps) => {
-                (Code::Limit, "checking this call takes more work than one call may; send smaller parameters")
+                (Code::Limit, "checking this call exceeds the work limit of one call; send smaller parameters")
             }
-            Unchecked::Overrun(Overrun::Deadline) => (Code::Timeout, "the call could not be checked in time"),
+            Unchecked::Overrun(Overrun::Deadline) => (Code::Timeout, "the check of the call timed out"),
             Unchecked::Overrun(Overrun::Cancelled) => (Code::Cancelled, "the check of the call was cancelled"),
         };
         CallOutcome::error(code, message).by_rule("check")

@@ -46,7 +46,9 @@ pub enum OauthError {
     NoProvider { resource_type: String },
     #[error("the OAuth provider of this resource type has no {field}")]
     NoUrl { field: &'static str },
-    #[error("set --public-url: a browser has to find its way back to this server, which listens beyond loopback")]
+    #[error(
+        "set --public-url: this server does not listen on loopback only, so it needs a URL to which browsers can return"
+    )]
     NoPublicUrl,
     #[error("the link has been used in another browser, or has expired; start again")]
     NotThisBrowser,
@@ -54,7 +56,7 @@ pub enum OauthError {
         "the resource, its plugin, the provider or the API key has changed since the authorization was started; start again"
     )]
     Changed,
-    #[error("another provider has answered than the one that was asked; start again")]
+    #[error("the answer came from another provider than the requested one; start again")]
     OtherIssuer,
     #[error("{}", refusal(.0))]
     Declined(String),
@@ -64,14 +66,14 @@ pub enum OauthError {
     Vault(#[from] VaultError),
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
-    #[error("the audit cannot be written, so nothing was stored")]
+    #[error("the audit cannot be written; the credential was not stored")]
     Audit(#[from] AuditUnavailable),
 }
 
 fn refusal(word: &str) -> String {
     let word: String =
         word.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')).take(64).collect();
-    format!("the provider has not authorized: {word}")
+    format!("the provider refused the authorization: {word}")
 }
 
 /// A started authorization, and the URL of its begin page.
@@ -296,7 +298,7 @@ impl Oauth {
         // The row `started` is on disk. The row `finished` is written as soon as the audit can be written.
         let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
-            tracing::error!(oauth_flow.id = %flow.id, "the end of a change is not in the audit yet");
+            tracing::error!(oauth_flow.id = %flow.id, "the outcome of a change has not been written to the audit yet");
         }
         saved
     }

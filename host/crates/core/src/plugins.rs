@@ -101,7 +101,7 @@ pub enum ApproveError {
     NothingPending,
     #[error("the version that waits for approval has {what} `{found}`")]
     OtherDigest { what: &'static str, found: Digest },
-    #[error("other plugins own names of this version by now ({}); review the plugin again", owners.join("; "))]
+    #[error("other plugins now own names of this version ({}); review the plugin again", owners.join("; "))]
     OtherOwners { owners: Vec<String> },
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -403,7 +403,9 @@ impl Plugins {
             None => None,
         };
         let Some(serving) = serving else {
-            return Ok(vec!["the version before it can no longer be read, so nothing can be compared".to_owned()]);
+            return Ok(vec![
+                "the previous version can no longer be read, so the versions cannot be compared".to_owned(),
+            ]);
         };
         let retired = self.retired_tools(&row.name, &serving).await?;
         Ok(permission_diff(&serving, manifest, &retired))

@@ -57,7 +57,7 @@ pub enum AccessError {
     #[error("there is no such sandbox")]
     NotFound,
     /// The conversation belongs to another user.
-    #[error("this conversation has a sandbox with another user")]
+    #[error("the sandbox of this conversation belongs to another user")]
     OtherUser,
     /// The sandbox of this name belongs to another conversation or bot.
     #[error("{0}")]
@@ -250,7 +250,7 @@ async fn within<T>(
     what: &str,
     work: impl Future<Output = Result<T, SandboxError>>,
 ) -> Result<T, SandboxError> {
-    let late = || SandboxError::unavailable(format!("the sandbox was not {what} within {} s", max.as_secs()));
+    let late = || SandboxError::unavailable(format!("the sandbox provider did not {what} within {} s", max.as_secs()));
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
 }
 

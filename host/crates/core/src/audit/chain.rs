@@ -46,7 +46,7 @@ impl Chain {
         let found = position(store, &self.writer).await?;
         let known = self.position.sequence;
         if found.sequence < known {
-            tracing::error!(known, found = found.sequence, "the database has lost rows of the audit that it had taken");
+            tracing::error!(known, found = found.sequence, "the database has lost audit rows that it had committed");
         }
         let mut written = Vec::new();
         let mut next = Some(ScanFrom::Version2(known + 1)).filter(|_| known < found.sequence);

@@ -46,17 +46,17 @@ impl fmt::Display for Rollback {
             }
             Rollback::RowsMissing { writer, signed, found } => write!(
                 f,
-                "the audit of {writer} was signed up to row {signed}, and the database holds it up to row {found}"
+                "the audit of {writer} was signed up to row {signed}, but the database contains rows only up to {found}"
             ),
             Rollback::RowReplaced { writer, sequence } => {
                 write!(f, "row {sequence} of the audit of {writer} is not the row that was signed")
             }
             Rollback::PolicyBehind { signed, found } => {
-                write!(f, "the policy was signed at generation {signed}, and the database holds generation {found}")
+                write!(f, "the policy was signed at generation {signed}, but the database has generation {found}")
             }
             Rollback::RetiredRowKey { signed, found } => write!(
                 f,
-                "the policy was signed under row key version {signed}, and the database is under version {found}, which \
+                "the policy was signed under row key version {signed}, but the database uses version {found}, which \
                  was retired"
             ),
         }

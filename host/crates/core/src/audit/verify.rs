@@ -101,7 +101,7 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
         let last = check_chain(&mut found, store, keys, &writer, of_writer.unwrap_or_default()).await?;
         // A host signs its first head at the start, before its first row.
         if lacks_heads && last > 0 {
-            found.add(&writer, last, format!("{HEADS_FILE} holds no head of this chain"));
+            found.add(&writer, last, format!("{HEADS_FILE} contains no head of this chain"));
         }
     }
     if found.rows < stored {
@@ -184,7 +184,7 @@ async fn check_chain(
             }
             // After a gap the previous hash in the row is not checked, so that one missing row causes only one problem.
             if previous.is_some_and(|previous| previous != row.previous_hash) {
-                found.add(writer, row.sequence, "the row does not follow the one before it");
+                found.add(writer, row.sequence, "the row does not follow the previous row");
             }
             match seal {
                 Seal::Whole => {}
@@ -200,7 +200,7 @@ async fn check_chain(
     }
     heads.remove(&0);
     if let Some(last) = heads.keys().next_back() {
-        found.add(writer, *last, format!("rows up to {last} were signed as written and are missing"));
+        found.add(writer, *last, format!("rows up to {last} were signed but are missing"));
     }
     Ok(expected - 1)
 }

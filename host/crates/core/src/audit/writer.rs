@@ -303,7 +303,7 @@ fn interrupted(start: &AuditRow, now: UtcMillis) -> AuditRow {
         kind: AuditKind::Interrupted,
         status: Some(Status::Error.as_str().to_owned()),
         code: Some(Code::Interrupted.as_str().to_owned()),
-        message: Some("the server ended before the call was done".to_owned()),
+        message: Some("the server ended before the call was finished".to_owned()),
         duration_ms: Some(now.since_ms(start.started_at)),
         at: now,
         ..start.clone()

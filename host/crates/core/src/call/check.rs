@@ -129,13 +129,18 @@ pub fn check_lineage(
     effort: &Effort,
 ) -> Result<(), NotPermitted> {
     if lineage.depth > DEPTH_MAX {
-        return Err(limit(format!("calls of tools are nested {DEPTH_MAX} deep at most")).into());
+        return Err(limit(format!("tool calls can be nested at most {DEPTH_MAX} levels deep")).into());
     }
     match &lineage.made_by {
         MadeBy::Bot => {}
         MadeBy::SandboxImport => {
             if !built_in::SANDBOX_TOOLS.contains(&call.tool()) {
-                return Err(hidden(call, "executor.capabilities", "the import leads to the sandbox alone").into());
+                return Err(hidden(
+                    call,
+                    "executor.capabilities",
+                    "the import `sandbox` allows only the sandbox tools",
+                )
+                .into());
             }
         }
         MadeBy::Plugin { binding, calls } => {
@@ -158,7 +163,7 @@ pub fn check_lineage(
 /// Refuses a call that is identical to one of its ancestors.
 pub fn check_new(lineage: &Lineage, digest: CallDigest) -> Result<(), Refusal> {
     if lineage.ancestors.contains(&digest) {
-        return Err(limit("the same call is already under way above this one".to_owned()));
+        return Err(limit("an ancestor of this call is the same call".to_owned()));
     }
     Ok(())
 }

@@ -104,7 +104,7 @@ impl ChildCalls {
         if self.lineage.count() < CALLS_MAX {
             return Ok(());
         }
-        Err(ToolFailure::error(Code::Limit, format!("{CALLS_MAX} calls have been made under one, which is the limit")))
+        Err(ToolFailure::error(Code::Limit, format!("the limit of {CALLS_MAX} child calls under one call is reached")))
     }
 
     /// Opens a session of the bot that makes the calls. Returns `None` if the policy cannot be read or the bot was

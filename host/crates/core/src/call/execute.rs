@@ -244,7 +244,7 @@ fn child_calls(execution: &Execution<'_>, until: Instant) -> Result<Option<Child
     match pipeline.policy.load().bot_behind(&binding.resource) {
         Some(bot) => Ok(Some(ChildCalls::of_bot(pipeline, call, digest, until, binding, bot.row.id))),
         None => {
-            let message = "the bot of this resource does not exist any more";
+            let message = "the bot of this resource no longer exists";
             Err(Box::new(CallOutcome::error(Code::Unavailable, message)))
         }
     }

@@ -46,7 +46,8 @@ impl Ledger {
         Some(match refused {
             Ok(Some(Spent { budget: Some(budget), tokens: spent })) => {
                 let message = format!(
-                    "this bot may spend {budget} tokens in {month} and has spent {spent}; this call costs {tokens}"
+                    "the budget of this bot for {month} is {budget} tokens, of which {spent} are spent; this call \
+                     costs {tokens}"
                 );
                 CallOutcome::error(Code::Budget, message).by_rule("budget")
             }
@@ -62,7 +63,7 @@ impl Ledger {
 
 /// A call that cannot be charged does not run.
 fn cannot_be_written() -> CallOutcome {
-    CallOutcome::error(Code::Unavailable, "the cost of this call cannot be written at present; try again")
+    CallOutcome::error(Code::Unavailable, "the cost of this call could not be recorded; try again")
 }
 
 /// Returns the month in UTC, such as `2026-11`.
@@ -131,7 +132,8 @@ mod tests {
         let cost = Cost { tokens: 6, credits: 0.1 };
         assert_eq!(books.charge(cost).await, Ok(()));
         let refused = |month: &str| {
-            let message = format!("this bot may spend 10 tokens in {month} and has spent 6; this call costs 6");
+            let message =
+                format!("the budget of this bot for {month} is 10 tokens, of which 6 are spent; this call costs 6");
             Err((Code::Budget, message))
         };
         assert_eq!(books.charge(cost).await, refused("2026-11"));

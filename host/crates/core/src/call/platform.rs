@@ -40,7 +40,7 @@ pub(super) fn judge_function(
     check_size(call.params()).map_err(|faults| NotPermitted::invalid(&faults))?;
     let resource_type = plugin.manifest.resource_type.id.as_str();
     let permit = authorize_function(resource_type, function, facts(call, plugin, params));
-    let permit = permit.ok_or_else(|| unavailable("a function is not a bot's to call"))?;
+    let permit = permit.ok_or_else(|| unavailable("a bot cannot call a platform function"))?;
     let target = Target { plugin: Arc::clone(plugin), resource, kind: TargetKind::Function(function.to_owned()) };
     Ok(permitted(call, permit, target, snapshot))
 }
@@ -52,13 +52,13 @@ pub(super) fn judge_check(
     effort: &Effort,
 ) -> Result<PermittedCall, NotPermitted> {
     let snapshot = current(policy)?;
-    let id = call.resource().ok_or_else(|| unavailable("the resource is not there"))?;
+    let id = call.resource().ok_or_else(|| unavailable("the resource does not exist"))?;
     let resource = resource(&snapshot, call, id)?;
     let plugin = Arc::clone(&resource.plugin);
     let declared = plugin.manifest.resource_type.credential_check.as_ref();
-    let declared = declared.ok_or_else(|| unavailable("the type declares no check"))?;
+    let declared = declared.ok_or_else(|| unavailable("the resource type declares no credential check"))?;
     let tool = plugin.tools.iter().find(|tool| tool.manifest.name == declared.tool);
-    let tool = Arc::clone(tool.ok_or_else(|| unavailable("the type declares no check"))?);
+    let tool = Arc::clone(tool.ok_or_else(|| unavailable("the resource type declares no credential check"))?);
     // Defaults are filled in on both sides, so that the parameters can be compared.
     let filled = |params: &Value| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
     let (params, wanted) = (filled(call.params())?, filled(&Value::Object(declared.params.clone()))?);
@@ -70,13 +70,13 @@ pub(super) fn judge_check(
 
 fn current(policy: &Policy) -> Result<Arc<Snapshot>, Refusal> {
     if policy.is_stale() {
-        return Err(unavailable("the permissions could not be read; try again"));
+        return Err(unavailable("the permissions could not be loaded; try again"));
     }
     Ok(policy.load())
 }
 
 fn resource(snapshot: &Snapshot, call: &IncomingCall, id: ResourceId) -> Result<Arc<Resource>, Refusal> {
-    let resource = snapshot.resource(call.workspace(), id).ok_or_else(|| unavailable("the resource is not there"));
+    let resource = snapshot.resource(call.workspace(), id).ok_or_else(|| unavailable("the resource does not exist"));
     Ok(Arc::clone(resource?))
 }
 

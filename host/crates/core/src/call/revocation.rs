@@ -132,7 +132,7 @@ fn judge(
         if session.bot.dormant.contains(row) && resolved.binding.is_active(session.now) {
             return Ok(());
         }
-        return Err(revoked_by(call, "binding", "the binding is gone, disabled or expired").into());
+        return Err(revoked_by(call, "binding", "the binding was deleted or disabled, or it has expired").into());
     };
     if Arc::ptr_eq(binding, &resolved.binding) && resolved.is_delegated_by(&session.delegation) {
         // The rules that permitted the call have not changed.
@@ -173,7 +173,7 @@ pub(super) fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
 
 /// The refusal of a call whose key was deleted or rotated.
 pub(super) fn key_revoked(call: &IncomingCall) -> Refusal {
-    revoked_by(call, "key", "the key under which the call came is gone")
+    revoked_by(call, "key", "the key of this call was deleted or rotated")
 }
 
 fn revoked_by(call: &IncomingCall, what: &str, reason: &str) -> Refusal {

@@ -23,7 +23,7 @@ impl Session {
     /// Opens a session with the current snapshot. Refuses the call while the snapshot may be older than the database.
     pub fn open(policy: &Policy, now: UtcMillis, call: &IncomingCall) -> Result<Session, Refusal> {
         if policy.is_stale() {
-            let message = "the permissions could not be read; try again";
+            let message = "the permissions could not be loaded; try again";
             return Err(Box::new(CallOutcome::error(Code::Unavailable, message)));
         }
         Session::of(policy.load(), now, call)
@@ -36,7 +36,8 @@ impl Session {
         };
         let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
         let Some(delegation) = in_force(&snapshot, now, call, links) else {
-            let (rule, reason) = ("delegation".to_owned(), "a link of the delegation is not in force".to_owned());
+            let (rule, reason) =
+                ("delegation".to_owned(), "a delegation of this call is no longer in force".to_owned());
             return Err(refuse(Denial { rule, reason, ..Denial::unknown_tool(call.tool()) }));
         };
         Ok(Session { snapshot, bot, now, delegation })

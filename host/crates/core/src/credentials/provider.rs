@@ -88,11 +88,11 @@ pub fn parse_url(text: &str) -> Result<Url, &'static str> {
     match url.scheme() {
         "https" => {}
         "http" if is_local => {}
-        "http" => return Err("expected https://; http:// is for loopback addresses only"),
+        "http" => return Err("expected https://; http:// is allowed only for loopback addresses"),
         _ => return Err("expected https://"),
     }
     if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
-        return Err("must hold no user, password or fragment");
+        return Err("must not contain a user, password or fragment");
     }
     Ok(url)
 }

@@ -195,7 +195,7 @@ impl Refresher {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         }
         if let Some((until, state)) = last.backoff.filter(|(until, _)| Instant::now() < *until) {
-            tracing::debug!(resource.id = %target.resource, ?until, "the provider has just refused a refresh");
+            tracing::debug!(resource.id = %target.resource, ?until, "the provider refused a refresh a moment ago");
             return Ok(Attempt::Failed(state));
         }
         let provider = self.store.oauth_provider_of_type(target.workspace, &target.resource_type).await?;
@@ -216,7 +216,7 @@ impl Refresher {
         match self.ask(target, &opened, &provider).await {
             Ok(tokens) => self.save(&row, opened, tokens, last).await,
             Err(error) => {
-                tracing::warn!(resource.id = %target.resource, %error, "the provider has not refreshed a token");
+                tracing::warn!(resource.id = %target.resource, %error, "the provider did not refresh a token");
                 self.record_failure(&row, until, &error, last).await
             }
         }

@@ -252,13 +252,13 @@ fn token(answer: &Map<String, Value>, name: &str) -> Result<Option<Secret>, &'st
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) if text.is_empty() => return Ok(None),
         Some(Value::String(text)) => text,
-        Some(_) => return Err("a token in it is not a text"),
+        Some(_) => return Err("it contains a token that is not a string"),
     };
     if !(SECRET_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&text.len()) {
-        return Err("a token in it is shorter than 8 bytes or longer than 16 KiB");
+        return Err("it contains a token that is shorter than 8 bytes or longer than 16 KiB");
     }
     if text.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
-        return Err("a token in it holds characters that no header takes");
+        return Err("it contains a token with characters that are not allowed in a header");
     }
     Ok(Some(Secret::new(text.clone())))
 }
@@ -338,17 +338,19 @@ mod tests {
             (
                 200,
                 json!({"access_token": "short"}),
-                "the provider's answer cannot be used: a token in it is shorter than 8 bytes or longer than 16 KiB",
+                "the provider's answer cannot be used: it contains a token that is shorter than 8 bytes or longer than \
+                 16 KiB",
             ),
             (
                 200,
                 json!({"access_token": 123_456_789}),
-                "the provider's answer cannot be used: a token in it is not a text",
+                "the provider's answer cannot be used: it contains a token that is not a string",
             ),
             (
                 200,
                 json!({"access_token": "access\r\ntoken"}),
-                "the provider's answer cannot be used: a token in it holds characters that no header takes",
+                "the provider's answer cannot be used: it contains a token with characters that are not allowed in a \
+                 header",
             ),
             (
                 200,

@@ -64,8 +64,8 @@ impl Oauth {
         let now = self.clock.now();
         let answer = self.provider(resource, &provider, secret.as_ref()).ask(&url, &form).await?;
         let unusable = |why| OauthError::Token(TokenError::Unusable { why });
-        let answer: DeviceAnswer =
-            serde_json::from_value(answer.into()).map_err(|_| unusable("it is not one of a device authorization"))?;
+        let answer: DeviceAnswer = serde_json::from_value(answer.into())
+            .map_err(|_| unusable("it is not a valid device authorization response"))?;
         if ![Some(&answer.verification_uri), answer.verification_uri_complete.as_ref()]
             .into_iter()
             .flatten()
@@ -110,7 +110,7 @@ impl Oauth {
             let due = match self.store.due_oauth_flows(self.clock.now(), DUE_AT_ONCE).await {
                 Ok(due) => due,
                 Err(error) => {
-                    tracing::debug!(%error, "authorizations by device cannot be read");
+                    tracing::debug!(%error, "device authorizations cannot be read");
                     continue;
                 }
             };
@@ -125,7 +125,7 @@ impl Oauth {
 
     async fn poll(&self, flow: &OauthFlowRow) {
         if let Err(error) = self.try_poll(flow).await {
-            tracing::warn!(oauth_flow.id = %flow.id, %error, "an authorization by device made no progress");
+            tracing::warn!(oauth_flow.id = %flow.id, %error, "a poll for a device authorization failed");
         }
     }
 

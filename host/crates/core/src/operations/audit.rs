@@ -130,7 +130,7 @@ struct Export {
 /// The error of an export during which the database failed. The connection is closed early, so that a client does not
 /// mistake half an export for a whole one.
 #[derive(Debug, thiserror::Error)]
-#[error("the audit could not be read to its end")]
+#[error("the audit could not be read completely")]
 pub struct ExportBroken(#[source] monstrum_store::StoreError);
 
 impl Export {
@@ -139,7 +139,7 @@ impl Export {
             && let Some(page) = self.page.take()
         {
             let listed = self.store.calls(self.workspace, &self.filter, &page).await.map_err(|error| {
-                tracing::error!(%error, "an export of the audit was broken off");
+                tracing::error!(%error, "an export of the audit was interrupted");
                 ExportBroken(error)
             })?;
             self.page = listed.next_cursor.map(|cursor| Page { limit: EXPORT_PAGE, cursor: Some(cursor) });

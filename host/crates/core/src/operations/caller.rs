@@ -31,17 +31,20 @@ impl Caller {
 
     /// Accepts root keys only. An operation that always needs one accepts a [`Root`] instead.
     pub fn root(&self) -> Result<(), OperationError> {
-        self.one_of(&[KeyKind::Root], "a root key is needed")
+        self.one_of(&[KeyKind::Root], "a root key is required")
     }
 
     /// Accepts root and admin keys only. An operation that always needs one accepts an [`Admin`] instead.
     pub fn admin(&self) -> Result<(), OperationError> {
-        self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is needed")
+        self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is required")
     }
 
     /// Accepts all keys except bot keys. An operation that always needs this accepts an [`Operator`] instead.
     pub fn operator(&self) -> Result<(), OperationError> {
-        self.one_of(&[KeyKind::Root, KeyKind::Admin, KeyKind::Operator], "a bot key may only use its own bot's tools")
+        self.one_of(
+            &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator],
+            "a bot key may use only the tools of its own bot",
+        )
     }
 
     /// Accepts a bot key for its own bot only. For any other bot it returns the error of a bot that does not exist.

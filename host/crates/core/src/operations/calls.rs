@@ -12,8 +12,8 @@ use crate::call_types::incoming::IncomingCall;
 /// Runs a call and returns its outcome. A call that never ran is an error.
 pub async fn run(app: &App, call: IncomingCall) -> Result<CallResult, OperationError> {
     let answer = app.calls.run(call).await;
-    let answer =
-        answer.map_err(|AuditUnavailable| OperationError::unavailable("the audit cannot be written at present"))?;
+    let answer = answer
+        .map_err(|AuditUnavailable| OperationError::unavailable("the audit cannot be written; try again later"))?;
     let CallAnswer { request_id, outcome, duration_ms } = answer;
     if let Some(retry_after) = outcome.retry_after {
         let message = outcome.message.unwrap_or_else(|| "too many calls".to_owned());

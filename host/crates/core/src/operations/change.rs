@@ -107,7 +107,7 @@ impl Change {
     ) -> Result<T, OperationError> {
         // The key may have been revoked while the input arrived.
         if app.policy.load().key_hash(caller.key) != Some(&caller.key_hash) {
-            return Err(OperationError::Unauthenticated("the key is gone".to_owned()));
+            return Err(OperationError::Unauthenticated("the API key was deleted or rotated".to_owned()));
         }
         let unavailable = |_| OperationError::unavailable("the audit cannot be written, so nothing was changed");
         let entry = app.auditor.open_change(audit::Change {
@@ -133,7 +133,8 @@ impl Change {
         // written.
         let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
-            tracing::error!(request.id = %caller.request, "the end of a change is not in the audit yet");
+            tracing::error!(request.id = %caller.request, "the outcome of a change has not been written to the audit \
+                                                           yet");
         }
         done
     }

@@ -35,7 +35,7 @@ impl NewCredential {
             let place = format!("line {} column {}", error.line(), error.column());
             OperationError::invalid_at(
                 "",
-                format!("expected a JSON object with auth_method and fields, failed at {place}"),
+                format!("expected a JSON object with auth_method and fields; parsing failed at {place}"),
             )
         })?;
         let mut errors = InputErrors::default();
@@ -58,7 +58,7 @@ impl NewCredential {
                 Value::String(text) => {
                     fields.insert(name, Secret::new(text));
                 }
-                _ => errors.add("/fields", "every field is a string"),
+                _ => errors.add("/fields", "every field must be a string"),
             }
         }
         errors.check()?;
@@ -76,7 +76,7 @@ impl NewCredential {
         let Some(method) = usable().find(|method| method.method.as_str() == self.auth_method) else {
             let known: Vec<&str> = usable().map(|method| method.method.as_str()).collect();
             let message = match known.as_slice() {
-                [] => "this resource type takes no credential".to_owned(),
+                [] => "this resource type does not use credentials".to_owned(),
                 known => format!("expected one of {}", known.join(", ")),
             };
             return Err(OperationError::invalid_at("/auth_method", message));
@@ -163,7 +163,7 @@ pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<Creden
     let confirm = async {
         if !app.store.update_credential(&confirmed, &held.row.sealed, confirmed.updated_at).await? {
             return Err(OperationError::conflict(
-                "the credential was saved anew, refreshed or deleted in the meantime; try again",
+                "the credential was replaced, refreshed or deleted in the meantime; try again",
             ));
         }
         Ok(())
@@ -185,7 +185,8 @@ pub async fn test(
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
     let declared = served(&snapshot, &row)?.plugin.manifest.resource_type.credential_check.as_ref();
-    let declared = declared.ok_or_else(|| OperationError::conflict("the type of this resource declares no check"))?;
+    let declared =
+        declared.ok_or_else(|| OperationError::conflict("the type of this resource declares no credential check"))?;
     let (tool, params) = (declared.tool.to_string(), declared.params.clone());
     let call = IncomingCall::credential_check(caller.request, row.workspace_id, id, tool, params)
         .with_language(language.clone())
@@ -207,7 +208,7 @@ pub async fn delete(app: &App, caller: &Admin, id: ResourceId) -> Result<(), Ope
 
 /// Returns the resource as its plugin serves it. A credential is checked against what the plugin asks for.
 pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, OperationError> {
-    let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
+    let detail = "no loaded plugin accepts this resource's configuration, so the credential cannot be checked";
     snapshot.resource(row.workspace_id, row.id).ok_or_else(|| OperationError::conflict(detail))
 }
 

@@ -49,7 +49,7 @@ pub enum OperationError {
     #[error("{0}")]
     Unverified(String),
     /// An error of the host. The cause is logged but never shown to the caller.
-    #[error("the request failed on our side; the server's log has the cause under this request id")]
+    #[error("internal error; the server's log has the cause under this request id")]
     Internal(#[source] Box<dyn Error + Send + Sync>),
 }
 
@@ -77,7 +77,7 @@ impl OperationError {
 
     /// Returns the error for a row that has changed since it was read for this change.
     pub fn changed_meanwhile() -> Self {
-        let message = "it was changed or deleted by another request in the meantime; read it again";
+        let message = "the object was changed or deleted by another request; read it again and retry";
         OperationError::conflict(message)
     }
 
@@ -112,8 +112,8 @@ impl OperationError {
     /// Returns the error for a scope, a workspace or `instance`, that is not verified.
     pub fn unverified(scope: &str) -> Self {
         OperationError::Unverified(format!(
-            "the rows of scope `{scope}` in the database are not those that were sealed; the server's log and \
-             `monstrum doctor` name them"
+            "the rows of scope `{scope}` in the database do not match their seals; the server's log and \
+             `monstrum doctor` list them"
         ))
     }
 }
@@ -122,7 +122,7 @@ fn summary(errors: &[InputError]) -> String {
     match errors {
         [only] if only.path.is_empty() => only.message.clone(),
         [only] => format!("{}: {}", only.path, only.message),
-        many => format!("the input has {} faults", many.len()),
+        many => format!("the input has {} errors", many.len()),
     }
 }
 
@@ -130,8 +130,10 @@ impl From<StoreError> for OperationError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict { constraint } => OperationError::conflict(conflict_text(&constraint)),
-            StoreError::InUse => OperationError::conflict("it is still bound; delete what uses it first"),
-            StoreError::UnknownReference => OperationError::conflict("what it refers to was deleted in the meantime"),
+            StoreError::InUse => OperationError::conflict("it is still in use; delete the objects that use it first"),
+            StoreError::UnknownReference => {
+                OperationError::conflict("an object that it refers to was deleted in the meantime")
+            }
             StoreError::Nul => OperationError::invalid_at("", error.to_string()),
             StoreError::Unavailable { .. } => {
                 tracing::error!(%error, "the database is not available");
@@ -147,10 +149,10 @@ impl From<StoreError> for OperationError {
 /// column is the one that the caller can change.
 fn conflict_text(constraint: &str) -> &'static str {
     match constraint {
-        "trust_public_key_name_glob_key" => "the key is trusted for these names already",
+        "trust_public_key_name_glob_key" => "the key is already trusted for these names",
         "workspaces_name_key" => "another workspace has this name",
-        name if name.ends_with("_name_key") => "the name is taken in this workspace",
-        name if name.ends_with("_resource_id_key") => "this resource is bound to this bot already",
+        name if name.ends_with("_name_key") => "the name is already used in this workspace",
+        name if name.ends_with("_resource_id_key") => "this resource is already bound to this bot",
         _ => "it exists already",
     }
 }

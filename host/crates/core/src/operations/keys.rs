@@ -84,13 +84,13 @@ async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Oper
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", &new.name);
     match (new.kind, new.bot_id) {
-        (Kind::Bot, None) => errors.add("/bot_id", "a bot key needs the bot whose tools it may call"),
+        (Kind::Bot, None) => errors.add("/bot_id", "required for a bot key"),
         (Kind::Bot, Some(bot)) => {
             if app.store.bot(caller.workspace, bot).await?.is_none() {
                 errors.add("/bot_id", "no such bot in this workspace");
             }
         }
-        (_, Some(_)) => errors.add("/bot_id", "only a bot key has a bot"),
+        (_, Some(_)) => errors.add("/bot_id", "allowed only for a bot key"),
         (_, None) => {}
     }
     errors.check()
@@ -125,7 +125,9 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
         if !app.store.rotate_key(&row, &prefix, &hash).await? {
             // The key was deleted, or another rotation has replaced it, so the new text would not work.
             key(app, caller, id).await?;
-            return Err(OperationError::conflict("the key was rotated by another request at the same moment"));
+            return Err(OperationError::conflict(
+                "the key was rotated by another request at the same time; read it again",
+            ));
         }
         Ok(())
     };

@@ -80,10 +80,10 @@ pub async fn refresh(app: &App, caller: &Admin, id: ResourceId) -> Result<Creden
 fn not_refreshed(state: CredentialState) -> OperationError {
     match state {
         CredentialState::Unavailable => {
-            OperationError::unavailable("the provider or the database could not be asked; try again")
+            OperationError::unavailable("the provider or the database is not available; try again")
         }
         CredentialState::None | CredentialState::NotNeeded => OperationError::not_found("credential"),
-        _ => OperationError::conflict("the credential has to be authorized again"),
+        _ => OperationError::conflict("the credential must be authorized again"),
     }
 }
 

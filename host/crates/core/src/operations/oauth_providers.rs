@@ -60,11 +60,14 @@ pub async fn list(
 pub async fn create(app: &App, caller: &Admin, new: NewOauthProvider) -> Result<OauthProvider, OperationError> {
     let snapshot = app.policy.load();
     let Some(plugin) = snapshot.resource_type(&new.resource_type) else {
-        return Err(OperationError::invalid_at("/resource_type", "no plugin that serves has this resource type"));
+        return Err(OperationError::invalid_at("/resource_type", "no loaded plugin has this resource type"));
     };
     let proposed = proposed(&plugin.manifest.resource_type);
     let Some(token_url) = new.token_url.or(proposed.token_url) else {
-        return Err(OperationError::invalid_at("/token_url", "required: the manifest of this type proposes none"));
+        return Err(OperationError::invalid_at(
+            "/token_url",
+            "required, because the manifest of this type does not propose one",
+        ));
     };
     let now = app.clock.now();
     let mut row = OauthProviderRow {
@@ -111,8 +114,8 @@ pub async fn update(
     match &change.client_secret {
         Some(_) => row.client_secret = sealed(app, &row, secret)?,
         None if goes_elsewhere && row.client_secret.is_some() => {
-            let message =
-                "required with another client_id, token_url or device_authorization_url; null for a client without";
+            let message = "required when client_id, token_url or device_authorization_url changes; send null for a \
+                           client without a secret";
             return Err(OperationError::invalid_at("/client_secret", message));
         }
         None => {}
@@ -138,7 +141,7 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
     let mut errors = InputErrors::default();
     rules::length(&mut errors, "/client_id", &row.client_id, CLIENT_ID_CHARS_MAX);
     if row.client_id.is_empty() || row.client_id.chars().any(char::is_control) {
-        errors.add("/client_id", "must not be empty or hold control characters");
+        errors.add("/client_id", "must not be empty or contain control characters");
     }
     let urls = [
         ("/authorization_url", row.authorization_url.as_ref()),
@@ -165,11 +168,11 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
     ];
     let url = row.authorization_url.as_deref().and_then(|url| parse_url(url).ok());
     if url.is_some_and(|url| url.query_pairs().any(|(name, _)| OURS.contains(&name.as_ref()))) {
-        errors.add("/authorization_url", format!("its query must not hold any of {}", OURS.join(", ")));
+        errors.add("/authorization_url", format!("the query must not contain any of {}", OURS.join(", ")));
     }
     let scopes: Vec<&str> = row.scopes.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
     if scopes.len() > SCOPES_MAX {
-        errors.add("/scopes", format!("at most {SCOPES_MAX}"));
+        errors.add("/scopes", format!("must have at most {SCOPES_MAX} entries"));
     }
     for (index, scope) in scopes.iter().enumerate() {
         // RFC 6749, section 3.3.
@@ -177,7 +180,7 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
         if scope.is_empty() || scope.len() > SCOPE_CHARS_MAX || !scope.bytes().all(is_token) {
             errors.add(
                 format!("/scopes/{index}"),
-                "expected visible ASCII characters without blanks, quotes and backslashes",
+                "expected visible ASCII characters without spaces, quotes or backslashes",
             );
         }
     }

@@ -127,13 +127,13 @@ pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), 
         .await
 }
 
-const NOT_SERVED: &str = "no plugin that is loaded serves this resource type";
+const NOT_SERVED: &str = "no loaded plugin has this resource type";
 
 /// Rejects operators: configuration and network decide where a credential is sent.
 fn configures(caller: &Caller) -> Result<(), OperationError> {
-    caller
-        .admin()
-        .map_err(|_| OperationError::forbidden("the configuration and network of a resource need an admin key"))
+    caller.admin().map_err(|_| {
+        OperationError::forbidden("changing the configuration or network of a resource requires an admin key")
+    })
 }
 
 pub async fn resource(app: &App, caller: &Caller, id: ResourceId) -> Result<ResourceRow, OperationError> {
@@ -166,9 +166,9 @@ fn renames(app: &App, caller: &Caller, resource_type: &ResourceTypeId) -> Result
     let reason = match snapshot.resource_type(resource_type) {
         Some(plugin) if names_tools(plugin) => "the name of this resource is part of the names of its tools",
         Some(_) => return Ok(()),
-        None => "no plugin that is loaded serves this resource type, so the name may be part of the names of its tools",
+        None => "no loaded plugin has this resource type, so the name may be part of the names of its tools",
     };
-    caller.admin().map_err(|_| OperationError::forbidden(format!("{reason}: changing it needs an admin key")))
+    caller.admin().map_err(|_| OperationError::forbidden(format!("{reason}: changing the name requires an admin key")))
 }
 
 /// Returns whether the names of a resource's tools include the resource's name.
@@ -218,14 +218,14 @@ fn settle_bot(
 
 fn check_network(errors: &mut InputErrors, network: &Network) {
     if network.allow_addresses.len() > ADDRESSES_MAX {
-        errors.add("/network/allow_addresses", format!("must have {ADDRESSES_MAX} entries at most"));
+        errors.add("/network/allow_addresses", format!("must have at most {ADDRESSES_MAX} entries"));
         return;
     }
     for (index, text) in network.allow_addresses.iter().enumerate() {
         if text.parse::<IpNet>().is_err() {
             let message = match text.parse::<IpAddr>() {
-                Ok(IpAddr::V4(_)) => "a single address is written with /32",
-                Ok(IpAddr::V6(_)) => "a single address is written with /128",
+                Ok(IpAddr::V4(_)) => "write a single address with /32",
+                Ok(IpAddr::V6(_)) => "write a single address with /128",
                 Err(_) => "expected a range of addresses such as 10.1.0.0/16",
             };
             errors.add(format!("/network/allow_addresses/{index}"), message);

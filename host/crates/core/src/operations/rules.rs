@@ -16,7 +16,7 @@ pub(super) fn name(errors: &mut InputErrors, path: &str, name: &str) {
     if name.trim().is_empty() {
         errors.add(path, "must not be empty");
     } else if name.chars().count() > CHARS_MAX {
-        errors.add(path, format!("must have {CHARS_MAX} characters at most"));
+        errors.add(path, format!("must have at most {CHARS_MAX} characters"));
     } else if name.chars().any(char::is_control) {
         errors.add(path, "must not contain control characters");
     }
@@ -25,7 +25,7 @@ pub(super) fn name(errors: &mut InputErrors, path: &str, name: &str) {
 /// Checks that a text has at most `chars_max` characters.
 pub(super) fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max: usize) {
     if text.chars().count() > chars_max {
-        errors.add(path, format!("must have {chars_max} characters at most"));
+        errors.add(path, format!("must have at most {chars_max} characters"));
     }
 }
 

@@ -81,7 +81,7 @@ impl Files<'_> {
         }
         let Caller { workspace, key, .. } = *self.caller;
         let turn = self.app.file_turns.enter(workspace, key, bytes).await;
-        let busy = || OperationError::Busy("too many files are read and written at present".to_owned());
+        let busy = || OperationError::Busy("too many files are being read and written; try again".to_owned());
         turn.map(Some).ok_or_else(busy)
     }
 
@@ -93,7 +93,7 @@ impl Files<'_> {
             check_part(&mut errors, at, id);
         }
         if place.path.is_empty() || place.path.len() > PATH_BYTES_MAX || place.path.contains('\0') {
-            errors.add("/path", format!("must have 1 to {PATH_BYTES_MAX} bytes and no NUL"));
+            errors.add("/path", format!("must be 1 to {PATH_BYTES_MAX} bytes long and must not contain NUL"));
         }
         errors.check()?;
         let (workspace, bot) = (self.caller.workspace, self.caller.bot);
@@ -156,7 +156,9 @@ impl Files<'_> {
             match entry.kind {
                 EntryKind::File => self.download_file(&open, path, &entry, &record).await,
                 EntryKind::Directory if !takes_any_length => Err(OperationError::Undeliverable(
-                    "a folder has no length, and HTTP/1.0 could not tell a part from the whole".to_owned(),
+                    "the length of a folder's ZIP is not known in advance, so it cannot be sent over HTTP/1.0; use \
+                     HTTP/1.1"
+                        .to_owned(),
                 )),
                 EntryKind::Directory => self.download_folder(&open, path, &entry, &record).await,
                 EntryKind::Other => Err(OperationError::invalid_at("/path", "is neither a file nor a folder")),
@@ -214,13 +216,13 @@ impl Files<'_> {
         };
         let content = whole_file(entry.size, stream).await.map_err(|error| self.failed(error.into()))?;
         let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {
-            let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
+            let hint = "the file is not UTF-8 text; download it with POST /api/core/ai/sandbox/download";
             OperationError::invalid_at("/path", hint)
         })?;
         // A control character becomes six bytes in JSON.
         if content.len() + 5 * content.bytes().filter(u8::is_ascii_control).count() > escaped_bytes_max {
-            let words =
-                "what JSON escapes in this file makes it too long; get it with POST /api/core/ai/sandbox/download";
+            let words = "the content is too long after JSON escaping; download the file with POST \
+                 /api/core/ai/sandbox/download";
             return Err(OperationError::OverLimit(words.to_owned()));
         }
         Ok((content, turn))
@@ -264,12 +266,12 @@ fn has_switch(snapshot: &Snapshot, workspace: WorkspaceId, bot: BotId) -> bool {
 /// Checks one part of a conversation's name by the rules for such parts.
 pub(super) fn check_part(errors: &mut InputErrors, path: &str, part: &str) {
     if part.is_empty() || part.len() > PART_BYTES_MAX || part.chars().any(char::is_control) {
-        errors.add(path, format!("must have 1 to {PART_BYTES_MAX} bytes and no control characters"));
+        errors.add(path, format!("must be 1 to {PART_BYTES_MAX} bytes long and must not contain control characters"));
     }
 }
 
 fn too_large() -> OperationError {
-    OperationError::OverLimit(format!("a file that is read or written whole may have {FILE_BYTES_MAX} bytes at most"))
+    OperationError::OverLimit(format!("the file exceeds the limit of {FILE_BYTES_MAX} bytes for reading and writing"))
 }
 
 fn view(entry: FileEntry) -> File {

@@ -23,7 +23,7 @@ use crate::sandboxes::AccessError;
 fn check(input: &ExecInput) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     if input.command.is_empty() || input.command.len() > COMMAND_BYTES_MAX || input.command.contains('\0') {
-        errors.add("/command", format!("must have 1 to {COMMAND_BYTES_MAX} bytes and no NUL"));
+        errors.add("/command", format!("must be 1 to {COMMAND_BYTES_MAX} bytes long and must not contain NUL"));
     }
     let most = EXEC_TIMEOUT_MAX.as_secs();
     if input.timeout.is_some_and(|seconds| seconds == 0 || u64::from(seconds) > most) {
@@ -82,7 +82,7 @@ pub fn exec(
 ) -> Result<IncomingCall, OperationError> {
     check(input)?;
     let (Some(app_id), Some(user_id), Some(chat_id)) = (row.app_id, row.user_id, row.chat_id) else {
-        return Err(OperationError::conflict("this sandbox belongs to no conversation"));
+        return Err(OperationError::conflict("this sandbox does not belong to a conversation"));
     };
     let mut params = json!({ "command": input.command });
     if let Some(timeout) = input.timeout {

@@ -17,7 +17,7 @@ pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId,
     for key in keys(constraints) {
         if !serving.iter().any(|plugin| has(plugin, key)) {
             warnings.push(format!(
-                "no resource type that serves has the scope dimension `{key}`: a binding with this role denies every tool"
+                "no loaded resource type has the scope dimension `{key}`: bindings with this role deny every tool"
             ));
             continue;
         }
@@ -47,8 +47,8 @@ pub(super) fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Ve
     let unknown = keys(constraints).filter(|key| !has(plugin, key));
     let warning = |key: &str| {
         format!(
-            "role `{role}` constrains `{key}`, which is no scope dimension of type `{}` (it has: {known}): this binding \
-             denies every tool",
+            "role `{role}` constrains `{key}`, which is not a scope dimension of type `{}` (it has: {known}): this \
+             binding denies every tool",
             resource_type.id
         )
     };

@@ -80,11 +80,11 @@ fn unchecked(unchecked: Unchecked) -> OperationError {
             OperationError::Busy("the server is busy checking other calls of this bot or workspace".to_owned())
         }
         Unchecked::Overrun(Overrun::Steps) => {
-            let message = "checking this takes more work than one request may; send smaller parameters";
+            let message = "the check exceeds the work limit of one request; send smaller parameters";
             OperationError::OverLimit(message.to_owned())
         }
         Unchecked::Overrun(Overrun::Deadline | Overrun::Cancelled) => {
-            OperationError::Timeout("the check did not end in time; try again".to_owned())
+            OperationError::Timeout("the check timed out; try again".to_owned())
         }
     }
 }
@@ -107,7 +107,7 @@ fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, pa
 /// Opens the session of the bot. This fails only if the policy cannot be read or the bot has just been deleted.
 fn session(app: &App, call: &IncomingCall) -> Result<Session, OperationError> {
     Session::open(&app.policy, app.clock.now(), call).map_err(|refusal| match refusal.code {
-        Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be read"),
+        Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be loaded"),
         _ => OperationError::not_found("bot"),
     })
 }

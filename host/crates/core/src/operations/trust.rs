@@ -47,6 +47,6 @@ pub async fn delete(app: &App, caller: &Root, id: TrustId) -> Result<(), Operati
     let delete =
         async { if app.store.delete_trust(id).await? { Ok(()) } else { Err(OperationError::not_found("trust")) } };
     Change::new("trust.delete", &id).from(&view(before)).record(app, caller, delete).await?;
-    tracing::info!(trust.id = %id, "a key is trusted no longer");
+    tracing::info!(trust.id = %id, "a key is no longer trusted");
     Ok(())
 }

@@ -55,7 +55,9 @@ pub async fn update(
     if let Some(name) = change.name.filter(|name| *name != before.name) {
         check_name(&name)?;
         if before.name == DEFAULT_WORKSPACE {
-            return Err(OperationError::conflict("root keys act in the workspace `default`; it keeps its name"));
+            return Err(OperationError::conflict(
+                "the workspace `default` cannot be renamed, because root keys act in it",
+            ));
         }
         row.name = name;
     }

@@ -66,7 +66,7 @@ fn bot() -> Value {
                 },
                 {
                     "name": CALL_TOOL,
-                    "description": "Has the other bot call one of its tools on your behalf, and returns the answer.",
+                    "description": "Makes the other bot call one of its tools on your behalf and returns the result.",
                     "operation": "bot.call",
                     "input_schema": {
                         "type": "object",

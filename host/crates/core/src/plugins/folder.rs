@@ -29,9 +29,9 @@ pub const LOCALES_MAX: usize = 100;
 pub enum FolderError {
     #[error("{} does not exist", path.display())]
     Absent { path: PathBuf },
-    #[error("{} is a symbolic link; put the files themselves there", path.display())]
+    #[error("{} is a symbolic link; replace it with the files themselves", path.display())]
     Symlink { path: PathBuf },
-    #[error("{} may be written by group or others (mode {mode:03o}); run: chmod go-w {}", path.display(), path.display())]
+    #[error("{} is writable by group or others (mode {mode:03o}); run: chmod go-w {}", path.display(), path.display())]
     WritableByOthers { path: PathBuf, mode: u32 },
     #[error("{} is not a {wanted}", path.display())]
     WrongKind { path: PathBuf, wanted: &'static str },
@@ -39,9 +39,9 @@ pub enum FolderError {
     TooLarge { path: PathBuf, bytes: u64, bytes_max: u64 },
     #[error("{} is not UTF-8 text", path.display())]
     NotText { path: PathBuf },
-    #[error("{} holds more than {LOCALES_MAX} translations", path.display())]
+    #[error("{} has more than {LOCALES_MAX} translations", path.display())]
     TooManyLocales { path: PathBuf },
-    #[error("{} is neither a PNG nor a WebP picture", path.display())]
+    #[error("{} is neither a PNG nor a WebP image", path.display())]
     NotAPicture { path: PathBuf },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },

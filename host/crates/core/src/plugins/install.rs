@@ -41,7 +41,7 @@ pub struct Installed {
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error(
-        "plugin `{plugin}`: version {version} is older than {recorded}, which is on record, and may be a replay; \
+        "plugin `{plugin}`: version {version} is older than the recorded version {recorded} and may be a replay; \
          --allow-downgrade installs it anyway"
     )]
     Older { plugin: PluginName, version: Version, recorded: String },
@@ -55,7 +55,7 @@ pub enum InstallError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Stage(#[from] StageError),
-    #[error("installing was interrupted")]
+    #[error("the installation was interrupted")]
     Interrupted,
 }
 
@@ -70,7 +70,7 @@ pub enum UninstallError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Stage(#[from] StageError),
-    #[error("removing was interrupted")]
+    #[error("the removal was interrupted")]
     Interrupted,
 }
 
@@ -80,7 +80,7 @@ fn list(bound: &[BoundRow]) -> String {
         .map(|row| format!("resource `{}` to bot `{}` in workspace `{}`", row.resource, row.bot, row.workspace));
     let mut text = each.collect::<Vec<_>>().join(", ");
     if bound.len() >= BOUND_NAMED_MAX as usize {
-        text.push_str(", and maybe more");
+        text.push_str(", and possibly more");
     }
     text
 }

@@ -118,7 +118,8 @@ pub async fn fill(store: &Store) -> Result<(), StoreError> {
     for row in store.plugins().await? {
         let serving = store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
         let Some(serving) = serving.and_then(|stored| claimed_names(&stored.manifest)) else {
-            tracing::error!(plugin.name = %row.name, "the stored version names no resource type, so it owns nothing");
+            tracing::error!(plugin.name = %row.name, "the stored version has no resource type, so the plugin owns no \
+                                                      names");
             continue;
         };
         let wanted = owned(&serving);

@@ -36,7 +36,7 @@ pub enum PackageError {
     Unsigned,
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    #[error("the package is signed by a key that is not trusted: {key}; `monstrum trust add` trusts one")]
+    #[error("the package is signed by an untrusted key: {key}; to trust it, run `monstrum trust add`")]
     UntrustedKey { key: String },
     #[error("the package is signed by {key}, which is trusted for {} and not for `{name}`", globs.join(", "))]
     UntrustedName { key: String, name: PluginName, globs: Vec<String> },
@@ -46,7 +46,7 @@ pub enum PackageError {
     NotText,
     #[error("the package's {0}")]
     Manifest(#[from] monstrum_manifest::ManifestErrors),
-    #[error("the package was renamed: {what} says `{found}`, its manifest `{manifest}`")]
+    #[error("the package was renamed: {what} has `{found}`, but the manifest has `{manifest}`")]
     Renamed { what: &'static str, found: String, manifest: String },
     #[error(transparent)]
     Install(#[from] InstallError),
@@ -58,7 +58,7 @@ pub enum PackageError {
     NoRegistry,
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
-    #[error("the package could not be read to its end")]
+    #[error("the package could not be read completely")]
     Interrupted,
 }
 

@@ -32,11 +32,12 @@ pub(super) fn permission_diff(
     for tool in &new.tools {
         let before = old.tools.iter().find(|before| before.name == tool.name).map(|before| &before.operation);
         if let Some(before) = before.or_else(|| retired.get(&tool.name)).filter(|before| **before != tool.operation) {
-            added.push(format!("tool `{}` is operation `{}` instead of `{before}`", tool.name, tool.operation));
+            added.push(format!("tool `{}` has operation `{}` instead of `{before}`", tool.name, tool.operation));
         }
         if !old.tools.iter().any(|before| before.name == tool.name) && is_outside_of_all(old, new, tool) {
             let (name, operation) = (&tool.name, &tool.operation);
-            added.push(format!("new tool `{name}`: no scope dimension concerns its operation `{operation}`"));
+            added
+                .push(format!("new tool `{name}`: no existing scope dimension applies to its operation `{operation}`"));
         }
     }
     if let Some(check) = new.credential_check.as_ref().filter(|check| old.credential_check.as_ref() != Some(check)) {
@@ -81,7 +82,7 @@ fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>
     };
     let (before, after) = (base(old), base(new));
     if after.is_some() && before != after {
-        added.push(format!("api_base is by default {}", shown(after.as_ref())));
+        added.push(format!("the default of api_base is {}", shown(after.as_ref())));
     }
 }
 
@@ -115,18 +116,18 @@ fn authentication(serving: &Manifest, candidate: &Manifest, method: &AuthMethod,
 fn narrowed(before: &ScopeDimension, after: Option<&ScopeDimension>, added: &mut Vec<String>) {
     let key = &before.key;
     let Some(after) = after else {
-        added.push(format!("scope dimension `{key}` is gone"));
+        added.push(format!("scope dimension `{key}` is removed"));
         return;
     };
     for path in before.param_paths.iter().filter(|path| !after.param_paths.contains(path)) {
-        added.push(format!("scope dimension `{key}` no longer looks at `{path}`"));
+        added.push(format!("scope dimension `{key}` no longer checks `{path}`"));
     }
     if before.match_mode != after.match_mode {
         added.push(format!("scope dimension `{key}` compares by `{}`", word(&after.match_mode)));
     }
     if after.operation_filter.is_some() && before.operation_filter != after.operation_filter {
         let filter = after.operation_filter.as_deref().unwrap_or_default();
-        added.push(format!("scope dimension `{key}` concerns `{filter}` only"));
+        added.push(format!("scope dimension `{key}` applies to `{filter}` only"));
     }
 }
 
@@ -225,7 +226,7 @@ mod tests {
             json!([{"key": "repo", "param_paths": ["repo"], "operation_filter": "issue.*"}]);
         let tool = |operation: &str| json!({"name": "sample_new", "description": "", "operation": operation, "input_schema": {"type": "object"}});
         let add = |tool: Value| ("/resource_type/tools/-", tool);
-        let named = ["new tool `sample_new`: no scope dimension concerns its operation `repo.delete`"];
+        let named = ["new tool `sample_new`: no existing scope dimension applies to its operation `repo.delete`"];
         assert_eq!(grown_from(&before, &[add(tool("issue.close"))]), [""; 0]);
         assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), named);
         // No binding constrains a dimension that comes with the tool.
@@ -285,19 +286,19 @@ mod tests {
         calls to tools `jira_*`
         egress to `https://evil.example`
         egress to `https://example.com:8443`
-        api_base is by default https://evil.example
+        the default of api_base is https://evil.example
         auth method `token`: audience `https://evil.example`
         auth method `token`: the audience is no longer declared
         auth method `api_key`: audience `https://evil.example`
         auth method `api_key`: the inject rules differ
         auth method `basic`
         auth method `token`: field `access_token` is not secret; auth method `api_key`: field `access_token` is not secret
-        tool `sample_delete` is operation `issue.read` instead of `issue.delete`
-        tool `sample_old` is operation `issue.read` instead of `issue.delete`
-        scope dimension `repo` is gone
-        scope dimension `repo` no longer looks at `target.repo`
-        scope dimension `repo` concerns `issue.read` only
-        scope dimension `path` concerns `*` only
+        tool `sample_delete` has operation `issue.read` instead of `issue.delete`
+        tool `sample_old` has operation `issue.read` instead of `issue.delete`
+        scope dimension `repo` is removed
+        scope dimension `repo` no longer checks `target.repo`
+        scope dimension `repo` applies to `issue.read` only
+        scope dimension `path` applies to `*` only
         scope dimension `path` compares by `pattern`
         "#);
     }

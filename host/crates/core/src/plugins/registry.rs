@@ -43,9 +43,9 @@ pub enum RegistryError {
     Status { file: String, status: u16 },
     #[error("the registry cannot be used")]
     Index(#[from] IndexError),
-    #[error("{file} of the registry does not match its index: its digest is {found}, expected {named}")]
+    #[error("{file} of the registry does not match the index: expected digest {named}, found {found}")]
     Other { file: String, found: Digest, named: Digest },
-    #[error("the registry could not be read to its end")]
+    #[error("the registry could not be read completely")]
     Interrupted,
 }
 

@@ -20,7 +20,7 @@ use crate::plugins::folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::{Ceilings, built_in};
 
 /// The prefix of a warning about a limit that was introduced after the version.
-const EXCEEDS: &str = "over a limit for new versions:";
+const EXCEEDS: &str = "exceeds a limit for new versions:";
 
 /// One version of a plugin, ready to serve.
 pub struct Plugin {
@@ -129,7 +129,7 @@ pub enum LoadError {
     Folder(#[from] FolderError),
     #[error("{0}")]
     Manifest(#[from] monstrum_manifest::ManifestErrors),
-    #[error("{MANIFEST}: name: expected `{folder}`, as the folder is called, found `{name}`")]
+    #[error("{MANIFEST}: name: expected `{folder}`, the name of the folder, but found `{name}`")]
     Name { folder: String, name: PluginName },
     #[error("locales: {0}")]
     Locales(String),
@@ -139,9 +139,9 @@ pub enum LoadError {
     Component(#[from] monstrum_runtime::LoadError),
     #[error("plugin `{plugin}` no longer owns the names of its stored version, which {}", owners.join("; "))]
     Taken { plugin: PluginName, owners: Vec<String> },
-    #[error("the stored version of plugin `{plugin}` is not what was stored")]
+    #[error("the stored version of plugin `{plugin}` does not match its digest")]
     Altered { plugin: PluginName },
-    #[error("it could not be read because of an unexpected error; see the log")]
+    #[error("the plugin could not be read because of an unexpected error; see the log")]
     Unexpected,
     #[error("the version could not be stored: {}", with_causes(.0))]
     Store(#[from] StoreError),

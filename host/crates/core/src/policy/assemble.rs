@@ -72,7 +72,8 @@ fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) {
     for plugin in serving {
         // Another host may have approved a takeover. The plugin that this host loaded before must no longer serve.
         if plugin.component.is_some() && !snapshot.owners.permit(plugin) {
-            tracing::debug!(plugin.name = %plugin.name, "another plugin owns a name of this one; it does not serve");
+            tracing::debug!(plugin.name = %plugin.name, "the plugin is not served, because another plugin owns one of \
+                                                         its names");
             continue;
         }
         if plugin.name.as_str() == built_in::SANDBOX {

@@ -105,13 +105,13 @@ pub fn list_errors(path: &str, list: &Value) -> Vec<(String, String)> {
     for (index, pattern) in patterns.enumerate() {
         number += 1;
         if pattern.len() > PATTERN_BYTES_MAX {
-            errors.push((format!("{path}/{index}"), format!("a pattern may have {PATTERN_BYTES_MAX} bytes at most")));
+            errors.push((format!("{path}/{index}"), format!("a pattern can have at most {PATTERN_BYTES_MAX} bytes")));
         }
     }
     if number > LIST_PATTERNS_MAX {
         let message = format!(
-            "{number} patterns; a list may have {LIST_PATTERNS_MAX} at most. Use fewer, wider patterns, or \
-                               split them over several roles"
+            "the list has {number} patterns, but at most {LIST_PATTERNS_MAX} are allowed. Use fewer, wider patterns, \
+             or split them over several roles"
         );
         errors.push((path.to_owned(), message));
     }
@@ -140,7 +140,7 @@ pub struct Saving {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPatternRoom {
     #[error(
-        "the patterns of this workspace would take up to {} MiB once compiled; at most {} MiB are allowed. Use fewer \
+        "the compiled patterns of this workspace would need up to {} MiB; at most {} MiB are allowed. Use fewer \
          patterns with `?` or `[...]`, or ask the operator to raise --workspace-patterns-mib",
         mib(*bytes),
         mib(*bytes_max)

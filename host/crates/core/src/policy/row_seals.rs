@@ -67,13 +67,12 @@ pub enum RowKeyError {
     #[error("the row key cannot be opened")]
     Vault(#[from] VaultError),
     #[error(
-        "this database is from before authenticated rows: no row in it is sealed, so a server cannot tell which keys, trusted \
-         keys and plugins are yours; review them with `monstrum vault seal`, which seals the rows"
+        "this database was created by a version without authenticated rows: its rows are not sealed, so a server \
+         cannot verify which keys, trusted keys and plugins are yours; review them with `monstrum vault seal`, which \
+         seals the rows"
     )]
     Unsealed,
-    #[error(
-        "a rotation of the row key was interrupted: run `monstrum vault rotate --row-key` again, which finishes it"
-    )]
+    #[error("a rotation of the row key was interrupted; run `monstrum vault rotate --row-key` again to finish it")]
     Interrupted,
 }
 

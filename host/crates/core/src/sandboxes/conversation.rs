@@ -7,7 +7,7 @@ pub const PART_BYTES_MAX: usize = 256;
 
 /// The error for a text that cannot be a part of a conversation's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{part}` must have 1 to {PART_BYTES_MAX} bytes and no control characters")]
+#[error("`{part}` must be 1 to {PART_BYTES_MAX} bytes long and must not contain control characters")]
 pub struct InvalidConversation {
     /// `app_id`, `user_id` or `chat_id`.
     pub part: &'static str,

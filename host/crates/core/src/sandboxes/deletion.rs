@@ -105,7 +105,7 @@ impl Sandboxes {
             Ok(Err(error)) => {
                 tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox cannot be deleted yet");
             }
-            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox was given up"),
+            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox failed unexpectedly"),
         }
         self.moved.notify_waiters();
     }
@@ -119,7 +119,9 @@ impl Sandboxes {
         self.activities.cut(row.id);
         let name = name(&row);
         let deleted = match self.provider() {
-            Ok(provider) => within(DELETE_MAX, "deleted", provider.delete(&name)).await.map_err(AccessError::from),
+            Ok(provider) => {
+                within(DELETE_MAX, "delete the sandbox", provider.delete(&name)).await.map_err(AccessError::from)
+            }
             Err(error) => Err(error),
         };
         match deleted {

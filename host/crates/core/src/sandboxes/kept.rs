@@ -35,7 +35,7 @@ impl Kept {
         let is_near = is_near(self.sandboxes, options.kept_max.into()) || is_near(self.bytes, bytes_max(options));
         let words = || {
             format!(
-                "this workspace keeps {}; at the limit it gets no new sandbox, so delete finished conversations",
+                "this workspace keeps {}; no new sandbox can be created at the limit; delete finished conversations",
                 self.words(options)
             )
         };
@@ -63,7 +63,7 @@ impl Sandboxes {
     pub(super) async fn kept_by(&self, workspace: WorkspaceId) -> Result<Kept, AccessError> {
         let provider = self.provider()?;
         let sandboxes = self.store.count_kept_sandboxes(workspace).await?;
-        let bytes = within(COUNT_MAX, "counted", provider.kept_bytes(&workspace.to_string())).await?;
+        let bytes = within(COUNT_MAX, "count the kept files", provider.kept_bytes(&workspace.to_string())).await?;
         Ok(Kept { sandboxes, bytes })
     }
 
@@ -72,7 +72,7 @@ impl Sandboxes {
         match self.kept_by(workspace).await {
             Ok(kept) => kept.warning(&self.options),
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "what a workspace keeps in sandboxes cannot be counted");
+                tracing::warn!(error = %with_causes(&error), "the sandboxes that a workspace keeps cannot be counted");
                 None
             }
         }

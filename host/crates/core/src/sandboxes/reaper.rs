@@ -36,7 +36,7 @@ impl Sandboxes {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(tick.tick()).await.is_some() {
             if let Err(error) = self.note_uses().await {
-                tracing::warn!(%error, "the uses of sandboxes are not noted yet");
+                tracing::warn!(%error, "the times of use of sandboxes could not be stored; retrying");
             }
         }
     }
@@ -83,7 +83,7 @@ impl Sandboxes {
     pub async fn follow_switches(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(self.switched.notified()).await.is_some() {
             if let Err(error) = self.stop_switched_off().await {
-                tracing::warn!(%error, "the sandboxes of bots that may have none are not stopped yet");
+                tracing::warn!(%error, "the sandboxes of bots that may not use sandboxes are not stopped yet");
             }
         }
     }
@@ -109,7 +109,7 @@ impl Sandboxes {
                 return Ok(());
             }
         }
-        tracing::warn!("some sandboxes of bots that may have none are not stopped yet");
+        tracing::warn!("some sandboxes of bots that may not use sandboxes are not stopped yet");
         Ok(())
     }
 
@@ -117,8 +117,8 @@ impl Sandboxes {
     /// its workspace no longer allows. A failed stop is left to the next sweep.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider() else { return Ok(()) };
-        if let Err(error) = within(HEALTH_MAX, "looked at", provider.health()).await {
-            tracing::warn!(error = %with_causes(&error), "the provider of sandboxes is not well");
+        if let Err(error) = within(HEALTH_MAX, "report its health", provider.health()).await {
+            tracing::warn!(error = %with_causes(&error), "the sandbox provider is not healthy");
         }
         self.note_uses().await?;
         let mut idle_of = HashMap::new();
@@ -194,7 +194,7 @@ impl Sandboxes {
             stopped
         });
         task.await.unwrap_or_else(|error| {
-            Err(SandboxError::unavailable_because("the stop of the sandbox was given up", error).into())
+            Err(SandboxError::unavailable_because("stopping the sandbox failed unexpectedly", error).into())
         })
     }
 
@@ -207,7 +207,7 @@ impl Sandboxes {
             return Ok(false);
         }
         let name = name(row);
-        let stopped = within(STOP_MAX, "stopped", provider.stop(&name)).await;
+        let stopped = within(STOP_MAX, "stop the sandbox", provider.stop(&name)).await;
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
             // If the sandbox was running, it still is. Otherwise its state is unknown.

@@ -60,7 +60,7 @@ impl Sandboxes {
         }
         // Rows are read first: a row that changes afterwards is not overwritten.
         let rows = self.rows(provider.name()).await?;
-        let listed = within(LIST_MAX, "listed", provider.list()).await?;
+        let listed = within(LIST_MAX, "list its sandboxes", provider.list()).await?;
         let mut found: HashMap<SandboxName, Inspection> =
             listed.into_iter().map(|inspection| (inspection.name.clone(), inspection)).collect();
         for row in rows {
@@ -70,7 +70,7 @@ impl Sandboxes {
                     Ok(state) => state,
                     // The files may exist, so the row is not marked as lost; the other rows are corrected anyway.
                     Err(error) => {
-                        tracing::warn!(sandbox.id = %row.sandbox_id, error = %with_causes(&error), "the files of a sandbox cannot be looked for");
+                        tracing::warn!(sandbox.id = %row.sandbox_id, error = %with_causes(&error), "the files of a sandbox could not be checked");
                         continue;
                     }
                 },
@@ -156,9 +156,10 @@ impl Sandboxes {
         if !has_run(row) || row.status == SandboxStatus::Deleting {
             return Ok(None);
         }
-        let restored = within(SET_ASIDE_MAX, "restored", provider.restore(&name(row), row.created_at)).await?;
+        let restored =
+            within(SET_ASIDE_MAX, "restore the sandbox", provider.restore(&name(row), row.created_at)).await?;
         if restored {
-            tracing::warn!(sandbox.id = %row.id, "the files of a sandbox, which were set aside, are restored");
+            tracing::warn!(sandbox.id = %row.id, "the files of a sandbox that were set aside are restored");
         }
         Ok(restored.then_some(State::Stopped))
     }
@@ -169,7 +170,7 @@ impl Sandboxes {
         if self.is_known(name, provider.name()).await? {
             return Ok(());
         }
-        within(SET_ASIDE_MAX, "set aside", provider.set_aside(name, self.clock.now())).await?;
+        within(SET_ASIDE_MAX, "set the sandbox aside", provider.set_aside(name, self.clock.now())).await?;
         tracing::warn!(sandbox.name = %name, "a sandbox without a row is set aside; it is deleted in 7 days");
         Ok(())
     }
@@ -178,7 +179,7 @@ impl Sandboxes {
     /// call.
     pub(super) async fn delete_aside(&self, provider: &dyn SandboxProvider) {
         let before = self.clock.now().plus_ms(-ASIDE_KEPT_MS);
-        match within(SET_ASIDE_MAX, "deleted", provider.delete_aside(before)).await {
+        match within(SET_ASIDE_MAX, "delete the files that were set aside", provider.delete_aside(before)).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "sandboxes that were kept aside for 7 days are deleted"),
             Err(error) => {

@@ -209,12 +209,12 @@ impl Sandboxes {
         for row in &idle {
             match self.claim_and_stop(row).await {
                 Ok(true) => {
-                    tracing::info!(sandbox.id = %row.id, "a sandbox was stopped for another one");
+                    tracing::info!(sandbox.id = %row.id, "a sandbox was stopped to make room for another");
                     return Ok(true);
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox is not stopped for another one");
+                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox could not be stopped to make room for another");
                 }
             }
             // Other claims are waiting, so this one gives up.

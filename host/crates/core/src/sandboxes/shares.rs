@@ -141,18 +141,18 @@ impl NoPlace {
         let Options { running_max, share_workspace, share_bot, .. } = options;
         match self {
             NoPlace::Bot => format!(
-                "this bot has its share of the running sandboxes of this host, and the other places are kept \
+                "this bot has used its share of the running sandboxes of this host, and the other places are reserved \
                  for other bots; a place becomes free when a sandbox is idle (--sandbox-max {running_max}, \
                  --sandbox-share-bot {share_bot})"
             ),
             NoPlace::Workspace => format!(
-                "this workspace has its share of the running sandboxes of this host, and the other places are \
-                 kept for other workspaces; a place becomes free when a sandbox is idle (--sandbox-max {running_max}, \
-                 --sandbox-share-workspace {share_workspace})"
+                "this workspace has used its share of the running sandboxes of this host, and the other places are \
+                 reserved for other workspaces; a place becomes free when a sandbox is idle (--sandbox-max \
+                 {running_max}, --sandbox-share-workspace {share_workspace})"
             ),
             NoPlace::Newcomers => format!(
-                "the last places for running sandboxes of this host are kept for workspaces that have none; \
-                 a place becomes free when a sandbox is idle (--sandbox-max {running_max})"
+                "the last places for running sandboxes of this host are reserved for workspaces that have none; a \
+                 place becomes free when a sandbox is idle (--sandbox-max {running_max})"
             ),
             NoPlace::All => format!(
                 "this host is at its limit of running sandboxes; a place becomes free when a sandbox is idle \

@@ -157,7 +157,8 @@ impl Sandboxes {
         }
         match &row.node {
             Some(node) if *node != self.node => {
-                let words = format!("this sandbox is on the server whose node.id is {node}; send the request there");
+                let words =
+                    format!("this sandbox is on the server with node.id {node}; send the request to that server");
                 Err(AccessError::unavailable(words))
             }
             _ => Ok(()),
@@ -222,7 +223,7 @@ impl Sandboxes {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
         task.await.unwrap_or_else(|error| {
-            Err(SandboxError::unavailable_because("the start of the sandbox was given up", error).into())
+            Err(SandboxError::unavailable_because("the start of the sandbox failed unexpectedly", error).into())
         })
     }
 
@@ -232,7 +233,7 @@ impl Sandboxes {
         let provider = self.provider()?;
         provider.capabilities()?;
         // This check comes before the claim, which could stop another sandbox in favour of one that cannot run.
-        if has_run(&row) && within(LOOK_MAX, "found", provider.inspect(&name(&row))).await?.is_none() {
+        if has_run(&row) && within(LOOK_MAX, "find the sandbox", provider.inspect(&name(&row))).await?.is_none() {
             return self.find_files(provider.as_ref(), &row).await;
         }
         let settings = self.settings_of(row.workspace_id).await?;
@@ -257,7 +258,7 @@ impl Sandboxes {
         if !self.store.claim_sandbox(row, row.status, &operation, until).await? {
             return Ok(Step::Again);
         }
-        let restored = within(START_MAX, "found", provider.restore(&name(row), row.created_at)).await;
+        let restored = within(START_MAX, "restore the sandbox", provider.restore(&name(row), row.created_at)).await;
         if matches!(restored, Ok(false)) {
             self.settle(row, &operation, row.status, &lost()).await?;
         } else {
@@ -294,7 +295,7 @@ impl Sandboxes {
         operation: &str,
         spec: Spec,
     ) -> Result<Step, AccessError> {
-        let started = within(START_MAX, "started", ensure(provider, row, spec)).await;
+        let started = within(START_MAX, "start the sandbox", ensure(provider, row, spec)).await;
         let settled = match &started {
             Ok(None) => lost(),
             Ok(Some(_)) => SandboxSettled {
@@ -322,7 +323,7 @@ impl Sandboxes {
                 Err(AccessError::Lost)
             }
             Ok(Some(ensured)) => {
-                tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
+                tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox is running");
                 Ok(Step::Started)
             }
             // Another request has changed the sandbox meanwhile, so its row is read again.
@@ -372,10 +373,10 @@ fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), Access
         return Err(AccessError::OtherUser);
     }
     if !is_same_chat {
-        return Err(AccessError::Conflict("the sandbox of another conversation has the name of this sandbox"));
+        return Err(AccessError::Conflict("another conversation's sandbox has the same name"));
     }
     if row.bot_id != bot {
-        return Err(AccessError::Conflict("this conversation has a sandbox with another bot"));
+        return Err(AccessError::Conflict("the sandbox of this conversation belongs to another bot"));
     }
     Ok(())
 }

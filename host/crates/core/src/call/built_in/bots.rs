@@ -41,7 +41,7 @@ async fn call_tool(params: &Map<String, Value>, child_calls: &ChildCalls) -> Cal
 /// Lists the tools of the other bot that the delegation and this binding permit.
 async fn list_tools(execution: &Execution<'_>, child_calls: &ChildCalls) -> CallOutcome {
     let Some(session) = child_calls.session() else {
-        return CallOutcome::error(Code::Unavailable, "the bot of this resource cannot be used at present");
+        return CallOutcome::error(Code::Unavailable, "the bot of this resource is not available");
     };
     let sibling = execution.target.resolved().and_then(|resolved| resolved.sibling(CALL_TOOL));
     let may_be_called = move |name: &str, effort: &Effort| {

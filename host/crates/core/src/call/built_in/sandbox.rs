@@ -41,7 +41,7 @@ const OUTPUTS: &str = ".monstrum/output";
 const OUTPUTS_MAX: usize = 20;
 
 /// The message for a command whose sandbox was stopped or deleted.
-const TAKEN_AWAY: &str = "the sandbox was stopped or deleted while the command ran; it may have done anything";
+const TAKEN_AWAY: &str = "the sandbox was stopped or deleted while the command ran; the command may have had effects";
 
 /// The time limit of a call: the start of its sandbox, the time limit of its command, and a margin.
 pub fn time_limit(permit: &Permit) -> Duration {
@@ -146,7 +146,7 @@ impl Machine<'_> {
         let content = match whole_file(entry.size, stream).await {
             Ok(Some(content)) => content,
             Ok(None) => {
-                let message = format!("a file that is read whole may have {FILE_BYTES_MAX} bytes at most");
+                let message = format!("the file exceeds the limit of {FILE_BYTES_MAX} bytes");
                 return Err(Box::new(CallOutcome::error(Code::ResultTooLarge, message)));
             }
             Err(error) => return Err(self.failed(error.into())),
@@ -161,7 +161,7 @@ impl Machine<'_> {
 
     async fn write(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
         let Some(content) = self.call.attachments().content.clone() else {
-            return Err(invalid("", "there is no content".to_owned()));
+            return Err(invalid("", "the content is missing".to_owned()));
         };
         let open = self.open(sandboxes).await?;
         open.write(self.param("path"), content).await.map_err(|error| self.failed(error))?;
@@ -172,7 +172,7 @@ impl Machine<'_> {
     async fn open(&self, sandboxes: &Arc<Sandboxes>) -> Refused<Open> {
         let of = self.conversation()?;
         let Some(bot) = self.permit.bot() else {
-            return Err(Box::new(CallOutcome::error(Code::Unavailable, "a sandbox is a bot's to use")));
+            return Err(Box::new(CallOutcome::error(Code::Unavailable, "only a bot can use a sandbox")));
         };
         let opened = sandboxes.of_conversation(self.permit.workspace(), bot, &of);
         match tokio::time::timeout(START_MAX, opened).await {
@@ -194,7 +194,8 @@ impl Machine<'_> {
             return Err(Box::new(CallOutcome::error(Code::Unavailable, message)));
         }
         if chat.is_none() {
-            let message = "a sandbox belongs to a conversation; name it in `chat`, beside the parameters";
+            let message = "a sandbox belongs to a conversation; name the conversation in `chat`, next to the \
+                           parameters";
             return Err(invalid("", message.to_owned()));
         }
         Conversation::new(part("app_id"), part("user_id"), part("chat_id"))
@@ -227,7 +228,7 @@ impl Machine<'_> {
                     "Permission denied: the sandbox of this name belongs to another conversation, user or bot";
                 CallOutcome::failure(Status::PermissionDenied, Code::Denied, message).by_rule("sandbox.conversation")
             }
-            AccessError::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
+            AccessError::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox no longer exists"),
             AccessError::Limit(message) => CallOutcome::error(Code::Limit, message),
             // The command may have run for a while before its sandbox was deleted.
             AccessError::Provider(SandboxError::NotFound(_)) if is_command => {
@@ -326,7 +327,7 @@ async fn forget_oldest(open: &Open) {
     names.truncate(names.len().saturating_sub(OUTPUTS_MAX));
     for name in names {
         if let Err(error) = open.remove(&format!("{folder}/{name}")).await {
-            tracing::debug!(error = %with_causes(&error), "an old output stays in its sandbox");
+            tracing::debug!(error = %with_causes(&error), "an old output could not be removed from its sandbox");
         }
     }
 }

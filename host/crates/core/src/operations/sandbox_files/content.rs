@@ -32,7 +32,7 @@ pub(super) fn exactly(bytes: u64, content: ByteStream) -> ByteStream {
             }
             Some(Err(error)) => Some((Err(error), (None, 0))),
             None => {
-                let error = SandboxError::Conflict("the file became shorter while it was read".to_owned());
+                let error = SandboxError::Conflict("the file was truncated while it was being read".to_owned());
                 Some((Err(error), (None, 0)))
             }
         }

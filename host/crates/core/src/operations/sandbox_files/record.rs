@@ -119,9 +119,9 @@ fn success() -> CallOutcome {
 }
 
 fn broken_off() -> CallOutcome {
-    CallOutcome::error(Code::Unavailable, "the download was broken off")
+    CallOutcome::error(Code::Unavailable, "the download was interrupted")
 }
 
 fn unrecorded() -> OperationError {
-    OperationError::unavailable("the audit cannot be written, so nothing is read")
+    OperationError::unavailable("the audit cannot be written, so nothing was read")
 }

@@ -17,7 +17,7 @@ impl Revoked {
     /// Returns the reason for the log.
     pub fn reason(self) -> &'static str {
         match self {
-            Revoked::Key => "its key is gone",
+            Revoked::Key => "its key was deleted or rotated",
             Revoked::Switch => "the switch use_agent_sandbox of its bot is off",
         }
     }
@@ -26,8 +26,8 @@ impl Revoked {
 impl From<Revoked> for OperationError {
     fn from(revoked: Revoked) -> OperationError {
         match revoked {
-            Revoked::Key => OperationError::Unauthenticated("this key no longer exists".to_owned()),
-            Revoked::Switch => OperationError::forbidden("the switch use_agent_sandbox of this bot is off"),
+            Revoked::Key => OperationError::Unauthenticated("this key was deleted or rotated".to_owned()),
+            Revoked::Switch => OperationError::forbidden("use_agent_sandbox is off for this bot"),
         }
     }
 }

@@ -37,9 +37,9 @@ pub const LOST_KEY: &str = "lost";
 
 const SHELL_TEXT: &str = "Runs a command with bash in the Linux sandbox of this conversation, starting in /workspace. \
     Files under /workspace stay between commands; environment variables and the current folder do not. There is no \
-    terminal and no standard input. Returns stdout, stderr and exitCode: a command that fails is an answer, and one \
-    that takes longer than its timeout is ended with exitCode 124. Long output is cut to its end; outputFile then \
-    names the file in the sandbox that has all that was kept.";
+    terminal and no standard input. Returns stdout, stderr and exitCode. A command that fails is a normal result; a \
+    command that exceeds its timeout is ended with exitCode 124. Of long output only the end is returned; outputFile \
+    then names the file in the sandbox that has the complete output, as far as it was kept.";
 
 const CHINESE: &[(&str, &str)] = &[
     (UNAVAILABLE_KEY, "沙盒服务暂时不可用,请稍后重试"),
@@ -67,7 +67,7 @@ pub(super) fn plugin() -> Plugin {
 fn manifest() -> Value {
     let path = json!({
         "type": "string", "minLength": 1, "maxLength": monstrum_sandbox::PATH_BYTES_MAX,
-        "description": "Absolute and beneath /workspace, or relative to it",
+        "description": "An absolute path under /workspace, or a path relative to it",
     });
     let of_path = json!({"type": "object", "properties": {"path": path}, "required": ["path"]});
     json!({
@@ -98,7 +98,7 @@ fn manifest() -> Value {
                 },
                 {
                     "name": WRITE_FILE,
-                    "description": "Writes a file of the sandbox. The content itself is no parameter.",
+                    "description": "Writes a file of the sandbox. The content itself is not a parameter.",
                     "operation": "sandbox.write",
                     "input_schema": {
                         "type": "object",
@@ -126,13 +126,14 @@ fn shell() -> Value {
             "properties": {
                 "command": {
                     "type": "string", "minLength": 1, "maxLength": COMMAND_BYTES_MAX,
-                    "description": "What bash is given",
+                    "description": "The command for bash",
                 },
                 "timeout": {
                     "type": "integer", "minimum": 1,
                     "maximum": monstrum_sandbox::EXEC_TIMEOUT_MAX.as_secs(),
                     "default": monstrum_sandbox::EXEC_TIMEOUT_DEFAULT.as_secs(),
-                    "description": "Seconds after which the command and all that it has started are ended",
+                    "description": "Time-out in seconds; the command and all processes that it has started are then \
+                                    ended",
                 },
             },
             "required": ["command"],

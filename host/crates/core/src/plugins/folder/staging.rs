@@ -26,11 +26,12 @@ const ATTEMPTS_MAX: u32 = 8;
 pub enum StageError {
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("no random numbers from the operating system")]
+    #[error("the operating system did not provide random numbers")]
     Random(#[source] getrandom::Error),
     #[error("{} is not a folder; remove it first", path.display())]
     InTheWay { path: PathBuf },
-    #[error("the file system of {} cannot exchange two folders in one step; put the plugins on another", path.display())]
+    #[error("the file system of {} cannot exchange two folders atomically; use another file system for the \
+             plugins", path.display())]
     NoExchange { path: PathBuf },
     #[error("{} keeps changing; try again", path.display())]
     Changing { path: PathBuf },
@@ -183,7 +184,8 @@ fn delete(path: &Path) {
     };
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "a leftover stays until the next start");
+            tracing::warn!(path = %path.display(), %error, "a leftover folder could not be deleted; the next start \
+                                                            retries");
         }
         Ok(()) | Err(_) => {}
     }

@@ -8,8 +8,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use url::{Host, Url};
 
-const HTTP_HINT: &str = "http:// is only for a server on this machine, named by its address as in \
-                         http://127.0.0.1:8000/; use https://";
+const HTTP_HINT: &str = "http:// is allowed only for a loopback address, such as http://127.0.0.1:8000/; use https://";
 
 /// The location of a registry, as an operator writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -48,7 +47,7 @@ impl FromStr for Place {
         // Errors do not repeat the text, because it may hold a password.
         let mut url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-            return Err("the URL must hold no user, password, query or fragment".to_owned());
+            return Err("the URL must not contain a user, password, query or fragment".to_owned());
         }
         let is_loopback = match url.host() {
             Some(Host::Ipv4(address)) => address.is_loopback(),

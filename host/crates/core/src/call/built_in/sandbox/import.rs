@@ -29,7 +29,7 @@ impl SandboxImport {
     /// Runs a command. The answer contains all captured output and is not shortened for models.
     pub async fn exec(&self, command: String, timeout_s: Option<u32>) -> Result<SandboxOutput, Failure> {
         if command.len() > COMMAND_BYTES_MAX {
-            let message = format!("the command may have {COMMAND_BYTES_MAX} bytes at most");
+            let message = format!("the command exceeds the limit of {COMMAND_BYTES_MAX} bytes");
             return Err(Failure::unsent(FailureCode::Invalid, message));
         }
         let mut params = json!({ "command": command });
@@ -62,14 +62,14 @@ impl SandboxImport {
         let attachments = Attachments { read: Some(Arc::clone(&place)), ..Attachments::default() };
         self.made(READ_FILE, json!({ "path": path }), attachments).await?;
         let content = Arc::into_inner(place).and_then(OnceLock::into_inner);
-        content.ok_or_else(|| Failure::unsent(FailureCode::Internal, "the file was read and its content is not there"))
+        content.ok_or_else(|| Failure::unsent(FailureCode::Internal, "the file was read, but its content is missing"))
     }
 
     /// Writes a file.
     pub async fn write(&self, path: String, content: Vec<u8>) -> Result<(), Failure> {
         check_path(&path)?;
         if content.len() > FILE_BYTES_MAX {
-            let message = format!("a file may have {FILE_BYTES_MAX} bytes at most");
+            let message = format!("the content exceeds the limit of {FILE_BYTES_MAX} bytes");
             return Err(Failure::unsent(FailureCode::TooLarge, message));
         }
         let params = json!({ "path": path, "bytes": content.len(), "digest": digest(&content) });
@@ -92,7 +92,7 @@ impl SandboxImport {
 /// Rejects an invalid path before a child call is made and recorded.
 fn check_path(path: &str) -> Result<(), Failure> {
     if path.is_empty() || path.len() > PATH_BYTES_MAX {
-        let message = format!("a path has 1 to {PATH_BYTES_MAX} bytes");
+        let message = format!("a path must have 1 to {PATH_BYTES_MAX} bytes");
         return Err(Failure::unsent(FailureCode::Invalid, message));
     }
     Ok(())

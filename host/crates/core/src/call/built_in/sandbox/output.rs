@@ -69,12 +69,12 @@ fn cut_one(stream: &Output, bytes_max: usize, lines_max: usize, kept: &Kept) -> 
     // The provider does not report how many lines it has dropped.
     let in_lines = if stream.is_truncated { String::new() } else { format!(" in {} lines", lines(left_out)) };
     let place = match kept {
-        Kept::In(path) if stream.is_truncated => format!("what was kept of it is in {path}"),
+        Kept::In(path) if stream.is_truncated => format!("the part that was kept is in {path}"),
         Kept::In(path) => format!("the whole output is in {path}"),
         Kept::Nowhere(reason) => {
             let reason: String =
                 reason.chars().take(REASON_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
-            format!("it could not be kept in a file: {reason}")
+            format!("the output could not be saved to a file: {reason}")
         }
     };
     format!("[{bytes} bytes{in_lines} were cut here; {place}]\n{shown}")
@@ -172,9 +172,9 @@ mod tests {
         flood.stdout = Output { bytes: 10_000_005, is_truncated: true, ..flood.stdout };
         assert!(is_too_long(&flood));
         let (stdout, _) = cut(&flood, &Kept::In(KEPT.to_owned()));
-        assert_eq!(stdout, format!("[10000000 bytes were cut here; what was kept of it is in {KEPT}]\nlast\n"));
+        assert_eq!(stdout, format!("[10000000 bytes were cut here; the part that was kept is in {KEPT}]\nlast\n"));
         let (stdout, _) = cut(&flood, &Kept::Nowhere("no space\nleft".to_owned()));
-        let expected = "[10000000 bytes were cut here; it could not be kept in a file: no space left]\nlast\n";
+        let expected = "[10000000 bytes were cut here; the output could not be saved to a file: no space left]\nlast\n";
         assert_eq!(stdout, expected);
         assert_eq!(whole(&flood), "last\n");
     }
