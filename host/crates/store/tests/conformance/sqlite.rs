@@ -361,7 +361,7 @@ async fn an_unreadable_row_is_reported_in_its_place() {
     store.append_rows(&rows).await.unwrap();
     let mut intruder = database.intruder().await;
     run(&mut intruder, "drop trigger audit_rows_no_update").await;
-    run(&mut intruder, "update audit_rows set kind = 'x' where sequence = 2").await;
+    run(&mut intruder, "update audit_rows set body = 'x' where sequence = 2").await;
     run(&mut intruder, "update audit_rows set sequence = 'x' where sequence = 3").await;
 
     let rows = chain(&store, "node-1", 1).await;
