@@ -36,7 +36,8 @@ impl Ledger {
         let month = month(self.clock.now());
         let tokens = i64::try_from(cost.tokens).unwrap_or(i64::MAX);
         let credits_millionths = cost.credits_millionths();
-        let task_id = task_id.map(str::to_owned);
+        // The database cannot store U+0000, and a charge that fails would fail the rows of other calls with it.
+        let task_id = task_id.map(|id| id.replace('\0', "\u{fffd}"));
         let charge = Charge { workspace_id, bot_id, task_id, month: month.clone(), tokens, credits_millionths };
         let refused = match self.auditor.charge(charge).await {
             Ok(true) => return None,
@@ -121,7 +122,11 @@ mod tests {
         }
 
         async fn charge(&self, cost: Cost) -> Result<(), (Code, String)> {
-            let refused = self.ledger.charge(self.bot.workspace_id, self.bot.id, None, cost).await;
+            self.charge_task(None, cost).await
+        }
+
+        async fn charge_task(&self, task_id: Option<&str>, cost: Cost) -> Result<(), (Code, String)> {
+            let refused = self.ledger.charge(self.bot.workspace_id, self.bot.id, task_id, cost).await;
             refused.map_or(Ok(()), |end| Err((end.code.unwrap(), end.message.unwrap())))
         }
     }
@@ -145,6 +150,16 @@ mod tests {
         let rows = books.ledger.store.usage(books.bot.workspace_id, books.bot.id, None).await.unwrap();
         let rows: Vec<_> = rows.iter().map(|row| (row.month.as_str(), row.tokens, row.credits_millionths)).collect();
         assert_eq!(rows, [("2026-12", 6, 100_000), ("2026-11", 6, 100_000)]);
+        books.auditor.close();
+    }
+
+    #[tokio::test]
+    async fn a_task_id_with_nul_fails_no_row_of_other_calls() {
+        let books = Books::open(10).await;
+        assert_eq!(books.charge_task(Some("a\0b"), Cost { tokens: 1, credits: 0.0 }).await, Ok(()));
+        assert!(books.auditor.is_healthy());
+        let row = &books.ledger.store.usage(books.bot.workspace_id, books.bot.id, Some("a\u{fffd}b")).await.unwrap()[0];
+        assert_eq!((row.tokens, row.calls), (1, 1));
         books.auditor.close();
     }
 
