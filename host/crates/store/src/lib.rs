@@ -35,7 +35,7 @@ mod usage;
 mod workspaces;
 
 pub use audit::{
-    AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, UnreadableRow,
+    AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, UnreadableRow,
 };
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
