@@ -1,7 +1,9 @@
 //! `monstrum audit`: lists calls and changes, and verifies that the audit is unchanged.
 
 mod accept_loss;
+mod archive;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -33,6 +35,7 @@ const VERIFY_EXAMPLES: &str = "\
 Examples:
   monstrum audit verify                              asks the running server
   monstrum audit verify --data-dir /srv/monstrum     reads the folder of a server that does not run
+  monstrum audit verify --archive data/audit-archive --data-dir data    verifies archived rows; a server may be running
 
 It ends with 0 if the audit is as it was written, and with 1 if it is not.";
 
@@ -60,6 +63,21 @@ pub(super) enum Audit {
     /// Check that no row was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
+        /// Verify these archived segments instead: manifests, or folders with manifests
+        #[arg(long, value_name = "FILE", num_args = 1..)]
+        archive: Vec<PathBuf>,
+        #[command(flatten)]
+        folder: FolderFlags,
+    },
+    /// Move old rows into signed files; the server must be stopped
+    #[command(after_help = archive::EXAMPLES)]
+    Archive {
+        /// Archive rows from before this day, in UTC, or this moment, in RFC 3339
+        #[arg(long, value_name = "DATE", value_parser = archive::moment)]
+        before: UtcMillis,
+        /// The folder of the files [default: DATA/audit-archive]
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
         #[command(flatten)]
         folder: FolderFlags,
     },
@@ -107,7 +125,11 @@ impl Audit {
                 let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
                 tell_list(&list, options.json, show_changes, "there are more; raise --limit")
             }
-            Audit::Verify { folder } => {
+            Audit::Verify { archive, folder } if !archive.is_empty() => {
+                archive::verify(&options.settings(folder)?, &archive, options.json).await
+            }
+            Audit::Archive { before, to, folder } => archive::run(options, folder, before, to).await,
+            Audit::Verify { folder, .. } => {
                 let report = if is_offline {
                     verify_folder(&options.settings(folder)?).await?
                 } else {
@@ -232,7 +254,11 @@ fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
     if json {
         output::json(report)?;
     } else if is_valid {
-        output::line(format!("audit chain verified: {rows} rows"))?;
+        let archived = match &report["archived_rows"] {
+            Value::Null => String::new(),
+            archived => format!(" after {} archived ones", output::cell(archived)),
+        };
+        output::line(format!("audit chain verified: {rows} rows{archived}"))?;
     } else {
         let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();

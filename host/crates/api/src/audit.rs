@@ -74,6 +74,9 @@ pub struct Report {
     pub valid: bool,
     /// The number of rows that were checked.
     pub rows: u64,
+    /// The number of rows that were archived and are not checked here; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archived_rows: Option<u64>,
     pub problems: Vec<AuditProblem>,
 }
 

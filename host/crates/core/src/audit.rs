@@ -5,6 +5,8 @@
 //! fsync, and each caller waits for its own commit. If a write fails, no call runs until the database accepts rows
 //! again. Rows for ends of calls that could not be written are kept in memory and written first.
 
+mod anchors;
+mod archive;
 mod chain;
 mod change;
 mod heads;
@@ -27,6 +29,11 @@ use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub use self::anchors::{Anchors, find_anchor_problems, oldest_row};
+pub use self::archive::{
+    ARCHIVE_FOLDER, ARCHIVE_OPERATION, Archive, ArchiveError, ArchiveReport, ArchivedFile, Manifest, Segment,
+    verify_archive,
+};
 pub use self::change::Change;
 pub use self::heads::{HEADS_FILE, Heads, HeadsError};
 pub use self::reading::Reading;

@@ -1,15 +1,16 @@
 //! Verifies the audit: reads every chain, checks every hash and every head, and detects missing rows that a head
-//! covers.
+//! covers. A chain whose first rows were archived begins at its anchor.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use monstrum_store::{AuditRow, ScanFrom, ScanPage, ScannedRow, Store, StoreError, UnreadableRow};
 use monstrum_vault::AuditKeys;
 use serde::Serialize;
 
-use super::chain::GENESIS;
+use super::anchors::Anchors;
+use super::chain::Position;
 use super::heads::{self, HEADS_FILE, Head, HeadsError};
 use super::rollback::{Rollback, retired_row_key};
 
@@ -17,6 +18,8 @@ use super::rollback::{Rollback, retired_row_key};
 const PAGE_ROWS: u32 = 1000;
 /// The maximum number of reported problems. A single problem makes the audit invalid.
 const PROBLEMS_MAX: usize = 1000;
+/// How often a verification is repeated because rows were archived meanwhile. A host archives once a day.
+const ATTEMPTS_MAX: u32 = 5;
 
 /// The result of a verification.
 #[derive(Debug, Serialize)]
@@ -25,11 +28,19 @@ pub struct Report {
     pub valid: bool,
     /// The number of checked rows.
     pub rows: u64,
+    /// The number of rows before the anchors, which were archived and not checked.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub archived_rows: u64,
     pub problems: Vec<Problem>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// One problem in the audit or the policy rows.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The writer of the chain; empty for a problem that does not belong to a chain, such as one in the file of heads.
     pub writer: String,
@@ -45,6 +56,8 @@ pub enum VerifyError {
     Store(#[from] StoreError),
     #[error("the heads cannot be read")]
     Heads(#[from] HeadsError),
+    #[error("the archive {} cannot be read", path.display())]
+    Folder { path: PathBuf, source: std::io::Error },
 }
 
 /// The audit keys by version.
@@ -52,7 +65,26 @@ pub type KeyRing = BTreeMap<u32, Arc<AuditKeys>>;
 
 /// Verifies all chains and policy rows in `store` against the heads in `data_dir`.
 pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Report, VerifyError> {
+    let mut attempt = 1;
+    loop {
+        let anchors = Anchors::read(store, keys).await?;
+        let report = verify_after(store, keys, data_dir, &anchors).await?;
+        if attempt == ATTEMPTS_MAX || Anchors::read(store, keys).await? == anchors {
+            return Ok(report);
+        }
+        attempt += 1;
+    }
+}
+
+/// Verifies all chains after their anchors.
+async fn verify_after(
+    store: &Store,
+    keys: &KeyRing,
+    data_dir: &Path,
+    anchors: &Anchors,
+) -> Result<Report, VerifyError> {
     let mut found = Findings { rows: 0, problems: Vec::new() };
+    found.problems.extend(anchors.problems.iter().cloned());
     // The heads are read first, so that rows that are written meanwhile are newer than the heads.
     let mut heads: BTreeMap<String, BTreeMap<i64, Head>> = BTreeMap::new();
     let (mut policy_generation, mut row_key_version) = (0, None);
@@ -92,13 +124,17 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     // Each of the hosts that share a database has only the heads of its own chain. A file without any head is not the
     // file of such a host.
     let may_lack_heads = store.is_shared() && !heads.is_empty();
-    writers.extend(heads.keys().cloned());
+    writers.extend(heads.keys().chain(anchors.writers()).cloned());
     writers.sort();
     writers.dedup();
     for writer in writers {
         let of_writer = heads.remove(&writer);
         let lacks_heads = of_writer.is_none() && !may_lack_heads;
-        let last = check_chain(&mut found, store, keys, &writer, of_writer.unwrap_or_default()).await?;
+        if let Some((head, _)) = of_writer.as_ref().and_then(|heads| heads.last_key_value()) {
+            found.problems.extend(anchors.beyond_head(&writer, *head));
+        }
+        let start = anchors.end(&writer);
+        let last = check_chain(&mut found, store, keys, (&writer, start), of_writer.unwrap_or_default()).await?;
         // A host signs its first head at the start, before its first row.
         if lacks_heads && last > 0 {
             found.add(&writer, last, format!("{HEADS_FILE} contains no head of this chain"));
@@ -112,7 +148,8 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     for what in rows.problems() {
         found.add("", 0, what);
     }
-    Ok(Report { valid: found.problems.is_empty(), rows: found.rows, problems: found.problems })
+    let Findings { rows, problems } = found;
+    Ok(Report { valid: problems.is_empty(), rows, archived_rows: anchors.rows(), problems })
 }
 
 struct Findings {
@@ -144,16 +181,21 @@ fn check_signature(
     is_signed
 }
 
-/// Checks a chain. Returns the sequence number of its last row.
+/// Checks a chain, whose rows in the database follow `start`. Returns the sequence number of its last row.
 async fn check_chain(
     found: &mut Findings,
     store: &Store,
     keys: &KeyRing,
-    writer: &str,
+    (writer, start): (&str, Position),
     mut heads: BTreeMap<i64, Head>,
 ) -> Result<i64, StoreError> {
-    let mut expected = 1;
-    let mut previous = Some(GENESIS);
+    let mut expected = start.sequence.saturating_add(1);
+    let mut previous = Some(start.hash);
+    let of_later_rows = heads.split_off(&expected);
+    let of_start = std::mem::replace(&mut heads, of_later_rows).remove(&start.sequence);
+    if start.sequence > 0 && of_start.is_some_and(|head| head.hash != hex::encode(start.hash)) {
+        found.add(writer, start.sequence, "the anchor is not of the row whose head was signed");
+    }
     let mut fetched = Some(store.scan(writer, ScanFrom::START, PAGE_ROWS).await?);
     while let Some(ScanPage { rows, next }) = fetched {
         // The hashes of this page are checked on another thread while the database reads the next page.
@@ -167,6 +209,14 @@ async fn check_chain(
         fetched = ahead?;
         for (row, seal) in seals {
             found.rows += 1;
+            let sequence = match &row {
+                Ok(row) => Some(row.sequence),
+                Err(unreadable) => unreadable.sequence,
+            };
+            if let Some(sequence) = sequence.filter(|sequence| start.sequence > 0 && *sequence <= start.sequence) {
+                found.add(writer, sequence, "the row was archived and is in the database again");
+                continue;
+            }
             let row = match row {
                 Ok(row) => row,
                 Err(unreadable) => {
@@ -186,10 +236,8 @@ async fn check_chain(
             if previous.is_some_and(|previous| previous != row.previous_hash) {
                 found.add(writer, row.sequence, "the row does not follow the previous row");
             }
-            match seal {
-                Seal::Whole => {}
-                Seal::Altered => found.add(writer, row.sequence, "the row was changed after it was written"),
-                Seal::NoKey => found.add(writer, row.sequence, "the row names an audit key that does not exist"),
+            if let Some(what) = seal.problem() {
+                found.add(writer, row.sequence, what);
             }
             if heads.remove(&row.sequence).is_some_and(|head| head.hash != hex::encode(row.hash)) {
                 found.add(writer, row.sequence, "the row is not the one whose head was signed");
@@ -198,14 +246,14 @@ async fn check_chain(
             previous = Some(row.hash);
         }
     }
-    heads.remove(&0);
     if let Some(last) = heads.keys().next_back() {
         found.add(writer, *last, format!("rows up to {last} were signed but are missing"));
     }
     Ok(expected - 1)
 }
 
-fn gap(expected: i64, sequence: i64) -> String {
+/// Says which rows are missing before the row with this sequence number.
+pub(super) fn gap(expected: i64, sequence: i64) -> String {
     match sequence - 1 {
         last if last == expected => format!("row {expected} is missing"),
         last => format!("rows {expected} to {last} are missing"),
@@ -213,10 +261,21 @@ fn gap(expected: i64, sequence: i64) -> String {
 }
 
 /// The result of checking the hash of a row.
-enum Seal {
+pub(super) enum Seal {
     Whole,
     Altered,
     NoKey,
+}
+
+impl Seal {
+    /// Returns the problem with the row, if there is one.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        match self {
+            Seal::Whole => None,
+            Seal::Altered => Some("the row was changed after it was written"),
+            Seal::NoKey => Some("the row names an audit key that does not exist"),
+        }
+    }
 }
 
 /// Checks the hashes of `rows`. A row that cannot be read has none that could be right.
@@ -233,7 +292,8 @@ async fn check_seals(
     checked.expect("checking hashes does not panic")
 }
 
-fn seal(keys: &KeyRing, ScannedRow { row, canonical, contradiction }: &ScannedRow) -> Seal {
+/// Checks the hash of a row.
+pub(super) fn seal(keys: &KeyRing, ScannedRow { row, canonical, contradiction }: &ScannedRow) -> Seal {
     if contradiction.is_some() {
         return Seal::Altered;
     }

@@ -93,9 +93,10 @@ pub async fn show(app: &App, caller: &Operator, request: RequestId) -> Result<Au
 /// Verifies every chain against the signed heads.
 pub async fn verify(app: &App, _: &Root) -> Result<Report, OperationError> {
     let report = audit::verify(&app.store, &app.audit_keys, &app.data_dir).await;
-    let audit::Report { valid, rows, problems } = report.map_err(OperationError::internal)?;
+    let audit::Report { valid, rows, archived_rows, problems } = report.map_err(OperationError::internal)?;
     let view = |audit::Problem { writer, sequence, what }| AuditProblem { writer, sequence, what };
-    Ok(Report { valid, rows, problems: problems.into_iter().map(view).collect() })
+    let archived_rows = Some(archived_rows).filter(|rows| *rows > 0);
+    Ok(Report { valid, rows, archived_rows, problems: problems.into_iter().map(view).collect() })
 }
 
 /// Streams calls, newest first, one JSON object a line.
