@@ -19,6 +19,7 @@ mod canonical;
 mod first;
 mod queries;
 mod scan;
+mod spans;
 
 use monstrum_types::{BotId, RequestId, ResourceId, UtcMillis, WorkspaceId};
 
@@ -26,6 +27,7 @@ pub use anchors::AnchorRow;
 pub use append::ChainedRow;
 pub use queries::CallFilter;
 pub use scan::{ScanFrom, ScanPage, ScannedRow, UnreadableRow};
+pub use spans::{SpanRow, SpanScanner};
 
 /// The kind of an audit event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,11 +1,14 @@
 //! Verifies the audit: reads every chain, checks every hash and every head, and detects missing rows that a head
 //! covers. A chain whose first rows were archived begins at its anchor.
 
+mod ahead;
+mod rows;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use monstrum_store::{AuditRow, ScanFrom, ScanPage, ScannedRow, Store, StoreError, UnreadableRow};
+use monstrum_store::{ScanFrom, ScanPage, Store, StoreError};
 use monstrum_vault::AuditKeys;
 use serde::Serialize;
 
@@ -13,6 +16,10 @@ use super::anchors::Anchors;
 use super::chain::Position;
 use super::heads::{self, HEADS_FILE, Head, HeadsError};
 use super::rollback::{Rollback, retired_row_key};
+
+pub(super) use rows::{gap, seal};
+
+use rows::{ChainCheck, check_seals};
 
 /// The number of rows that are read at a time.
 const PAGE_ROWS: u32 = 1000;
@@ -133,7 +140,7 @@ async fn verify_after(
         if let Some((head, _)) = of_writer.as_ref().and_then(|heads| heads.last_key_value()) {
             found.problems.extend(anchors.beyond_head(&writer, *head));
         }
-        let start = anchors.end(&writer);
+        let start = Start { after: anchors.end(&writer), from: i64::MIN };
         let last = check_chain(&mut found, store, keys, (&writer, start), of_writer.unwrap_or_default()).await?;
         // A host signs its first head at the start, before its first row.
         if lacks_heads && last > 0 {
@@ -181,125 +188,61 @@ fn check_signature(
     is_signed
 }
 
+/// Where the check of a chain begins.
+#[derive(Clone, Copy)]
+struct Start {
+    /// The row before the first checked row.
+    after: Position,
+    /// The smallest sequence number that is read.
+    from: i64,
+}
+
 /// Checks a chain, whose rows in the database follow `start`. Returns the sequence number of its last row.
 async fn check_chain(
     found: &mut Findings,
     store: &Store,
     keys: &KeyRing,
-    (writer, start): (&str, Position),
-    mut heads: BTreeMap<i64, Head>,
+    (writer, start): (&str, Start),
+    heads: BTreeMap<i64, Head>,
 ) -> Result<i64, StoreError> {
-    let mut expected = start.sequence.saturating_add(1);
-    let mut previous = Some(start.hash);
-    let of_later_rows = heads.split_off(&expected);
-    let of_start = std::mem::replace(&mut heads, of_later_rows).remove(&start.sequence);
-    if start.sequence > 0 && of_start.is_some_and(|head| head.hash != hex::encode(start.hash)) {
-        found.add(writer, start.sequence, "the anchor is not of the row whose head was signed");
+    let mut chain = ChainCheck::new(found, writer, start.after, heads);
+    check_pages(&mut chain, store, keys, writer, ScanFrom::Version1(start.from)).await?;
+    // Rows of version 2 are checked by several threads first, and the rest one after another.
+    let mut from = start.from;
+    if let Some(at) = chain.position() {
+        let end = ahead::check(store, keys, writer, (at, from), &chain.heads).await?;
+        if end != at {
+            chain.skip_to(end);
+            from = end.sequence + 1;
+        }
     }
-    let mut fetched = Some(store.scan(writer, ScanFrom::START, PAGE_ROWS).await?);
+    check_pages(&mut chain, store, keys, writer, ScanFrom::Version2(from)).await?;
+    Ok(chain.end())
+}
+
+/// Checks the rows of one version from `from` on.
+async fn check_pages(
+    chain: &mut ChainCheck<'_>,
+    store: &Store,
+    keys: &KeyRing,
+    writer: &str,
+    from: ScanFrom,
+) -> Result<(), StoreError> {
+    let mut fetched = Some(store.scan(writer, from, PAGE_ROWS).await?);
     while let Some(ScanPage { rows, next }) = fetched {
+        let next = next.filter(|next| std::mem::discriminant(next) == std::mem::discriminant(&from));
         // The hashes of this page are checked on another thread while the database reads the next page.
-        let ahead = async {
+        let read_ahead = async {
             match next {
-                Some(from) => store.scan(writer, from, PAGE_ROWS).await.map(Some),
+                Some(next) => store.scan(writer, next, PAGE_ROWS).await.map(Some),
                 None => Ok(None),
             }
         };
-        let (seals, ahead) = tokio::join!(check_seals(keys, rows), ahead);
-        fetched = ahead?;
+        let (seals, read) = tokio::join!(check_seals(keys, rows), read_ahead);
+        fetched = read?;
         for (row, seal) in seals {
-            found.rows += 1;
-            let sequence = match &row {
-                Ok(row) => Some(row.sequence),
-                Err(unreadable) => unreadable.sequence,
-            };
-            if let Some(sequence) = sequence.filter(|sequence| start.sequence > 0 && *sequence <= start.sequence) {
-                found.add(writer, sequence, "the row was archived and is in the database again");
-                continue;
-            }
-            let row = match row {
-                Ok(row) => row,
-                Err(unreadable) => {
-                    let sequence = unreadable.sequence.unwrap_or(expected);
-                    found.add(writer, sequence, format!("the row cannot be read: {}", unreadable.what));
-                    heads.remove(&sequence);
-                    expected = sequence + 1;
-                    previous = None;
-                    continue;
-                }
-            };
-            if row.sequence != expected {
-                found.add(writer, expected, gap(expected, row.sequence));
-                previous = None;
-            }
-            // After a gap the previous hash in the row is not checked, so that one missing row causes only one problem.
-            if previous.is_some_and(|previous| previous != row.previous_hash) {
-                found.add(writer, row.sequence, "the row does not follow the previous row");
-            }
-            if let Some(what) = seal.problem() {
-                found.add(writer, row.sequence, what);
-            }
-            if heads.remove(&row.sequence).is_some_and(|head| head.hash != hex::encode(row.hash)) {
-                found.add(writer, row.sequence, "the row is not the one whose head was signed");
-            }
-            expected = row.sequence + 1;
-            previous = Some(row.hash);
+            chain.add(row, &seal);
         }
     }
-    if let Some(last) = heads.keys().next_back() {
-        found.add(writer, *last, format!("rows up to {last} were signed but are missing"));
-    }
-    Ok(expected - 1)
-}
-
-/// Says which rows are missing before the row with this sequence number.
-pub(super) fn gap(expected: i64, sequence: i64) -> String {
-    match sequence - 1 {
-        last if last == expected => format!("row {expected} is missing"),
-        last => format!("rows {expected} to {last} are missing"),
-    }
-}
-
-/// The result of checking the hash of a row.
-pub(super) enum Seal {
-    Whole,
-    Altered,
-    NoKey,
-}
-
-impl Seal {
-    /// Returns the problem with the row, if there is one.
-    pub(super) fn problem(&self) -> Option<&'static str> {
-        match self {
-            Seal::Whole => None,
-            Seal::Altered => Some("the row was changed after it was written"),
-            Seal::NoKey => Some("the row names an audit key that does not exist"),
-        }
-    }
-}
-
-/// Checks the hashes of `rows`. A row that cannot be read has none that could be right.
-async fn check_seals(
-    keys: &KeyRing,
-    rows: Vec<Result<ScannedRow, UnreadableRow>>,
-) -> Vec<(Result<AuditRow, UnreadableRow>, Seal)> {
-    let keys = keys.clone();
-    let check = move |scanned: Result<ScannedRow, UnreadableRow>| {
-        let seal = scanned.as_ref().map_or(Seal::Altered, |scanned| seal(&keys, scanned));
-        (scanned.map(|scanned| scanned.row), seal)
-    };
-    let checked = tokio::task::spawn_blocking(move || rows.into_iter().map(check).collect()).await;
-    checked.expect("checking hashes does not panic")
-}
-
-/// Checks the hash of a row.
-pub(super) fn seal(keys: &KeyRing, ScannedRow { row, canonical, contradiction }: &ScannedRow) -> Seal {
-    if contradiction.is_some() {
-        return Seal::Altered;
-    }
-    match u32::try_from(row.key_version).ok().and_then(|version| keys.get(&version)) {
-        None => Seal::NoKey,
-        Some(keys) if keys.verify_mac(&row.previous_hash, canonical, &row.hash) => Seal::Whole,
-        Some(_) => Seal::Altered,
-    }
+    Ok(())
 }

@@ -19,6 +19,7 @@ mod row_key;
 mod rows;
 mod sandboxes;
 mod sealed;
+mod spans;
 mod sqlite;
 mod support;
 mod usage;

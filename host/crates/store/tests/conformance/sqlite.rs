@@ -11,6 +11,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use crate::rows::{AppendRows as _, anchor, bot, canonical, chain, default_workspace, event, reads_differently};
+use crate::spans::passes;
 
 /// A database in a separate temporary folder.
 pub(crate) struct Database {
@@ -368,6 +369,7 @@ async fn an_edit_of_any_column_is_detected() {
             }
             tried += 1;
             assert!(reads_differently(&store, &row).await, "{column} = {edit}");
+            assert!(!passes(&store, &row).await, "{column} = {edit}");
         }
     }
     assert!(tried > 100, "{tried} edits");
