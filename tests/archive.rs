@@ -129,6 +129,16 @@ async fn archived_rows_leave_the_database_and_can_be_verified() -> Result<()> {
     ensure!(refused.contains("another monstrum uses the data folder") && refused.contains("[exit 1]"), "{refused}");
     archived.world.server.stop().await?;
 
+    // A head of archived rows stands for the rows up to the anchor.
+    let folder = archived.server().data_dir();
+    let folder = folder.to_str().context("a plain name")?;
+    let since = ["audit", "verify", "--since-head", "5", "--data-dir", folder];
+    let (code, report) = parsed(archived.server(), &since).await?;
+    assert_eq!(
+        (code, &report["rows"], &report["since_head"]["sequence"]),
+        (Some(0), &json!(4), &json!(moved)),
+        "{report}"
+    );
     assert_eq!(archived.archive().await?, 4);
     let report = archived.verify_archive().await?;
     assert_eq!(report, json!({ "valid": true, "segments": 2, "rows": moved + 4, "problems": [] }));

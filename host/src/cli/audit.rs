@@ -14,7 +14,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
 use crate::config::Settings;
-use monstrum_core::audit;
+use monstrum_core::audit::{self, SinceHead};
 
 /// The maximum number of rows in a page of the API.
 const PAGE_ROWS_MAX: usize = 1000;
@@ -35,6 +35,7 @@ const VERIFY_EXAMPLES: &str = "\
 Examples:
   monstrum audit verify                              asks the running server
   monstrum audit verify --data-dir /srv/monstrum     reads the folder of a server that does not run
+  monstrum audit verify --since-head                 only rows after the latest signed head
   monstrum audit verify --archive data/audit-archive --data-dir data    verifies archived rows; a server may be running
 
 It ends with 0 if the audit is as it was written, and with 1 if it is not.";
@@ -66,6 +67,9 @@ pub(super) enum Audit {
         /// Verify these archived segments instead: manifests, or folders with manifests
         #[arg(long, value_name = "FILE", num_args = 1..)]
         archive: Vec<PathBuf>,
+        /// Verify only the rows after a signed head: the latest, or the one of this row or a row before it
+        #[arg(long, value_name = "ROW", num_args = 0..=1, default_missing_value = "latest", conflicts_with = "archive")]
+        since_head: Option<SinceHead>,
         #[command(flatten)]
         folder: FolderFlags,
     },
@@ -125,15 +129,16 @@ impl Audit {
                 let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
                 tell_list(&list, options.json, show_changes, "there are more; raise --limit")
             }
-            Audit::Verify { archive, folder } if !archive.is_empty() => {
+            Audit::Verify { archive, folder, .. } if !archive.is_empty() => {
                 archive::verify(&options.settings(folder)?, &archive, options.json).await
             }
             Audit::Archive { before, to, folder } => archive::run(options, folder, before, to).await,
-            Audit::Verify { folder, .. } => {
+            Audit::Verify { folder, since_head, .. } => {
                 let report = if is_offline {
-                    verify_folder(&options.settings(folder)?).await?
+                    verify_folder(&options.settings(folder)?, since_head).await?
                 } else {
-                    Client::new(options)?.get(&["api", "audit", "verify"], &[]).await?
+                    let since = since_head.map(|since| ("since_head", since.to_string()));
+                    Client::new(options)?.get(&["api", "audit", "verify"], since.as_slice()).await?
                 };
                 tell(&report, options.json)
             }
@@ -238,10 +243,13 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 }
 
 /// Verifies the data folder of a stopped server. The folder's lock ensures that no server uses it.
-async fn verify_folder(settings: &Settings) -> Result<Value, Failure> {
+async fn verify_folder(settings: &Settings, since: Option<SinceHead>) -> Result<Value, Failure> {
     let running = "a server is running there: leave --data-dir out to ask it, or stop it first";
     let (data, _lock) = folder::inspect_locked(settings, running).await?;
-    let report = audit::verify(&data.store, &data.audit_keys, &data.path).await;
+    let report = match since {
+        None => audit::verify(&data.store, &data.audit_keys, &data.path).await,
+        Some(since) => audit::verify_since(&data.store, &data.audit_keys, &data.path, since).await,
+    };
     data.store.close().await;
     let report =
         report.map_err(|error| Failure::from_error(&error, "is the disk readable? is the folder complete?"))?;
@@ -258,7 +266,13 @@ fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
             Value::Null => String::new(),
             archived => format!(" after {} archived ones", output::cell(archived)),
         };
-        output::line(format!("audit chain verified: {rows} rows{archived}"))?;
+        output::line(match &report["since_head"] {
+            Value::Null => format!("audit chain verified: {rows} rows{archived}"),
+            head => {
+                let (row, writer) = (output::cell(&head["sequence"]), output::cell(&head["writer"]));
+                format!("audit chain of {writer} verified after row {row}, which a signed head covers: {rows} rows")
+            }
+        })?;
     } else {
         let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();

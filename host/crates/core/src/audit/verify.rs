@@ -3,6 +3,7 @@
 
 mod ahead;
 mod rows;
+mod since;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use super::heads::{self, HEADS_FILE, Head, HeadsError};
 use super::rollback::{Rollback, retired_row_key};
 
 pub(super) use rows::{gap, seal};
+pub use since::{HeadPlace, SinceHead};
 
 use rows::{ChainCheck, check_seals};
 
@@ -38,6 +40,9 @@ pub struct Report {
     /// The number of rows before the anchors, which were archived and not checked.
     #[serde(skip_serializing_if = "is_zero")]
     pub archived_rows: u64,
+    /// The head after which rows were checked, if not all rows were checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_head: Option<HeadPlace>,
     pub problems: Vec<Problem>,
 }
 
@@ -72,10 +77,34 @@ pub type KeyRing = BTreeMap<u32, Arc<AuditKeys>>;
 
 /// Verifies all chains and policy rows in `store` against the heads in `data_dir`.
 pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Report, VerifyError> {
+    verify_twice(store, keys, data_dir, None).await
+}
+
+/// Verifies the rows after a signed head in `data_dir`, in the chain of that head only, and the policy rows. The time grows
+/// only with the number of these rows.
+pub async fn verify_since(
+    store: &Store,
+    keys: &KeyRing,
+    data_dir: &Path,
+    since: SinceHead,
+) -> Result<Report, VerifyError> {
+    verify_twice(store, keys, data_dir, Some(since)).await
+}
+
+/// Verifies again if rows were archived meanwhile, because these rows would count as missing.
+async fn verify_twice(
+    store: &Store,
+    keys: &KeyRing,
+    data_dir: &Path,
+    since: Option<SinceHead>,
+) -> Result<Report, VerifyError> {
     let mut attempt = 1;
     loop {
         let anchors = Anchors::read(store, keys).await?;
-        let report = verify_after(store, keys, data_dir, &anchors).await?;
+        let report = match since {
+            None => verify_after(store, keys, data_dir, &anchors).await?,
+            Some(since) => since::verify(store, keys, data_dir, &anchors, since).await?,
+        };
         if attempt == ATTEMPTS_MAX || Anchors::read(store, keys).await? == anchors {
             return Ok(report);
         }
@@ -101,10 +130,10 @@ async fn verify_after(
             for line in lines {
                 match line {
                     Ok(head) => {
-                        let (generation, version) = (head.policy_generation, head.row_key_version);
-                        if check_signature(&mut found, keys, &mut heads, head) {
-                            policy_generation = policy_generation.max(generation.unwrap_or(0));
-                            row_key_version = row_key_version.max(version);
+                        if check_signature(&mut found, keys, &head) {
+                            policy_generation = policy_generation.max(head.policy_generation.unwrap_or(0));
+                            row_key_version = row_key_version.max(head.row_key_version);
+                            heads.entry(head.writer.clone()).or_default().insert(head.sequence, head);
                         }
                     }
                     Err(number) => found.add("", number as i64, format!("line {number} of {HEADS_FILE} is not a head")),
@@ -112,13 +141,7 @@ async fn verify_after(
             }
         }
     }
-    let sealed = store.sealed_generations().await?;
-    if sealed < policy_generation {
-        found.add("", 0, Rollback::PolicyBehind { signed: policy_generation, found: sealed }.to_string());
-    }
-    if let Some(retired) = retired_row_key(store, row_key_version) {
-        found.add("", 0, retired.to_string());
-    }
+    check_heads_of_policy(&mut found, store, policy_generation, row_key_version).await?;
     // The rows are counted before the chains are read, so that rows that are written meanwhile cannot cause a problem.
     let stored = u64::try_from(store.count_events().await?).unwrap_or_default();
     let mut writers = match store.writers().await {
@@ -150,13 +173,36 @@ async fn verify_after(
     if found.rows < stored {
         found.add("", 0, format!("{} rows belong to no chain", stored - found.rows));
     }
-    // Changes by a host keep the MACs and seals of policy rows valid, so another program has caused any problem here.
+    check_policy_rows(&mut found, store).await?;
+    let Findings { rows, problems } = found;
+    Ok(Report { valid: problems.is_empty(), rows, archived_rows: anchors.rows(), since_head: None, problems })
+}
+
+/// Compares the policy in the database with the state that heads record.
+async fn check_heads_of_policy(
+    found: &mut Findings,
+    store: &Store,
+    generation: i64,
+    row_key_version: Option<u32>,
+) -> Result<(), StoreError> {
+    let sealed = store.sealed_generations().await?;
+    if sealed < generation {
+        found.add("", 0, Rollback::PolicyBehind { signed: generation, found: sealed }.to_string());
+    }
+    if let Some(retired) = retired_row_key(store, row_key_version) {
+        found.add("", 0, retired.to_string());
+    }
+    Ok(())
+}
+
+/// Checks the policy rows. Changes by a host keep their MACs and seals valid, so another program has caused any problem
+/// here.
+async fn check_policy_rows(found: &mut Findings, store: &Store) -> Result<(), StoreError> {
     let rows = store.verify_rows().await?;
     for what in rows.problems() {
         found.add("", 0, what);
     }
-    let Findings { rows, problems } = found;
-    Ok(Report { valid: problems.is_empty(), rows, archived_rows: anchors.rows(), problems })
+    Ok(())
 }
 
 struct Findings {
@@ -172,17 +218,10 @@ impl Findings {
     }
 }
 
-/// Adds a head to the heads of its writer if this host signed it. Returns whether it did.
-fn check_signature(
-    found: &mut Findings,
-    keys: &KeyRing,
-    heads: &mut BTreeMap<String, BTreeMap<i64, Head>>,
-    head: Head,
-) -> bool {
+/// Returns whether this host signed a head, and reports it otherwise.
+fn check_signature(found: &mut Findings, keys: &KeyRing, head: &Head) -> bool {
     let is_signed = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
-    if is_signed {
-        heads.entry(head.writer.clone()).or_default().insert(head.sequence, head);
-    } else {
+    if !is_signed {
         found.add(&head.writer, head.sequence, format!("a head in {HEADS_FILE} is not signed by this host"));
     }
     is_signed
