@@ -7,6 +7,7 @@
 mod appender;
 mod args;
 mod bulk;
+mod checkpointer;
 mod postgres;
 mod row;
 
@@ -25,6 +26,7 @@ use self::args::checked;
 pub(crate) use appender::Appender;
 pub(crate) use args::{Arg, args, values};
 pub(crate) use bulk::BulkInsert;
+pub(crate) use checkpointer::LOG_BYTES_KEPT;
 pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
 pub(crate) use row::{ColumnValue, FromRow, Row, from_row, invalid_column};
 
@@ -136,6 +138,9 @@ impl Db {
             Db::Sqlite { writer, readers, appender, turn } => {
                 // Close the writer last, because the last connection to close checkpoints the write-ahead log.
                 readers.close().await;
+                if let Some(appender) = appender {
+                    appender.end_checkpoints().await;
+                }
                 let _turn = turn.lock().await;
                 if let Some(appender) = appender {
                     appender.close();

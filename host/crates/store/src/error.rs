@@ -112,6 +112,16 @@ impl StoreError {
         }
     }
 
+    /// Whether the database rejected a value of the transaction and rolled the transaction back, so that the rest of
+    /// it can be written.
+    #[must_use]
+    pub fn is_rejection(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Nul | StoreError::Statement(_) | StoreError::Conflict { .. } | StoreError::UnknownReference
+        )
+    }
+
     /// Whether the database aborted the transaction because of a conflict with another one, so that a retry can
     /// succeed.
     pub(crate) fn is_contention(&self) -> bool {

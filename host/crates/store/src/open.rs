@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::StoreError;
 use crate::address::PostgresAddress;
-use crate::db::{Appender, Db, Limits, Postgres, args};
+use crate::db::{Appender, Db, LOG_BYTES_KEPT, Limits, Postgres, args};
 use crate::error::{of_driver, of_migration};
 use crate::rows::Rows;
 
@@ -24,10 +24,6 @@ static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite"
 /// The number of read connections. Reads are short and few per call. With four connections, a slow audit query does
 /// not delay other reads.
 const READERS: u32 = 4;
-
-/// The size in bytes (64 MiB) to which a checkpoint truncates the write-ahead log, so that one large transaction does
-/// not occupy disk space permanently.
-const LOG_BYTES_KEPT: &str = "67108864";
 
 /// The address of the database and the limits for its use.
 #[derive(Clone, Debug)]
@@ -197,15 +193,18 @@ async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreErr
         .clone()
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
-        .pragma("journal_size_limit", LOG_BYTES_KEPT);
+        .pragma("journal_size_limit", LOG_BYTES_KEPT.to_string())
+        // A thread copies the log, so that no commit waits for it.
+        .pragma("wal_autocheckpoint", "0");
     if let Some(pages) = options.pages_max {
         writing = writing.pragma("max_page_count", pages.to_string());
     }
     let writer = pool(1).connect_with(writing).await.map_err(of_driver)?;
     migrate(&writer).await?;
-    let appender = Appender::open(&path, options.lock_wait, options.pages_max)?;
+    let turn = Arc::default();
+    let appender = Appender::open(&path, options.lock_wait, options.pages_max, &turn)?;
     let readers = pool(READERS).connect_with(common.pragma("query_only", "on")).await.map_err(of_driver)?;
-    Ok(Db::Sqlite { writer, readers, appender: Some(Arc::new(appender)), turn: Arc::default() })
+    Ok(Db::Sqlite { writer, readers, appender: Some(Arc::new(appender)), turn })
 }
 
 /// Returns the options that apply to every connection to the file.

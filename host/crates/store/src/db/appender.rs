@@ -2,11 +2,13 @@
 //! hop to another thread.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, Statement, ToSql, TransactionBehavior};
 
+use super::checkpointer::{Checkpointer, LOG_BYTES_KEPT};
 use super::{Arg, BulkInsert, checked};
 use crate::error::{closed, of_rusqlite};
 use crate::{StoreError, StoreRow};
@@ -14,28 +16,38 @@ use crate::{StoreError, StoreRow};
 /// The number of prepared statements: the insert of a row, and those of [`StoreRow`].
 const STATEMENTS_MAX: usize = 8;
 
-/// The connection. It is `None` after it was closed.
-pub(crate) struct Appender(Mutex<Option<Connection>>);
+/// The connection, and the thread that copies what it writes into the file.
+pub(crate) struct Appender {
+    /// `None` after it was closed.
+    connection: Mutex<Option<Connection>>,
+    checkpointer: Checkpointer,
+}
 
 impl Appender {
-    /// Opens the connection. The file exists and is in WAL mode, which is a property of the file.
-    pub(crate) fn open(path: &Path, lock_wait: Duration, pages_max: Option<u32>) -> Result<Appender, StoreError> {
+    /// Opens the connection. The file exists and is in WAL mode, which is a property of the file. A transaction that
+    /// writes to the file holds `turn`.
+    pub(crate) fn open(
+        path: &Path,
+        lock_wait: Duration,
+        pages_max: Option<u32>,
+        turn: &Arc<tokio::sync::Mutex<()>>,
+    ) -> Result<Appender, StoreError> {
         let open = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(path, flags)?;
+            let connection = connect(path)?;
             connection.busy_timeout(lock_wait)?;
             connection.pragma_update(None, "foreign_keys", "on")?;
-            // A schema that another program altered must not call functions with side effects.
-            connection.pragma_update(None, "trusted_schema", "off")?;
             // A confirmed commit is on disk.
             connection.pragma_update(None, "synchronous", "full")?;
             if let Some(pages) = pages_max {
                 connection.pragma_update(None, "max_page_count", pages)?;
             }
+            connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
             connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-            Ok(connection)
+            Ok((connection, connect(path)?))
         };
-        open().map(|connection| Appender(Mutex::new(Some(connection)))).map_err(of_rusqlite)
+        let (connection, copying) = open().map_err(of_rusqlite)?;
+        let checkpointer = Checkpointer::start(copying, Arc::clone(turn), path)?;
+        Ok(Appender { connection: Mutex::new(Some(connection)), checkpointer })
     }
 
     /// Inserts rows and writes `with` in one transaction, which is on disk when this returns.
@@ -45,7 +57,7 @@ impl Appender {
         rows: impl Iterator<Item = [Arg<'a>; COLUMNS]>,
         with: &[StoreRow],
     ) -> Result<Vec<bool>, StoreError> {
-        let mut connection = self.0.lock();
+        let mut connection = self.connection.lock();
         let connection = connection.as_mut().ok_or_else(closed)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(of_rusqlite)?;
         let mut written = Vec::with_capacity(with.len());
@@ -60,7 +72,9 @@ impl Appender {
             written.push(is_written);
         }
         let mut statement = transaction.prepare_cached(insert.sqlite()).map_err(of_rusqlite)?;
+        let mut bytes = 0;
         for row in rows {
+            bytes += row.iter().map(Arg::bytes).sum::<usize>();
             for (index, arg) in row.iter().enumerate() {
                 bind(&mut statement, index + 1, arg)?;
             }
@@ -68,13 +82,29 @@ impl Appender {
         }
         drop(statement);
         transaction.commit().map_err(of_rusqlite)?;
+        self.checkpointer.wrote(bytes);
         Ok(written)
+    }
+
+    /// Ends the thread that copies the log. Commits go on.
+    pub(crate) async fn end_checkpoints(&self) {
+        self.checkpointer.close().await;
     }
 
     /// Closes the connection. Later operations fail as unavailable.
     pub(crate) fn close(&self) {
-        drop(self.0.lock().take());
+        drop(self.connection.lock().take());
     }
+}
+
+/// Opens a connection that never copies the log as a part of a commit.
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    // A schema that another program altered must not call functions with side effects.
+    connection.pragma_update(None, "trusted_schema", "off")?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    Ok(connection)
 }
 
 /// Runs a statement with `$1` parameters. Returns the number of changed rows.

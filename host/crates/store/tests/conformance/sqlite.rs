@@ -57,6 +57,27 @@ async fn run(connection: &mut SqliteConnection, sql: impl Into<String>) {
     sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(connection).await.unwrap();
 }
 
+/// The rows of 100 MiB are copied into the file while they are written, although no commit copies them.
+#[tokio::test]
+async fn the_log_stays_small_while_rows_are_written() {
+    const BATCHES: i64 = 100;
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    for sequence in 1..=BATCHES {
+        let params = Some("x".repeat(1 << 20));
+        let row = AuditRow { params, ..event(workspace, sequence, AuditKind::Finished, RequestId::new()) };
+        store.append_rows(&[row]).await.unwrap();
+    }
+    let log = database.folder.path().join("monstrum.db-wal");
+    let bytes = fs::metadata(&log).unwrap().len();
+    assert!(bytes < 64 << 20, "the log has {bytes} bytes");
+    store.close().await;
+    assert!(!log.exists(), "the last connection copies the log and deletes it");
+    let store = database.open().await.unwrap();
+    assert_eq!(store.count_events().await.unwrap(), BATCHES);
+}
+
 fn what(result: Result<impl Sized, StoreError>) -> String {
     match result {
         Err(StoreError::Unavailable { what, .. }) => what,
