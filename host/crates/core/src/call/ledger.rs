@@ -75,11 +75,12 @@ fn month(now: UtcMillis) -> String {
 #[cfg(test)]
 mod tests {
     use monstrum_store::{BotRow, DEFAULT_WORKSPACE, StoreOptions};
-    use monstrum_types::FixedClock;
+    use monstrum_types::{FixedClock, RequestId};
     use monstrum_vault::AuditKeys;
 
     use super::*;
     use crate::audit::{HEADS_FILE, Heads, KeyRing};
+    use crate::call_types::incoming::IncomingCall;
     use crate::policy::row_seals;
 
     const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -160,6 +161,29 @@ mod tests {
         assert!(books.auditor.is_healthy());
         let row = &books.ledger.store.usage(books.bot.workspace_id, books.bot.id, Some("a\u{fffd}b")).await.unwrap()[0];
         assert_eq!((row.tokens, row.calls), (1, 1));
+        books.auditor.close();
+    }
+
+    /// The database rejects the text of the first charge.
+    #[tokio::test]
+    async fn a_charge_that_the_database_rejects_fails_no_row_of_other_calls() {
+        let books = Books::open(10).await;
+        let BotRow { workspace_id, id, .. } = books.bot;
+        let charge = |task_id: &str| Charge {
+            workspace_id,
+            bot_id: id,
+            task_id: Some(task_id.to_owned()),
+            month: "2026-11".to_owned(),
+            tokens: 1,
+            credits_millionths: 0,
+        };
+        let params = serde_json::json!({});
+        let call = IncomingCall::bot_tool(RequestId::new(), workspace_id, id, "tool".to_owned(), params);
+        let entry = books.auditor.open(&call, Arc::default()).unwrap();
+        let (rejected, started) = tokio::join!(books.auditor.charge(charge("a\0b")), entry.started());
+        assert_eq!((rejected, started), (Err(AuditUnavailable), Ok(())));
+        assert!(books.auditor.is_healthy());
+        assert_eq!(books.auditor.charge(charge("task")).await, Ok(true));
         books.auditor.close();
     }
 
