@@ -277,7 +277,7 @@ async fn a_second_server_on_the_same_data_folder_is_refused() -> Result<()> {
     let world = World::with(&[]).await?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
     error: another monstrum uses the data folder [home]/data
-    hint: stop the other server first, or give this one a folder of its own with --data-dir
+    hint: stop the other server first, or use another data folder with --data-dir
     "#);
     // The first server is not affected.
     assert_eq!(world.api.verify_audit().await?["valid"], true);
@@ -299,15 +299,15 @@ async fn a_data_folder_that_cannot_be_used_is_named() -> Result<()> {
     assert_snapshot!(told.join("\n"), @r#"
     error: cannot use the data folder [home]/a file
       File exists (os error 17)
-    hint: the user who runs the server must own [home]/a file, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns [home]/a file and that its disk has free space, or use --data-dir
 
     error: cannot use the data folder [home]/a file/data
       Not a directory (os error 20)
-    hint: the user who runs the server must own [home]/a file/data, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns [home]/a file/data and that its disk has free space, or use --data-dir
 
     error: cannot use the data folder /proc/monstrum
       No such file or directory (os error 2)
-    hint: the user who runs the server must own /proc/monstrum, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns /proc/monstrum and that its disk has free space, or use --data-dir
     "#);
     assert_eq!(std::fs::read_to_string(file)?, "not a folder");
     Ok(())
@@ -323,7 +323,7 @@ async fn a_database_that_is_none_is_left_alone() -> Result<()> {
     assert_snapshot!(refused(&server, &[]).await?, @r#"
     error: the database cannot be used
       the database is corrupt: `[home]/data/monstrum.db`: the file is not an SQLite database
-    hint: put back the database of your backup, or give another folder with --data-dir
+    hint: restore the database from a backup, or use another data folder with --data-dir
     "#);
     assert_eq!(std::fs::read_to_string(&database)?, content);
     Ok(())
@@ -355,7 +355,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     std::fs::remove_file(&key)?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
     error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    hint: a server cannot read its secrets without its master key: restore the file from a backup
     "#);
     assert!(!key.exists(), "a new key was made in place of the one that is lost");
     // A wrong key has the same effect as a missing one.
@@ -363,7 +363,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
     error: [home]/data/master.key: the master key of version 1 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     "#);
     std::fs::write(&key, kept)?;
     world.server.launch().await?;

@@ -1,4 +1,4 @@
-//! Startup and shutdown of a server: the only module that names concrete implementations.
+//! Startup and shutdown of a server. This is the only module that names concrete implementations.
 
 mod data;
 pub mod doctor;
@@ -53,23 +53,22 @@ pub use sandboxes::SANDBOX_FOLDER;
 #[cfg(target_os = "linux")]
 pub(crate) use sandboxes::{KeptImages, kept_images};
 
-/// How often the server checks the database for changes of the policy.
+/// The interval at which the server checks the database for changes of the policy.
 const POLICY_POLL: Duration = Duration::from_millis(500);
-/// How often the server compares all seals in the database with the seals that verified the policy in force.
+/// The interval at which the server compares all seals in the database with the seals of the policy in force.
 const SEALS_POLL: Duration = Duration::from_secs(10);
-/// How often the server polls the plugins folder.
+/// The interval at which the server polls the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
-/// How often expired idempotency keys are deleted.
+/// The interval at which the server deletes expired idempotency keys.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often the last uses of keys are written; for each key, at most once a minute.
+/// The interval at which the server writes the last uses of keys. Each key is written at most once a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
-/// How long fetching and storing a token may take at shutdown.
+/// The maximum time for fetching and storing a token at shutdown.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
-/// How long sandboxes may take to stop at shutdown. The next start corrects the rows of sandboxes that exceed this
+/// The maximum time for stopping sandboxes at shutdown. The next start corrects the rows of sandboxes that exceed this
 /// limit.
 const SANDBOXES_MAX: Duration = Duration::from_secs(15);
-/// At shutdown, how long clients may take to read finished answers, and how long writing the last uses of keys may
-/// take.
+/// The maximum time at shutdown for clients to read finished responses, and for writing the last uses of keys.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// An error while starting a server.
@@ -81,9 +80,9 @@ pub enum BootError {
     Plugins(#[from] monstrum_core::plugins::folder::FolderError),
     #[error("cannot create the plugins folder {}", path.display())]
     CreatePlugins { path: PathBuf, source: std::io::Error },
-    #[error("the engine for components does not start")]
+    #[error("cannot start the WebAssembly engine")]
     Runtime(#[from] monstrum_runtime::RuntimeError),
-    #[error("cannot use the heads of the audit")]
+    #[error("cannot use the audit heads")]
     Heads(#[from] monstrum_core::audit::HeadsError),
     #[error("the database cannot be used")]
     Store(#[from] monstrum_store::StoreError),
@@ -214,16 +213,16 @@ impl Running {
         self.stop.clone()
     }
 
-    /// Waits until the server is stopped, then shuts it down: no new calls start, calls in progress finish or are
-    /// recorded as interrupted, and a last head is signed.
+    /// Waits until the server is stopped, then shuts it down: it rejects new calls, waits for running calls or records
+    /// them as interrupted, and signs a last head.
     pub async fn stopped(self) {
         let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
-            // A stop also ends the server's task. The order prefers the stop, which is not an error.
+            // A stop also ends the server's task. `biased` prefers the stop, which is not an error.
             biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
-                tracing::error!(?ended, "the server ended by itself");
+                tracing::error!(?ended, "the server stopped unexpectedly");
                 stop.cancel();
             }
         }
@@ -239,13 +238,13 @@ impl Running {
         // A token that was fetched must be stored before the process ends.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
-            tracing::warn!("a credential was being obtained or refreshed");
+            tracing::warn!("the shutdown interrupted an authorization or a refresh of a credential");
         }
         app.auditor.close();
         if let Err(error) = audited.await {
             tracing::error!(%error, "the audit's writer failed");
         }
-        // This comes after the audit, because losing the times of last use is acceptable if the process is killed here.
+        // The last uses are written after the audit, because losing them is acceptable if the process is killed here.
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
             tracing::warn!("the last uses of keys were not written in time");
         }
@@ -261,7 +260,7 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
     created.map_err(|source| BootError::CreatePlugins { path: path.clone(), source })
 }
 
-/// Loads the plugins folder: the start-up scan, then every change.
+/// Scans the plugins folder, then loads every change.
 async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
     let mut watch = app.plugins.watch();
     app.scan_plugins(POLICY_POLL).await;
@@ -284,7 +283,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
             Ok(_) => is_readable = true,
             Err(error) if is_readable => {
                 is_readable = false;
-                tracing::error!(%error, "the plugins folder cannot be read; what serves serves on");
+                tracing::error!(%error, "cannot read the plugins folder; the loaded plugins continue to serve");
             }
             Err(_) => {}
         }
@@ -310,13 +309,13 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
         }
         meters::database(renewed.is_ok(), began.elapsed());
         if let Err(error) = renewed {
-            tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
+            tracing::warn!(error = %error, "cannot read the policy; no call runs until the policy can be read");
         }
         app.sign_policy();
     }
 }
 
-/// Reloads plugins whose names another host has moved or freed.
+/// Reloads plugins whose names another host has released or assigned to another plugin.
 async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {
@@ -337,7 +336,7 @@ async fn follow_key_uses(app: Arc<App>, stop: CancellationToken) {
 
 async fn save_key_uses(app: &App) {
     if let Err(error) = key_uses::save(&app.store, app.policy.load().key_uses()).await {
-        tracing::warn!(%error, "the last uses of keys are not written yet");
+        tracing::warn!(%error, "cannot write the last uses of keys; retrying");
     }
 }
 
@@ -349,13 +348,13 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         if let Err(error) = gateway::forget_expired(&app).await {
-            tracing::warn!(error = %error, "expired idempotency keys were not dropped");
+            tracing::warn!(error = %error, "cannot delete expired idempotency keys");
         }
         if let Err(error) = app.oauth.purge().await {
-            tracing::warn!(%error, "authorizations that have ended were not dropped");
+            tracing::warn!(%error, "cannot delete finished authorizations");
         }
         if let Err(error) = app.policy.forget_changes().await {
-            tracing::warn!(%error, "the names of rows that changed long ago were not deleted");
+            tracing::warn!(%error, "cannot delete old entries of changed rows");
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // This comes first: a process that becomes the launcher of sandboxes must have one thread and no secrets in memory.
+    // This must be the first statement: a process that becomes the launcher of sandboxes must have one thread and no
+    // secrets in memory.
     #[cfg(target_os = "linux")]
     monstrum_sandbox_embedded::run_if_launcher();
     monstrum_host::cli::main()

@@ -22,13 +22,13 @@ type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 /// An error while installing telemetry.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    #[error("log filter `{filter}`")]
+    #[error("invalid log filter `{filter}`")]
     Filter { filter: String, source: tracing_subscriber::filter::ParseError },
     #[cfg(not(feature = "otel"))]
-    #[error("spans cannot be exported: this program was built without the feature `otel`")]
+    #[error("cannot export spans: this program was built without the feature `otel`")]
     NotBuilt,
     #[cfg(feature = "otel")]
-    #[error("spans cannot be exported to {endpoint}")]
+    #[error("cannot export spans to {endpoint}")]
     Export { endpoint: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
@@ -53,13 +53,13 @@ pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     let (telemetry, spans) = export(settings)?;
     let layers: Vec<BoxedLayer> = std::iter::once(lines).chain(spans).collect();
     if tracing_subscriber::registry().with(layers).try_init().is_err() {
-        tracing::debug!("a log subscriber is installed already");
+        tracing::debug!("a log subscriber is already installed");
     }
     Ok(telemetry)
 }
 
-/// Repeats each directive for the target `monstrum_host` for the target `monstrum_core`. Calls, the audit and the
-/// policy logged under `monstrum_host` in earlier releases, before they became a separate crate.
+/// Repeats each directive for the target `monstrum_host` with the target `monstrum_core`. In earlier releases, calls,
+/// the audit and the policy were part of `monstrum_host`.
 fn with_core(filter: &str) -> String {
     const HOST: &str = "monstrum_host";
     let core = |directive: &str| {
@@ -76,8 +76,8 @@ fn with_core(filter: &str) -> String {
         character == ',' && depth == 0
     });
     let repeated: String = directives.map(core).collect();
-    // The repeated directives come first. If two directives have the same target, the later one applies, and that must
-    // be the operator's own.
+    // The repeated directives come first. If two directives have the same target, the last directive applies. This must
+    // be the operator's directive.
     format!("{repeated}{filter}")
 }
 

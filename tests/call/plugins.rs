@@ -202,7 +202,7 @@ async fn a_plugins_folder_that_others_could_change_is_no_place_to_start_from() -
     assert_snapshot!(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))), @r"
     error: the plugins folder cannot be used
       [home]/plugins is writable by group or others (mode 777); run: chmod go-w [home]/plugins
-    hint: --plugins-dir names the folder of the plugins; it is now [home]/plugins
+    hint: check the plugins folder [home]/plugins, or set --plugins-dir
     ");
     Ok(())
 }

@@ -68,21 +68,21 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     error: The input is not acceptable (422)
       status: expected one of success, error, scope_violation, permission_denied, running, interrupted
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
     error: invalid value 'yesterday' for '--since <TIME>': `yesterday` is not an RFC 3339 time such as [time]
-    hint: `monstrum audit list --help` shows what there is, with examples
+    hint: `monstrum audit list --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value '0' for '--limit <ROWS>': 0 is not in 1..=100000
-    hint: `monstrum audit list --help` shows what there is, with examples
+    hint: `monstrum audit list --help` shows usage and examples
     [exit 2]
     [stderr]
     error: The input is not acceptable (422)
       bot_id: expected an id of a bot
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     "#);
     Ok(())
@@ -122,7 +122,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     error: This key may not do that (403)
       a root key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    hint: use a key of another kind: `monstrum key create --help` describes the kinds
     [exit 1]
     "#);
     world.server.stop().await?;
@@ -142,12 +142,12 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     }
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]
-    error: plugins is not the data folder of a server: it holds no master.key
-    hint: give --data-dir as to `monstrum serve`
+    error: plugins is not the data folder of a server: it contains no master.key
+    hint: set --data-dir to the same folder as for `monstrum serve`
     [exit 1]
     [stderr]
-    error: absent is not the data folder of a server: it holds no master.key
-    hint: give --data-dir as to `monstrum serve`
+    error: absent is not the data folder of a server: it contains no master.key
+    hint: set --data-dir to the same folder as for `monstrum serve`
     [exit 1]
     "#);
     std::fs::write(folder.join("audit-heads.log"), "not a head\n")?;

@@ -40,7 +40,7 @@ async fn a_healthy_server_has_nothing_to_mend() -> Result<()> {
     let database = world.server.data_dir().join("monstrum.db");
     let before = fs::read(&database)?;
     let told = told(&world.server, &["doctor"]).await?;
-    assert!(told.starts_with("nothing to mend in ") && told.ends_with("[exit 0]"), "{told}");
+    assert!(told.starts_with("no findings in ") && told.ends_with("[exit 0]"), "{told}");
     assert_eq!(fs::read(&database)?, before, "it reads only");
     Ok(())
 }

@@ -16,7 +16,7 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
     assert_snapshot!(told(&server, &["key", "create", "--name", "ci", "--kind", "operator"]).await?, @r#"
     [key]
     [stderr]
-    operator key [id 1]; it is shown only now:
+    operator key [id 1]; it is not shown again:
     [exit 0]
     "#);
     let output = run(&server, &["key", "create", "--name", "t", "--kind", "bot", "--bot-id", &bot]).await?;
@@ -73,43 +73,43 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
       --kind <KIND>
 
     Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR>
-    hint: `monstrum key create --help` shows what there is, with examples
+    hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value 'god' for '--kind <KIND>'
       [possible values: root, admin, operator, bot]
-    hint: `monstrum key create --help` shows what there is, with examples
+    hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
     error: the following required arguments were not provided:
       --bot-id <ID>
 
     Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR> --bot-id <ID>
-    hint: `monstrum key create --help` shows what there is, with examples
+    hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
     error: The input is not acceptable (422)
       /name: must not be empty
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
       /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
       /bot_id: allowed only for a bot key
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
     error: This key may not do that (403)
       an admin key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    hint: use a key of another kind: `monstrum key create --help` describes the kinds
     [exit 1]
     "#);
     Ok(())
@@ -157,46 +157,46 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     [key]
     [stderr]
-    bot key [id 1]; the old text works no longer, and the new one is shown only now:
+    bot key [id 1]; the old text is no longer valid, and the new text is not shown again:
     [exit 0]
     [key]
     [stderr]
-    root key [id 1]; the old text works no longer, and the new one is shown only now:
-    warning: DATA/admin.key is not rewritten; if it held this key, put the new one there
+    root key [id 1]; the old text is no longer valid, and the new text is not shown again:
+    warning: DATA/admin.key was not rewritten; if it contains this key, write the new key to it
     [exit 0]
     [stderr]
-    key [id 1] is deleted and works no longer
+    key [id 1] is deleted and no longer valid
     [exit 0]
     [stderr]
     error: Not found (404)
       no such key
       request [id 1]
-    hint: `monstrum key list` shows the keys; --workspace may matter too
+    hint: `monstrum key list` lists the keys; also check --workspace
     [exit 1]
     [stderr]
     error: Not found (404)
       no such key
       request [id 1]
-    hint: `monstrum key list` shows the keys; --workspace may matter too
+    hint: `monstrum key list` lists the keys; also check --workspace
     [exit 1]
     [stderr]
     error: Not found (404)
       no such object of that id
       request [id 1]
-    hint: `monstrum key list` shows the keys; --workspace may matter too
+    hint: `monstrum key list` lists the keys; also check --workspace
     [exit 1]
     [stderr]
     error: the following required arguments were not provided:
       <ID>
 
     Usage: monstrum key rotate --url <URL> --data-dir <DIR> <ID>
-    hint: `monstrum key rotate --help` shows what there is, with examples
+    hint: `monstrum key rotate --help` shows usage and examples
     [exit 2]
     [stderr]
     error: A valid API key is needed (401)
       this key does not exist
       request [id 1]
-    hint: check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?
+    hint: check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server
     [exit 1]
     "#);
     let output = run(&server, &["key", "rotate", &root, "--json"]).await?;

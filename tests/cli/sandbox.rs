@@ -22,8 +22,11 @@ async fn the_doctor_looks_at_this_machine() -> Result<()> {
         assert_eq!(text(&check["remedy"]).is_empty(), is_fine, "{check}");
     }
     let said = told(&server, &["sandbox", "doctor"]).await?;
-    let verdict =
-        if code == Some(0) { "sandboxes can run here\n[exit 0]" } else { "sandboxes cannot run here\n[exit 1]" };
+    let verdict = if code == Some(0) {
+        "sandboxes can run on this machine\n[exit 0]"
+    } else {
+        "sandboxes cannot run on this machine\n[exit 1]"
+    };
     assert!(said.ends_with(verdict) && said.contains(": kernel: Linux "), "{said}");
     assert!(!server.data_dir().exists(), "it changes nothing");
     Ok(())
@@ -37,7 +40,7 @@ async fn a_release_that_is_none_is_refused_before_anything_is_made() -> Result<(
         told(&server, &build).await?,
         "[stderr]\n\
          error: `../bookworm` of `https://mirror.example/debian` is not a release of packages\n\
-         hint: `monstrum sandbox template build --help` says what it takes\n\
+         hint: `monstrum sandbox template build --help` lists the requirements\n\
          [exit 1]"
     );
     assert!(!server.data_dir().exists());

@@ -87,36 +87,36 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     error: Not found (404)
       no such bot
       request [id 1]
-    hint: a bot goes by its id or its name; --workspace may matter too
+    hint: check the id or name of the bot; also check --workspace
     [exit 1]
     [stderr]
     error: This key may not do that (403)
       a bot key may use only the tools of its own bot
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    hint: use a key of another kind: `monstrum key create --help` describes the kinds
     [exit 1]
     [stderr]
-    error: there is no bot `nobody`
-    hint: give the id or the name of a bot of this workspace; --workspace names another one
+    error: the workspace has no bot `nobody`
+    hint: use the id or the name of a bot of this workspace, or set --workspace to another workspace
     [exit 1]
     [stderr]
     error: invalid value '[1]' for '[PARAMS]': expected a JSON object: invalid type: sequence, expected a map at line 1 column 0
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value '{repo}' for '[PARAMS]': expected a JSON object: key must be a string at line 1 column 2
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value 'ours' for '--resource <ID>': `ours` is not a valid resource id: expected a UUID in lower case with hyphens
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     [stderr]
     error: the following required arguments were not provided:
       <TOOL>
 
     Usage: monstrum why --url <URL> --data-dir <DIR> <BOT> <TOOL> [PARAMS]
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     "#);
     Ok(())

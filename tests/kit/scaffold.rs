@@ -92,8 +92,9 @@ async fn what_is_there_already_is_left_alone() -> Result<()> {
         let output = run(&server, &["plugin", "new", "weather", "--dir", parent]).await?;
         assert_eq!(output.status.code(), Some(1), "{parent}");
         let told = String::from_utf8(output.stderr)?;
-        let expected =
-            format!("error: {parent}/weather is there already\nhint: take another name, or another place with --dir\n");
+        let expected = format!(
+            "error: {parent}/weather already exists\nhint: choose another name, or another folder with --dir\n"
+        );
         assert_eq!(told, expected);
         let entries: Vec<_> = fs::read_dir(home.join(parent))?.collect::<Result<_, _>>()?;
         assert_eq!(entries.len(), 1, "nothing is left in {parent}");
@@ -117,12 +118,15 @@ async fn names_that_no_plugin_can_have_are_refused() -> Result<()> {
         ("../weather", "`../weather` is not a valid plugin name"),
         ("sandbox", "`sandbox` is reserved for the platform"),
         ("web-search", "names that start with `web_` are reserved for the platform"),
-        ("match", "no crate can be called `match`"),
+        ("match", "`match` is reserved by Rust or the SDK"),
     ] {
         let output = run(&server, &["plugin", "new", name]).await?;
         let told = String::from_utf8(output.stderr)?;
         assert_eq!(output.status.code(), Some(1), "{name}");
-        assert!(told.contains(why) && told.ends_with("hint: take a name such as weather or acme-tickets\n"), "{told}");
+        assert!(
+            told.contains(why) && told.ends_with("hint: choose a name such as weather or acme-tickets\n"),
+            "{told}"
+        );
     }
     assert_eq!(fs::read_dir(server.home())?.count(), 1, "nothing but the plugins folder");
     let output = run(&server, &["plugin", "new", "weather", "--sdk", "plugins"]).await?;

@@ -83,7 +83,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     error: The input is not acceptable (422)
       /signature: the package is signed by an untrusted key: [public key]; to trust it, run `monstrum trust add`
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [public key] may sign `test-echo` of resource types `test-echo` ([id 1])
     [exit 0]
@@ -91,16 +91,16 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     error: Conflict (409)
       the key is already trusted for these names
       request [id 1]
-    hint: the message names what is in the way
+    hint: resolve the conflict that the message names
     [exit 1]
      ID                                    PLUGINS    TYPES      KEY                                                   SINCE
      [id 1]  test-echo  test-echo  [public key]  [time]
     [exit 0]
     [stderr]
-    [id 1] is trusted no longer
+    [id 1] is no longer trusted
     [exit 0]
     [stderr]
-    no key is trusted, so no package can be installed; see `monstrum trust add --help`
+    no trusted keys, so no package can be installed; see `monstrum trust add --help`
     [exit 0]
     "#);
     Ok(())
@@ -137,56 +137,56 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     }
     assert_snapshot!(lines.join("\n"), @r#"
     [stderr]
-    error: there is no place for a signing key: this user has no home
-    hint: name a file with --key-file
+    error: the signing key has no default path: this user has no home directory
+    hint: set --key-file
     [exit 1]
     package    a.mst
     signature  a.mst.sig
     sha256     [digest]
     trust      monstrum trust add [public key] --name test-echo
     [stderr]
-    made a signing key in [home]/key; keep it, and keep it to yourself
+    created a signing key in [home]/key; back it up and keep it secret
     [exit 0]
     [stderr]
-    error: the signing key [home]/key may be used by others (mode 644)
-    hint: whoever has read it can sign as you; make a new one, or: chmod 600 [home]/key
+    error: the signing key [home]/key is accessible to other users (mode 644)
+    hint: other users who read the key can sign as you; create a new key, or run: chmod 600 [home]/key
     [exit 1]
     [stderr]
-    error: [home]/key holds no signing key
+    error: [home]/key contains no signing key
       a signing key is `monstrum-signing-key:` and 44 characters of base64
-    hint: --key-file names another file
+    hint: choose another file with --key-file
     [exit 1]
     [stderr]
     error: cannot read absent.mst
       No such file or directory (os error 2)
-    hint: is the name right?
+    hint: check the name of the file
     [exit 1]
     [stderr]
     error: cannot read b.mst.sig
       No such file or directory (os error 2)
-    hint: `monstrum plugin pack` writes it; for a package that nobody has signed see --allow-unsigned
+    hint: `monstrum plugin pack` creates the signature; for an unsigned package, see --allow-unsigned
     [exit 1]
     [stderr]
     error: the package is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
-    hint: `monstrum plugin pack` makes packages that can be installed
+    hint: `monstrum plugin pack` creates valid packages
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
       /name: no registry is configured; start the server with --registry
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
     error: Not found (404)
       no such registry: start the server with --registry
       request [id 1]
-    hint: start the server with `--registry DIR`, or with the URL of one
+    hint: start the server with `--registry DIR`, or with the URL of a registry
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
       /public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     "#);
     Ok(())
@@ -215,9 +215,9 @@ async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Res
         let output = run(&server, &arguments).await?;
         let stderr = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(1), "{stderr}");
-        let told = "its plugin `test-echo` is another one, of version 1.0.0";
-        ensure!(stderr.contains("the server has not loaded what was put into") && stderr.contains(told), "{stderr}");
-        ensure!(stderr.contains("hint: give --plugins-dir the folder that the server was started with"), "{stderr}");
+        let told = "the server has another plugin `test-echo`, version 1.0.0";
+        ensure!(stderr.contains("the server did not load the plugin in") && stderr.contains(told), "{stderr}");
+        ensure!(stderr.contains("hint: set --plugins-dir to the server's plugins folder"), "{stderr}");
         assert_eq!(server.api()?.get("/api/plugins/test-echo").await?.1, serving, "the server's own is as it was");
     }
     Ok(())
@@ -244,7 +244,7 @@ async fn an_unsigned_package_is_put_in_place_by_hand_and_never_sent() -> Result<
     };
     let (code, stderr) = install("test-echo-1.1.0.mst", &[]).await?;
     ensure!(code == Some(0), "{stderr}");
-    assert!(stderr.contains("nobody has signed"), "{stderr}");
+    assert!(stderr.contains("is unsigned"), "{stderr}");
     let version = async || anyhow::Ok(server.api()?.get("/api/plugins/test-echo").await?.1["version"].clone());
     assert_eq!(version().await?, "1.1.0");
     let before = left(&server)?;
@@ -304,28 +304,28 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     [stderr]
     error: test-echo-1.0.0.mst cannot be part of a registry
       No such file or directory (os error 2)
-      its signature is test-echo-1.0.0.mst.sig
-    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+      expected its signature in test-echo-1.0.0.mst.sig
+    hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
     [stderr]
     error: test-echo-1.0.1.mst cannot be part of a registry
       the package was renamed: the file's name has `test-echo 1.0.1`, but the manifest has `test-echo 1.0.0`
-    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
     [stderr]
-    error: echo.mst cannot be part of a registry: it has to be called test-echo-1.0.0.mst
-    hint: rename it, and its signature with it
+    error: echo.mst cannot be part of a registry: its name must be test-echo-1.0.0.mst
+    hint: rename the package and its signature
     [exit 1]
     [stderr]
     error: test-echo-1.0.0.mst cannot be part of a registry
       the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
     {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","author":"Monstrum","license":"MIT","tags":["test"],"file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
     [stderr]
     error: cannot read nowhere
       No such file or directory (os error 2)
-    hint: name the folder that holds the packages
+    hint: DIR must be the folder with the packages
     [exit 1]
     "#);
     Ok(())

@@ -271,26 +271,26 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
      test-echo  1.0.0    A guest that shows what it was given and sends what it is told to  test
     [exit 0]
     [stderr]
-    nothing was updated; `monstrum plugin search` lists what the registry has
+    no plugin was updated; `monstrum plugin search` lists the plugins in the registry
     [exit 0]
     [stderr]
-    nothing was updated; `monstrum plugin search` lists what the registry has
+    no plugin was updated; `monstrum plugin search` lists the plugins in the registry
     [exit 0]
     [stderr]
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     [stderr]
     error: Conflict (409)
       plugin `test-echo`: version 1.0.0 is older than the recorded version 1.2.0 and may be a replay; --allow-downgrade installs it anyway
       request [id 1]
-    hint: the message names what is in the way
+    hint: resolve the conflict that the message names
     [exit 1]
     [stderr]
-    error: what comes from a registry has to be signed
-    hint: --allow-unsigned is for a file that lies here
+    error: packages from a registry must be signed
+    hint: use --allow-unsigned only with a local file
     [exit 1]
     [stderr]
     plugin `test-result` is removed
@@ -299,7 +299,7 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     "#);
     Ok(())

@@ -27,7 +27,7 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     }
     assert_snapshot!(lines.join("\n"), @"
     [stderr]
-    there are no sandboxes; one is made when a bot first uses it
+    no sandboxes; the server creates a sandbox when a bot first uses it
     [exit 0]
     > exec
     �[31mred
@@ -41,7 +41,7 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     error: The input is not acceptable (422)
       /timeout: must be from 1 to 300
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     > files
      TYPE  SIZE  PATH
@@ -109,7 +109,7 @@ async fn a_download_is_there_whole_or_not_at_all() -> Result<()> {
     error: Not found (404)
       /workspace/none: no such file or folder
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     ");
     Ok(())

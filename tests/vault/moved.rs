@@ -122,16 +122,16 @@ async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> 
         assert_eq!(secrets.key_versions()?, [1, 2]);
     }
     assert_snapshot!(told_of.join("\n"), @r#"
-    [home]/data/master.key has a fresh key, version 2
-    4 of 5 sealed records are sealed anew with version 2
+    [home]/data/master.key has a new key, version 2
+    4 of 5 records were encrypted again with key version 2
     [stderr]
     make a backup of [home]/data/master.key now; `--prune` removes its older keys
-    warning: a record of credentials ([id 1]) does not open: the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key
-    hint: save those credentials anew, and answers are forgotten after a day; --prune waits for that
+    warning: a record of credentials ([id 1]) cannot be decrypted: the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key
+    hint: save those credentials again; stored responses expire after a day; then run --prune
     [exit 1]
     [stderr]
     error: no key was removed, because some sealed records cannot be opened: 1
-    hint: the first is in credentials ([id 1]): the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key; save that credential anew or delete it, and run this again
+    hint: the first record is in credentials ([id 1]): the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key; save that credential again or delete it, and run this command again
     [exit 1]
     "#);
     let versions =

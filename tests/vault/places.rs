@@ -75,42 +75,42 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     assert_snapshot!(told_of.join("\n"), @r#"
     [stderr]
     error: cannot write to MONSTRUM_MASTER_KEY: it is an environment variable
-    hint: add a line to it, divided by a comma: `2 $(openssl rand -hex 32)`; then run this again, and start the server with the same text
+    hint: add a line to it, separated by a comma: `2 $(openssl rand -hex 32)`; then run this command again, and start the server with the same value
     [exit 1]
-    records of an older key were left, so no key was added; the newest of MONSTRUM_MASTER_KEY has version 2
-    5 of 5 sealed records are sealed anew with version 2
+    finished an earlier rotation, so no key was added; the newest key of MONSTRUM_MASTER_KEY has version 2
+    5 of 5 records were encrypted again with key version 2
     [stderr]
-    `--prune` tells which keys of the variable are needed no more
+    `--prune` lists the keys of the variable that are no longer needed
     [exit 0]
-    0 of 5 sealed records are sealed anew with version 2
-    MONSTRUM_MASTER_KEY needs these versions no more: 1
+    0 of 5 records were encrypted again with key version 2
+    MONSTRUM_MASTER_KEY no longer needs these versions: 1
     [exit 0]
     [stderr]
     error: MONSTRUM_MASTER_KEY: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     [stderr]
     error: MONSTRUM_MASTER_KEY: the master key of version 2 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     [stderr]
     error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
       the master keys are malformed at line 1: expected a version from 1, a space and 64 hex digits
-    hint: it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each
+    hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
     error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
       the master keys are malformed: it is empty
-    hint: it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each
+    hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
     error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
       the master keys are malformed at line 2: the version is a duplicate
-    hint: it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each
+    hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
-    error: both MONSTRUM_MASTER_KEY and a file of master keys (elsewhere.key) are given
-    hint: `monstrum serve --help` shows every setting and its values
+    error: both MONSTRUM_MASTER_KEY and a master key file (elsewhere.key) are set
+    hint: `monstrum serve --help` describes every setting and its values
     [exit 1]
     "#);
     secrets.open_all().await?;
@@ -148,7 +148,7 @@ async fn the_file_may_lie_elsewhere() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &SERVE).await?, @r#"
     [stderr]
     error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     "#);
     assert!(!secrets.world.server.data_dir().join("master.key").exists());
@@ -182,12 +182,12 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
     $ from before the rotation
     [stderr]
     error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
     [stderr]
     error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
     broken: master key: [home]/data/master.key: there is no master key of version 2, which has sealed this database
@@ -196,12 +196,12 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
     $ another one of the same version
     [stderr]
     error: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
     [stderr]
     error: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
     broken: master key: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
@@ -210,12 +210,12 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
     $ another one that is newer
     [stderr]
     error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
     [stderr]
     error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
     broken: master key: [home]/data/master.key: there is no master key of version 2, which has sealed this database

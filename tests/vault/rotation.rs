@@ -30,14 +30,14 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
     error: another monstrum uses the data folder [home]/data
-    hint: stop the server first: it would go on with the keys that it has read
+    hint: stop the server first: it would continue to use the old keys
     [exit 1]
     "#);
     secrets.world.server.stop().await?;
     let before = secrets.ring()?;
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
-    [home]/data/master.key has a fresh key, version 2
-    23 of 23 sealed records are sealed anew with version 2
+    [home]/data/master.key has a new key, version 2
+    23 of 23 records were encrypted again with key version 2
     [stderr]
     make a backup of [home]/data/master.key now; `--prune` removes its older keys
     [exit 0]
@@ -48,7 +48,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     secrets.open_all().await?;
 
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?, @r#"
-    0 of 23 sealed records are sealed anew with version 2
+    0 of 23 records were encrypted again with key version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     "#);
@@ -116,7 +116,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     }
     assert_snapshot!(told_of.join("\n"), @r#"
     $ --add-only [1, 2]
-    [home]/data/master.key has a fresh key, version 2
+    [home]/data/master.key has a new key, version 2
     [stderr]
     copy the file to every host of this database and start them; then run `monstrum vault rotate`
     [exit 0]
@@ -138,27 +138,27 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     error: the argument '--prune' cannot be used with '--add-only'
 
     Usage: monstrum vault rotate --prune --data-dir <DIR>
-    hint: `monstrum vault rotate --help` shows what there is, with examples
+    hint: `monstrum vault rotate --help` shows usage and examples
     [exit 2]
     $ doctor
     weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $  [1, 2]
-    records of an older key were left, so no key was added; the newest of [home]/data/master.key has version 2
-    5 of 5 sealed records are sealed anew with version 2
+    finished an earlier rotation, so no key was added; the newest key of [home]/data/master.key has version 2
+    5 of 5 records were encrypted again with key version 2
     [stderr]
     make a backup of [home]/data/master.key now; `--prune` removes its older keys
     [exit 0]
     $ doctor
-    nothing to mend in [home]/data
+    no findings in [home]/data
     [exit 0]
     $ --prune [2]
-    0 of 5 sealed records are sealed anew with version 2
+    0 of 5 records were encrypted again with key version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     $ doctor
-    nothing to mend in [home]/data
+    no findings in [home]/data
     [exit 0]
     "#);
     Ok(())
@@ -244,7 +244,7 @@ async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
     error: other servers use this database and do not have the new key
-    hint: stop them, or give them the key first: `monstrum vault rotate --add-only`, copy the file to all of them, start them anew, and run this again
+    hint: stop the servers; or run `monstrum vault rotate --add-only`, copy the file to all of them, restart them, and run this command again
     [exit 1]
     "#);
     assert_eq!(secrets.key_versions()?, [1]);

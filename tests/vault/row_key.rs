@@ -73,8 +73,8 @@ async fn every_row_is_authenticated_by_a_fresh_key() -> Result<()> {
     let data_dir = secrets.world.server.data_dir();
     std::fs::copy(data_dir.join("monstrum.db"), before.path().join("monstrum.db"))?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
-    row key version 2 is in force; the older one is deleted
-    25 rows in 2 scopes were verified and written anew
+    row key version 2 is in force; the older version is deleted
+    25 rows in 2 scopes were verified and written again
     [stderr]
     start each server of this database once, so that its signed heads name the new version
     [exit 0]
@@ -225,7 +225,7 @@ async fn a_workspace_that_is_not_verified_keeps_the_row_key() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
     error: the rows of scope `[id 1]` are not verified: it has 5 valid rows, and 6 were sealed
-    hint: find the cause first; `monstrum vault seal --scope` shows the rows and seals them as they are; then run this again
+    hint: find the cause first; seal the rows with `monstrum vault seal --scope`; then run this command again
     [exit 1]
     ");
     assert_eq!(versions(&data_dir).await?, [1]);
@@ -316,7 +316,7 @@ async fn on_postgresql_no_server_may_use_the_database() -> Result<()> {
     secrets.world.server.stop().await?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
-    error: servers use this database
+    error: other servers use this database
     hint: stop every server of this database first
     [exit 1]
     ");
@@ -326,7 +326,7 @@ async fn on_postgresql_no_server_may_use_the_database() -> Result<()> {
     let (code, report) = loop {
         let (code, report) = parsed(&secrets.world.server, &ROTATE).await?;
         attempts += 1;
-        if report["error"]["message"] != "servers use this database" || attempts == 100 {
+        if report["error"]["message"] != "other servers use this database" || attempts == 100 {
             break (code, report);
         }
     };

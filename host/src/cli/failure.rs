@@ -57,7 +57,7 @@ impl Failure {
 
     /// Creates the failure of a write to standard output.
     pub(super) fn of_output(error: &io::Error) -> Self {
-        let mut failure = Failure::of("cannot write to standard output", error, "is the disk full?");
+        let mut failure = Failure::of("cannot write to standard output", error, "check the free space of the disk");
         failure.is_quiet = error.kind() == io::ErrorKind::BrokenPipe;
         failure
     }

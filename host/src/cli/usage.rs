@@ -25,7 +25,7 @@ pub(super) fn report(error: &clap::Error, root: &clap::Command) -> ExitCode {
     let text = if output::is_coloured() { rendered.ansi().to_string() } else { rendered.to_string() };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         output::note(text.trim_end());
-        output::hint("name one of the commands above");
+        output::hint("use one of the commands above");
         return ExitCode::from(MISUSED);
     }
     let lines: Vec<&str> = text.trim_end().lines().filter(|line| !line.contains(TAIL)).collect();
@@ -43,7 +43,7 @@ fn hint(arguments: impl Iterator<Item = String>, root: &clap::Command) -> String
             path = format!("{path} {argument}");
         }
     }
-    format!("`{path} --help` shows what there is, with examples")
+    format!("`{path} --help` shows usage and examples")
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
             (&["--nothing"], "monstrum"),
         ] {
             let all = std::iter::once("monstrum").chain(arguments.iter().copied()).map(str::to_owned);
-            let expected = format!("`{command} --help` shows what there is, with examples");
+            let expected = format!("`{command} --help` shows usage and examples");
             assert_eq!(hint(all, &Cli::command()), expected, "{arguments:?}");
         }
     }

@@ -32,13 +32,13 @@ async fn a_good_folder_is_valid() -> Result<()> {
     test-echo 1.0.0 is valid: 8 tools, component [digest]
 
     may use      http
-    may reach    what the operator sets as api_base
+    may reach    the api_base that the operator sets
     credentials  token: header Authorization: Bearer {access_token}, to the origin of api_base
                  api_key: header X-API-Key: {api_key}, query api_key={api_key}, to the origin of api_base
                  basic: basic {username}:{password}, to the origin of api_base
-    limits       1000000000 fuel, 64 MiB, 30 s a call
+    limits       1000000000 fuel, 64 MiB, 30 s per call
 
-     TOOL                 OPERATION      BOUNDED BY
+     TOOL                 OPERATION      CONSTRAINED BY
      test_echo_run        echo.read      repos, paths, labels
      test_echo_again      echo.read      repos, paths, labels
      test_echo_write      echo.write     repos, paths, labels, kinds
@@ -48,7 +48,7 @@ async fn a_good_folder_is_valid() -> Result<()> {
      test_echo_fetch      fetch.run      nothing
      test_echo_flood      flood.run      nothing
 
-    no scope can bound the parameters of: test_echo_unhandled, test_echo_fetch, test_echo_flood
+    no scope constrains the parameters of: test_echo_unhandled, test_echo_fetch, test_echo_flood
     [stderr]
     warning: scope dimension `repos`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
     warning: scope dimension `repos`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
@@ -69,12 +69,12 @@ async fn a_good_folder_is_valid() -> Result<()> {
     github 1.0.0 is valid: 8 tools, component [digest]
 
     may use      http
-    may reach    https://api.github.com (api_base, unless the operator sets another)
+    may reach    https://api.github.com (api_base, unless the operator sets another URL)
     credentials  oauth2_auth_code: header Authorization: Bearer {access_token}, to https://api.github.com
                  token: header Authorization: Bearer {access_token}, to https://api.github.com
-    limits       1000000000 fuel, 64 MiB, 30 s a call
+    limits       1000000000 fuel, 64 MiB, 30 s per call
 
-     TOOL                  OPERATION            BOUNDED BY
+     TOOL                  OPERATION            CONSTRAINED BY
      github_list_issues    issue.read           repos
      github_create_issue   issue.write          repos
      github_update_issue   issue.write          repos
@@ -187,8 +187,8 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
        · ────────────
      4 │ description: A guest that shows what it was given and sends what it is told to
        ╰────
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     "#);
     let (code, report) = parsed(&server, &VALIDATE).await?;
@@ -243,7 +243,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     assert_snapshot!(told_of.join("\n"), @r#"
     "name: Test Echo": plugins/test-echo/monstrum.yaml:1:7: "name": "`Test Echo` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter"
     "name: sandbox": plugins/test-echo/monstrum.yaml:1:7: "name": "`sandbox` is reserved for the platform"
-    "name: other": plugins/test-echo/monstrum.yaml:null:null: "name": "expected `test-echo`, as the folder is called, found `other`"
+    "name: other": plugins/test-echo/monstrum.yaml:null:null: "name": "expected `test-echo`, the name of the folder, found `other`"
     "tags: test": plugins/test-echo/monstrum.yaml:6:7: "tags": "expected a list, found string \"test\""
     "      type: uri": plugins/test-echo/monstrum.yaml:17:13: "resource_type.config_schema[0].type": "expected one of `string`, `integer`, `secret`, `url`, `enum`, found `uri`"
     "    - method: magic": plugins/test-echo/monstrum.yaml:37:15: "resource_type.auth_methods[0].method": "expected one of `oauth2_auth_code`, `oauth2_client_creds`, `oauth2_device_code`, `api_key`, `token`, `ssh_key`, `basic`, `none`, found `magic`"
@@ -297,53 +297,53 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]
     error: plugins/absent: does not exist
-    error: the plugin in plugins/absent would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/absent would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/monstrum.yaml: does not exist
-    error: the plugin in plugins would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-import/plugin.wasm: the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know
-    error: the plugin in plugins/test-import would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-import would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
-    error: the plugin in plugins/test-wrong-world would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-wrong-world would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/linked: is a symbolic link; replace it with the files themselves
-    error: the plugin in plugins/linked would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/linked would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not have the header of one
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-echo/plugin.wasm: is writable by group or others (mode 666); run: chmod go-w [home]/plugins/test-echo/plugin.wasm
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-echo/plugin.wasm: does not exist
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: build the component first: `monstrum plugin dev` in the folder does it and puts it in place, or `cargo build --release --target wasm32-wasip2` and copy the .wasm file there
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: build the component first: run `monstrum plugin dev` in the folder; or run `cargo build --release --target wasm32-wasip2` and copy the .wasm file to this path
     [exit 1]
     [stderr]
     error: plugins/test-echo/monstrum.yaml: is not UTF-8 text
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-echo/monstrum.yaml: has 262145 bytes; at most 262144 are allowed
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     "#);
     Ok(())

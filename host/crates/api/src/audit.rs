@@ -53,12 +53,13 @@ pub struct AuditEvent {
     pub sequence: i64,
     /// The id of the host that wrote the row. Each host has its own chain.
     pub writer: String,
-    /// `started`, `finished` or `interrupted`.
+    /// The kind of the row: `started`, `finished` or `interrupted`.
     pub kind: String,
     pub at: UtcMillis,
     pub status: Option<String>,
     pub code: Option<String>,
-    /// `output_mismatch` if the result does not match the tool's `output_schema`; `change` if the row records a change.
+    /// A marker: `output_mismatch` if the result does not match the tool's `output_schema`, or `change` if the row
+    /// records a change.
     pub flags: Option<String>,
     /// The version of the audit key.
     pub key_version: i64,
@@ -77,7 +78,7 @@ pub struct Report {
     pub problems: Vec<AuditProblem>,
 }
 
-/// A row or a signed head that differs from what was written.
+/// A row or a signed head that failed the verification.
 #[derive(Serialize, ToSchema)]
 pub struct AuditProblem {
     /// The writer of the chain; empty for a problem in the file of heads.
@@ -103,7 +104,7 @@ pub struct AuditedChange {
     pub object: Value,
     pub bot_id: Option<BotId>,
     pub resource_id: Option<ResourceId>,
-    /// `success`, `error`, `running` or `interrupted`. Only `success` guarantees that the change was made.
+    /// The status: `success`, `error`, `running` or `interrupted`. Only `success` guarantees that the change was made.
     pub status: Option<String>,
     pub message: Option<String>,
     /// The object before the change, as the API returns it. Null if the object was created.

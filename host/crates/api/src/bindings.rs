@@ -33,14 +33,14 @@ pub struct Binding {
     pub expires_at: Option<UtcMillis>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
-    /// Warnings about the binding that was just saved, one sentence each. Warnings do not prevent saving.
+    /// Warnings about the saved binding, one sentence each. Warnings do not prevent saving.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub warnings: Vec<String>,
 }
 
-/// The operations and tools that a binding allows. An absent list does not restrict. If the binding also has a role,
-/// both must allow a call.
+/// The operations and tools that a binding allows. An absent list imposes no restriction. If the binding also has a
+/// role, both must allow a call.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Permissions {
@@ -90,7 +90,7 @@ pub struct NewBinding {
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
     pub delegate: Option<Delegate>,
-    /// Globs that match the names of other plugins' tools that this resource's plugin may call.
+    /// Globs for the names of tools of other plugins, which the plugin of this resource may call.
     #[serde(default)]
     pub allow_calls: Vec<String>,
     #[serde(default)]

@@ -38,7 +38,7 @@ pub struct Key {
     pub last_used_at: Option<UtcMillis>,
 }
 
-/// A key that was just created or rotated. Only this answer contains the text of the key.
+/// A new or rotated key. Only this response contains the text of the key.
 #[derive(Serialize, ToSchema)]
 pub struct ShownKey {
     pub id: KeyId,

@@ -1,4 +1,4 @@
-//! OAuth providers. The client secret occurs only in inputs, never in answers.
+//! OAuth providers. The client secret occurs only in requests, never in responses.
 
 use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -64,5 +64,5 @@ pub struct OauthProviderChange {
 }
 
 lists! {
-    OauthProvider => OauthProviderList "A page of providers.",
+    OauthProvider => OauthProviderList "A page of OAuth providers.",
 }

@@ -66,7 +66,7 @@ pub struct CallInput {
     #[serde(default = "no_params")]
     #[schema(value_type = Object)]
     pub params: Value,
-    /// The caller's own id, which groups calls in the audit and in usage.
+    /// An id that the caller chooses. It groups calls in the audit and in usage.
     pub task_id: Option<String>,
     /// The resource to use, if the bot has the tool through several resources.
     pub resource_id: Option<ResourceId>,
@@ -111,7 +111,7 @@ pub struct CallResult {
     pub duration_ms: i64,
 }
 
-/// The predicted decision about a call. A bot key receives only the decision and the message.
+/// The result of a check: whether the call would be permitted. A bot key receives only the decision and the message.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum CheckResult {

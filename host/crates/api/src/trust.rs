@@ -1,4 +1,4 @@
-//! Trusted keys, each of which may sign packages of certain plugins.
+//! Trusted keys, which may sign packages of certain plugins.
 
 use monstrum_types::{TrustId, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::patch::not_null;
 #[derive(Serialize, ToSchema)]
 pub struct Trust {
     pub id: TrustId,
-    /// `ed25519:` and 44 characters of base64.
+    /// The public key: `ed25519:` and 44 characters of base64.
     pub public_key: String,
     /// A glob that matches the names of the plugins that the key may sign.
     pub name_glob: String,
@@ -35,5 +35,5 @@ pub struct NewTrust {
 }
 
 lists! {
-    Trust => TrustList "A page of trust.",
+    Trust => TrustList "A page of trusted keys.",
 }

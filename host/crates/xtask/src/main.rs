@@ -1,8 +1,8 @@
-//! Tasks of this repository, one command each: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`, `bench`, `soak`,
-//! `openapi`, `schema`, `settings`.
+//! Tasks of this repository, with one command for each task: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`,
+//! `bench`, `soak`, `openapi`, `schema`, `settings`.
 //!
-//! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). Then it reports each
-//! of its steps, with cargo's own progress in between.
+//! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). Then the task reports
+//! each step, with cargo's progress in between.
 
 #![forbid(unsafe_code)]
 
@@ -38,15 +38,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Start a server with one bot, and show calls that are allowed, denied and stopped, and how secrets are protected
+    /// Start a server with one bot, and show allowed, denied and stopped calls, and the protection of secrets
     Demo {
-        /// Leave the server running until Ctrl-C
+        /// Keep the server running until Ctrl-C
         #[arg(long)]
         keep: bool,
     },
     /// Build and test everything
     Test {
-        /// Also run the tests that take minutes
+        /// Also run the long tests, which take minutes
         #[arg(long)]
         long: bool,
     },
@@ -66,7 +66,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run good and hostile calls on a release build for 20 minutes, and fail on any growth or error
+    /// Run valid and hostile calls on a release build for 20 minutes, and fail on any resource growth or error
     Soak {
         /// Arguments of the soak, such as --minutes 5
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -132,7 +132,7 @@ fn deny(repository: &Repository) -> Result<()> {
         WORKSPACES.iter().try_for_each(|workspace| check(workspace, &["licenses", "bans", "sources"]))
     })?;
     steps.step("advisories", || {
-        // git must not ask for a password on the terminal, and a missing network is not a fault of the dependencies.
+        // git must not ask for a password on the terminal. A missing network is not an error of the dependencies.
         let fetch = ["deny", "--config", "deny.toml", "fetch", "db"];
         if steps::ask(repository.command("cargo").env("GIT_TERMINAL_PROMPT", "0").args(fetch)).is_none() {
             steps::say("warning: the advisory database cannot be reached; advisories are not checked");
@@ -144,7 +144,7 @@ fn deny(repository: &Repository) -> Result<()> {
 
 fn doc(repository: &Repository) -> Result<()> {
     let mut cargo = repository.cargo();
-    // Private items are included, because most documentation here is for readers of the source.
+    // The documentation includes private items, because most of it is for readers of the source.
     cargo.args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"]);
     cargo.env("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links");
     Steps::new(1).step("documentation", || run(&mut cargo))
@@ -201,7 +201,7 @@ fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<(
     steps.step(file, || {
         let printed = output(Command::new(repository.binary("debug", "monstrum")).args(arguments))?;
         if printed.trim().is_empty() {
-            bail!("`monstrum {}` printed nothing", arguments.join(" "));
+            bail!("`monstrum {}` did not print anything", arguments.join(" "));
         }
         let path = repository.path(file);
         std::fs::write(&path, printed).with_context(|| format!("cannot write {}", path.display()))

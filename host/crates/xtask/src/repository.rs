@@ -12,10 +12,11 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// Finds the repository. `target` is cargo's build folder; `None` is the folder `target` of the repository.
+    /// Finds the repository. `target` is cargo's build folder; `None` means the folder `target` of the repository.
     pub(crate) fn new(target: Option<PathBuf>) -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = manifest.ancestors().nth(3).context("xtask is not in host/crates of a repository")?.to_owned();
+        let root =
+            manifest.ancestors().nth(3).context("xtask is not in the folder host/crates of a repository")?.to_owned();
         let target = match target {
             Some(target) => std::path::absolute(target).context("cannot find the working directory")?,
             None => root.join("target"),

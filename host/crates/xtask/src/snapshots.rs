@@ -1,4 +1,4 @@
-//! Finds snapshot files that no test uses any more. They would look as if they were tested.
+//! Finds snapshot files that no test uses any more. Unused snapshots would look as if they were tested.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::repository::Repository;
 
-/// The folders with sources. Snapshots are beside the sources.
+/// The folders with sources, which also contain the snapshots.
 const FOLDERS: [&str; 4] = ["host", "plugins-wasm", "sdk-guest", "tests"];
 
 /// The snapshots that a run of the tests uses.
@@ -18,7 +18,7 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// The environment variable with the path of that file.
+    /// The environment variable with the path of the file `seen`.
     pub(crate) const VARIABLE: &str = "INSTA_SNAPSHOT_REFERENCES_FILE";
 
     /// Creates the empty file. Call this before the tests run.
@@ -37,7 +37,7 @@ impl Snapshots {
         }
         let unseen = unseen(&files, &seen);
         if !unseen.is_empty() {
-            bail!("no test compares with these snapshots: delete them\n{}", unseen.join("\n"));
+            bail!("no test uses these snapshots; delete them:\n{}", unseen.join("\n"));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     // A test compares the host's fnmatch with Python's.
     steps.step("set-up: Debian packages", || {
         setup::debian("python3", "python3")?;
-        // Tests run the commands of docs/backup.md and docs/start.md, which use these programs.
+        // Tests run the commands in docs/backup.md and docs/start.md, which use these programs.
         setup::debian("sqlite3", "sqlite3")?;
         setup::debian("jq", "jq")?;
         setup::debian("curl", "curl")?;
@@ -33,7 +33,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     steps.step("tests of the plugins, native", || {
         run(repository.cargo_of_plugins().args(["test", "--locked", "--workspace"]))
     })?;
-    // One build creates programs and tests, so that they share their dependencies.
+    // One build creates both programs and tests, so that cargo builds shared dependencies once.
     steps.step("workspace (some minutes the first time)", || {
         run(repository.cargo().args(["build", "--locked", "--workspace", "--bins", "--tests"]))
     })?;

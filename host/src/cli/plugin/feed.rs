@@ -1,4 +1,4 @@
-//! The log lines and results of calls, for an author who watches a plugin.
+//! The log lines and results of calls, for the author of a plugin.
 //!
 //! The feed receives the same events as the server's log. No event contains parameters, results or secrets.
 
