@@ -276,7 +276,7 @@ async fn refused(server: &Server, arguments: &[&str]) -> Result<String> {
 async fn a_second_server_on_the_same_data_folder_is_refused() -> Result<()> {
     let world = World::with(&[]).await?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: another monstrum uses the data folder [home]/data
+    error: another monstrum process uses the data folder [home]/data
     hint: stop the other server first, or use another data folder with --data-dir
     "#);
     // The first server is not affected.
@@ -354,7 +354,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     let kept = std::fs::read(&key)?;
     std::fs::remove_file(&key)?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
+    error: [home]/data/master.key is missing, but the database contains records that the key sealed; restore the file from a backup
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     "#);
     assert!(!key.exists(), "a new key was made in place of the one that is lost");
@@ -362,7 +362,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: [home]/data/master.key: the master key of version 1 is another one than the one that has sealed this database
+    error: [home]/data/master.key: the master key of version 1 is not the key that sealed this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     "#);
     std::fs::write(&key, kept)?;

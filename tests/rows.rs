@@ -201,7 +201,7 @@ async fn a_deleted_key_and_a_deleted_binding_stay_deleted(
     ensure!(log.contains(text(&key["id"])) && log.contains(&scene.bound.binding), "{log}");
     let found = scene.doctor().await?;
     for row in [format!("row api_keys/{}", text(&key["id"])), format!("row bot_resources/{}", scene.bound.binding)] {
-        ensure!(found.contains(&format!("{row} is there, and the audit has it deleted at")), "{found}");
+        ensure!(found.contains(&format!("{row} exists, but the audit records its deletion at")), "{found}");
     }
     let revoked = scene.world.api.with_key(text(&key["key"]));
     assert_eq!(revoked.get("/api/bots").await?.0, 401, "this host knows that the key was gone");
@@ -221,10 +221,10 @@ async fn a_binding_that_was_switched_off_is_not_switched_on_again(
     scene.is_refused_and_named("are not verified").await?;
     let row = format!("row bot_resources/{}", scene.bound.binding);
     let found = scene.doctor().await?;
-    ensure!(found.contains(&format!("{row} is not as the audit has it since")), "{found}");
+    ensure!(found.contains(&format!("{row} differs from its last change in the audit at")), "{found}");
     scene.attack(&["delete from bot_resources", BELL]).await?;
     let found = scene.doctor().await?;
-    ensure!(found.contains(&format!("{row} is gone, and the audit has its last change at")), "{found}");
+    ensure!(found.contains(&format!("{row} is missing; the audit records its last change at")), "{found}");
     Ok(())
 }
 

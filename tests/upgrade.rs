@@ -177,7 +177,10 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     let findings = report["findings"].as_array().context("a list")?;
     let finding = findings.iter().find(|finding| finding["about"] == "plugin tracker").context("a finding")?;
     assert_eq!(finding["severity"], "weak", "{finding}");
-    assert!(text(&finding["what"]).starts_with("version 1.2.0 serves on, but a next version like it is refused: "));
+    assert!(
+        text(&finding["what"])
+            .starts_with("version 1.2.0 is in force, but a new version with these properties would be rejected: ")
+    );
 
     // The next version must respect the limits. Until then, the stored version stays in force.
     manifest_over_the_limits(&server, "1.3.0")?;

@@ -55,20 +55,21 @@ pub(crate) use sandboxes::{KeptImages, kept_images};
 
 /// The interval at which the server checks the database for changes of the policy.
 const POLICY_POLL: Duration = Duration::from_millis(500);
-/// The interval at which the server compares all seals in the database with the seals of the policy in force.
+/// The interval at which the server compares all seals in the database with the seals of the policy in
+/// force.
 const SEALS_POLL: Duration = Duration::from_secs(10);
 /// The interval at which the server polls the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
-/// The interval at which the server deletes expired idempotency keys.
+/// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The interval at which the server writes the last uses of keys. Each key is written at most once a minute.
+/// The interval at which the times of last use of API keys are written. Each key is written at most once a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
-/// The maximum time for fetching and storing a token at shutdown.
+/// The time limit at shutdown for fetching and storing a token.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
-/// The maximum time for stopping sandboxes at shutdown. The next start corrects the rows of sandboxes that exceed this
+/// The time limit at shutdown for stopping sandboxes. The next start corrects the rows of sandboxes that exceed this
 /// limit.
 const SANDBOXES_MAX: Duration = Duration::from_secs(15);
-/// The maximum time at shutdown for clients to read finished responses, and for writing the last uses of keys.
+/// The time limit at shutdown for clients to read finished answers, and for writing the times of last use of API keys.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// An error while starting a server.
@@ -105,7 +106,7 @@ pub struct Running {
     _data: data::Lock,
 }
 
-/// Starts a server. It accepts requests when this function returns; plugins are scanned in the background.
+/// Starts a server. The server accepts requests when this function returns; plugins are scanned in the background.
 pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
@@ -218,7 +219,7 @@ impl Running {
     pub async fn stopped(self) {
         let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
-            // A stop also ends the server's task. `biased` prefers the stop, which is not an error.
+            // A stop also ends the server's task. The stop is polled first, because it is not an error.
             biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
@@ -235,18 +236,21 @@ impl Running {
             chore.abort();
         }
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
-        // A token that was fetched must be stored before the process ends.
+        // Fetched tokens must be stored before the process ends.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
-            tracing::warn!("the shutdown interrupted an authorization or a refresh of a credential");
+            tracing::warn!(
+                "a credential request stopped before it was complete, because the shutdown reached its time limit"
+            );
         }
         app.auditor.close();
         if let Err(error) = audited.await {
             tracing::error!(%error, "the audit's writer failed");
         }
-        // The last uses are written after the audit, because losing them is acceptable if the process is killed here.
+        // The times of last use are written after the audit, because losing them is acceptable if the process is
+        // killed.
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
-            tracing::warn!("the last uses of keys were not written in time");
+            tracing::warn!("the times of last use of API keys were not written before the time limit of the shutdown");
         }
         app.store.close().await;
         tracing::info!("stopped");
@@ -260,7 +264,7 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
     created.map_err(|source| BootError::CreatePlugins { path: path.clone(), source })
 }
 
-/// Scans the plugins folder, then loads every change.
+/// Loads the plugins folder: first runs the start-up scan, then loads every change.
 async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
     let mut watch = app.plugins.watch();
     app.scan_plugins(POLICY_POLL).await;
@@ -283,7 +287,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
             Ok(_) => is_readable = true,
             Err(error) if is_readable => {
                 is_readable = false;
-                tracing::error!(%error, "cannot read the plugins folder; the loaded plugins continue to serve");
+                tracing::error!(%error, "cannot read the plugins folder; the loaded plugins stay in force");
             }
             Err(_) => {}
         }
@@ -309,13 +313,13 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
         }
         meters::database(renewed.is_ok(), began.elapsed());
         if let Err(error) = renewed {
-            tracing::warn!(error = %error, "cannot read the policy; no call runs until the policy can be read");
+            tracing::warn!(error = %error, "cannot read the policy; calls are rejected until the policy can be read");
         }
         app.sign_policy();
     }
 }
 
-/// Reloads plugins whose names another host has released or assigned to another plugin.
+/// Reloads plugins whose names another host has reassigned or released.
 async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {
@@ -336,7 +340,7 @@ async fn follow_key_uses(app: Arc<App>, stop: CancellationToken) {
 
 async fn save_key_uses(app: &App) {
     if let Err(error) = key_uses::save(&app.store, app.policy.load().key_uses()).await {
-        tracing::warn!(%error, "cannot write the last uses of keys; retrying");
+        tracing::warn!(%error, "cannot write the times of last use of API keys; retrying");
     }
 }
 
@@ -354,7 +358,7 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
             tracing::warn!(%error, "cannot delete finished authorizations");
         }
         if let Err(error) = app.policy.forget_changes().await {
-            tracing::warn!(%error, "cannot delete old entries of changed rows");
+            tracing::warn!(%error, "cannot delete the old records of changed rows");
         }
     }
 }

@@ -58,8 +58,8 @@ pub use http::state::Options;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The routes that create objects and accept an `Idempotency-Key`, by the kind of key that they require. The route that
-/// creates API keys is not included: a key is shown only once, so the response must not be stored.
+/// The routes that create objects and accept an `Idempotency-Key`, by the right that they require. The route that
+/// creates API keys is excluded: a key is shown only once, so the answer must not be stored.
 struct Creating {
     by_root: OpenApiRouter<HttpState>,
     by_admin: OpenApiRouter<HttpState>,
@@ -177,8 +177,8 @@ pub fn router(app: Arc<App>, options: Options) -> axum::Router {
         .with_state(state)
 }
 
-/// Delays requests until the start-up scan is complete, because their plugin may still be loading. After 30 s, the
-/// response is 503. Health checks are not delayed.
+/// Delays requests until the start-up scan is complete, because their plugins may still be loading. After 30 s,
+/// the response is 503. Health checks are not delayed.
 async fn readiness(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     const WAIT_MAX: Duration = Duration::from_secs(30);
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
@@ -223,7 +223,7 @@ async fn envelope(mut request: Request, next: Next) -> Response {
 }
 
 /// Returns a method as the label of a metric. Unknown methods share one label, because clients can invent methods, and
-/// each label would create another time series.
+/// each method would create another time series.
 fn label(method: &Method) -> String {
     const KNOWN: [Method; 7] =
         [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];

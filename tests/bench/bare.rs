@@ -1,5 +1,5 @@
-//! The floor: a component that is called with wasmtime alone, under the engine settings and limits of the host's
-//! runtime crate (pool, fuel, epoch, memory limiter, async). All further work of the host is the cost of governing.
+//! The floor: a call of a component with wasmtime alone, under the engine settings and limits of the host's runtime
+//! crate (pool, fuel, epoch, memory limiter, async). All further work of the host is the cost of governing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -92,7 +92,8 @@ impl Bare {
 
 /// Reconstructs the host's request to the component from the component's echo.
 pub fn request_of_echo(seen: &Value) -> Result<ExecuteRequest> {
-    let text = |name: &str| seen[name].as_str().map(str::to_owned).with_context(|| format!("no {name} in an echo"));
+    let text =
+        |name: &str| seen[name].as_str().map(str::to_owned).with_context(|| format!("the echo has no field {name}"));
     let raw = |name: &str| seen[name].to_string();
     Ok(ExecuteRequest {
         request_id: text("request_id")?,
@@ -197,7 +198,7 @@ impl types::Host for State {}
 
 impl http::Host for State {
     async fn send(&mut self, _: http::Request) -> wasmtime::Result<Result<http::Response, types::Failure>> {
-        Err(wasmtime::Error::msg("the benches send nothing"))
+        Err(wasmtime::Error::msg("requests are not supported in benches"))
     }
 }
 

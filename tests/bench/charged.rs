@@ -1,4 +1,4 @@
-//! Calls of a tool that has a cost, compared with calls of the same tool without a cost.
+//! Measures calls of a tool with a cost against calls of the same tool without a cost.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Computation in a guest under all limits (fuel, epoch, bounded memory), compared with the same code compiled
+//! Measures computation in a guest under all limits (fuel, epoch, bounded memory) against the same code compiled
 //! natively.
 
 use std::sync::Arc;
@@ -49,8 +49,8 @@ async fn rounds(host: &Host, tool: &str, work_rounds: u32, native: impl Fn(u32) 
         let subject = began.elapsed();
         let outcome = ending.committed().await?.outcome;
         check(&outcome)?;
-        let computed = outcome.data.context("a success has data")?.value()["sum"].as_u64();
-        ensure!(computed == Some(expected), "the guest has computed {computed:?}, native code {expected}");
+        let computed = outcome.data.context("the successful call has no data")?.value()["sum"].as_u64();
+        ensure!(computed == Some(expected), "the guest computed {computed:?}, the native code {expected}");
         // The first round warms up the caches.
         if round > 0 {
             rounds.add(Sample::new(vec![subject], subject), Sample::new(vec![floor], floor));

@@ -1,4 +1,4 @@
-//! A call that sends one request to an upstream on this machine, compared with the request alone.
+//! Measures a call that sends one request to an upstream on this machine against the request alone.
 
 use std::time::Instant;
 
@@ -29,11 +29,12 @@ pub async fn measure(host: &Host, upstream: &str, machine: &Machine, durable: &R
             rounds.add(subject, floor);
         }
     }
-    // Such a call writes two rows: one before the first byte is sent, and one before the answer leaves.
-    let waits = 2.0 * durable.median_us().context("the wait for a row is a time")?;
+    // Such a call writes two rows: the first row before the first byte is sent, the second row before the answer
+    // leaves.
+    let waits = 2.0 * durable.median_us().context("the row of the wait has no time")?;
     let (added, added_max) = (rounds.added_us(), machine.time_us(ADDED_MAX_US) + waits);
-    let goal = format!("p50 <= {added_max:.0} us more, two waits for rows among them (now {added:.0})");
-    let names = ("call with a request to a local upstream", "the request alone, by reqwest");
+    let goal = format!("p50 <= {added_max:.0} us added, including two waits for rows (now {added:.0})");
+    let names = ("call with a request to a local upstream", "the request alone, with reqwest");
     Ok(Row::reported(names, Measure::Time, &rounds).with_goal(&goal, added <= added_max))
 }
 

@@ -1,9 +1,9 @@
-//! The benches: the cost of the host, compared with the cost of the same work without the host.
+//! The benches measure the cost of the host against the cost of the same work without the host.
 //!
 //! Times vary between machines and from minute to minute, so no result is compared with a number from another run.
 //! Every subject and its floor (the same work without the host) are measured alternately, in one run.
 
-#![expect(clippy::print_stdout, reason = "a bench shows what it has measured")]
+#![expect(clippy::print_stdout, reason = "a bench prints its results")]
 #![expect(unreachable_pub, reason = "the modules of a program are private")]
 
 mod bare;
@@ -108,7 +108,7 @@ enum Part {
     Reload,
     /// Calls that wait for their upstream
     Suspended,
-    /// Good calls alongside hostile ones
+    /// Good calls alongside hostile calls
     Neighbours,
     /// Commands in sandboxes, and the steps of a sandbox's lifetime
     Sandbox,
@@ -176,7 +176,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
     let title = match part {
         Part::Call | Part::Cpu | Part::Audit => return Ok(Vec::new()),
         Part::Http => "a call over HTTP",
-        Part::Charged => "calls that cost something",
+        Part::Charged => "calls with a cost",
         Part::Many => "many plugins, resources and tools",
         Part::Guardian => "the Guardian",
         Part::Redaction => "redaction",
@@ -231,12 +231,12 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
         governed::fill_audit(&host).await?;
         report.rows.push(pure::audit(&host).await?);
     }
-    Arc::into_inner(host).context("nothing else uses the host any more")?.stop().await;
+    Arc::into_inner(host).context("the host is still in use")?.stop().await;
     Ok(())
 }
 
-/// Runs `work` on a separate thread. The host's background work, above all the writing of the audit, is thus not part
-/// of the time of a call that only queues its row.
+/// Runs `work` on a separate thread. So the time of a call that only queues its row does not include the background
+/// work of the host, such as the writing of the audit.
 async fn alone<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
     tokio::task::spawn_blocking(run).await.context("the bench failed")?
@@ -244,7 +244,10 @@ async fn alone<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send +
 
 /// Returns the path of `bench.json` in the target folder, next to the folder of the profile.
 fn default_path() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("a program does not know where it is")?;
-    let target = program.parent().and_then(Path::parent).context("a program lies in a profile of the target folder")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let target = program
+        .parent()
+        .and_then(Path::parent)
+        .context("this program is not in a profile folder of the target folder")?;
     Ok(target.join("bench.json"))
 }

@@ -1,4 +1,4 @@
-//! The printed and written results: one row for each measurement, with its floor.
+//! The printed and written results, with one row for each measurement and its floor.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub struct Row {
     pub subject: Figures,
     pub floor_name: String,
     pub floor: Figures,
-    /// The subject's value divided by the floor's.
+    /// The subject's value divided by the floor's value.
     pub ratio: f64,
     /// `None` if the row is only reported and has no goal.
     pub goal: Option<String>,
@@ -180,7 +180,7 @@ impl Report {
         const END: &str = "<!-- end -->";
         let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let around = page.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-        let (head, tail) = around.with_context(|| format!("{} has no place for the table", path.display()))?;
+        let (head, tail) = around.with_context(|| format!("{} has no markers for the table", path.display()))?;
         let page = format!("{head}{BEGIN}{}{END}{tail}", self.markdown());
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -220,9 +220,9 @@ impl Report {
         table
     }
 
-    /// Writes the whole report as JSON.
+    /// Writes the complete report as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).context("a report is plain text and numbers")?;
+        let text = serde_json::to_string_pretty(self).context("cannot serialize the report")?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 }

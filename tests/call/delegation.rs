@@ -230,9 +230,9 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     answers.add("elsewhere", world.api.post("/api/resources", &resource("stranger")).await?);
     answers.add("by id", world.api.post("/api/resources", &resource(text(&stranger["id"]))).await?);
     assert_snapshot!(answers, @r#"
-    none: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 1]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
-    elsewhere: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 2]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
-    by id: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 3]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
+    none: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 1]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
+    elsewhere: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 2]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
+    by id: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 3]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
     "#);
 
     // The name is resolved to a bot when the resource is created. A later bot with the same name is not affected.

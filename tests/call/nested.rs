@@ -178,10 +178,10 @@ async fn depth_number_and_repetition_end_somewhere() -> Result<()> {
     assert_eq!((&deep[0]["tool"], deep[9]["parent_request_id"].is_null()), (&json!("test_caller_deep"), true));
 
     let again = world.call("test_caller_again", &json!({"n": 5})).await?;
-    assert_snapshot!(again["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is the same call","params":{"n":5}}"#);
+    assert_snapshot!(again["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is an identical call","params":{"n":5}}"#);
     // A repeated call is also detected if its parameters are written differently and another tool is called in between.
     let round = world.call("test_caller_round", &json!({"n": 5.0})).await?;
-    assert_snapshot!(round["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is the same call","params":{"n":5.0}}"#);
+    assert_snapshot!(round["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is an identical call","params":{"n":5.0}}"#);
 
     let wide = json!({"tool": "test_echo_open", "params": {"repo": "acme/a"}, "numbered": true, "times": 105});
     let before = rows(&world).await?.len();

@@ -65,8 +65,8 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     }
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]
-    error: The input is not acceptable (422)
-      status: expected one of success, error, scope_violation, permission_denied, running, interrupted
+    error: The input is invalid (422)
+      status: expected success, error, scope_violation, permission_denied, running or interrupted
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
@@ -79,8 +79,8 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     hint: `monstrum audit list --help` shows usage and examples
     [exit 2]
     [stderr]
-    error: The input is not acceptable (422)
-      bot_id: expected an id of a bot
+    error: The input is invalid (422)
+      bot_id: expected the id of a bot
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
@@ -112,14 +112,14 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     let offline = ["audit", "verify", "--data-dir", folder.to_str().unwrap_or_default()];
     assert_snapshot!(told(&world.server, &offline).await?, @r#"
     [stderr]
-    error: another monstrum uses the data folder [home]/data
+    error: another monstrum process uses the data folder [home]/data
     hint: a server is running there: leave --data-dir out to ask it, or stop it first
     [exit 1]
     "#);
     let admin = world.api.new_key("admin", None).await?;
     assert_snapshot!(told(&world.server, &["audit", "verify", "--key", &admin]).await?, @r#"
     [stderr]
-    error: This key may not do that (403)
+    error: This key has no permission for this action (403)
       a root key is required
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` describes the kinds

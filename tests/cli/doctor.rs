@@ -144,7 +144,10 @@ async fn a_workspace_that_keeps_as_many_sandboxes_as_it_may_is_named() -> Result
     let (_, findings) = examined(&server, &["--sandbox-kept-max=2"]).await?;
     let finding = about(&findings, "workspace default")?;
     assert_eq!(finding["severity"], "weak");
-    assert!(text(&finding["what"]).starts_with("it gets no new sandbox: this workspace keeps 2 of 2"), "{finding}");
+    assert!(
+        text(&finding["what"]).starts_with("no new sandboxes can be created: this workspace keeps 2 of 2"),
+        "{finding}"
+    );
     assert_eq!(findings.len(), 1, "{findings:?}");
     Ok(())
 }

@@ -88,25 +88,25 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /name: must not be empty
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /bot_id: allowed only for a bot key
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
     [stderr]
-    error: This key may not do that (403)
+    error: This key has no permission for this action (403)
       an admin key is required
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` describes the kinds
@@ -181,7 +181,7 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     [exit 1]
     [stderr]
     error: Not found (404)
-      no such object of that id
+      no such object with this id
       request [id 1]
     hint: `monstrum key list` lists the keys; also check --workspace
     [exit 1]
@@ -193,8 +193,8 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     hint: `monstrum key rotate --help` shows usage and examples
     [exit 2]
     [stderr]
-    error: A valid API key is needed (401)
-      this key does not exist
+    error: A valid API key is required (401)
+      unknown API key
       request [id 1]
     hint: check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server
     [exit 1]

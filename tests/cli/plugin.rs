@@ -98,7 +98,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     let operator = server.api()?.new_key("operator", None).await?;
     assert_snapshot!(told(&server, &["plugin", "reload", "github", "--key", &operator]).await?, @r#"
     [stderr]
-    error: This key may not do that (403)
+    error: This key has no permission for this action (403)
       a root key is required
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` describes the kinds
@@ -106,8 +106,8 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     "#);
     assert_snapshot!(told(&server, &["plugin", "list", "--key", "mk_unknown"]).await?, @r#"
     [stderr]
-    error: A valid API key is needed (401)
-      this key does not exist
+    error: A valid API key is required (401)
+      unknown API key
       request [id 1]
     hint: check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server
     [exit 1]

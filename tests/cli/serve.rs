@@ -226,7 +226,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     $ a second server
     [stderr]
-    error: another monstrum uses the data folder [home]/data
+    error: another monstrum process uses the data folder [home]/data
     hint: stop the other server first, or use another data folder with --data-dir
     [exit 1]
     $ a locked database
@@ -238,7 +238,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     [exit 1]
     $ no master key
     [stderr]
-    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
+    error: [home]/data/master.key is missing, but the database contains records that the key sealed; restore the file from a backup
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     $ a broken master key

@@ -90,7 +90,7 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     hint: check the id or name of the bot; also check --workspace
     [exit 1]
     [stderr]
-    error: This key may not do that (403)
+    error: This key has no permission for this action (403)
       a bot key may use only the tools of its own bot
       request [id 1]
     hint: use a key of another kind: `monstrum key create --help` describes the kinds

@@ -141,8 +141,8 @@ async fn only_admins_export() -> Result<()> {
     let (status, _, answer) = send(foreign).await?;
     answers.add("admin of another workspace", (status, answer));
     assert_snapshot!(answers, @r#"
-    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 1]"}
-    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
+    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 1]"}
+    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
     admin of another workspace: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such workspace","request_id":"[id 3]"}
     "#);
     assert_eq!(exported(&admin).await?, "", "an empty workspace has no lines");

@@ -104,10 +104,10 @@ async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
     create a bot's: 201 {"id":"[id 2]","key":"[key]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]"}
     list: 200 {"items":[{"id":"[id 4]","name":"admin","kind":"root","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":"[time]"},{"id":"[id 1]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":null},{"id":"[id 2]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]","last_used_at":null}],"next_cursor":null}
     rotate: 200 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"}
-    the old text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 5]"}
+    the old text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"unknown API key","request_id":"[id 5]"}
     the new text: 200
     delete: 204
-    the new text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 6]"}
+    the new text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"unknown API key","request_id":"[id 6]"}
     delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such key","request_id":"[id 7]"}
     rotate: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such key","request_id":"[id 8]"}
     "#);
@@ -182,7 +182,7 @@ async fn keys_know_their_place() -> Result<()> {
     an admin elsewhere deletes root's: 404 "no such key"
     an admin elsewhere rotates root's: 404 "no such key"
     one of two root keys goes: 204
-    the last one stays: 409 "this is the last root key; create another one first"
+    the last one stays: 409 "this is the last root key; create another root key first"
     "#);
     Ok(())
 }
@@ -217,16 +217,16 @@ async fn a_key_comes_in_one_bearer_header() -> Result<()> {
     }
     answers.add("in the query", faults(api.with_key("").get(&format!("/api/roles?key={key}")).await?));
     assert_snapshot!(answers, @r#"
-    none: 401 "send one header `Authorization: Bearer mk_…`"
+    none: 401 "send exactly one header `Authorization: Bearer mk_…`"
     bearer in lower case: 200
     more blanks: 200
     no scheme: 401 "send `Authorization: Bearer mk_…`"
     basic: 401 "send `Authorization: Bearer mk_…`"
-    twice: 401 "send one header `Authorization: Bearer mk_…`"
-    cut off: 401 "this key does not exist"
-    in other case: 401 "this key does not exist"
+    twice: 401 "send exactly one header `Authorization: Bearer mk_…`"
+    cut off: 401 "unknown API key"
+    in other case: 401 "unknown API key"
     empty: 401 "send `Authorization: Bearer mk_…`"
-    its hash: 401 "this key does not exist"
+    its hash: 401 "unknown API key"
     in the query: 422 [{"path":"key","message":"unknown query parameter; this route has cursor, limit"}]
     "#);
     Ok(())
@@ -337,7 +337,10 @@ async fn of_rotations_at_once_one_key_remains() -> Result<()> {
         for (status, answer) in answers {
             if status == 409 {
                 conflicts += 1;
-                assert_eq!(answer["detail"], "the key was rotated by another request at the same time; read it again");
+                assert_eq!(
+                    answer["detail"],
+                    "another request rotated the key at the same time; read the key again and retry"
+                );
                 continue;
             }
             assert_eq!(status, 200, "{answer}");
@@ -380,6 +383,6 @@ async fn a_key_tells_when_it_was_last_used() -> Result<()> {
     for (key, at) in &keys {
         assert_eq!(last_use(&root, text(&key["id"])).await?, *at, "it was written at the end");
     }
-    assert!(!server.output().contains("last uses of keys"), "{}", server.output());
+    assert!(!server.output().contains("times of last use of API keys"), "{}", server.output());
     Ok(())
 }

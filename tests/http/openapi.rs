@@ -70,7 +70,7 @@ async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Re
     assert!(told[1].contains("--public-docs") && !told[1].contains("href"), "{}", told[1]);
     assert!(told[3].contains("href='/docs'"), "{}", told[3]);
     assert!(told.iter().all(|text| !text.contains(env!("CARGO_PKG_VERSION"))), "versions are for those with a key");
-    assert_snapshot!(told[0], @r#"{"name":"monstrum","about":"Governed tool calls for bots: every route but the health checks and this one needs an API key","docs":"/docs","openapi":"/api/openapi.json","docs_need_key":true}"#);
+    assert_snapshot!(told[0], @r#"{"name":"monstrum","about":"Governed tool calls for bots. Every route except this one and the health checks requires an API key","docs":"/docs","openapi":"/api/openapi.json","docs_need_key":true}"#);
     Ok(())
 }
 

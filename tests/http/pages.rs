@@ -100,7 +100,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     assert_snapshot!(answers, @r#"
     ?limit=0: 422 [{"path":"limit","message":"expected a whole number of at least 1"}]
     ?limit=x: 422 [{"path":"limit","message":"expected a whole number of at least 1"}]
-    ?cursor=x: 422 [{"path":"cursor","message":"not a next_cursor that this list gave out"}]
+    ?cursor=x: 422 [{"path":"cursor","message":"expected a `next_cursor` of this list"}]
     ?limit=1&limit=2: 422 [{"path":"","message":"Failed to deserialize query string: duplicate field `limit`"}]
     "#);
     Ok(())

@@ -80,7 +80,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     lines.push(said(&server, &["trust", "list"]).await?);
     assert_snapshot!(lines.join("\n"), @r#"
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /signature: the package is signed by an untrusted key: [public key]; to trust it, run `monstrum trust add`
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
@@ -171,7 +171,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     hint: `monstrum plugin pack` creates valid packages
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /name: no registry is configured; start the server with --registry
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
@@ -183,7 +183,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     hint: start the server with `--registry DIR`, or with the URL of a registry
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input

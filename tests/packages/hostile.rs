@@ -339,7 +339,7 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     too-many-files: 422 … has more than 512 files
     too-many-entries: 422 … has 1102 entries; at most 1024 are allowed
     too-many-folders: 422 … has 1102 entries; at most 1024 are allowed
-    too-large-a-package: 413 the body may have 68157440 bytes at most
+    too-large-a-package: 413 the body exceeds the limit of 68157440 bytes
     no-manifest: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
     another-folder: 422 … was renamed: the folder in it has `test-other`, but the manifest has `test-echo`
     folder-with-something-beside: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder

@@ -189,9 +189,9 @@ async fn a_form_that_is_none_is_refused_by_its_field() -> Result<()> {
     assert_snapshot!(answers, @r#"
     no package: 422 ["/package","required field is missing"]
     unsigned: 422 ["/allow_unsigned","unknown field, expected `package`, `signature` or `allow_downgrade`"]
-    two packages: 422 ["/package","the field is there twice"]
-    two signatures: 422 ["/signature","the field is there twice"]
-    a long signature: 422 ["/signature","at most 4096 bytes are allowed"]
+    two packages: 422 ["/package","duplicate field"]
+    two signatures: 422 ["/signature","duplicate field"]
+    a long signature: 422 ["/signature","exceeds the limit of 4096 bytes"]
     a wrong flag: 422 ["/allow_downgrade","expected `true` or `false`"]
     cut off: 422 ["",null]
     by name: 422 "/allow_unsigned: unknown field `allow_unsigned`, expected one of `name`, `version`, `allow_downgrade`"

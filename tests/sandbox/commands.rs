@@ -38,7 +38,7 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     [exit 7]
     > exec
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /timeout: must be from 1 to 300
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input

@@ -130,7 +130,7 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
     too much time: {"code":"invalid","message":"Invalid parameters: /timeout: 301 is greater than the maximum of 300","sent":false}
     a full disk: {"code":"limit","message":"no space is left in the sandbox","sent":false}
     no provider: {"code":"unavailable","message":"The sandbox service is temporarily unavailable, please try again later","sent":false}
-    no conversation: {"code":"unavailable","message":"the call belongs to no conversation, so there is no sandbox","sent":false}
+    no conversation: {"code":"unavailable","message":"the call has no conversation, so it cannot use a sandbox","sent":false}
     the switch is off: {"code":"denied","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","sent":false}
     "#);
     Ok(())

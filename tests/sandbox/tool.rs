@@ -188,7 +188,7 @@ async fn without_the_switch_an_operator_reads_what_to_change() -> Result<()> {
     let doors = Doors::open().await?;
     doors.switch(&doors.bot, false).await?;
     let verdict = doors.api.check(&doors.bot, "sandbox_shell", &json!({ "command": "echo x" })).await?;
-    assert_snapshot!(verdict, @r#"{"decision":"deny","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","rule":"unknown_tool","reason":"the switch use_agent_sandbox of the bot is off","smallest_change":"turn the bot's switch use_agent_sandbox on"}"#);
+    assert_snapshot!(verdict, @r#"{"decision":"deny","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","rule":"unknown_tool","reason":"the switch use_agent_sandbox of the bot is off","smallest_change":"turn on the switch use_agent_sandbox of the bot"}"#);
     Ok(())
 }
 
@@ -258,7 +258,7 @@ async fn a_model_reads_the_end_and_finds_the_rest_in_a_file() -> Result<()> {
     // The output exceeds the limit of what a provider captures.
     let flood = doors.shell("bytes 3000000").await?;
     let marker = text(&flood["data"]["stdout"]).lines().next().unwrap_or_default().to_owned();
-    assert!(marker.contains("the part that was kept is in /workspace/.monstrum/output/"), "{marker}");
+    assert!(marker.contains("the captured part is in /workspace/.monstrum/output/"), "{marker}");
     Ok(())
 }
 

@@ -130,7 +130,7 @@ async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> 
     hint: save those credentials again; stored responses expire after a day; then run --prune
     [exit 1]
     [stderr]
-    error: no key was removed, because some sealed records cannot be opened: 1
+    error: no key was removed, because some sealed records cannot be decrypted: 1
     hint: the first record is in credentials ([id 1]): the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key; save that credential again or delete it, and run this command again
     [exit 1]
     "#);

@@ -86,25 +86,25 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     MONSTRUM_MASTER_KEY no longer needs these versions: 1
     [exit 0]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: there is no master key of version 2, which has sealed this database
+    error: MONSTRUM_MASTER_KEY: the master key of version 2, which sealed this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: the master key of version 2 is another one than the one that has sealed this database
+    error: MONSTRUM_MASTER_KEY: the master key of version 2 is not the key that sealed this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
+    error: MONSTRUM_MASTER_KEY does not contain valid master keys
       the master keys are malformed at line 1: expected a version from 1, a space and 64 hex digits
     hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
+    error: MONSTRUM_MASTER_KEY does not contain valid master keys
       the master keys are malformed: it is empty
     hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
+    error: MONSTRUM_MASTER_KEY does not contain valid master keys
       the master keys are malformed at line 2: the version is a duplicate
     hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
@@ -147,7 +147,7 @@ async fn the_file_may_lie_elsewhere() -> Result<()> {
     secrets.world.server.set_variable(FILE_VARIABLE, None);
     assert_snapshot!(told(&secrets.world.server, &SERVE).await?, @r#"
     [stderr]
-    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
+    error: [home]/data/master.key is missing, but the database contains records that the key sealed; restore the file from a backup
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     "#);
@@ -181,45 +181,45 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
     assert_snapshot!(told_of.join("\n"), @r#"
     $ from before the rotation
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
+    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
+    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
-    broken: master key: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-        give the keys of this database's last rotation
+    broken: master key: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+        use the master keys of this database's last rotation
     [exit 1]
     $ another one of the same version
     [stderr]
-    error: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
+    error: [home]/data/master.key: the master key of version 2 is not the key that sealed this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
     [stderr]
-    error: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
+    error: [home]/data/master.key: the master key of version 2 is not the key that sealed this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
-    broken: master key: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
-        put the master.key back with which this database was written
+    broken: master key: [home]/data/master.key: the master key of version 2 is not the key that sealed this database
+        restore the master.key that belongs to this database
     [exit 1]
     $ another one that is newer
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
+    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
+    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
-    broken: master key: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-        give the keys of this database's last rotation
+    broken: master key: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+        use the master keys of this database's last rotation
     [exit 1]
     "#);
     secrets.open_all().await
@@ -241,10 +241,10 @@ async fn a_credential_whose_key_is_gone_is_named_and_the_rest_works() -> Result<
     let (code, report) = parsed(&secrets.world.server, &["doctor"]).await?;
     let finding = report["findings"].as_array().context("findings")?.iter().find(|one| one["about"] == "master key");
     let what = finding.map(|finding| text(&finding["what"])).unwrap_or_default();
-    ensure!(code == Some(1) && what.contains("there is no key of version 1"), "{report}");
+    ensure!(code == Some(1) && what.contains("the key of version 1, which sealed credentials, is missing"), "{report}");
     secrets.world.server.launch().await?;
     secrets.world.api = secrets.world.server.api()?;
-    ensure!(secrets.world.server.output().contains("there is no master key of version 1"));
+    ensure!(secrets.world.server.output().contains("the master key of version 1, which sealed credentials"));
     assert_eq!(secrets.call(&secrets.resources[0]).await?["status"], "success");
     assert_eq!(secrets.call(&secrets.resources[1]).await?["status"], "error");
     Ok(())

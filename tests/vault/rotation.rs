@@ -29,7 +29,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     let mut secrets = Secrets::make(20).await?;
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
-    error: another monstrum uses the data folder [home]/data
+    error: another monstrum process uses the data folder [home]/data
     hint: stop the server first: it would continue to use the old keys
     [exit 1]
     "#);
@@ -90,7 +90,7 @@ async fn rows_that_another_program_has_written_hide_no_record() -> Result<()> {
     let unreadable = report["unreadable"].as_array().context("a list")?;
     assert_eq!((unreadable.len(), &unreadable[0]["table"]), (FORGED, &json!("instance_keys")), "{report}");
     let refused = told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
-    ensure!(refused.contains(&format!("some sealed records cannot be opened: {FORGED}")), "{refused}");
+    ensure!(refused.contains(&format!("some sealed records cannot be decrypted: {FORGED}")), "{refused}");
     ensure!(refused.contains("instance_keys") && refused.contains("[exit 1]"), "{refused}");
     assert_eq!(secrets.key_versions()?, [1, 2], "no key is removed");
     secrets.open_all().await?;
@@ -121,7 +121,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     copy the file to every host of this database and start them; then run `monstrum vault rotate`
     [exit 0]
     $ doctor
-    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+    weak: master key: [home]/data/master.key: some credentials are still sealed with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --add-only [1, 2]
@@ -130,7 +130,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     hint: an earlier rotation was interrupted: `monstrum vault rotate` finishes it
     [exit 1]
     $ doctor
-    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+    weak: master key: [home]/data/master.key: some credentials are still sealed with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --prune --add-only [1, 2]
@@ -141,7 +141,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     hint: `monstrum vault rotate --help` shows usage and examples
     [exit 2]
     $ doctor
-    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+    weak: master key: [home]/data/master.key: some credentials are still sealed with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $  [1, 2]

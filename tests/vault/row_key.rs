@@ -65,7 +65,7 @@ async fn every_row_is_authenticated_by_a_fresh_key() -> Result<()> {
     let before = tempfile::tempdir()?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
-    error: another monstrum uses the data folder [home]/data
+    error: another monstrum process uses the data folder [home]/data
     hint: stop every server of this database first
     [exit 1]
     ");

@@ -1,4 +1,5 @@
-//! The data folder: its lock, its keys and its database. `serve` and the offline commands open it the same way.
+//! The data folder with its lock, its keys and its database. `serve` and the offline commands open the folder the same
+//! way.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -32,7 +33,7 @@ pub const AUDIT_KEYS: &str = "audit";
 pub enum DataError {
     #[error("cannot use the data folder {}", path.display())]
     Folder { path: PathBuf, source: std::io::Error },
-    #[error("another monstrum uses the data folder {}", path.display())]
+    #[error("another monstrum process uses the data folder {}", path.display())]
     InUse { path: PathBuf },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
@@ -41,15 +42,15 @@ pub enum DataError {
     #[error("the master key cannot be used")]
     Vault(#[from] VaultError),
     #[error(
-        "{} is missing, but the database holds what it has sealed; put the file back (from a backup) to go on",
+        "{} is missing, but the database contains records that the key sealed; restore the file from a backup",
         path.display()
     )]
     MasterKeyMissing { path: PathBuf },
-    #[error("{place}: the master key of version {version} is another one than the one that has sealed this database")]
+    #[error("{place}: the master key of version {version} is not the key that sealed this database")]
     WrongMasterKey { place: String, version: u32 },
-    #[error("{place}: there is no master key of version {version}, which has sealed this database")]
+    #[error("{place}: the master key of version {version}, which sealed this database, is missing")]
     NoMasterKey { place: String, version: u32 },
-    #[error("{}: it cannot be used as the keys of this database", MASTER_KEY_VARIABLE)]
+    #[error("{} does not contain valid master keys", MASTER_KEY_VARIABLE)]
     MasterKeyText(#[source] VaultError),
     #[error(transparent)]
     Rows(RowKeyError),
@@ -61,11 +62,11 @@ pub enum DataError {
     Heads(#[from] HeadsError),
     #[error("the operating system did not provide random numbers")]
     Random(#[source] getrandom::Error),
-    #[error("{}: expected a UUID; remove the file to begin a new chain of the audit", path.display())]
+    #[error("{}: expected a UUID; delete the file to start a new audit chain", path.display())]
     Node { path: PathBuf },
 }
 
-/// The lock of a data folder in use. The operating system releases it when the process ends.
+/// The lock of a data folder in use. The operating system releases the lock when the process ends.
 pub struct Lock {
     _file: File,
 }
@@ -90,7 +91,7 @@ impl Data {
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
         let data = Data::open_existing(settings, clock).await?;
-        // A server would write rows under the newer key into scopes that are sealed under the older one.
+        // A server would write rows under the newer key into scopes that are sealed under the older key.
         if data.store.is_rotating_row_key() {
             return Err(DataError::Rows(RowKeyError::Interrupted));
         }
@@ -102,7 +103,7 @@ impl Data {
         Data::open_unsealed(settings).await?.with_rows(settings, clock).await
     }
 
-    /// Opens an existing folder without reading its rows, because they may not be authentic.
+    /// Opens an existing folder without reading its rows, which may not be authentic.
     pub async fn open_unsealed(settings: &Settings) -> Result<Unsealed, DataError> {
         let path = canonical(&settings.data_dir)?;
         let lock = take_lock(&path)?;
@@ -119,7 +120,8 @@ impl Data {
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
         let held = unseal(&vault, sealed.clone()).map_err(|error| error.of_keys_in(&settings.master_key))?;
         let signed = signed_row_key_version(&path, &held)?;
-        // This comes before the audit keys are created, because a database that has audit keys does not count as empty.
+        // The rows are opened before the audit keys are created, because a database with audit keys does not count as
+        // empty.
         let store = row_seals::open(store, &vault, signed, clock).await;
         let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
@@ -194,8 +196,8 @@ impl Unsealed {
         Data::of(self, settings, clock).await
     }
 
-    /// Like [`Unsealed::with_rows`], but accepts a database that is older than its signed heads. The operator has to
-    /// request this.
+    /// Like [`Unsealed::with_rows`], but accepts a database that is older than its signed heads. Call this function
+    /// only at the explicit request of the operator.
     pub async fn with_rows_of_any_age(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         Data::of(self, settings, clock).await
     }
@@ -250,8 +252,7 @@ fn master_keys(place: &MasterKeyPlace) -> Result<Option<MasterKeys>, DataError> 
     }
 }
 
-/// Creates the first master key. If the database has sealed records, this is an error, because they need the missing
-/// key.
+/// Creates the first master key. Fails if the database has sealed records, because these records need the missing key.
 async fn make_master_key(place: &MasterKeyPlace, store: &Store) -> Result<MasterKeys, DataError> {
     let MasterKeyPlace::File(path) = place else { return Err(missing(place)) };
     for column in SealedColumn::ALL {
@@ -266,14 +267,14 @@ fn missing(place: &MasterKeyPlace) -> DataError {
     DataError::MasterKeyMissing { path: PathBuf::from(place.to_string()) }
 }
 
-/// Returns the number of connections to this database from servers with any data folder. Call this before opening the
-/// database, because its own connections count too.
+/// Returns the number of connections to this database from servers with any data folder. Call this function before
+/// opening the database, because the connections of this process count too.
 pub async fn connections_of_servers(settings: &Settings) -> Result<u64, DataError> {
     let options = place(&canonical(&settings.data_dir)?, settings.database_url.as_ref())?;
     Ok(Store::connections_of_servers(&options).await?)
 }
 
-/// Returns the key versions that sealed credentials need and that the master keys lack.
+/// Returns the key versions that sealed credentials need and that are missing from the master keys.
 pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>, StoreError> {
     let held: Vec<i64> = vault.keys().versions().map(i64::from).collect();
     let mut versions = store.credential_key_versions().await?;
@@ -285,8 +286,8 @@ pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>,
 async fn warn_of_lost_keys(store: &Store, vault: &Vault, place: &MasterKeyPlace) -> Result<(), StoreError> {
     for version in lost_key_versions(store, vault).await? {
         tracing::error!(
-            "{place}: there is no master key of version {version}, which has sealed credentials of this database; \
-             they cannot be used until it is back"
+            "{place}: the master key of version {version}, which sealed credentials of this database, is missing; \
+             these credentials cannot be used until the key is restored"
         );
     }
     Ok(())
@@ -361,8 +362,8 @@ fn node_id(path: &Path) -> Result<String, DataError> {
     }
 }
 
-/// Creates the first root key. The file is written before the row, so a crash in between leaves a file that the next start
-/// replaces, and never a row whose key is lost.
+/// Creates the first root key. The file is written before the row, so a crash in between leaves a file that the next
+/// start replaces, and never a row whose key is lost.
 async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result<Option<Secret>, DataError> {
     match store.has_root_key().await {
         Ok(false) => {}

@@ -1,5 +1,5 @@
-//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the format of FastGPT's API. So names are in
-//! camelCase and unknown fields are ignored. The provider ensures that no path leaves the sandbox.
+//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the format of FastGPT's API. In this format,
+//! field names are in camelCase and unknown fields are ignored. The provider ensures that no path leaves the sandbox.
 
 mod delivery;
 mod disposition;
@@ -29,15 +29,15 @@ use monstrum_core::sandboxes::Turn;
 /// The maximum size of a request body: the largest file, with room for JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 
-/// The threads that write files as JSON, so that serving threads stay free.
+/// The threads that serialize file contents as JSON, so that serving threads stay free.
 static CONTENTS: Beside = Beside::new();
 
 /// Lists a folder, reads or writes a text file of a conversation's sandbox
 ///
-/// `write` makes missing folders. A sandbox that is stopped is resumed; a conversation that has none is 404.
+/// `write` creates missing folders. A stopped sandbox is resumed. A conversation without a sandbox gets 404.
 #[utoipa::path(post, path = "/api/core/ai/sandbox/file", tag = "sandboxes", request_body = FileInput,
     responses((status = 200, body = FileAnswer), (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present")))]
+        (status = 503, body = ProblemBody, description = "Sandboxes are temporarily unavailable")))]
 pub(super) async fn file(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -57,13 +57,12 @@ pub(super) async fn file(
     let answer = match action {
         Action::List => FileAnswer::List { action, files: files.list(&row, &path).await? },
         Action::Read => {
-            // The turn of the request body is released, because reading the file needs its own turn.
+            // The turn of the request body is released, because reading the file needs a separate turn.
             drop(turn);
             let (content, turn) = files.read(&row, &path, BODY_BYTES_MAX).await?;
             let answer = FileAnswer::Read { action, content };
             let json = CONTENTS.run(move || serde_json::to_vec(&answer)).await;
-            let json =
-                json.map_err(|error| Problem::internal(&error))?.expect("an answer has nothing that JSON has not");
+            let json = json.map_err(|error| Problem::internal(&error))?.expect("an answer can be serialized as JSON");
             return Ok(delivery::held(json, turn, &app, &caller));
         }
         Action::Write => {
@@ -85,7 +84,7 @@ async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn
     let (body, is_late) = delivery::paced(request.into_body());
     let whole = whole_body_of(body, BODY_BYTES_MAX).await;
     if is_late.load(Ordering::Relaxed) {
-        return Err(Problem::timeout("the body came too slowly; send at least 128 KiB a second"));
+        return Err(Problem::timeout("the body arrived too slowly; send at least 128 KiB/s"));
     }
     Ok((whole?, turn))
 }
@@ -94,8 +93,8 @@ async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn
 #[utoipa::path(post, path = "/api/core/ai/sandbox/download", tag = "sandboxes", request_body = DownloadInput,
     responses((status = 200, content((String = "application/octet-stream"), (String = "application/zip"))),
         (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present"),
-        (status = 505, body = ProblemBody, description = "a folder is asked for by HTTP/1.0")))]
+        (status = 503, body = ProblemBody, description = "Sandboxes are temporarily unavailable"),
+        (status = 505, body = ProblemBody, description = "A folder was requested over HTTP/1.0")))]
 pub(super) async fn download(
     State(state): State<HttpState>,
     caller: Caller,
@@ -105,7 +104,7 @@ pub(super) async fn download(
 ) -> Result<Response, Problem> {
     let app = &state.app;
     let files = Files { app, caller: &caller, language: &language };
-    // This is checked before the body is read.
+    // The switch is checked before the body is read.
     files.check_switch()?;
     let Input(DownloadInput { app_id, chat_id, user_id, path }) = Input::from_request(request, &state).await?;
     let begun = async {

@@ -1,5 +1,5 @@
-//! The pipeline of a call. Every entry point (HTTP today, MCP and agents later) calls [`Calls::run`], and nothing else runs
-//! a tool.
+//! The pipeline of a call. Every entry point (HTTP today, MCP and agents later) calls [`Calls::run`], and nothing else
+//! runs a tool.
 //!
 //! ```text
 //! IncomingCall -> Session -> ResolvedCall -> Permit -> CallOutcome
@@ -85,7 +85,7 @@ impl Calls {
         self.run_with(call, &TaskTracker::new()).await
     }
 
-    /// Runs a call as one of `siblings`. The parent call waits for all of them.
+    /// Runs a call among `siblings`. The parent call waits for all siblings.
     async fn run_with(
         self: &Arc<Self>,
         call: IncomingCall,
@@ -118,7 +118,7 @@ impl Calls {
             () = cancelled.cancelled() => cancelled_by_caller(&call),
             () = self.stop.cancelled() => interrupted(),
         };
-        // At this point the child calls are cancelled. The call waits for them, so that they end before it does.
+        // At this point, the child calls are cancelled. The call waits for the child calls, so that they end first.
         children.close();
         children.wait().await;
         let mut timer = StageTimer::start();
@@ -165,7 +165,7 @@ impl Calls {
         }
     }
 
-    /// Judges a call. A small check runs in place. Before a larger one, the call acquires its place among the calls of
+    /// Judges a call. A small check runs in place. Before a larger check, the call acquires a place among the calls of
     /// its bot, so that a bot with many such calls delays only its own calls.
     async fn judged(
         self: &Arc<Self>,
@@ -222,8 +222,8 @@ impl Calls {
         self.checks.run(self.asker_of(workspace, Some(bot)), question).await
     }
 
-    /// Predicts the outcome of a call. A small check runs in place. A larger one first acquires a place among the calls
-    /// of the bot, as the call itself would.
+    /// Predicts the outcome of a call. A small check runs in place. A larger check first acquires a place among the
+    /// calls of the bot, as the call would.
     pub async fn predict(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -296,7 +296,7 @@ impl Calls {
         Ok(PermittedCall { permit, target: Target::of(resolved), digest, judged_by: session.snapshot })
     }
 
-    /// Records the operation and plugin of an existing tool if its call is refused before it is resolved.
+    /// Records the operation and the plugin of an existing tool if the call is refused before it is resolved.
     fn noted(&self, call: &IncomingCall, recording: Recording<'_>, refusal: NotPermitted) -> NotPermitted {
         if matches!(refusal, NotPermitted::Refused(_))
             && let Ok(name) = call.tool().parse()
@@ -307,7 +307,8 @@ impl Calls {
         refusal
     }
 
-    /// Shuts the pipeline down. Calls in flight have `grace` to finish; after that they are recorded as interrupted.
+    /// Shuts the pipeline down. Calls in flight have the time `grace` to finish. Then the remaining calls are recorded
+    /// as interrupted.
     pub async fn shut_down(&self, grace: Duration) {
         self.running.close();
         if tokio::time::timeout(grace, self.running.wait()).await.is_err() {
@@ -367,7 +368,7 @@ fn span(call: &IncomingCall) -> Span {
     )
 }
 
-/// Replaces the error of a plugin whose requests the host has held back: the caller receives the true cause.
+/// Replaces the error of a plugin whose requests the host has held back, so that the caller receives the true cause.
 fn unless_held_back(outcome: CallOutcome, is_held_back: bool) -> CallOutcome {
     if is_held_back && outcome.code == Some(Code::Plugin) {
         return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
@@ -387,8 +388,8 @@ fn interrupted() -> CallOutcome {
     CallOutcome::error(Code::Interrupted, "the server was shut down before the call was finished")
 }
 
-/// The answer to a call that has ended. It is released when the row `finished` is on disk.
-#[must_use = "the answer comes out of it"]
+/// The answer to a call that has ended. The answer is released when the row `finished` is on disk.
+#[must_use = "the answer is returned by `committed`"]
 pub struct UncommittedAnswer {
     request_id: RequestId,
     outcome: CallOutcome,

@@ -1,4 +1,5 @@
-//! Finds sandboxes without files, and files without a sandbox. Restoring only one of the two from a backup causes both.
+//! Finds sandboxes without files, and files without a sandbox. Both occur if only the database or only the files are
+//! restored from a backup.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +26,8 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     let kept = match kept_images(&folder) {
         Ok(kept) => kept,
         Err(error) => {
-            let remedy = "run this as the user who runs the server";
-            found.broken(folder.display().to_string(), format!("it cannot be read: {error}"), remedy);
+            let remedy = "run doctor as the user who runs the server";
+            found.broken(folder.display().to_string(), format!("the folder cannot be read: {error}"), remedy);
             return Ok(());
         }
     };
@@ -43,31 +44,31 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     }
     if !lost.is_empty() {
         let what = format!(
-            "the files of {} are missing in {}; they are not made anew: {}",
+            "the files of {} are missing in {} and are not created again: {}",
             count(lost.len()),
             folder.display(),
             some(&lost)
         );
-        let remedy = "put the folder back from the backup that has this database and start the server, or delete each: \
-                      DELETE /api/sandboxes/{id}";
+        let remedy = "restore the folder from the backup of this database and start the server, or delete each \
+                      sandbox: DELETE /api/sandboxes/{id}";
         found.broken("sandboxes", what, remedy);
     }
     if let Some(oldest) = kept.aside.iter().map(|kept| kept.since).min() {
         let paths: Vec<String> = kept.aside.iter().map(|kept| kept.path.display().to_string()).collect();
         let what = format!(
-            "the files of {} without a row are kept aside; the first are deleted on {}: {}",
+            "the files of {} without a row are kept aside; the oldest will be deleted on {}: {}",
             count(paths.len()),
             String::from(oldest.plus_ms(ASIDE_KEPT_MS)),
             some(&paths)
         );
-        let remedy = "if the database is an older copy than the sandboxes, restore the database that belongs to them: the \
-                      next start gives them their files; otherwise wait";
+        let remedy = "if the database is older than the sandboxes, restore the database that belongs to the \
+                      sandboxes: the next start restores the files; otherwise wait";
         found.weak("sandboxes", what, remedy);
     }
     Ok(())
 }
 
-/// Reports workspaces that are at their limit of kept sandboxes.
+/// Reports workspaces that have reached their limit of kept sandboxes.
 async fn check_kept(
     found: &mut Findings,
     options: &Options,
@@ -88,8 +89,8 @@ async fn check_kept(
         let Some(words) = kept.refusal(options) else { continue };
         let name = data.store.workspace(workspace).await?.map_or_else(|| workspace.to_string(), |row| row.name);
         let remedy =
-            "delete them: DELETE /api/chats/{chat_id}?app_id= or DELETE /api/sandboxes/{id}; or raise the limit";
-        found.weak(format!("workspace {name}"), format!("it gets no new sandbox: {words}"), remedy);
+            "delete sandboxes (DELETE /api/chats/{chat_id}?app_id= or DELETE /api/sandboxes/{id}), or raise the limit";
+        found.weak(format!("workspace {name}"), format!("no new sandboxes can be created: {words}"), remedy);
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ struct State {
     /// The number of requests so far.
     begun: u64,
     waits: Waits,
-    /// The meter of the socket. It runs while the socket accepts no more bytes.
+    /// The meter of the socket, which runs while the socket accepts no more bytes.
     socket: Meter,
     /// The number of requests at the time when an answer was first read too slowly.
     begun_at_stall: Option<u64>,
@@ -46,18 +46,18 @@ struct State {
 struct Answer {
     /// The pieces that are not completely written.
     pieces: u32,
-    /// The meter of this answer. It runs while pieces are unwritten.
+    /// The meter of this answer, which runs while pieces are unwritten.
     meter: Meter,
     /// Whether the client has read this answer too slowly.
     is_stalled: bool,
 }
 
-/// What a connection waits for while no request is being answered.
+/// The event for which a connection waits while no request is being answered.
 #[derive(Clone, Copy)]
 enum Waits {
-    /// The first head, since the connection was accepted.
+    /// The first head. The wait starts when the connection is accepted.
     First(Instant),
-    /// The rest of a head (HTTP/1.1), since its first byte.
+    /// The rest of a head (HTTP/1.1). The wait starts with the first byte of the head.
     Head(Instant),
     /// Another request (HTTP/1.1).
     Next(Instant),
@@ -91,7 +91,7 @@ impl Activity {
         Activity { patience, state: Mutex::new(state) }
     }
 
-    /// Begins a request whose head has arrived. Dropping the turn ends the request.
+    /// Starts a request whose head has arrived. Dropping the turn ends the request.
     pub(super) fn begin(activity: &Arc<Activity>, version: Version) -> Turn {
         let mut state = activity.state.lock();
         let number = state.begun;
@@ -133,8 +133,7 @@ impl Activity {
         if is_over { Verdict::Ends(NOT_READ) } else { Verdict::Drains }
     }
 
-    /// Returns the time of the next check. Every wait that begins later has a limit at least as long as the limit of a
-    /// head.
+    /// Returns the time of the next check. No later wait has a shorter limit than the limit of a head.
     pub(super) fn next_check(&self) -> Instant {
         let state = self.state.lock();
         let latest = Instant::now() + self.patience.head;
@@ -150,11 +149,13 @@ impl Activity {
         }
         match state.waits {
             Waits::First(since) | Waits::Head(since) => {
-                Some((since + self.patience.head, "no whole head of a request"))
+                Some((since + self.patience.head, "the request head did not arrive in time"))
             }
             // The client still reads the end of the last answer.
             Waits::Next(_) if state.socket.is_running() => None,
-            Waits::Next(since) | Waits::NextOfHttp2(since) => Some((since + self.patience.idle, "no further request")),
+            Waits::Next(since) | Waits::NextOfHttp2(since) => {
+                Some((since + self.patience.idle, "no further request arrived in time"))
+            }
         }
     }
 
@@ -280,7 +281,7 @@ impl Drop for Piece {
     }
 }
 
-/// The stream of a connection; it tracks reads and writes.
+/// The stream of a connection, which tracks reads and writes.
 pub(super) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,

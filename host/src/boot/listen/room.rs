@@ -1,4 +1,4 @@
-//! The limits of open connections: of all connections, and of those from one address.
+//! The limits of open connections: for all connections, and for the connections from one address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,7 +8,8 @@ use crate::config::Connections;
 use monstrum_core::meters::{self, RefusedBy};
 use parking_lot::Mutex;
 
-/// The maximum default for the limit of all connections. With a head of 64 KiB each, they use 1 GiB.
+/// The maximum default for the limit of all connections. With a head of 64 KiB for each connection, the heads use 1
+/// GiB.
 const IN_ALL_DEFAULT_MAX: u32 = 16_384;
 
 /// The limits and counts of connections. Each connection uses one file descriptor. At most half of the descriptors are
@@ -35,7 +36,7 @@ impl Room {
                 tracing::warn!(
                     asked,
                     half,
-                    "--max-connections is more than half of the open files that the system allows (ulimit -n); the half counts"
+                    "--max-connections exceeds half of the limit of open files (ulimit -n); half of that limit applies"
                 );
             }
             asked.get().min(half)
@@ -85,8 +86,8 @@ impl Room {
     }
 }
 
-/// Returns the address under which a connection is counted. For IPv6 it is the /64 network, because one subscriber
-/// usually has a whole /64.
+/// Returns the address under which a connection is counted. For IPv6, this is the /64 network, because one subscriber
+/// usually has a complete /64 network.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

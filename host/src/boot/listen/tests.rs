@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// The time limit of each wait, far longer than any of them takes on a working machine.
+/// The time limit of each wait. A wait on a working machine takes far less time.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Limits that exceed the duration of any test, so that a busy machine does not cause a time-out.
 const PATIENCE: Patience = Patience {
@@ -28,9 +28,9 @@ struct Listening {
     address: SocketAddr,
     stop: CancellationToken,
     served: JoinHandle<io::Result<()>>,
-    /// Notified when a request for `/held` has arrived.
+    /// The signal that a request for `/held` has arrived.
     held: Arc<Notify>,
-    /// Lets a request for `/held` be answered.
+    /// The signal that releases the answer to a request for `/held`.
     release: Arc<Notify>,
 }
 
@@ -190,7 +190,7 @@ async fn a_stop_waits_for_answers_but_not_for_clients() {
     assert!(TcpStream::connect(server.address).await.is_err(), "nothing listens any more");
 }
 
-/// With a larger buffer, written bytes would not show for minutes that the client does not read.
+/// With a larger buffer, the server could not detect for minutes that the client does not read.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_kernel_holds_little_of_an_answer_that_is_not_sent() {

@@ -1,8 +1,8 @@
 //! Rotation of the row key: verifies every row with a MAC, and every seal, and writes them again under a new key.
 //!
-//! Each scope is one transaction, so a run can be killed at any moment and the next run continues. Until the rotation is
-//! finished, both keys are in force and no server starts. The older key is deleted when everything verifies under the newer
-//! key alone. An unverified scope is rejected, because the rotation would make its rows valid.
+//! Each scope is one transaction, so a run can be killed at any moment and the next run continues. Until the rotation
+//! is finished, both keys are in force and no server starts. The older key is deleted when everything verifies under
+//! the newer key alone. An unverified scope is rejected, because the rotation would make its rows valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ pub struct RowKeyReport {
     pub scopes: u64,
     /// The number of rows that were written again.
     pub rewritten: u64,
-    /// The rows that were left unchanged because their MAC is missing or wrong. They grant no permissions.
+    /// The unchanged rows whose MAC is missing or wrong. These rows grant no permissions.
     pub refused: Vec<String>,
 }
 
@@ -114,7 +114,7 @@ async fn step<T>(
     recorded(data, Arc::clone(clock), change, work).await
 }
 
-/// Writes all rows again under the newest key, and checks that they verify under it alone.
+/// Writes all rows again under the newest key, and checks that all rows verify under this key alone.
 async fn rewrite(store: &Store, vault: &Vault, progress: Progress<'_>) -> Result<Rewritten, RowKeyRotationError> {
     let (total, seen) = (store.count_authentic_rows().await?, AtomicU64::new(0));
     let done = |rows: u64| progress(seen.fetch_add(rows, Ordering::Relaxed) + rows, total);

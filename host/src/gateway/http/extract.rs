@@ -26,8 +26,8 @@ pub(crate) const BODY_BYTES_MAX: usize = 2 << 20;
 /// The header by which a root key names the workspace in which it acts.
 pub(crate) const WORKSPACE: &str = "monstrum-workspace";
 
-/// Extracts callers with a right. This happens before the body is read, so for a caller without the right the server
-/// neither reads the body nor reports its faults.
+/// Extracts callers with a right. The right is checked before the body is read, so a caller without the right learns
+/// nothing about errors in the body.
 macro_rules! with_right {
     ($($right:ident),+) => {$(
         impl FromRequestParts<HttpState> for $right {
@@ -49,21 +49,21 @@ impl FromRequestParts<HttpState> for Caller {
         let app = &state.app;
         let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
-            return Err(Problem::unauthenticated("send one header `Authorization: Bearer mk_…`"));
+            return Err(Problem::unauthenticated("send exactly one header `Authorization: Bearer mk_…`"));
         };
         let text = value.to_str().unwrap_or_default();
         let key = match text.split_once(' ') {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
             _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
         };
-        // With a stale policy, the key may have been deleted meanwhile.
+        // If the policy is stale, the key may already have been deleted.
         if app.policy.is_stale() {
-            return Err(Problem::unavailable("the keys could not be read"));
+            return Err(Problem::unavailable("the API keys could not be read; try again"));
         }
         let snapshot = app.policy.load();
         let key_hash = monstrum_core::policy::api_key::hash(key);
         let Some(entry) = snapshot.key(&key_hash) else {
-            return Err(Problem::unauthenticated("this key does not exist"));
+            return Err(Problem::unauthenticated("unknown API key"));
         };
         entry.last_use.note(app.clock.now());
         let named = parts.headers.get(WORKSPACE).map(|value| value.to_str().unwrap_or_default());
@@ -90,7 +90,7 @@ impl FromRequestParts<HttpState> for Caller {
     }
 }
 
-/// The reader of a document that needs a key unless a setting makes it public.
+/// The reader of a document. Readers need a key unless a setting makes the documents public.
 pub(crate) enum Reader {
     Anybody,
     Key(Caller),
@@ -151,7 +151,8 @@ pub(crate) async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> R
     }
 }
 
-/// The maximum size of a body that is parsed on the serving thread, which takes less than half a millisecond.
+/// The maximum size of a body that is parsed on the serving thread. Parsing such a body takes less than half a
+/// millisecond.
 const READ_IN_PLACE_BYTES_MAX: usize = 16 << 10;
 
 /// Parses a body as JSON of type `T`. A large body is parsed on a separate thread.
@@ -179,7 +180,7 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
         let path = json_pointer(error.path());
         let error = error.into_inner();
         let message = error.to_string();
-        // The path locates an error, so the position is removed. Only text that is not JSON has no path and keeps the
+        // The path locates the error, so the position is removed. Invalid JSON has no path, so its error keeps the
         // position.
         let is_of_shape = error.classify() == serde_json::error::Category::Data;
         let position = format!(" at line {} column {}", error.line(), error.column());
@@ -190,14 +191,14 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
     Ok(value)
 }
 
-/// Returns the problem of a body that is not of the expected type. For a missing or duplicate field, the path gets the
-/// name of the field, because the deserializer's path ends at the object.
+/// Returns the problem for a body of the wrong type. For a missing or duplicate field, the name of the field is
+/// appended to the path, because the deserializer's path ends at the object.
 fn misshapen(path: &str, message: &str) -> Problem {
     let field = |begin: &str| message.strip_prefix(begin)?.split_once('`').map(|(field, _)| format!("{path}/{field}"));
     if let Some(field) = field("missing field `") {
         Problem::invalid_at(field, "required field is missing")
     } else if let Some(field) = field("duplicate field `") {
-        Problem::invalid_at(field, "the field is there twice")
+        Problem::invalid_at(field, "duplicate field")
     } else {
         Problem::invalid_at(path, message)
     }
@@ -230,8 +231,8 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
         let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
-            .map_err(|_| Problem::not_found("object of that id"))?;
-        text.parse().map(Id).map_err(|_| Problem::not_found("object of that id"))
+            .map_err(|_| Problem::not_found("object with this id"))?;
+        text.parse().map(Id).map_err(|_| Problem::not_found("object with this id"))
     }
 }
 
@@ -246,7 +247,7 @@ where
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
-        let absent = || Problem::not_found("object of that id");
+        let absent = || Problem::not_found("object with this id");
         let Path((first, second)) =
             Path::<(String, String)>::from_request_parts(parts, state).await.map_err(|_| absent())?;
         Ok(Ids(first.parse().map_err(|_| absent())?, second.parse().map_err(|_| absent())?))
@@ -257,10 +258,10 @@ where
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// 1 to 1000; more is taken as 1000.
+    /// The number of items on a page, 1 to 1000. A larger value means 1000.
     #[param(value_type = Option<u32>, minimum = 1, default = 50)]
     limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -281,9 +282,9 @@ impl PageQuery {
         };
         let cursor = match self.cursor.as_deref() {
             None | Some("") => None,
-            Some(text) => Some(
-                text.parse().map_err(|_| Problem::invalid_at("cursor", "not a next_cursor that this list gave out"))?,
-            ),
+            Some(text) => {
+                Some(text.parse().map_err(|_| Problem::invalid_at("cursor", "expected a `next_cursor` of this list"))?)
+            }
         };
         Ok(Page { limit: u32::try_from(limit).expect("at most 1000"), cursor })
     }

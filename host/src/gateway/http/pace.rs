@@ -1,4 +1,4 @@
-//! The minimum speed of a request body. Only the time in which a handler waits for the body counts.
+//! The minimum speed of request bodies. Only the time that a handler spends waiting for the body counts.
 
 mod meter;
 
@@ -25,14 +25,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// 1 KiB/s over any 30 s, a tenth of the speed of a telephone line. At this speed, a body of 2 MiB takes at most 35
-    /// minutes, and a client that sends nothing is detected within half a minute.
+    /// 1 KiB/s over any 30 s, a tenth of the speed of a telephone line. A body of 2 MiB takes at most 35 minutes, and a
+    /// client that sends nothing is detected within 30 s.
     pub const DEFAULT: Pace = Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) };
 }
 
-/// The error of a body that arrives too slowly.
+/// The error for a body that arrives too slowly.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the body must arrive at {} bytes in {} s at least", .0.bytes_min, .0.span.as_secs())]
+#[error("the body must arrive at a rate of at least {} bytes in {} s", .0.bytes_min, .0.span.as_secs())]
 pub(crate) struct TooSlow(Pace);
 
 impl TooSlow {
@@ -49,7 +49,7 @@ impl TooSlow {
     }
 }
 
-/// Replaces the body of a request with a body that fails if it arrives too slowly.
+/// Enforces the minimum speed: wraps the request body in a body that fails if it arrives too slowly.
 pub(crate) async fn keep(pace: Pace, request: Request, next: Next) -> Response {
     let request = request.map(|body| if body.is_end_stream() { body } else { paced(body, pace) });
     next.run(request).await
@@ -62,7 +62,7 @@ fn paced(body: Body, pace: Pace) -> Body {
 struct Paced {
     body: Body,
     pace: Pace,
-    /// The meter of the body. It runs while a handler waits for the body.
+    /// The meter of the body, which runs while a handler waits for the body.
     meter: Meter,
     /// A timer until the end of the meter's step.
     step: Option<Pin<Box<Sleep>>>,

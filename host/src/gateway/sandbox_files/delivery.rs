@@ -1,4 +1,5 @@
-//! Delivery of a sandbox's content to a client. It ends if the client reads too slowly or its key is revoked.
+//! The delivery of a sandbox's content to a client. A delivery ends if the client reads too slowly or its key is
+//! revoked.
 
 use std::future::Future;
 use std::io;
@@ -20,19 +21,19 @@ use monstrum_core::operations::Caller;
 use monstrum_core::operations::sandbox_files::revoked;
 use monstrum_core::sandboxes::Turn;
 
-/// How long a client may take for one piece. A sandbox is not idle during a download, so without this limit a client
-/// that never reads would keep it running forever.
+/// The time limit for reading one piece. A sandbox is not idle during a download, so without this limit a client that
+/// never reads would keep the sandbox running forever.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// The minimum speed of a request whose body or answer the host holds in memory. At this speed, the largest file takes
 /// about two minutes. A client that falls behind delays other clients for at most [`PACE_GRACE`].
 const PACE_BYTES_PER_S_MIN: f64 = 131_072.0;
-/// How far a client may fall behind the minimum speed. A lost packet or a busy client costs one or two seconds.
+/// The maximum delay of a client against the minimum speed. A lost packet or a busy client costs one or two seconds.
 const PACE_GRACE: Duration = Duration::from_secs(10);
 /// The size of the pieces of an answer.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Returns an answer that is held in memory. It keeps its turn until the client has read it.
+/// Returns an answer that is held in memory. The answer keeps its turn until the client has read the answer.
 pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &Caller) -> Response {
     let mut left = Bytes::from(json);
     let (length, app, caller) = (left.len(), Arc::clone(app), caller.clone());
@@ -52,8 +53,8 @@ pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &C
     response
 }
 
-/// Limits a request body that is held in memory to the minimum speed. If it arrives too slowly, it ends with an error
-/// and the second value becomes true.
+/// Enforces the minimum speed of a request body that is held in memory. If the body arrives too slowly, it ends with an
+/// error and the returned flag becomes true.
 pub(super) fn paced(body: Body) -> (Body, Arc<AtomicBool>) {
     let is_late = Arc::new(AtomicBool::new(false));
     let state = Some((body.into_data_stream(), Pace::AtLeast { since: Instant::now() }, 0, Arc::clone(&is_late)));
@@ -100,7 +101,7 @@ impl Pace {
 /// A piece on the way from the sandbox to the client.
 enum Piece {
     Content(Result<Bytes, SandboxError>),
-    /// The end of the content. A channel that closes without it is an error.
+    /// The end of the content. If the channel closes without this piece, the download failed.
     End,
 }
 
@@ -125,7 +126,7 @@ fn until(
             reason = hand_over(&mut content, pace, &hand) => reason,
         };
         if let Some(reason) = reason {
-            tracing::warn!(reason, "a download from a sandbox was ended");
+            tracing::warn!(reason, "a download from a sandbox was cancelled");
         }
     });
     let next = async |handed: Option<mpsc::Receiver<Piece>>| {
@@ -134,7 +135,7 @@ fn until(
             Some(Piece::Content(Ok(piece))) => Some((Ok(piece), Some(handed))),
             Some(Piece::Content(Err(error))) => Some((Err(error), None)),
             Some(Piece::End) => None,
-            None => Some((Err(SandboxError::unavailable("the download was ended")), None)),
+            None => Some((Err(SandboxError::unavailable("the download was cancelled")), None)),
         }
     };
     stream::unfold(Some(handed), next).boxed()
@@ -155,7 +156,7 @@ async fn hand_over(content: &mut ByteStream, pace: Pace, hand: &mpsc::Sender<Pie
         let until = pace.until(sent_bytes);
         sent_bytes += length;
         match timeout_at(until, hand.send(piece)).await {
-            Err(_) => return Some("its client reads too slowly"),
+            Err(_) => return Some("the client reads too slowly"),
             Ok(sent) if sent.is_err() || is_last => return None,
             Ok(_) => {}
         }

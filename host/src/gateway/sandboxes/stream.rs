@@ -1,4 +1,4 @@
-//! A command as server-sent events: its output while the command runs, and one last event with the answer. If the
+//! A command as server-sent events: the output while the command runs, and one last event with the answer. If the
 //! client disconnects, the command ends.
 
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ struct Events {
     request_id: String,
     pieces: mpsc::Receiver<Chunk>,
     running: Option<Running>,
-    /// The last event. It is sent after the remaining output.
+    /// The last event, which is sent after the remaining output.
     ended: Option<Event>,
     text: [Text; 2],
 }

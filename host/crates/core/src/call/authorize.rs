@@ -9,7 +9,7 @@ use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::{NotPermitted, refuse};
 
-/// Asks the Guardian for a permit for this call with these parameters. Returns the permit or the refusal.
+/// Requests a permit for this call with these parameters. Returns the Guardian's permit or refusal.
 pub fn permit(
     call: &IncomingCall,
     session: &Session,

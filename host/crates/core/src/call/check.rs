@@ -1,5 +1,5 @@
-//! The checks of a call that the Guardian does not make: whether its parameters match the schema of the tool, and
-//! whether its parent may make it. This module also predicts the outcome of a call without running it.
+//! The checks of a call that the Guardian does not make: whether the parameters match the schema of the tool, and
+//! whether the parent call may make the call. This module also predicts the outcome of a call without running it.
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question};
@@ -27,7 +27,7 @@ pub struct Prediction {
     pub smallest_change: Option<String>,
 }
 
-/// Predicts the outcome of a call with the same functions that judge a real one.
+/// Predicts the outcome of a call with the functions that also judge real calls.
 pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Prediction, Overrun> {
     let resolved = match find(session, call, effort) {
         Ok(resolved) => resolved,
@@ -68,7 +68,7 @@ impl Prediction {
         }
     }
 
-    /// The prediction for invalid parameters, where no rule of the bot denies the call.
+    /// Returns the prediction for invalid parameters if no rule of the bot denies the call.
     fn unfit(outcome: CallOutcome) -> Prediction {
         let reason = Some("the parameters do not satisfy the tool's input_schema".to_owned());
         Prediction { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
@@ -94,8 +94,8 @@ pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
     Err(vec![InputError { path: String::new(), message }])
 }
 
-/// Validates parameters. Returns them with defaults filled in and without the name of the resource, or the validation
-/// errors.
+/// Validates parameters. Returns the parameters with defaults filled in and without the name of the resource, or the
+/// validation errors.
 pub fn check_params(
     tool: &Tool,
     params: &Value,
@@ -121,7 +121,7 @@ pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Resu
 pub const DEPTH_MAX: u8 = 8;
 
 /// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. A refusal has the same text as
-/// that for an unknown tool.
+/// the refusal for an unknown tool.
 pub fn check_lineage(
     lineage: &Lineage,
     session: &Session,
@@ -148,7 +148,7 @@ pub fn check_lineage(
                 let reason = "the calling plugin's manifest does not name the tool";
                 return Err(hidden(call, "executor.calls", reason).into());
             }
-            // The current policy decides, not the one in force when the parent call began.
+            // The current policy decides, not the policy in force when the parent call started.
             let caller = session.bindings().find(|present| present.row.id == *binding);
             let is_allowed = caller.map(|caller| caller.allows_call(call.tool(), effort)).transpose()?;
             if is_allowed != Some(true) {
@@ -163,7 +163,7 @@ pub fn check_lineage(
 /// Refuses a call that is identical to one of its ancestors.
 pub fn check_new(lineage: &Lineage, digest: CallDigest) -> Result<(), Refusal> {
     if lineage.ancestors.contains(&digest) {
-        return Err(limit("an ancestor of this call is the same call".to_owned()));
+        return Err(limit("an ancestor of this call is an identical call".to_owned()));
     }
     Ok(())
 }

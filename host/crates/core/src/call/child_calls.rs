@@ -1,7 +1,7 @@
 //! Child calls: the calls that a running call makes.
 //!
-//! A child call passes through the whole pipeline, has its own row in the audit, and is judged by the policy in force
-//! when it begins. The additional checks of child calls are in `check.rs`.
+//! A child call passes through the whole pipeline and has a separate row in the audit. The policy in force at the start
+//! of the child call applies. The additional checks of child calls are in `check.rs`.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ pub struct ChildCalls {
 }
 
 impl ChildCalls {
-    /// Prepares the child calls of the plugin that `parent` runs through `binding`. They end at `until`. The plugin may
-    /// call the tools that match `calls`.
+    /// Prepares the child calls of the plugin that `parent` runs through `binding`. The child calls end at `until`. The
+    /// plugin may call the tools that match `calls`.
     pub fn of_plugin(
         pipeline: &Pipeline,
         parent: &IncomingCall,
@@ -53,8 +53,8 @@ impl ChildCalls {
         ChildCalls::new(pipeline, parent, digest, until, binding, made_by)
     }
 
-    /// Prepares the child calls that the bot `to` makes on behalf of the bot of `parent`, through `binding`. They end
-    /// at `until`.
+    /// Prepares the child calls that the bot `to` makes on behalf of the bot of `parent`, through `binding`. The child
+    /// calls end at `until`.
     pub fn of_bot(
         pipeline: &Pipeline,
         parent: &IncomingCall,
@@ -85,21 +85,20 @@ impl ChildCalls {
         ChildCalls { pipeline: pipeline.clone(), parent: parent.without_params(), bot: binding.row.bot_id, lineage }
     }
 
-    /// Prepares the calls that the same plugin makes through the import `sandbox`. They have the same depth and count
-    /// against the same limit.
+    /// Prepares the calls that the same plugin makes through the import `sandbox`. These calls have the same depth and
+    /// count against the same limit.
     pub fn of_sandbox_import(&self) -> ChildCalls {
         let mut lineage = self.lineage.clone();
         lineage.made_by = MadeBy::SandboxImport;
         ChildCalls { pipeline: self.pipeline.clone(), parent: self.parent.clone(), bot: self.bot, lineage }
     }
 
-    /// The redactors of the root call and of all calls below it.
+    /// Returns the redactors of the root call and of all its descendants.
     pub fn secrets(&self) -> &SharedRedactors {
         &self.lineage.secrets
     }
 
-    /// Counts one more call. Returns an error if the call exceeds the limit; the call is then neither made nor
-    /// recorded.
+    /// Counts one more call. Returns an error if the call exceeds the limit; such a call is neither made nor recorded.
     pub fn count(&self) -> Result<(), ToolFailure> {
         if self.lineage.count() < CALLS_MAX {
             return Ok(());

@@ -23,14 +23,14 @@ use crate::credentials::ResourceCredential;
 use crate::meters;
 use crate::policy::Resource;
 
-/// How long a request may outlast its call. With this margin, an upstream that never answers is reported as the call's
-/// time-out.
+/// The maximum time that a request may outlast its call. With this margin, an upstream that never answers is reported
+/// as the time-out of the call.
 const REQUEST_MARGIN: Duration = Duration::from_secs(1);
 
 /// The upstreams that a call may reach, and its credential.
 enum Reach {
     Resource(Arc<Resource>),
-    /// For a call without a resource: the hosts that the manifest lists under `egress`, without a credential.
+    /// The hosts that the manifest lists under `egress`, without a credential, for a call without a resource.
     NoResource(Box<(Scope, ResourceCredential)>),
 }
 
@@ -94,18 +94,18 @@ impl HostFunctions {
         }
     }
 
-    /// The redactor for all secrets that the call has used so far.
+    /// Returns the redactor for all secrets that the call has used so far.
     pub(super) fn redactor(&self) -> Arc<Redactor> {
         self.redactor.current()
     }
 
-    /// The fuel consumed by searches for secrets in requests and responses.
+    /// Returns the fuel consumed by searches for secrets in requests and responses.
     pub(super) fn search_fuel_used(&self) -> u64 {
         self.redactor.budget().fuel_used()
     }
 
-    /// Returns the code for an error that the plugin reports: [`Code::Plugin`], unless the last failed request is its
-    /// cause.
+    /// Returns the code for an error that the plugin reports: [`Code::Plugin`], unless the last failed request caused
+    /// the error.
     pub(super) fn cause(&self) -> Code {
         let failures = self.failures.lock();
         match failures.last() {
@@ -115,7 +115,8 @@ impl HostFunctions {
         }
     }
 
-    /// Returns the sandbox. The row `started` of this call is on disk before a command runs or a file is used there.
+    /// Returns the sandbox after the row `started` of this call is on disk. So the row precedes every command and every
+    /// access to a file.
     async fn sandbox(&self) -> Result<SandboxImport, Failure> {
         let child_calls = self.child_calls.as_ref();
         let unavailable = || Failure::unsent(FailureCode::Unavailable, "a call without a bot has no sandbox");

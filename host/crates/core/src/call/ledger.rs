@@ -25,7 +25,7 @@ impl Ledger {
         Ledger { store, auditor, clock }
     }
 
-    /// Charges `cost` to a bot and a task. Returns the outcome of the call if it may not run.
+    /// Charges `cost` to a bot and a task. Returns an outcome if the call must not run.
     pub async fn charge(
         &self,
         workspace_id: WorkspaceId,
@@ -36,7 +36,7 @@ impl Ledger {
         let month = month(self.clock.now());
         let tokens = i64::try_from(cost.tokens).unwrap_or(i64::MAX);
         let credits_millionths = cost.credits_millionths();
-        // The database cannot store U+0000, and a charge that fails would fail the rows of other calls with it.
+        // The database cannot store U+0000, and a failed charge would also fail the rows of other calls.
         let task_id = task_id.map(|id| id.replace('\0', "\u{fffd}"));
         let charge = Charge { workspace_id, bot_id, task_id, month: month.clone(), tokens, credits_millionths };
         let refused = match self.auditor.charge(charge).await {
@@ -52,7 +52,7 @@ impl Ledger {
                 );
                 CallOutcome::error(Code::Budget, message).by_rule("budget")
             }
-            // The bot or its budget was deleted in the meantime, or the charge would overflow a counter.
+            // The bot or its budget was just deleted, or the charge would overflow a counter.
             Ok(_) => CallOutcome::error(Code::Budget, "this call cannot be charged; try again").by_rule("budget"),
             Err(error) => {
                 tracing::error!(%error, "the budget of a bot cannot be read");
@@ -62,7 +62,7 @@ impl Ledger {
     }
 }
 
-/// A call that cannot be charged does not run.
+/// Returns the outcome of a call that cannot be charged. Such a call does not run.
 fn cannot_be_written() -> CallOutcome {
     CallOutcome::error(Code::Unavailable, "the cost of this call could not be recorded; try again")
 }

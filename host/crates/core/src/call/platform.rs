@@ -1,5 +1,5 @@
-//! Calls without a bot: platform functions of a plugin, which infrastructure calls under a root key, and checks of
-//! credentials. Roles do not apply to them. Otherwise they run like tools.
+//! Calls without a bot: platform functions of a plugin, which infrastructure calls with a root key, and checks of
+//! credentials. Roles do not apply to these calls. Otherwise, these calls run like tool calls.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::checks::pay_for;
 use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource, Snapshot};
 
-/// Permits the call of a platform function, without a resource or with a resource of the plugin's own type. Refuses it
-/// if the plugin does not have the function.
+/// Permits the call of a platform function without a resource, or with a resource of the plugin's type. Refuses the
+/// call if the plugin does not have the function.
 pub(super) fn judge_function(
     policy: &Policy,
     call: &IncomingCall,
@@ -27,7 +27,8 @@ pub(super) fn judge_function(
 ) -> Result<PermittedCall, NotPermitted> {
     let snapshot = current(policy)?;
     let resource = call.resource().map(|id| resource(&snapshot, call, id)).transpose()?;
-    let plugin = snapshot.resource_type(resource_type).ok_or_else(|| unavailable("no plugin serves the type"))?;
+    let plugin =
+        snapshot.resource_type(resource_type).ok_or_else(|| unavailable("no loaded plugin has this resource type"))?;
     let is_there = plugin.component.as_ref().is_some_and(|one| one.functions().iter().any(|name| name == function));
     let is_its_own = resource.as_ref().is_none_or(|resource| Arc::ptr_eq(&resource.plugin, plugin));
     if !is_there || !is_its_own {
@@ -63,7 +64,7 @@ pub(super) fn judge_check(
     let filled = |params: &Value| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
     let (params, wanted) = (filled(call.params())?, filled(&Value::Object(declared.params.clone()))?);
     let permit = authorize_check(&tool.rules, (&declared.tool, &wanted), facts(call, &plugin, params));
-    let permit = permit.ok_or_else(|| unavailable("only the declared check may be run this way"))?;
+    let permit = permit.ok_or_else(|| unavailable("only the declared credential check can run without a bot"))?;
     let target = Target { plugin, resource: Some(resource), kind: TargetKind::CredentialCheck(tool) };
     Ok(permitted(call, permit, target, snapshot))
 }

@@ -16,7 +16,7 @@ use crate::plugins::{Plugin, Tool};
 use crate::policy::{Binding, Resource};
 
 /// The parameter that names the resource if a bot has a tool through several resources. Names that start with `_` are
-/// reserved, so it cannot collide with a parameter of a tool.
+/// reserved, so this name cannot collide with a parameter of a tool.
 pub const RESOURCE_PARAM: &str = "_resource";
 
 /// The steps charged for each tool of a binding that is considered.
@@ -32,12 +32,12 @@ pub struct ResolvedCall {
 }
 
 impl ResolvedCall {
-    /// The tool.
+    /// Returns the tool.
     pub fn tool(&self) -> &Tool {
         &self.tool
     }
 
-    /// The tool as a shared reference.
+    /// Returns the tool as a shared reference.
     pub fn shared_tool(&self) -> &Arc<Tool> {
         &self.tool
     }
@@ -58,7 +58,7 @@ impl ResolvedCall {
         ResolvedCall { binding, delegation, ..self.clone() }
     }
 
-    /// Whether the call was resolved under exactly these delegations.
+    /// Returns whether the call was resolved under exactly these delegations.
     pub fn is_delegated_by(&self, delegation: &[Arc<DelegationRules>]) -> bool {
         self.delegation.len() == delegation.len()
             && self.delegation.iter().zip(delegation).all(|(one, other)| Arc::ptr_eq(one, other))
@@ -102,7 +102,7 @@ pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Ove
 pub struct Refused {
     pub refusal: NotPermitted,
     pub tool: Option<(Arc<Plugin>, Arc<Tool>)>,
-    /// The resource, if only one is possible.
+    /// The resource, if only one resource is possible.
     pub resource: Option<Arc<Resource>>,
 }
 
@@ -123,7 +123,8 @@ pub fn resolve(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
     })
 }
 
-/// The denial for a tool that the bot does not have. For the shell tool, it names the switch that grants sandbox tools.
+/// Returns the denial for a tool that the bot does not have. For the shell tool, the denial names the switch that
+/// grants sandbox tools.
 fn unknown(tool: &str) -> Denial {
     let denial = Denial::unknown_tool(tool);
     if tool != SHELL {
@@ -131,17 +132,17 @@ fn unknown(tool: &str) -> Denial {
     }
     Denial {
         reason: "the switch use_agent_sandbox of the bot is off".to_owned(),
-        smallest_change: "turn the bot's switch use_agent_sandbox on".to_owned(),
+        smallest_change: "turn on the switch use_agent_sandbox of the bot".to_owned(),
         ..denial
     }
 }
 
 /// The reason why no single binding was found.
 pub(super) enum Unresolved {
-    /// No binding permits the tool. The second field is a binding that has the tool but does not permit it, if there is
-    /// one.
+    /// No binding permits the tool. The second field is a binding that has the tool but does not permit it, if such a
+    /// binding exists.
     Denied(Box<Denial>, Option<Box<ResolvedCall>>),
-    /// The bot has the tool through several resources and the call names none of them, or it names a wrong one.
+    /// The bot has the tool through several resources, and the call names no resource or a wrong resource.
     Input(Refusal, Option<Box<ResolvedCall>>),
     /// The search exceeds its limit of steps.
     Overrun(Overrun),
@@ -196,7 +197,7 @@ pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> R
     choose(call, &mut candidates).map_err(|refusal| Unresolved::Input(refusal, candidates.pop().map(Box::new)))
 }
 
-/// Selects the only one of `candidates`, or the one whose resource the call names.
+/// Selects the only candidate, or the candidate whose resource the call names.
 fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<ResolvedCall, Refusal> {
     let names = |candidates: &[ResolvedCall]| -> String {
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
@@ -227,7 +228,7 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
     }
 }
 
-/// Adds the parameter [`RESOURCE_PARAM`] to the schema if there are several resources.
+/// Adds the parameter [`RESOURCE_PARAM`] to the schema if `names` has several resources.
 pub fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     if names.len() < 2 {
         return schema;

@@ -66,7 +66,7 @@ pub async fn create(app: &App, caller: &Admin, new: NewOauthProvider) -> Result<
     let Some(token_url) = new.token_url.or(proposed.token_url) else {
         return Err(OperationError::invalid_at(
             "/token_url",
-            "required, because the manifest of this type does not propose one",
+            "required, because the manifest of this type proposes no value",
         ));
     };
     let now = app.clock.now();
@@ -106,8 +106,8 @@ pub async fn update(
     row.scopes = change.scopes.map_or(row.scopes, |scopes| json!(scopes));
     let secret = change.client_secret.as_ref().and_then(Option::as_ref);
     check(&row, secret)?;
-    // The secret was given for this client and these endpoints. If one of them changes, the caller must send the
-    // secret again.
+    // The stored secret belongs to the client and these endpoints. If the client or an endpoint changes, the caller
+    // must send the secret again.
     let goes_elsewhere = row.client_id != before.client_id
         || row.token_url != before.token_url
         || row.device_authorization_url != before.device_authorization_url;
@@ -125,7 +125,7 @@ pub async fn update(
     Ok(view(row))
 }
 
-/// Deletes an OAuth provider. Tokens that it has issued are no longer refreshed.
+/// Deletes an OAuth provider. Tokens that the provider issued are no longer refreshed.
 pub async fn delete(app: &App, caller: &Admin, id: OauthProviderId) -> Result<(), OperationError> {
     let before = provider(app, caller, id).await?;
     let change = Change::new("oauth_provider.delete", &id).from(&view(before));
@@ -155,7 +155,8 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
             errors.add(path, why);
         }
     }
-    // The query of the authorization URL may hold the provider's own parameters, but not those that the server sets.
+    // The query of the authorization URL may contain parameters of the provider, but not the parameters that the server
+    // sets.
     const OURS: [&str; 8] = [
         "client_id",
         "code_challenge",

@@ -1,4 +1,4 @@
-//! Plugins that can be installed by name. These operations need a root key, because plugins belong to the instance.
+//! Plugins that can be installed by name. These operations require a root key, because plugins belong to the instance.
 
 use monstrum_api::registry::{Available, AvailableList};
 use monstrum_package::Listing;

@@ -1,4 +1,4 @@
-//! The contracts of loaded plugins in the caller's language. Clients build forms and pickers from them.
+//! The contracts of loaded plugins in the caller's language. Clients build forms and pickers from these contracts.
 
 use std::sync::Arc;
 

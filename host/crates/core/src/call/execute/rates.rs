@@ -1,5 +1,5 @@
-//! The rate limits of bindings. Only calls of the last minutes are remembered, so that deleted bindings and rates that
-//! no binding sets any more use no memory.
+//! The rate limits of bindings. Only calls of the last minutes are remembered, so that deleted bindings and unused
+//! rates use no memory.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use governor::{Quota, RateLimiter};
 use monstrum_types::BindingId;
 use parking_lot::Mutex;
 
-/// The number of checks after which limiters are swept. Sweeping costs as much as a few of these checks.
+/// The number of checks between two sweeps of the limiters. A sweep costs as much as a few checks.
 const CHECKS_PER_SWEEP: usize = 4096;
 
 type Limiter<C> = RateLimiter<BindingId, DefaultKeyedStateStore<BindingId>, C, NoOpMiddleware<<C as Clock>::Instant>>;
@@ -25,7 +25,7 @@ pub(super) struct Rates<C: Clock + Clone = DefaultClock> {
 }
 
 struct Limiters<C: Clock> {
-    /// One limiter for each distinct rate, in calls a minute.
+    /// One limiter for each distinct rate, in calls per minute.
     by_rate: HashMap<NonZeroU32, Arc<Limiter<C>>>,
     checks_before_sweep: usize,
 }
@@ -36,8 +36,8 @@ impl<C: Clock + Clone> Rates<C> {
         Rates { clock, limiters: Mutex::new(limiters) }
     }
 
-    /// Counts a call of `binding`, which allows `per_minute` calls a minute. If the call exceeds the rate, returns the
-    /// time after which another call is allowed.
+    /// Counts a call of `binding`, which allows `per_minute` calls per minute. If the call exceeds the rate, returns
+    /// the time after which another call is allowed.
     pub(super) fn check(&self, binding: BindingId, per_minute: NonZeroU32) -> Result<(), Duration> {
         let limiter = self.limiters.lock().of_rate(per_minute, &self.clock);
         limiter.check_key(&binding).map_err(|refused| refused.wait_time_from(self.clock.now()))

@@ -51,9 +51,9 @@ pub(super) fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis
     row
 }
 
-/// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false if the
-/// stored scopes are kept: a binding can be changed and disabled even if its plugin no longer knows them. Returns
-/// warnings for the caller.
+/// Checks the binding that would be stored, so that a change is judged by its result. `scopes_are_new` is false if the
+/// stored scopes are kept: a binding can be changed and disabled even if its plugin no longer has the scope dimensions.
+/// Returns warnings for the caller.
 pub(super) async fn check(
     app: &App,
     row: &BindingRow,
@@ -118,7 +118,7 @@ fn check_scopes(errors: &mut InputErrors, row: &BindingRow, dimensions: Option<&
             Some(dimensions) if !dimensions.iter().any(|dimension| dimension.key == *key) => {
                 let known: Vec<&str> = dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                errors.add(path, format!("not a scope dimension of this resource's type, which has: {known}"));
+                errors.add(path, format!("unknown scope dimension; the type of this resource has: {known}"));
             }
             Some(_) => {}
         }

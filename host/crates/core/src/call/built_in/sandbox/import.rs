@@ -1,5 +1,6 @@
-//! The import `sandbox` of a plugin. Each use is a child call of a built-in tool, with its own row in the audit, and is
-//! judged by the bot's permissions at that moment. It requires the plugin's capability and the bot's switch.
+//! The import `sandbox` of a plugin. Each use is a child call of a built-in tool, with a separate row in the audit. The
+//! current permissions of the bot decide about each use. The import requires the plugin's capability and the bot's
+//! switch.
 
 use std::sync::{Arc, OnceLock};
 
@@ -55,7 +56,7 @@ impl SandboxImport {
         Ok(entries.iter().map(entry).collect())
     }
 
-    /// Reads a file. Its content has not been redacted.
+    /// Reads a file. The returned content is not redacted.
     pub async fn read(&self, path: String) -> Result<Vec<u8>, Failure> {
         check_path(&path)?;
         let place = Arc::new(OnceLock::new());
