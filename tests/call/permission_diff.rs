@@ -207,9 +207,9 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     after a start: 0 ["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` has operation `issue.read` instead of `issue.write`","tool `github_update_issue` has operation `issue.read` instead of `issue.write`"]]
     admin: 403 "a root key is required"
     operator: 403 "a root key is required"
-    another digest: 409 "the version that waits for approval has digest `[digest]`"
+    another digest: 409 "the version that waits for approval has a different digest: `[digest]`; review it again"
     no digest: 422 "/digest: `x` is not a valid digest: expected sha256: followed by 64 lower-case hex digits"
-    another manifest: 409 "the version that waits for approval has manifest_digest `[digest]`"
+    another manifest: 409 "the version that waits for approval has a different manifest_digest: `[digest]`; review it again"
     its digest: 200 ["1.1.0","loaded",null]
     once more: 409 "no version of this plugin waits for approval"
     after a start: 0 ["1.1.0","loaded",null,null]

@@ -154,7 +154,7 @@ async fn scopes_have_a_limit_of_keys() -> Result<()> {
     let role = |number: usize| json!({ "name": "r", "allowed_tools": ["*"], "scope_constraints": keys(number) });
     let (status, problem) = world.api.post("/api/roles", &role(201)).await?;
     assert_eq!((status, text(&problem["errors"][0]["path"])), (422, "/scope_constraints"));
-    assert_eq!(text(&problem["errors"][0]["message"]), "201 scope dimensions; at most 200 are allowed");
+    assert_eq!(text(&problem["errors"][0]["message"]), "the object has 201 scope dimensions; at most 200 are allowed");
     let (status, saved) = world.api.post("/api/roles", &role(200)).await?;
     assert_eq!(status, 201, "{saved}");
     let path = format!("/api/roles/{}", text(&saved["id"]));

@@ -100,7 +100,7 @@ async fn a_link_is_for_one_browser() -> Result<()> {
     <meta charset="utf-8">
     <title>Not authorized</title>
     <h1>Not authorized</h1>
-    <p>the link has been used in another browser, or has expired; start again</p>
+    <p>the link was used in another browser or has expired; start the authorization again</p>
     "#);
     Ok(())
 }
@@ -158,7 +158,7 @@ async fn what_the_provider_refuses_is_told_as_text() -> Result<()> {
             "400 <p>the provider refused the authorization: access_denied</p>",
             "400 <p>the provider refused the authorization: script</p>",
             "502 <p>the provider answered `invalid_grant`: grant request is invalid</p>",
-            "400 <p>the answer came from another provider than the requested one; start again</p>",
+            "400 <p>the answer came from another provider than the requested one; start the authorization again</p>",
         ]
     );
     ensure!(authorizing.credential().await?.is_null());
@@ -209,7 +209,7 @@ async fn starting_needs_a_method_a_provider_and_a_way_back() -> Result<()> {
     answers.add("not to be refreshed", api.post(&authorizing.path("oauth/refresh"), &json!({})).await?);
     answers.add("more than there is", api.post(&start, &json!({ "redirect_uri": "https://evil.example" })).await?);
     assert_snapshot!(answers, @r#"
-    no way back: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"set --public-url: this server does not listen on loopback only, so it needs a URL to which browsers can return","request_id":"[id 1]"}
+    no way back: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this server does not listen on loopback only and has no URL to which browsers can return; set --public-url","request_id":"[id 1]"}
     no provider for a device: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"no OAuth provider is confirmed for resource type `test-echo`; create one at /api/oauth/providers","request_id":"[id 2]"}
     no such method: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this resource type has no auth method `oauth2_device_code`","request_id":"[id 3]"}
     nothing to refresh: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such credential","request_id":"[id 4]"}

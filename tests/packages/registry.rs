@@ -114,7 +114,7 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     search: 200 {"items":[{"name":"test-result","description":"A guest that returns what a host must not hand on","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
     older first: 201 "1.0.0"
     newest: 200 "1.1.0"
-    older again: 409 "plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; --allow-downgrade installs it anyway"
+    older again: 409 "plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; to install it anyway, use --allow-downgrade"
     pre-release by name: 200 "2.0.0-rc.1"
     absent version: 422 "/name: the registry has no version 3.0.0 of plugin `test-echo`"
     absent: 422 "/name: the registry has no plugin `nothing`"
@@ -284,7 +284,7 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     [exit 1]
     [stderr]
     error: Conflict (409)
-      plugin `test-echo`: version 1.0.0 is older than the recorded version 1.2.0 and may be a replay; --allow-downgrade installs it anyway
+      plugin `test-echo`: version 1.0.0 is older than the recorded version 1.2.0 and may be a replay; to install it anyway, use --allow-downgrade
       request [id 1]
     hint: resolve the conflict that the message names
     [exit 1]

@@ -76,7 +76,7 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
     another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
     by a stranger: 422 /signature: the package is signed by an untrusted key: [key]; to trust it, run `monstrum trust add`
-    by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` and not for `test-echo`
+    by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` but not for `test-echo`; to trust the key for this name, run `monstrum trust add`
     another key named in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
     another version in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
     another name in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
@@ -85,7 +85,7 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     file renamed to another version: 422 /package: the package was renamed: the file's name has `test-echo 2.0.0`, but the manifest has `test-echo 1.1.0`
     signed as another plugin: 422 /package: the package was renamed: the signature has `test-other 1.1.0`, but the manifest has `test-echo 1.1.0`
     signed as another version: 422 /package: the package was renamed: the signature has `test-echo 2.0.0`, but the manifest has `test-echo 1.1.0`
-    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; --allow-downgrade installs it anyway
+    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; to install it anyway, use --allow-downgrade
     "#);
     Ok(())
 }

@@ -39,8 +39,8 @@ async fn what_is_deleted_is_gone_and_made_anew_by_the_next_call(hosts: Hosts) ->
     assert_eq!(next.await??.stdout.text, "anew\n");
     assert_eq!((hosts.double.created(), hosts.double.asked(Asked::Delete)), (2, 1));
     assert_ne!(hosts.row("chat").await?.id, row.id);
-    assert_eq!(words(host.delete(hosts.workspace, None, row.id).await), "there is no such sandbox");
-    assert_eq!(words(host.open(&row).await.map(drop)), "there is no such sandbox");
+    assert_eq!(words(host.delete(hosts.workspace, None, row.id).await), "the sandbox does not exist");
+    assert_eq!(words(host.open(&row).await.map(drop)), "the sandbox does not exist");
     assert_eq!(host.delete_conversation(hosts.workspace, None, "app", "absent").await?, 0);
     Ok(())
 }

@@ -78,8 +78,8 @@ async fn the_same_name_of_another_conversation_is_refused(hosts: Hosts) -> Resul
     assert_eq!(hosts.double.created(), 1);
     let row = host.find(hosts.workspace, Some(hosts.bot), "x", "c").await?.expect("it was made");
     assert_eq!(host.find(hosts.workspace, Some(other), "x", "c").await?, None, "a bot sees its own only");
-    assert_eq!(words(host.get(hosts.workspace, Some(other), row.id).await), "there is no such sandbox");
-    assert_eq!(words(host.delete(hosts.workspace, Some(other), row.id).await), "there is no such sandbox");
+    assert_eq!(words(host.get(hosts.workspace, Some(other), row.id).await), "the sandbox does not exist");
+    assert_eq!(words(host.delete(hosts.workspace, Some(other), row.id).await), "the sandbox does not exist");
     assert_eq!(host.delete_conversation(hosts.workspace, Some(other), "x", "c").await?, 0);
     assert_eq!(host.delete_app(hosts.workspace, Some(other), "x").await?, 0);
     Ok(())
@@ -97,13 +97,13 @@ async fn two_workspaces_never_meet(hosts: Hosts) -> Result<()> {
     assert_eq!(words(there.read("/workspace/secret").await.map(drop)), "there is no such file");
     assert_eq!(hosts.double.created(), 2);
     let ours = hosts.row("chat").await?;
-    assert_eq!(words(host.get(foreign, None, ours.id).await), "there is no such sandbox");
-    assert_eq!(words(host.delete(foreign, None, ours.id).await), "there is no such sandbox");
+    assert_eq!(words(host.get(foreign, None, ours.id).await), "the sandbox does not exist");
+    assert_eq!(words(host.delete(foreign, None, ours.id).await), "the sandbox does not exist");
     assert_eq!(host.delete_app(foreign, None, "app").await?, 1);
     host.delete_due().await?;
     assert_eq!((hosts.at_provider("chat"), hosts.double.states().len()), ("running", 1));
     let mixed = host.exec(foreign, hosts.bot, &of, ExecRequest::new("true"), None).await;
-    assert_eq!(words(mixed), "there is no such sandbox", "a bot is of one workspace");
+    assert_eq!(words(mixed), "the sandbox does not exist", "a bot is of one workspace");
     Ok(())
 }
 
@@ -388,7 +388,7 @@ async fn a_bot_that_is_gone_gets_none(hosts: Hosts) -> Result<()> {
     let gone = bot_in(&hosts.store, hosts.workspace, "gone").await?;
     assert!(hosts.store.delete_bot(hosts.workspace, gone).await?);
     let refused = host.exec(hosts.workspace, gone, &conversation("chat"), ExecRequest::new("true"), None).await;
-    assert_eq!(words(refused), "there is no such sandbox");
+    assert_eq!(words(refused), "the sandbox does not exist");
     assert_eq!((hosts.rows().await?.as_str(), hosts.double.created()), ("", 0));
     hosts.exec(&host, "chat", "true").await?;
     Ok(())

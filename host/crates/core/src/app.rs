@@ -1,4 +1,4 @@
-//! The state of a running host: the pipeline of calls, the database and everything that is kept between requests.
+//! The state of a running host: the pipeline of calls, the database and all state that outlives a request.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,14 +42,15 @@ pub struct App {
 }
 
 impl App {
-    /// Brings a change of the database or of the plugins into force. No call runs until this has succeeded.
+    /// Renews the policy after a change of the database or of the plugins. If the renewal fails, no new call runs until
+    /// a later renewal succeeds.
     pub(crate) async fn changed(&self) -> Result<(), StoreError> {
         self.policy.renew().await?;
         self.sign_policy();
         Ok(())
     }
 
-    /// Loads changed plugins and brings the result into force.
+    /// Loads changed plugins and renews the policy.
     pub async fn load_plugins(&self, names: &[String]) -> Result<(), StoreError> {
         for name in names {
             self.plugins.load(name).await;
@@ -57,21 +58,21 @@ impl App {
         self.changed().await
     }
 
-    /// Runs the start-up scan. The host is ready after it, even if plugins failed. Retries every `retry` until the
-    /// policy can be read.
+    /// Runs the start-up scan and renews the policy. Repeats the renewal every `retry` until it succeeds. The host is
+    /// then ready, even if plugins failed to load.
     pub async fn scan_plugins(&self, retry: Duration) {
         if let Err(error) = self.plugins.scan().await {
-            tracing::error!(error = %error, "the plugins folder cannot be read");
+            tracing::error!(error = %error, "failed to read the plugins folder");
         }
         while let Err(error) = self.changed().await {
-            tracing::error!(error = %error, "the plugins cannot be activated yet; retrying");
+            tracing::error!(error = %error, "failed to activate the plugins; retrying");
             tokio::time::sleep(retry).await;
         }
         self.scanned.send_replace(true);
         tracing::info!("ready");
     }
 
-    /// Requests a signed audit head for the policy in force, if the last head is of an older policy.
+    /// Requests a signed audit head for the policy in force, if the last head covers an older policy.
     pub fn sign_policy(&self) {
         self.auditor.policy_is_at(self.policy.load().verification.generations_total());
     }

@@ -1,12 +1,12 @@
-//! The language of a caller. The texts of a plugin are translated key by key with the best matching translation. A key
+//! The language of a caller. The texts of a plugin are translated key by key into the best matching language. A key
 //! without a translation keeps the text of the manifest.
 
 use monstrum_guardian::Denial;
 use monstrum_manifest::{Locales, accepted_languages};
 
-/// The language for a caller without a preference. Most manifests are written in it.
+/// The default language, for a caller without a preference. Most manifests are in this language.
 const DEFAULT: &str = "en-US";
-/// The maximum length of a header. Browsers send fewer than 100 bytes.
+/// The maximum length of an Accept-Language header in bytes. Browsers send fewer than 100 bytes.
 const HEADER_BYTES_MAX: usize = 1024;
 
 /// A language of the platform's own texts.
@@ -21,7 +21,7 @@ pub enum UiLanguage {
 pub struct Language(String);
 
 impl Language {
-    /// Creates the preferences from the value of the header. Several header lines must be joined by commas. A value
+    /// Creates the preferences from the value of the header. The caller joins several header lines with commas. A value
     /// that exceeds the maximum length is ignored.
     pub fn new(accept_language: String) -> Language {
         if accept_language.len() > HEADER_BYTES_MAX { Language::default() } else { Language(accept_language) }
@@ -39,12 +39,12 @@ impl Language {
         if known.as_deref() == Some("zh") { UiLanguage::Chinese } else { UiLanguage::English }
     }
 
-    /// Returns the language tag (BCP 47) that the caller prefers. Plugins use it for their answers.
+    /// Returns the language tag (BCP 47) that the caller prefers. Plugins answer in this language.
     pub fn tag(&self) -> &str {
         accepted_languages(&self.0).first().copied().unwrap_or(DEFAULT)
     }
 
-    /// Translates the denial into the caller's language, if the plugin's translations have its template.
+    /// Translates the denial into the caller's language, if the plugin has a translated template for the denial.
     pub fn of_denial(&self, denial: Denial, locales: &Locales) -> Denial {
         denial.translated(|dimension| {
             let key = format!("scope_dimensions.{dimension}.error_template");

@@ -1,8 +1,8 @@
 //! Shares of the places for running sandboxes.
 //!
-//! A running command is never ended to make room for another bot, so shares are checked when a place is taken: the
-//! fewer places are free, the fewer bots may take one. A bot or workspace that is the only possible user of sandboxes
-//! can take all places.
+//! The host never ends a running command to make room for another bot. Therefore it checks shares when a sandbox takes
+//! a place: the fewer places are free, the fewer bots may take a place. A bot or workspace that is the only possible
+//! user of sandboxes can take all places.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use monstrum_types::{BotId, WorkspaceId};
 
 use super::options::Options;
 
-/// The divisor that gives the part of all places that a bot at its share must leave free: one half. The parts below are
+/// The divisor for a bot that has reached its share: it must leave one half of all places free. The two parts below are
 /// smaller, so that the bots of one workspace do not block each other when the workspace itself must leave places free.
 const KEPT_FOR_BOTS: u64 = 2;
-/// The divisor for a workspace at its share, which must leave one fourth free.
+/// The divisor for a workspace that has reached its share: it must leave one fourth of all places free.
 const KEPT_FOR_WORKSPACES: u64 = 4;
-/// The divisor for the places that are kept for workspaces without a running sandbox: one eighth.
+/// The divisor for workspaces without a running sandbox: one eighth of all places is reserved for them.
 const KEPT_FOR_NEWCOMERS: u64 = 8;
 
 /// The places of this host and the shares, counted in sandboxes.
@@ -27,7 +27,7 @@ pub(super) struct Shares {
     has_newcomers: bool,
 }
 
-/// The taken places.
+/// The number of taken places of the host, of each workspace and of each bot.
 #[derive(Default)]
 pub(super) struct Taken {
     all: u64,
@@ -35,23 +35,23 @@ pub(super) struct Taken {
     bots: HashMap<BotId, u64>,
 }
 
-/// Whether workspaces or bots other than the requesting one may use sandboxes.
+/// Whether workspaces or bots other than the requesting workspace and bot may use sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Others {
     pub workspaces: bool,
     pub bots: bool,
 }
 
-/// The reason why a claim gets no place.
+/// The reason why a claim does not get a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// The bot has its share; the free places are kept for other bots.
+    /// The bot has reached its share. The free places are reserved for other bots.
     Bot,
-    /// The workspace has its share; the free places are kept for other workspaces.
+    /// The workspace has reached its share. The free places are reserved for other workspaces.
     Workspace,
-    /// The last places are kept for workspaces that have none.
+    /// The last places are reserved for workspaces without a running sandbox.
     Newcomers,
-    /// Every place is taken.
+    /// All places are taken.
     All,
 }
 
@@ -67,10 +67,10 @@ impl Shares {
         }
     }
 
-    /// Returns the reason why `bot` gets no place, or `None` if it gets one.
+    /// Returns the reason why `bot` does not get a place, or `None` if the bot gets a place.
     pub(super) fn refusal(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId, others: Others) -> Option<NoPlace> {
         let free = self.all.saturating_sub(taken.all);
-        // A fraction is at least one place, so that a single place is not divided.
+        // Each part is at least one place.
         let leaves = |part: u64| free > (self.all / part).max(1);
         let (of_workspace, of_bot) = (taken.of_workspace(workspace), taken.of_bot(bot));
         if others.bots && of_bot >= self.bot && !leaves(KEPT_FOR_BOTS) {
@@ -84,19 +84,19 @@ impl Shares {
         }
     }
 
-    /// Returns whether every place is taken.
+    /// Returns whether all places are taken.
     pub(super) fn is_full(&self, taken: &Taken) -> bool {
         taken.all >= self.all
     }
 
-    /// Returns how many of the two, a bot and its workspace, exceed their share: 0 to 2.
+    /// Returns 2 if both the bot and its workspace exceed their share, 1 if only one of them does, and 0 otherwise.
     pub(super) fn excess(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId) -> u8 {
         u8::from(taken.of_workspace(workspace) > self.workspace) + u8::from(taken.of_bot(bot) > self.bot)
     }
 
-    /// Returns whether a sandbox of `of` may be stopped for `bot`, which got no place because of `why`. A bot or
-    /// workspace at its share may only replace its own sandboxes. If it exceeds its share and all places are taken, it
-    /// may not even replace these, since another bot may be waiting for them.
+    /// Returns whether the host may stop a sandbox of `of` for `bot`, which did not get a place because of `why`. A bot
+    /// or workspace that has reached its share may replace only its own sandboxes. If it exceeds its share and all
+    /// places are taken, it may not replace any sandbox, because another bot may be waiting for a place.
     pub(super) fn may_displace(
         &self,
         taken: &Taken,
@@ -151,8 +151,8 @@ impl NoPlace {
                  {running_max}, --sandbox-share-workspace {share_workspace})"
             ),
             NoPlace::Newcomers => format!(
-                "the last places for running sandboxes of this host are reserved for workspaces that have none; a \
-                 place becomes free when a sandbox is idle (--sandbox-max {running_max})"
+                "the last places for running sandboxes of this host are reserved for workspaces without a running \
+                 sandbox; a place becomes free when a sandbox is idle (--sandbox-max {running_max})"
             ),
             NoPlace::All => format!(
                 "this host is at its limit of running sandboxes; a place becomes free when a sandbox is idle \
@@ -183,7 +183,7 @@ mod tests {
             self.shares.refusal(&Taken::of(&self.running), workspace, bot, others)
         }
 
-        /// Fills places until one is refused. Returns their number and the refusal.
+        /// Takes places until the host refuses a place. Returns the number of taken places and the reason.
         fn fill(&mut self, by: (WorkspaceId, BotId), others: Others) -> (u64, NoPlace) {
             let mut count = 0;
             loop {
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn no_bot_shuts_out_another_of_its_workspace_nor_a_workspace_another() {
-        // The expected places of one bot, then of its workspace with any number of bots, then of all workspaces that
-        // hold a place.
+        // The expected number of places of one bot, of its workspace with any number of bots, and of all workspaces
+        // together.
         for (max, of_bot, of_workspace, of_two) in
             [(1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 3, 3), (8, 4, 6, 7), (64, 32, 48, 56)]
         {
