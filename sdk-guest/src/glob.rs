@@ -1,4 +1,5 @@
-//! Shell-style globs, as used by the host: `*`, `?`, `[seq]` and `[!seq]`. They match the whole text, case-sensitively.
+//! Shell-style globs, as used by the host: `*`, `?`, `[seq]` and `[!seq]`. A glob matches the whole text,
+//! case-sensitively.
 
 /// Returns whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` matches any text,
 /// including `/` and the empty text; `?` matches one character; `[seq]` matches one of the listed characters or ranges;

@@ -88,7 +88,7 @@ fn param_error(name: &str, message: &str) -> Error {
     Error::Param { name: name.to_owned(), message: message.to_owned() }
 }
 
-/// The sets of constraints that applied to the call: those of the role, of the binding, and of each link of a
+/// The sets of constraints that applied to the call: the sets of the role, of the binding, and of each link of a
 /// delegation. The host has already checked the scope dimensions of the manifest. Implement further checks in
 /// [`validate_scope`](crate::Executor::validate_scope).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A test kit that runs a plugin's executor natively under `cargo test`, with prepared answers of the upstream.
 //!
-//! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. A request
-//! without a prepared answer fails the test, and so does an unused answer. The tests do not cover the work of the host,
+//! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. The test fails
+//! if a request has no prepared answer or if a prepared answer is unused. The tests do not cover the work of the host,
 //! such as authorization, injection of credentials, and redaction.
 //!
 //! ```
@@ -136,7 +136,7 @@ impl Call {
         self
     }
 
-    /// Adds the answer to one call of another plugin's tool. `tool` is the full name.
+    /// Adds the answer to one call of another plugin's tool. `tool` is the full name of the tool.
     pub fn tool(mut self, tool: &str, data: impl Into<Value>) -> Self {
         self.tools.push(ToolAnswer { tool: tool.to_owned(), result: Ok(data.into().to_string()) });
         self

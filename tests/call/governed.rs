@@ -214,7 +214,7 @@ async fn comments_come_in_pages_of_which_none_is_too_large() -> Result<()> {
     let answer = world.call("github_list_comments", &many).await?;
     assert_eq!(
         [text(&answer["code"]), text(&answer["message"])],
-        ["plugin", "This page is larger than 1 MiB; ask for fewer items with per_page"]
+        ["plugin", "The page exceeds 1 MiB; request fewer items with per_page"]
     );
     let few = json!({ "repo": "acme/site", "issue_number": 3, "per_page": 10 });
     let answer = world.call("github_list_comments", &few).await?;

@@ -69,7 +69,7 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
     }
     assert!(world.github.take_requests().is_empty());
     assert_snapshot!(lines.join("\n"), @r#"
-    fail: error plugin as it was told
+    fail: error plugin an error on purpose
     crash: error trap the plugin crashed
     spin: error fuel the plugin used up its computing budget
     fetch: error plugin this resource has no api_base, so the URL must be absolute
@@ -138,7 +138,7 @@ async fn functions_are_called_on_the_command_line() -> Result<()> {
     [exit 0]
     status   error
     code     plugin
-    message  as it was told
+    message  an error on purpose
     request  [id 1]
     [exit 1]
     [stderr]

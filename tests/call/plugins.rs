@@ -222,7 +222,7 @@ async fn a_new_version_takes_over_and_a_bad_one_does_not() -> Result<()> {
     let mut told = Vec::new();
     for (from, to) in [
         ("version: 1.0.0", "version: 1.1.0"),
-        ("Returns a result of the kind asked for.", "Returns a result."),
+        ("Returns a result of the requested kind.", "Returns a result."),
         ("version: 1.1.0", "version: none"),
         ("version: none", "version: 2.0.0"),
     ] {
@@ -233,7 +233,7 @@ async fn a_new_version_takes_over_and_a_bad_one_does_not() -> Result<()> {
         told.push(format!("{to}: {entry}, {} {}", list["items"][0]["description"], answer["status"]));
     }
     assert_snapshot!(told.join("\n"), @r#"
-    version: 1.1.0: ["1.1.0","loaded",null], "Returns a result of the kind asked for." "success"
+    version: 1.1.0: ["1.1.0","loaded",null], "Returns a result of the requested kind." "success"
     Returns a result.: ["1.1.0","loaded",null], "Returns a result." "success"
     version: none: ["1.1.0","failed","monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0: unexpected character 'n' while parsing major version number"], "Returns a result." "success"
     version: 2.0.0: ["2.0.0","loaded",null], "Returns a result." "success"

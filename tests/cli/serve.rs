@@ -137,7 +137,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     $ --listen 127.0.0.1:0 --database-url postgres://me:sec/ret@db.example/monstrum
     [stderr]
     error: the database cannot be used
-      cannot use the address of the database: it is not a URL (special characters of the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
+      cannot use the address of the database: it is not a URL (special characters in the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
     hint: omit --database-url to use the database in [home]/data
     [exit 1]
     $ --listen 127.0.0.1:0 --database-url postgres://me:secret@127.0.0.1:1/monstrum
@@ -232,7 +232,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     $ a locked database
     [stderr]
     error: the database cannot be used
-      database `[home]/data/monstrum.db`: it is locked by another process or connection
+      database `[home]/data/monstrum.db`: the database is locked by another process or connection
       (code: 5) database is locked
     hint: check that no other program uses the database in [home]/data and that the disk has free space
     [exit 1]

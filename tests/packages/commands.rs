@@ -153,7 +153,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     [exit 1]
     [stderr]
     error: [home]/key contains no signing key
-      a signing key is `monstrum-signing-key:` and 44 characters of base64
+      a signing key must be `monstrum-signing-key:` and 44 base64 characters
     hint: choose another file with --key-file
     [exit 1]
     [stderr]
@@ -167,7 +167,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     hint: `monstrum plugin pack` creates the signature; for an unsigned package, see --allow-unsigned
     [exit 1]
     [stderr]
-    error: the package is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    error: the package is not a ZIP archive: its end record is missing; it is truncated, or has a comment or other bytes at its end
     hint: `monstrum plugin pack` creates valid packages
     [exit 1]
     [stderr]
@@ -184,7 +184,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     [exit 1]
     [stderr]
     error: The input is invalid (422)
-      /public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it
+      /public_key: a public key must be `ed25519:` and 44 base64 characters, as `monstrum plugin pack` prints it
       request [id 1]
     hint: correct the input that the message names; `--help` describes valid input
     [exit 1]
@@ -318,10 +318,10 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     [exit 1]
     [stderr]
     error: test-echo-1.0.0.mst cannot be part of a registry
-      the package was changed after it was signed: its digest is [digest], the signed one is [digest]
+      the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
     hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
-    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","author":"Monstrum","license":"MIT","tags":["test"],"file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
+    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that returns its parameters, and sends requests unchanged","author":"Monstrum","license":"MIT","tags":["test"],"file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
     [stderr]
     error: cannot read nowhere
       No such file or directory (os error 2)

@@ -72,15 +72,15 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
     assert_snapshot!(lines.join("\n"), @r#"
     unsigned: 422 /signature: the package is not signed; send its signature NAME-VERSION.mst.sig too
-    no signature at all: 422 /signature: the signature cannot be read: expected ident at line 1 column 4; `monstrum plugin pack` writes it beside the package
-    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
+    no signature at all: 422 /signature: the signature file is malformed: expected ident at line 1 column 4; create it with `monstrum plugin pack`
+    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
+    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
     by a stranger: 422 /signature: the package is signed by an untrusted key: [key]; to trust it, run `monstrum trust add`
     by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` but not for `test-echo`; to trust the key for this name, run `monstrum trust add`
-    another key named in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
-    another version in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
-    another name in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
-    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
+    another key named in the signature: 422 /signature: the signature is invalid: it was made with another key, or for another name, version or package
+    another version in the signature: 422 /signature: the signature is invalid: it was made with another key, or for another name, version or package
+    another name in the signature: 422 /signature: the signature is invalid: it was made with another key, or for another name, version or package
+    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
     file renamed to another plugin: 422 /package: the package was renamed: the file's name has `github 1.1.0`, but the manifest has `test-echo 1.1.0`
     file renamed to another version: 422 /package: the package was renamed: the file's name has `test-echo 2.0.0`, but the manifest has `test-echo 1.1.0`
     signed as another plugin: 422 /package: the package was renamed: the signature has `test-other 1.1.0`, but the manifest has `test-echo 1.1.0`
@@ -145,7 +145,7 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     twice: 409 "the key is already trusted for these names"
     types: 201 ["a-*","tracker"]
     no types: 422 "/type_glob: must not be empty"
-    no key: 422 "/public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it"
+    no key: 422 "/public_key: a public key must be `ed25519:` and 44 base64 characters, as `monstrum plugin pack` prints it"
     no names: 422 "/name_glob: must not be empty"
     nothing: 422 "/public_key: required field is missing"
     taken back: 204

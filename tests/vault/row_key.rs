@@ -224,7 +224,7 @@ async fn a_workspace_that_is_not_verified_keeps_the_row_key() -> Result<()> {
     sqlite(&data_dir, &["update roles set allowed_operations = '[\"*\"]'"]).await?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
-    error: the rows of scope `[id 1]` are not verified: it has 5 valid rows, and 6 were sealed
+    error: the rows of scope `[id 1]` are not verified: the scope has 5 valid rows, but its seal counts 6
     hint: find the cause first; seal the rows with `monstrum vault seal --scope`; then run this command again
     [exit 1]
     ");

@@ -1,7 +1,7 @@
-//! Returns invalid results. It does not use the SDK, which would prevent them.
+//! Returns invalid results. The guest does not use the SDK, because the SDK would prevent invalid results.
 
 #![cfg(target_arch = "wasm32")]
-#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to it")]
+#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to unsafe code")]
 
 mod wit {
     #![allow(missing_docs, unreachable_pub, clippy::all, reason = "the code is generated")]

@@ -6,7 +6,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::Error;
 
-/// All characters except the unreserved ones of RFC 3986, which have no special meaning in any part of a path.
+/// All characters except the unreserved characters of RFC 3986, which have no special meaning in any part of a path.
 pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The target of a request: a path that is appended to the base, or an absolute URL.
@@ -66,7 +66,7 @@ impl From<&'static str> for Path {
 }
 
 fn bad_segment() -> Error {
-    Error::message("a part of the URL's path may not be empty, `.` or `..`")
+    Error::message("a segment of the URL path must not be empty, `.` or `..`")
 }
 
 /// Returns the number of `{}` in a template.

@@ -185,7 +185,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
      2 │ version: 1.0.0
      3 │ lisence: MIT
        · ────────────
-     4 │ description: A guest that shows what it was given and sends what it is told to
+     4 │ description: A guest that returns its parameters, and sends requests unchanged
        ╰────
     error: the plugin in plugins/test-echo would not load: 1 error
     hint: correct the errors above and run this command again

@@ -13,7 +13,9 @@ use crate::limits::{FILE_BYTES_MAX, FILES_MAX, UNPACKED_BYTES_MAX};
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// The files exceed a limit.
-    #[error("at most {FILES_MAX} files of {FILE_BYTES_MAX} bytes each, {UNPACKED_BYTES_MAX} in all, can be packed")]
+    #[error(
+        "a package is limited to {FILES_MAX} files, {FILE_BYTES_MAX} bytes per file and {UNPACKED_BYTES_MAX} bytes in total"
+    )]
     TooMuch,
     /// The archive could not be written.
     #[error("the archive cannot be written")]

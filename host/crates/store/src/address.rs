@@ -35,7 +35,7 @@ impl std::fmt::Debug for PostgresAddress {
     }
 }
 
-const ENCODED: &str = "it is not a URL (special characters of the password must be percent-encoded)";
+const ENCODED: &str = "it is not a URL (special characters in the password must be percent-encoded)";
 
 impl PostgresAddress {
     /// Parses an address. Defaults for missing parts come from PostgreSQL's environment variables, such as
@@ -72,7 +72,7 @@ impl PostgresAddress {
             options = with_parameter(options, &name, &value)?;
         }
         if options.get_database().is_none() {
-            return Err(invalid("it names no database"));
+            return Err(invalid("the database name is missing"));
         }
         if !has_mode && matches!(options.get_ssl_mode(), PgSslMode::Prefer) && !is_local(&options) {
             // With `prefer`, an attacker on the network could disable TLS, so only the operator may choose that mode.
@@ -101,7 +101,7 @@ fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<
         "sslkey" => options.ssl_client_key(value),
         _ => {
             return Err(invalid(
-                "its parameters may only be host, port, user, password, dbname, application_name, sslmode, \
+                "its only allowed parameters are host, port, user, password, dbname, application_name, sslmode, \
                  sslrootcert, sslcert and sslkey",
             ));
         }
@@ -110,10 +110,10 @@ fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<
 
 fn decode(part: &str) -> Result<String, StoreError> {
     let text = percent_decode_str(part).decode_utf8();
-    text.map(String::from).map_err(|_| StoreError::Address { what: "a part of it is not UTF-8" })
+    text.map(String::from).map_err(|_| StoreError::Address { what: "a part of the address is not valid UTF-8" })
 }
 
-/// Whether the connection stays on this machine.
+/// Returns whether the connection stays on this machine.
 fn is_local(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     options.get_socket().is_some()

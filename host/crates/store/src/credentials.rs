@@ -1,4 +1,5 @@
-//! Sealed credentials of resources. They have a separate table, so resources can be read and changed without them.
+//! Sealed credentials of resources. Credentials have a separate table, so resources can be read and changed without
+//! their credentials.
 
 use monstrum_types::{CredentialId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
@@ -13,7 +14,7 @@ pub struct CredentialRow {
     pub id: CredentialId,
     pub workspace_id: WorkspaceId,
     pub resource_id: ResourceId,
-    /// Always `shared`, because credentials per user do not exist yet.
+    /// Always `shared`, because credentials per user are not supported yet.
     pub subject_kind: String,
     /// Always empty for a shared credential.
     pub subject_id: String,
@@ -63,7 +64,7 @@ impl Store {
             let subject = args![row.resource_id, &row.subject_kind, &row.subject_id];
             let held: Vec<CredentialRow> = change.all(OF_SUBJECT, subject).await?;
             if held.iter().any(|held| held.workspace_id != row.workspace_id) {
-                // The resource belongs to another workspace than the new credential.
+                // The resource and the new credential belong to different workspaces.
                 return Err(StoreError::UnknownReference);
             }
             change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
@@ -92,9 +93,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Updates a credential after an operator has confirmed its permissions. Writes nothing and returns `false` if
-    /// the stored record is no longer `sealed`. Does the same while a host is refreshing the credential, because the
-    /// refreshed tokens would be lost.
+    /// Updates a credential after an operator has confirmed its permissions. Writes nothing and returns `false` if the
+    /// stored record is no longer `sealed`, or while a host is refreshing the credential, because the refreshed tokens
+    /// would be lost.
     pub async fn update_credential(
         &self,
         row: &CredentialRow,
@@ -159,8 +160,8 @@ impl Store {
         retry!(self.replace_tokens(row, sealed, &[]))
     }
 
-    /// Like [`Store::put_refreshed`], but for a credential that the provider rejected. Also makes other hosts read
-    /// the row again.
+    /// Stores refreshed tokens like [`Store::put_refreshed`], but for a credential that the provider rejected. Also
+    /// makes other hosts read the row again.
     pub async fn put_refused(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
         let name = RowName { table: Table::Credentials, key: row.id.to_string() };
         let changed = [ChangedRow { name, scope: Scope::from(row.workspace_id) }];

@@ -1,8 +1,8 @@
 //! Database connections, transactions, parameters and rows.
 //!
-//! Except for those of [`Db::append`], all statements of this crate run through [`Session::run`] or [`Session::fetch`]. The same
-//! SQL text is used for all databases: it has `$1` parameters and uses only SQL that both SQLite and PostgreSQL
-//! support. To add a database, add a variant to the enums in this file and an arm to each match.
+//! All statements of this crate run through [`Session::run`] or [`Session::fetch`], except for the statements of
+//! [`Db::append`]. The same SQL text is used for all databases: it has `$1` parameters and uses only SQL that both
+//! SQLite and PostgreSQL support. To add a database, add a variant to the enums in this file and an arm to each match.
 
 mod appender;
 mod args;
@@ -53,9 +53,9 @@ pub(crate) use retry;
 /// An open database.
 #[derive(Clone)]
 pub(crate) enum Db {
-    /// A connection for changes, a few for reads, and one for the audit; without the last, the database is open for
-    /// reading only. `turn` is held by the connection that writes, so that writers queue in it and not at the file lock,
-    /// where they would sleep and try again.
+    /// A connection for writes, several connections for reads, and a connection for the audit. Without the audit's
+    /// connection, the database is open for reading only. A writer holds `turn`, so that other writers wait for `turn`
+    /// and not for the file lock, where they would sleep between attempts.
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,
@@ -114,8 +114,9 @@ impl Db {
         }
     }
 
-    /// Inserts rows and writes `with` in one transaction, which is on disk when this returns. Returns whether each of
-    /// `with` was written. For SQLite, this blocks the thread.
+    /// Inserts rows and writes `with` in one transaction. The transaction is on disk when this function returns.
+    /// Returns, for each element of `with`, whether the element was written. With SQLite, this function blocks the
+    /// thread.
     pub(crate) async fn append<'a, const COLUMNS: usize>(
         &self,
         insert: &'static BulkInsert,
@@ -220,7 +221,7 @@ impl Session {
         self.fetch(sql, args).await?.first().map(T::from_row).transpose()
     }
 
-    /// Commits the transaction. Its changes are on disk when this returns.
+    /// Commits the transaction. The changes are on disk when this function returns.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         match self {
             Session::SqliteRead(_) => Ok(()),

@@ -10,7 +10,7 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A unique constraint was violated. Constraint names are `{table}_{column}_{column}_key` or `{table}_pkey`.
-    #[error("a row with the same values already exists (`{constraint}`)")]
+    #[error("a row with the same values already exists (constraint `{constraint}`)")]
     Conflict {
         /// The name of the constraint.
         constraint: String,
@@ -32,8 +32,8 @@ pub enum StoreError {
     },
     /// A later version of Monstrum has migrated the database.
     #[error(
-        "the database is from a newer version of monstrum (its schema is at {found}, this version knows {known}): \
-         upgrade monstrum"
+        "the database is from a newer version of monstrum (its schema version is {found}, this version \
+         supports up to {known}): upgrade monstrum"
     )]
     Newer {
         /// The newest migration of the database.
@@ -42,7 +42,9 @@ pub enum StoreError {
         known: i64,
     },
     /// An earlier version of Monstrum wrote the database, which has not been migrated yet.
-    #[error("the database is from an older version of monstrum (its schema is at {found}, this version has {known})")]
+    #[error(
+        "the database is from an older version of monstrum (its schema version is {found}, this version expects {known})"
+    )]
     Older {
         /// The newest migration of the database.
         found: i64,
@@ -112,7 +114,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the database rejected a value of the transaction and rolled the transaction back, so that the rest of
+    /// Returns whether the database rejected a value of the transaction and rolled the transaction back, so that the rest of
     /// it can be written.
     #[must_use]
     pub fn is_rejection(&self) -> bool {
@@ -153,7 +155,7 @@ pub(crate) fn of_driver(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Whether this error makes its connection unusable.
+/// Returns whether this error makes its connection unusable.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(error) = error else {
         return matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_));
@@ -179,12 +181,12 @@ fn of_postgres(error: Box<dyn DatabaseError>) -> StoreError {
         "53100" => "the disk is full",
         "53200" => "the database is out of memory",
         "53300" => "the database accepts no more connections",
-        "55P03" => "it is locked by another process or connection",
+        "55P03" => "the database is locked by another process or connection",
         "57014" => "the statement took too long",
         "57P01" | "57P02" | "57P03" => "the database is shutting down or starting",
         "25006" => "the database is read-only",
         "25P03" => "the database ended an idle transaction",
-        "3D000" | "57P04" => "there is no such database",
+        "3D000" | "57P04" => "the database does not exist",
         "28000" | "28P01" => "the database rejected the login",
         "42501" => "the database user lacks a privilege",
         "0A000" | "26000" => "the schema of the database has changed",
@@ -214,12 +216,12 @@ pub(crate) fn of_rusqlite(error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// The database was closed.
+/// Returns the error for a closed database.
 pub(crate) fn closed() -> StoreError {
     unavailable("the database is closed", sqlx::Error::PoolClosed)
 }
 
-/// The database was opened for reading only.
+/// Returns the error for a write to a database that is open for reading only.
 pub(crate) fn read_only() -> StoreError {
     unavailable("the database is open for reading only", std::io::Error::from(std::io::ErrorKind::PermissionDenied))
 }
@@ -234,11 +236,13 @@ fn of_result_code(code: i32, message: &str, error: impl Into<Cause>) -> StoreErr
         (UNIQUE, _) => StoreError::Conflict { constraint: unique_name(message) },
         (PRIMARY_KEY, _) => StoreError::Conflict { constraint: primary_name(message) },
         (FOREIGN_KEY, _) => StoreError::UnknownReference,
-        (_, 5 | 6) => unavailable("it is locked by another process or connection", error),
+        (_, 5 | 6) => unavailable("the database is locked by another process or connection", error),
         (_, 13) => unavailable("the disk is full", error),
-        (_, 3 | 8) => unavailable("it cannot be written: the file or its folder is read-only", error),
+        (_, 3 | 8) => unavailable("the database cannot be written: the file or its folder is read-only", error),
         (_, 10) => unavailable("the disk failed to read or write", error),
-        (_, 14) => unavailable("it cannot be opened: the file or its folder cannot be read or written", error),
+        (_, 14) => {
+            unavailable("the database cannot be opened: the file or its folder cannot be read or written", error)
+        }
         (_, 7) => unavailable("the host is out of memory", error),
         (_, 11) => StoreError::Corrupt { what: "the file is damaged".to_owned() },
         (_, 26) => StoreError::Corrupt { what: "the file is not an SQLite database".to_owned() },

@@ -117,7 +117,7 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// Whether a root key with a valid MAC exists. Fails if the instance is unverified.
+    /// Returns whether a root key with a valid MAC exists. Fails if the instance is unverified.
     pub async fn has_root_key(&self) -> Result<bool, StoreError> {
         let keys: Vec<KeyRow> = self.verified_instance().await?.take();
         Ok(keys.iter().any(|key| key.kind == KeyKind::Root))
@@ -132,9 +132,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Sets a new prefix and hash. Does nothing if the key is missing or its hash is no longer that of `row`, so only
-    /// one of two concurrent rotations succeeds. Returns whether the key was rotated. The permissions of the key stay
-    /// unchanged.
+    /// Sets a new prefix and hash. Does nothing if the key is missing or its hash is no longer the hash of `row`, so
+    /// only one of two concurrent rotations succeeds. Returns whether the key was rotated. The permissions of the key
+    /// stay unchanged.
     pub async fn rotate_key(&self, row: &KeyRow, prefix: &str, hash: &str) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &KeyRow| {

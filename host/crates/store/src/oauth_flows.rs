@@ -137,8 +137,8 @@ impl Store {
         self.authentic_up_to(DUE, values![now], limit).await
     }
 
-    /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns `false` if its status
-    /// is no longer that of `before`, or if it is bound to another browser.
+    /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns `false` if its status is
+    /// no longer the status of `before`, or if it is bound to another browser.
     pub async fn begin_oauth_flow(&self, before: &OauthFlowRow, row: &OauthFlowRow) -> Result<bool, StoreError> {
         let sql = "update oauth_flows set status = 'begun', state_hash = $2, browser_hash = $3, sealed = $4 \
                    where id = $1 and status = $5 and (browser_hash is null or browser_hash = $3)";

@@ -51,7 +51,7 @@ impl StoreOptions {
     fn new(location: Location) -> Self {
         StoreOptions {
             location,
-            // Longer than any transaction of a host. Only another program holds a lock for longer.
+            // This time is longer than any transaction of a host, so only another program can hold a lock for longer.
             lock_wait: Duration::from_secs(5),
             // A server that does not respond within this time is considered unreachable.
             connect_wait: Duration::from_secs(5),
@@ -160,7 +160,8 @@ impl Store {
     }
 
     /// Returns the number of connections that hosts have to the database. Always returns 0 for an SQLite file, which
-    /// only one host uses. Call this before opening the database, because connections of this process count as well.
+    /// only one host uses. Call this function before opening the database, because connections of this process count as
+    /// well.
     pub async fn connections_of_servers(options: &StoreOptions) -> Result<u64, StoreError> {
         match &options.location {
             Location::Sqlite(_) => Ok(0),
@@ -171,7 +172,7 @@ impl Store {
         }
     }
 
-    /// Whether other hosts may use the same database.
+    /// Returns whether other hosts may use the same database.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.db, Db::Postgres(_))
@@ -236,8 +237,8 @@ fn newest(migrations: &Migrator) -> i64 {
 /// stay usable.
 ///
 /// When the disk is full, SQLite itself rolls back the transaction. The driver's own rollback then fails, and the
-/// driver still assumes an open transaction. The pool closes such a connection when it is returned. Otherwise one
-/// full disk would block all writes until a restart.
+/// driver still assumes an open transaction. The pool closes such a connection when it is returned, because otherwise
+/// one full disk would block all writes until a restart.
 fn pool(connections: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(connections)
@@ -248,7 +249,7 @@ fn pool(connections: u32) -> SqlitePoolOptions {
         .after_release(|connection, _| {
             Box::pin(async move {
                 if connection.is_in_transaction() {
-                    // A rollback may still be queued. It runs before the ping.
+                    // A rollback may still be queued. The rollback runs before the ping.
                     connection.ping().await?;
                 }
                 Ok(!connection.is_in_transaction())
@@ -265,9 +266,9 @@ async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
 fn create_owner_only(path: &Path) -> Result<PathBuf, StoreError> {
     let unavailable = |source: std::io::Error| {
         let what = match source.kind() {
-            std::io::ErrorKind::NotFound => "its folder does not exist",
+            std::io::ErrorKind::NotFound => "the folder of the database does not exist",
             std::io::ErrorKind::StorageFull => "the disk is full",
-            _ => "it cannot be opened: the file or its folder cannot be read or written",
+            _ => "the database cannot be opened: the file or its folder cannot be read or written",
         };
         StoreError::Unavailable { what: what.to_owned(), source: source.into() }
     };

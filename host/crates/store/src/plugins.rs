@@ -102,7 +102,7 @@ impl PluginVersionRow {
 }
 
 impl PluginVersionSummary {
-    /// Whether a version's content matches its digests.
+    /// Returns whether a version's content matches its digests.
     fn is_of(&self, content: &PluginVersionRow) -> bool {
         digest_of(content.manifest.as_bytes()) == self.manifest_digest
             && digest_of(&content.component) == self.component_digest

@@ -105,7 +105,7 @@ impl RowName {
     /// Returns the message about the rejection of this row.
     #[must_use]
     pub fn refusal(&self) -> String {
-        format!("row {self} is not authentic: its MAC is missing or wrong, so it grants nothing")
+        format!("row {self} is not authentic: its MAC is missing or wrong, so the row grants no permissions")
     }
 }
 
@@ -177,7 +177,7 @@ pub(crate) use authentic;
 pub(crate) struct Rows {
     /// The newest key, which authenticates all written rows.
     key: Arc<dyn SealsRows>,
-    /// The previous key. Its rows and seals are also valid until the rotation is finished.
+    /// The previous key. Rows and seals under this key are also valid until the rotation ends.
     older: Option<Arc<dyn SealsRows>>,
     is_older_retired: AtomicBool,
     known: Mutex<Known>,
@@ -281,10 +281,10 @@ impl Rows {
     fn open_seal(&self, scope: Scope, seal: &SealRow, seen: i64) -> Result<Total, String> {
         let generation = seal.generation;
         if generation < seen {
-            return Err(format!("its seal is of generation {generation}, and this host has seen {seen}"));
+            return Err(format!("its seal has generation {generation}, but this host has seen generation {seen}"));
         }
         let opened = self.unseal(seal).filter(|_| seal.scope == scope.to_string());
-        opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal does not open".to_owned())
+        opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal cannot be decrypted".to_owned())
     }
 
     fn seal(&self, scope: Scope, generation: i64, total: Total) -> Result<String, StoreError> {

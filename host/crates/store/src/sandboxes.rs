@@ -28,8 +28,8 @@ pub enum SandboxStatus {
     Deleting,
     /// The provider failed to start the sandbox, and the actual state of the sandbox is unknown.
     Error,
-    /// The sandbox ran before, but the provider has lost its files. It is not created again, because callers would
-    /// mistake the empty sandbox for the old one.
+    /// The sandbox ran before, but the provider has lost its files. The host does not create the sandbox again, because
+    /// callers would mistake the empty sandbox for the old sandbox.
     Lost,
 }
 
@@ -115,7 +115,7 @@ pub struct SandboxRow {
 }
 
 impl SandboxRow {
-    /// Whether an operation holds an unexpired lease on the sandbox.
+    /// Returns whether an operation holds an unexpired lease on the sandbox.
     #[must_use]
     pub fn is_claimed(&self, now: UtcMillis) -> bool {
         self.operation.is_some() && self.operation_until.is_some_and(|until| now < until)

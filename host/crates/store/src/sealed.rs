@@ -1,7 +1,7 @@
 //! The columns that contain sealed records. A rotation of the master key reseals these records.
 //!
 //! To add a column, add a variant to [`SealedColumn`] with its statements. The compiler then requires the associated
-//! data of the column in `host/src/rotation.rs`. No other code lists these columns.
+//! data of the column in `host/src/boot/rotation.rs`. No other code lists these columns.
 
 use crate::db::{Arg, Row, args};
 use crate::{Store, StoreError};
@@ -193,7 +193,7 @@ impl Store {
     }
 
     /// Replaces records in one transaction. Skips records that have changed since they were read. Returns the number
-    /// of replaced records. The changes are on disk when this returns.
+    /// of replaced records. The changes are on disk when this function returns.
     pub async fn replace_sealed(
         &self,
         column: SealedColumn,

@@ -35,10 +35,10 @@ pub struct Halt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overrun {
     /// The budget is exhausted.
-    #[error("the check needs more work than it may take")]
+    #[error("the check exceeded its work limit")]
     Steps,
     /// The deadline has passed.
-    #[error("the check did not end in time")]
+    #[error("the check exceeded its deadline")]
     Deadline,
     /// The caller no longer waits.
     #[error("the check was cancelled")]

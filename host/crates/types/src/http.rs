@@ -12,8 +12,8 @@ pub const REQUEST_HEADERS_MAX: usize = 100;
 /// Maximum total length of the plugin's header names and values in bytes, equal to the limit of common servers.
 pub const REQUEST_HEADER_BYTES_MAX: usize = 32 * 1024;
 
-/// Maximum length of a URL in bytes, including its query, before a credential is added. The limit is that of common
-/// servers.
+/// Maximum length of a URL in bytes, including its query, before a credential is added. The limit equals the limit of
+/// common servers.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
 
 /// A plugin's request that has not been checked yet.

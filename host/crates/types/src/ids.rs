@@ -35,7 +35,7 @@ macro_rules! uuid_id {
         impl $name {
             /// Creates a new id: a UUIDv7, so that ids sort by creation time.
             #[must_use]
-            #[expect(clippy::new_without_default, reason = "a default id would be a different one each time")]
+            #[expect(clippy::new_without_default, reason = "a default id would differ each time")]
             pub fn new() -> Self {
                 $name(Uuid::now_v7())
             }
@@ -155,7 +155,7 @@ fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> boo
 }
 
 name_id!(
-    /// The name of a plugin. 64 characters suit a folder name and a metric label.
+    /// The name of a plugin, at most 64 characters, so that it can be a folder name and a metric label.
     PluginName,
     "plugin name",
     "1 to 64 lower-case letters, digits and hyphens, starting with a letter",

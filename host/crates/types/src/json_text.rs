@@ -1,5 +1,5 @@
-//! JSON that the host forwards without parsing it into values. A result can have a megabyte, and the code between the
-//! plugin and the caller only needs to know that the result is valid JSON.
+//! JSON that the host forwards without parsing it into values. A result can be as large as 1 MiB, and the code between
+//! the plugin and the caller only needs to know that the result is valid JSON.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl JsonText {
     /// # Errors
     /// Returns the position and cause of the first syntax error.
     pub fn parse(text: String) -> Result<Self, serde_json::Error> {
-        // Checking only the syntax would accept text that many parsers reject, such as half a surrogate pair.
+        // A check of only the syntax would accept text that many parsers reject, such as an unpaired surrogate.
         serde_json::from_str::<Checked>(&text)?;
         RawValue::from_string(text).map(JsonText)
     }
@@ -39,14 +39,14 @@ impl JsonText {
 impl From<&Value> for JsonText {
     fn from(value: &Value) -> Self {
         let text = RawValue::from_string(value.to_string());
-        JsonText(text.expect("a value is printed as JSON"))
+        JsonText(text.expect("a value serializes to JSON"))
     }
 }
 
 impl From<&Map<String, Value>> for JsonText {
     fn from(object: &Map<String, Value>) -> Self {
         let text = serde_json::to_string(object).and_then(RawValue::from_string);
-        JsonText(text.expect("an object is printed as JSON"))
+        JsonText(text.expect("an object serializes to JSON"))
     }
 }
 

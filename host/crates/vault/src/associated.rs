@@ -18,8 +18,8 @@ impl AssociatedData {
         data
     }
 
-    /// Returns the associated data of a field of a credential. It contains the identifiers of the row and its
-    /// `given_for` JSON (audience, inject rules, type, method).
+    /// Returns the associated data of a field of a credential. The associated data contains the identifiers of the row
+    /// and its `given_for` JSON (audience, inject rules, type, method).
     #[must_use]
     pub fn credential(
         workspace: WorkspaceId,

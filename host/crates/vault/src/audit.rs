@@ -11,12 +11,12 @@ use crate::{AssociatedData, Sealed, Vault, VaultError, random};
 /// A prefix for the message of a head signature, so that the signature is not valid for any other kind of message.
 const HEAD_TAG: &[u8] = b"monstrum audit head 1\n";
 
-/// The keys of the audit log. They are random rather than derived from the master key, so a rotation of the master
-/// key only reseals them and existing rows stay valid. Each row contains the version of its keys.
+/// The keys of the audit log. The keys are random rather than derived from the master key, so a rotation of the master
+/// key only reseals the keys, and existing rows stay valid. Each row contains the version of its keys.
 pub struct AuditKeys {
     version: u32,
     chain: Zeroizing<[u8; 32]>,
-    // An HMAC state that is keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
+    // The keyed HMAC state. Cloning this state for each row saves two rounds of SHA-256 per row.
     chain_mac: Hmac<Sha256>,
     head: SigningKey,
 }
@@ -38,15 +38,15 @@ impl AuditKeys {
     /// Unseals keys that [`AuditKeys::to_sealed`] sealed with the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, AuditKeys::place(version))?;
-        let wrong = VaultError::NotSealed { what: "audit keys are 64 bytes" };
+        let wrong = VaultError::NotSealed { what: "audit keys must be 64 bytes long" };
         let (chain, head) =
-            plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is cut short" })?;
+            plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is truncated" })?;
         let head: &[u8; 32] = head.try_into().map_err(|_| wrong)?;
         Ok(AuditKeys::assemble(version, Zeroizing::new(*chain), head))
     }
 
     fn assemble(version: u32, chain: Zeroizing<[u8; 32]>, head: &[u8; 32]) -> Self {
-        let chain_mac = Hmac::new_from_slice(chain.as_slice()).expect("HMAC takes keys of any length");
+        let chain_mac = Hmac::new_from_slice(chain.as_slice()).expect("HMAC accepts keys of any length");
         AuditKeys { version, chain, chain_mac, head: SigningKey::from_bytes(head) }
     }
 
@@ -71,7 +71,7 @@ impl AuditKeys {
         mac.finalize().into_bytes().into()
     }
 
-    /// Whether `hash` is the hash of the row. Compares in constant time.
+    /// Returns whether `hash` is the hash of the row. Compares in constant time.
     #[must_use]
     pub fn verify_mac(&self, previous: &[u8; 32], canonical_row: &[u8], hash: &[u8; 32]) -> bool {
         self.mac(previous, canonical_row).ct_eq(hash).into()
@@ -83,7 +83,7 @@ impl AuditKeys {
         self.head.sign(&tagged(head)).to_bytes()
     }
 
-    /// Whether `signature` is this key's signature of `head`.
+    /// Returns whether `signature` is this key's signature of `head`.
     #[must_use]
     pub fn verify_head(&self, head: &[u8], signature: &[u8; 64]) -> bool {
         let key: VerifyingKey = self.head.verifying_key();

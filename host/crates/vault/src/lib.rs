@@ -1,4 +1,4 @@
-//! Encryption of secrets and management of the keys for it.
+//! Encryption of secrets and management of the encryption keys.
 //!
 //! A secret is stored only as a [`Sealed`] record, which is encrypted with its own key and bound to its row. Neither
 //! a leaked database nor a swapped row reveals the secret. The master keys are in a file outside the database. This

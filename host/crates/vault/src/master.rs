@@ -12,16 +12,16 @@ use zeroize::Zeroizing;
 
 use crate::{VaultError, random};
 
-/// The largest size of a key file. It holds hundreds of keys, so a larger file is not a key file.
+/// The largest size of a key file. A file of this size holds hundreds of keys, so a larger file is not a key file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The longest line: a version of ten digits, a space, a key of 64 hex digits and a newline.
 const LINE_BYTES_MAX: usize = 10 + 1 + 64 + 1;
 
 /// The keys that seal records, by version. The newest key seals, and every key unseals.
 ///
-/// Each line of the file contains one key: its version and 64 hex digits. If the file is lost, so are all secrets.
-/// Writes are therefore atomic, and only a rotation overwrites an existing file. Only the owner may have access to
-/// the file.
+/// Each line of the file contains one key: its version and 64 hex digits. If the file is lost, all secrets are lost.
+/// Writes are therefore atomic, and only a rotation overwrites an existing file. Only the owner may have access to the
+/// file.
 #[derive(Clone)]
 pub struct MasterKeys {
     keys: BTreeMap<u32, Zeroizing<[u8; 32]>>,
@@ -151,7 +151,7 @@ impl MasterKeys {
         text
     }
 
-    /// Returns the newest key, which seals, with its version.
+    /// Returns the version and the bytes of the newest key, which seals new records.
     pub(crate) fn newest(&self) -> (u32, &[u8; 32]) {
         (self.newest, self.keys.get(&self.newest).expect("the newest key is one of the keys"))
     }

@@ -15,7 +15,7 @@ pub(crate) const NONCE_BYTES: usize = 12;
 pub(crate) const TAG_BYTES: usize = 16;
 const HEADER_BYTES: usize = 1 + 4 + SALT_BYTES + NONCE_BYTES;
 
-/// An encrypted record: format, master key version, salt, nonce and ciphertext. Its text form is base64url.
+/// An encrypted record: format, master key version, salt, nonce and ciphertext. The text form is base64url.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sealed {
@@ -51,7 +51,7 @@ impl Sealed {
         if *format != FORMAT {
             return Err(not("its format is unknown to this version"));
         }
-        let cut = || not("it is cut short");
+        let cut = || not("it is truncated");
         let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let (salt, rest) = rest.split_first_chunk::<SALT_BYTES>().ok_or_else(cut)?;
         let (nonce, ciphertext) = rest.split_first_chunk::<NONCE_BYTES>().ok_or_else(cut)?;

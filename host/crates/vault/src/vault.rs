@@ -34,7 +34,7 @@ impl Vault {
         self.keys.newest().0
     }
 
-    /// Whether the record was sealed with a master key older than the newest.
+    /// Returns whether the record was sealed with a master key older than the newest.
     #[must_use]
     pub fn needs_reseal(&self, sealed: &Sealed) -> bool {
         sealed.key_version != self.key_version()
@@ -102,6 +102,6 @@ fn expand(master: &[u8; 32], salt: Option<&[u8]>, info: &[&[u8]]) -> Zeroizing<[
     let mut key = Zeroizing::new([0; 32]);
     Hkdf::<Sha256>::new(salt, master)
         .expand_multi_info(info, key.as_mut_slice())
-        .expect("HKDF-SHA256 gives up to 8160 bytes");
+        .expect("HKDF-SHA256 returns up to 8160 bytes");
     key
 }

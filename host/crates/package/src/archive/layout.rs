@@ -1,5 +1,6 @@
-//! A strict parser for the structure of a ZIP archive. It accepts only contiguous files, a central directory that
-//! matches their local headers, and the end record. No other bytes may come before, between or after them.
+//! A strict parser for the structure of a ZIP archive. The parser accepts only contiguous files, a central directory
+//! that matches the local headers of the files, and the end record. No other bytes may come before, between or after
+//! these parts.
 //!
 //! ZIP readers differ in which of the redundant records they trust. If the records of an archive disagree, a reviewer
 //! could see other files than the host installs, so the parser rejects the archive.
@@ -66,8 +67,9 @@ pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
 
 /// Returns the number of entries and the offset of the central directory.
 fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
-    let cut =
-        || ArchiveError::NotZip("its end record is missing; it is cut off, or has a comment or other bytes at its end");
+    let cut = || {
+        ArchiveError::NotZip("its end record is missing; it is truncated, or has a comment or other bytes at its end")
+    };
     let at = archive.len().checked_sub(END_BYTES).ok_or_else(cut)?;
     if u32_at(archive, at) != Some(END) || u16_at(archive, at + 20) != Some(0) {
         return Err(cut());
@@ -81,7 +83,7 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
         return Err(ArchiveError::Zip64);
     }
     if field16(4)? != 0 || field16(6)? != 0 || on_disk != in_all {
-        return Err(ArchiveError::Layout("it claims to be a part of a split archive"));
+        return Err(ArchiveError::Layout("it is marked as a part of a split archive"));
     }
     let count = usize::from(in_all);
     if count > ENTRIES_MAX {
@@ -98,7 +100,7 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
 /// Parses a record of the central directory and checks the local header of its file. Also returns the offset of the
 /// next record.
 fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) -> Result<(Entry, usize), ArchiveError> {
-    let cut = || ArchiveError::Layout("its central directory is cut off");
+    let cut = || ArchiveError::Layout("its central directory is truncated");
     let record = archive.get(at..directory_end).ok_or_else(cut)?;
     if u32_at(record, 0) != Some(CENTRAL) || record.len() < CENTRAL_BYTES {
         return Err(cut());
@@ -135,7 +137,7 @@ fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) ->
         return Err(ArchiveError::Zip64);
     }
     if word(34)? != 0 {
-        return Err(ArchiveError::Layout("it claims to be a part of a split archive"));
+        return Err(ArchiveError::Layout("it is marked as a part of a split archive"));
     }
     let is_folder = name.last() == Some(&b'/');
     check_kind(long(38)?, is_folder).map_err(entry_error)?;

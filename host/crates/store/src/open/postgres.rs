@@ -27,7 +27,7 @@ pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db
     };
     match tokio::time::timeout(MIGRATION_TIMEOUT, prepared).await {
         Ok(prepared) => prepared?,
-        Err(late) => return Err(unavailable("the migration of its schema timed out", late)),
+        Err(late) => return Err(unavailable("the schema migration timed out", late)),
     }
     connection.close().await.map_err(of_driver)?;
     Ok(Db::Postgres(Postgres::new(&address.options, limits)))
@@ -54,7 +54,7 @@ async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
     let row = sqlx::query("select current_setting('server_encoding') as encoding").fetch_one(connection).await;
     let encoding: String = row.and_then(|row| row.try_get("encoding")).map_err(of_driver)?;
     if encoding != "UTF8" {
-        return Err(StoreError::Corrupt { what: format!("its encoding is {encoding}, and must be UTF8") });
+        return Err(StoreError::Corrupt { what: format!("its encoding is {encoding}, but must be UTF8") });
     }
     Ok(())
 }

@@ -119,13 +119,13 @@ impl Store {
         let known = self.rows()?.known.lock();
         for scope in [Scope::Instance, Scope::Workspace(workspace)] {
             if known.scopes.get(&scope).is_some_and(|known| known.is_unverified) {
-                return Err(unverified(scope, "its rows are not those that were sealed"));
+                return Err(unverified(scope, "its rows do not match its seal"));
             }
         }
         Ok(())
     }
 
-    /// Whether a row is unchanged since this process last verified its scope. A valid MAC does not prove this,
+    /// Returns whether a row is unchanged since this process last verified its scope. A valid MAC does not prove this,
     /// because an older version of the row also has a valid MAC.
     pub(crate) fn is_as_verified<T: Authentic>(&self, row: &T) -> Result<bool, StoreError> {
         let rows = self.rows()?;

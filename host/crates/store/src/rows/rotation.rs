@@ -1,4 +1,4 @@
-//! Rotation of the row key. A separate transaction for each scope verifies its rows under both keys and rewrites them
+//! Rotation of the row key. For each scope, a separate transaction verifies the rows under both keys and rewrites them
 //! under the newest key, so an interrupted rotation can be continued. The older key is retired last.
 
 use std::collections::BTreeSet;
@@ -28,8 +28,8 @@ impl Store {
         self.rows.as_ref().map(|rows| rows.key.version())
     }
 
-    /// Whether a rotation of the row key is unfinished. Until the rotation ends, rows under the older key are also
-    /// valid.
+    /// Returns whether a rotation of the row key is unfinished. Until the rotation ends, rows under the older key are
+    /// also valid.
     pub fn is_rotating_row_key(&self) -> bool {
         self.rows.as_ref().is_some_and(|rows| rows.older().is_some())
     }
@@ -65,7 +65,7 @@ impl Store {
         let seen = rows.seen_generations().get(&scope).copied().unwrap_or(0);
         let mut session = self.db.write().await?;
         let seal: Option<SealRow> = session.one(LOCK, args![&scope.to_string()]).await?;
-        let seal = seal.ok_or_else(|| unverified(scope, "it has no seal"))?;
+        let seal = seal.ok_or_else(|| unverified(scope, "the scope has no seal"))?;
         let (mut found, mut valid) = (Total::default(), Vec::new());
         for table in Table::counted() {
             for row in session.rows_of(table, scope).await? {

@@ -42,7 +42,7 @@ pub struct ScopeRow {
     /// Whether the row's MAC is valid.
     pub is_valid: bool,
     /// Whether sealing the scope accepts the row. Other rows are listed if their MAC is wrong and their table is not
-    /// counted, if they belong to a missing workspace, or if they cannot be decoded. They stay rejected until they
+    /// counted, if they belong to a missing workspace, or if they cannot be decoded. Such rows stay rejected until they
     /// are deleted.
     pub is_counted: bool,
     /// The columns that the MAC covers, as text.
@@ -79,12 +79,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether the database has never been used.
+    /// Returns whether the database has never been used.
     pub async fn is_empty(&self) -> Result<bool, StoreError> {
         self.db.read_consistently().await?.is_empty().await
     }
 
-    /// Whether the database has seals.
+    /// Returns whether the database has seals.
     pub async fn is_sealed(&self) -> Result<bool, StoreError> {
         Ok(self.db.one::<Exists>(ANY_SEAL, args![]).await?.is_some())
     }
@@ -197,7 +197,7 @@ impl Store {
 }
 
 fn changed_meanwhile(what: &str) -> StoreError {
-    StoreError::Unverified { scope: what.to_owned(), why: "its rows changed after they were shown".to_owned() }
+    StoreError::Unverified { scope: what.to_owned(), why: "its rows have changed since they were displayed".to_owned() }
 }
 
 impl Session {

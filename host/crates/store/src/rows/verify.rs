@@ -196,8 +196,8 @@ pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
     row.get::<Option<WorkspaceId>>("workspace_id").map(Scope::from)
 }
 
-/// Compares the rows of a scope with its seal. Returns the generation if they match, otherwise the reason for the
-/// mismatch.
+/// Compares the rows of a scope with its seal. Returns the generation if the rows match, and otherwise the reason for
+/// the mismatch.
 pub(super) fn compare(
     rows: &Rows,
     scope: Scope,
@@ -205,15 +205,15 @@ pub(super) fn compare(
     seen: i64,
     total: Total,
 ) -> Result<i64, String> {
-    let seal = seal.ok_or("it has no seal")?;
+    let seal = seal.ok_or("the scope has no seal")?;
     let sealed = rows.open_seal(scope, seal, seen)?;
     if sealed == total {
         return Ok(seal.generation);
     }
     let (found, expected) = (total.rows(), sealed.rows());
     Err(match found == expected {
-        true => format!("of its {found} valid rows, some are not those that were sealed"),
-        false => format!("it has {found} valid rows, and {expected} were sealed"),
+        true => format!("its {found} valid rows do not match its seal"),
+        false => format!("the scope has {found} valid rows, but its seal counts {expected}"),
     })
 }
 

@@ -16,7 +16,8 @@ pub struct RunningSandboxes {
 
 from_row! { RunningSandboxes { workspace, bot, count } }
 
-// Matches sandboxes that may be running. Includes those whose start or stop did not finish before the lease expired.
+// Matches sandboxes that may be running, including sandboxes whose start or stop did not finish before the lease
+// expired.
 const IDLE: &str = concat!(
     "select ",
     columns!(),
@@ -117,7 +118,7 @@ impl Store {
         self.db.all(sql, args![node, but]).await
     }
 
-    /// Counts the sandboxes of a workspace on all hosts, except those that are being deleted.
+    /// Counts the sandboxes of a workspace on all hosts, except sandboxes that are being deleted.
     pub async fn count_kept_sandboxes(&self, workspace: WorkspaceId) -> Result<u64, StoreError> {
         let sql = "select count(*) as value from sandbox_instances where workspace_id = $1 and status <> 'deleting'";
         let count: Option<i64> = self.db.one(sql, args![workspace]).await?;
@@ -133,7 +134,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.workspace, row.count)).collect())
     }
 
-    /// Whether any bot outside this workspace may use sandboxes.
+    /// Returns whether any bot outside this workspace may use sandboxes.
     pub async fn other_workspaces_may_use_sandboxes(&self, workspace: WorkspaceId) -> Result<bool, StoreError> {
         let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
                    and workspace_id <> $2 limit 1) as others";
@@ -141,7 +142,7 @@ impl Store {
         Ok(found.unwrap_or(0) > 0)
     }
 
-    /// Whether any bot other than `bot` may use sandboxes, in any workspace.
+    /// Returns whether any bot other than `bot` may use sandboxes, in any workspace.
     pub async fn other_bots_may_use_sandboxes(&self, bot: BotId) -> Result<bool, StoreError> {
         let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
                    and id <> $2 limit 1) as others";

@@ -68,7 +68,7 @@ pub(crate) async fn only_stored_versions_can_be_active(store: &Store) {
     assert!(store.insert_plugin_version(&new).await.unwrap());
     assert_eq!(store.plugin(&old.plugin).await.unwrap(), Some(serving(&old)));
     assert_eq!(store.serve_plugin(&serving(&new), &[], &[]).await.unwrap(), []);
-    assert_eq!(store.generation().await.unwrap(), generation + 3, "a stored version is an authenticated row, too");
+    assert_eq!(store.generation().await.unwrap(), generation + 3, "a stored version is also an authenticated row");
     assert_eq!(store.plugins().await.unwrap(), [serving(&new)]);
 
     let read = store.plugin_version(&new.plugin, &new.manifest_digest, &new.component_digest).await.unwrap().unwrap();
@@ -194,7 +194,7 @@ pub(crate) async fn a_released_or_purged_key_can_be_claimed_again(store: &Store)
     store.answer_request(&answered, &StoredAnswer { status: 201, sealed: String::new() }).await.unwrap();
 
     assert_eq!(store.purge_requests(NOW, NOW).await.unwrap(), 0);
-    assert_eq!(store.purge_requests(NOW, NOW.plus_ms(5)).await.unwrap(), 1, "the unanswered claim");
+    assert_eq!(store.purge_requests(NOW, NOW.plus_ms(5)).await.unwrap(), 1, "the unanswered claim is deleted");
     assert_eq!(store.claim_request(&running, "hash", NOW).await.unwrap(), Claim::First);
     assert_eq!(store.purge_requests(NOW.plus_ms(5), NOW).await.unwrap(), 2);
     assert_eq!(store.claim_request(&answered, "hash", NOW).await.unwrap(), Claim::First);

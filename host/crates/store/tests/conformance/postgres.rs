@@ -15,7 +15,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use crate::rows::{AppendRows as _, default_workspace, event, reads_differently};
 use crate::support::postgres::Postgres;
 
-/// Returns the server that all tests share unless they restart it. Its data does not need to be durable.
+/// Returns the server that all tests share, except tests that restart a server. The data of the server does not need to
+/// be durable.
 fn server() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "full_page_writes=off", "max_connections=500"]).unwrap())
@@ -158,7 +159,7 @@ async fn an_unusable_database_is_reported_without_its_password() {
     let at = |database: &str| format!("database `postgres://postgres@127.0.0.1:{port}/{database}`: ");
     let encoded = url("d").replace("postgres://postgres:", "").replace(&format!("@127.0.0.1:{port}/d"), "");
     for (url, expected) in [
-        (url("absent"), at("absent") + "there is no such database"),
+        (url("absent"), at("absent") + "the database does not exist"),
         (url("readonly"), at("readonly") + "the database is read-only"),
         (format!("postgres://postgres:x{encoded}@127.0.0.1:{port}/d"), at("d") + "the database rejected the login"),
         (url("d") + "?sslmode=require", at("d") + "the TLS connection to the database failed"),
@@ -169,7 +170,7 @@ async fn an_unusable_database_is_reported_without_its_password() {
         assert_eq!(what(Err::<(), _>(refused)), expected);
     }
     let latin = Store::open(StoreOptions::from_url(&url("latin")).unwrap()).await.map(drop).unwrap_err();
-    assert!(latin.to_string().ends_with("its encoding is LATIN1, and must be UTF8"), "{latin}");
+    assert!(latin.to_string().ends_with("its encoding is LATIN1, but must be UTF8"), "{latin}");
 }
 
 /// A server can be configured to confirm commits before they are on disk. The store's sessions override this setting.

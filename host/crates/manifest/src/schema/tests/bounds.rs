@@ -163,7 +163,7 @@ fn defaults_are_checked_within_the_budget_of_the_manifest() {
         InputSchema::compile(schema.as_object().unwrap(), SchemaLimits::Current, &Effort::of(1 << 24)).unwrap_err();
     assert_eq!(
         refused,
-        "the defaults cannot be checked: the check needs more work than it may take; shorten them, or the patterns that \
+        "the defaults cannot be checked: the check exceeded its work limit; shorten them, or the patterns that \
          they are matched with"
     );
     assert!(started.elapsed() < Duration::from_secs(5));

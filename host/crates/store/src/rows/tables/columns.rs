@@ -26,7 +26,7 @@ pub(super) const API_KEYS: Spec = Spec {
         ("hash", Text),
         ("created_at", Int),
     ],
-    // Used only for display.
+    // The host only displays this column.
     left_out: &["last_used_at"],
     ..COUNTED
 };
@@ -162,7 +162,7 @@ pub(super) const PLUGIN_VERSIONS: Spec = Spec {
         ("locales_digest", Text),
         ("created_at", Int),
     ],
-    // Compared with the digests when the content is read.
+    // The host compares these columns with the digests when it reads the content.
     content: &["manifest", "component", "locales"],
     ..COUNTED
 };

@@ -2,7 +2,7 @@
 
 use super::Spec;
 
-/// The SQL statements of a table. They list columns in this order: covered, left out, the MAC, content.
+/// The SQL statements of a table. The statements list columns in this order: covered, left out, the MAC, content.
 pub(crate) struct Statements {
     pub(crate) insert: String,
     /// Overwrites the covered columns and the MAC of the row with this key.

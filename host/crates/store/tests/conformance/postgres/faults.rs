@@ -19,7 +19,10 @@ async fn a_locked_table_is_reported() {
     let mut intruder = database.intruder().await;
     run(&mut intruder, "begin; lock table bots in share row exclusive mode").await;
     let generation = store.generation().await.unwrap();
-    assert_eq!(what(store.insert_bot(&bot(workspace, "b")).await), "it is locked by another process or connection");
+    assert_eq!(
+        what(store.insert_bot(&bot(workspace, "b")).await),
+        "the database is locked by another process or connection"
+    );
     assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads still work");
     store.append_rows(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
     run(&mut intruder, "rollback").await;
@@ -39,7 +42,7 @@ async fn a_slow_statement_times_out() {
     assert_eq!(what(store.append_rows(std::slice::from_ref(&row)).await), "the statement took too long");
     assert_eq!(what(store.last("node-1").await), "the statement took too long");
     // A scan of the whole audit log may take longer than other statements, but waiting for a lock may not.
-    assert_eq!(what(store.count_events().await), "it is locked by another process or connection");
+    assert_eq!(what(store.count_events().await), "the database is locked by another process or connection");
     run(&mut intruder, "rollback").await;
     store.append_rows(&[row]).await.unwrap();
 }
@@ -74,7 +77,7 @@ async fn waits_for_busy_connections_time_out() {
     // Changes in one workspace also wait for its seal. Several waits in one statement can reach the time limit for
     // statements before the limit for locks.
     let known = [
-        "it is locked by another process or connection",
+        "the database is locked by another process or connection",
         "all connections to the database are in use",
         "the statement took too long",
     ];
