@@ -261,16 +261,16 @@ async fn components_that_cannot_be_served_are_named_and_the_others_serve() -> Re
     let items = list["items"].as_array().context("a list has items")?;
     let told = items.iter().map(|item| json!([item["name"], item["status"], item["error"]]).to_string());
     assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
-    ["test-import","failed","the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"]
+    ["test-import","failed","the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not provide"]
     ["test-result","loaded",null]
     ["test-wasi-http","failed","the component of plugin `test-wasi-http` imports `wasi:http/types@0.2.12`, but its manifest does not list `http` under executor.capabilities"]
     ["test-wrong-world","failed","the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world"]
-    ["wall-keys","failed","the component of plugin `wall-keys` imports `wasi:keyvalue/store@0.2.0`, which this host does not know"]
+    ["wall-keys","failed","the component of plugin `wall-keys` imports `wasi:keyvalue/store@0.2.0`, which this host does not provide"]
     ["wall-large","failed","the component of plugin `wall-large` does not start: the plugin ran out of memory: memory minimum size of 600 pages exceeds memory limits"]
     ["wall-sandbox","failed","the component of plugin `wall-sandbox` imports `monstrum:plugin/sandbox@0.1.0`, but its manifest does not list `sandbox` under executor.capabilities"]
-    ["wall-serving","failed","the component of plugin `wall-serving` imports `wasi:http/incoming-handler@0.2.0`, which this host does not know"]
+    ["wall-serving","failed","the component of plugin `wall-serving` imports `wasi:http/incoming-handler@0.2.0`, which this host does not provide"]
     ["wall-trap","failed","the component of plugin `wall-trap` does not start: the plugin crashed: wasm trap: wasm `unreachable` instruction executed"]
-    ["wall-type","failed","the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `wall-type` differ from those of this host: failed to convert function to given type: type mismatch with parameters: expected `record` found `string`"]
+    ["wall-type","failed","the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `wall-type` differ from the types of this host: failed to convert function to given type: type mismatch with parameters: expected `record` found `string`"]
     "#);
     world.grant_all("test-result").await?;
     assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");

@@ -187,7 +187,7 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     server.launch().await?;
     let (_, plugin) = server.api()?.get("/api/plugins/tracker").await?;
     assert_eq!((&plugin["status"], &plugin["version"]), (&json!("failed"), &json!("1.2.0")), "{plugin}");
-    assert!(text(&plugin["error"]).contains("the pattern has more than 10240 bytes once compiled"), "{plugin}");
+    assert!(text(&plugin["error"]).contains("the pattern has more than 10240 bytes after compilation"), "{plugin}");
     serves(&server, &facts).await
 }
 

@@ -55,9 +55,9 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     assert_eq!(lines(&elsewhere.requests(), TOKEN), [""; 0]);
     assert_snapshot!(snapshot(&told), @r#"
     ["success",null,null,"ready",["GET /repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin must confirm or reauthorize the credential of this resource","needs-authorization",[]]
     ["error","plugin","GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","ready",["GET /v3/repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin must confirm or reauthorize the credential of this resource","needs-authorization",[]]
     "#);
 
     // Only an admin key can confirm a credential.

@@ -73,8 +73,8 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
     crash: error trap the plugin crashed
     spin: error fuel the plugin used up its computing budget
     fetch: error plugin this resource has no api_base, so the URL must be absolute
-    fetch: error plugin this resource may not reach the origin `UPSTREAM`
-    fetch: error plugin this resource may not reach the origin `https://elsewhere.example`
+    fetch: error plugin this resource may not connect to the origin `UPSTREAM`
+    fetch: error plugin this resource may not connect to the origin `https://elsewhere.example`
     "#);
     assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())

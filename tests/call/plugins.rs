@@ -131,12 +131,12 @@ async fn a_component_that_is_none_is_named() -> Result<()> {
     broken: failed the component of plugin `broken` is not a WebAssembly component: malformed section id (at offset 0x8)
     core-module: failed the component of plugin `core-module` is not a WebAssembly component: it is a core module; build it as a component, for example for the target wasm32-wasip2
     cut: failed the component of plugin `cut` is not a WebAssembly component: unexpected end-of-file (at offset [n])
-    empty: failed the component of plugin `empty` is not a WebAssembly component: it does not have the header of one
+    empty: failed the component of plugin `empty` is not a WebAssembly component: the file does not have the header of a component
     huge: failed [home]/plugins/huge/plugin.wasm has 33554433 bytes; at most 33554432 are allowed
     no-component: failed [home]/plugins/no-component/plugin.wasm does not exist
     test-echo: loaded 
     test-steal: failed the component of plugin `test-steal` imports `monstrum:plugin/http@0.1.0`, but its manifest does not list `http` under executor.capabilities
-    text: failed the component of plugin `text` is not a WebAssembly component: it does not have the header of one
+    text: failed the component of plugin `text` is not a WebAssembly component: the file does not have the header of a component
     ");
     Ok(())
 }

@@ -39,9 +39,9 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     folders: [["/",{"error":"No such file or directory (os error 44)"}],[".",{"error":"No such file or directory (os error 44)"}],["/proc/self/fd",{"error":"No such file or directory (os error 44)"}]]
     socket: {"error":"Permission denied (os error 2)"}
     credential_status: "ready"
-    elsewhere: {"failure":{"code":"denied","message":"this resource may not reach the origin `http://[upstream]`","sent":false}}
+    elsewhere: {"failure":{"code":"denied","message":"this resource may not connect to the origin `http://[upstream]`","sent":false}}
     echo: {"status":200,"headers":[["x-echo-authorization","[redacted]"]],"body":"{\"method\":\"GET\",\"path\":\"/echo-headers\",\"query\":\"\",\"headers\":{\"user-agent\":\"monstrum/0.1.0\",\"accept-encoding\":\"gzip\",\"authorization\":\"[redacted]\",\"accept\":\"*/*\",\"host\":\"[upstream]\"},\"body\":\"\"}"}
-    forged: {"failure":{"code":"denied","message":"the header `authorization` is set by the host only","sent":false}}
+    forged: {"failure":{"code":"denied","message":"only the host may set the header `authorization`","sent":false}}
     smuggled: {"failure":{"code":"invalid","message":"the value of the header `x-smuggled` is malformed","sent":false}}
     given: [{"api_base":"http://[upstream]"},{}]
     "#);

@@ -28,20 +28,20 @@ async fn a_decision_is_explained_by_what_the_check_says() -> Result<()> {
     decision         deny
     message          Scope violation: Repository other/site is not authorized
     rule             scope.repos
-    reason           value `other/site` matches no entry of scope_constraints.repos of the binding
+    reason           value `other/site` does not match any entry in scope_constraints.repos of the binding
     smallest change  add `other/site` to scope_constraints.repos of the binding
     [exit 1]
     decision         deny
     message          Permission denied: tool 'test_echo_write' is not available to this bot
     rule             role.allowed_operations
-    reason           operation `echo.write` matches no entry of allowed_operations of the role
+    reason           operation `echo.write` does not match any entry in allowed_operations of the role
     smallest change  add `echo.write` to allowed_operations of the role
     [exit 1]
     decision         deny
     message          Permission denied: tool 'absent' is not available to this bot
     rule             unknown_tool
-    reason           no resource that is bound to the bot has a tool `absent`
-    smallest change  bind a resource whose plugin has this tool to the bot
+    reason           no resource bound to the bot has a tool `absent`
+    smallest change  bind a resource whose plugin provides this tool to the bot
     [exit 1]
     decision  deny
     message   Invalid parameters: /repo: 7 is not of type "string"

@@ -65,7 +65,7 @@ async fn searching_for_secrets_is_paid_with_the_fuel_of_the_call() -> Result<()>
     assert_eq!(answer["data"]["body_bytes"], 8 << 20, "{answer}");
     world.rebind(&bound, &json!({ "limits": { "fuel": 3_000_000 } })).await?;
     let answer = world.call("test_echo_fetch", &params).await?;
-    let told = "the search of this call's requests and responses for secrets has used up its budget";
+    let told = "searching this call's requests and responses for secrets exceeded the call's budget";
     let failure = &answer["data"]["failure"];
     assert_eq!((&failure["code"], &failure["message"]), (&json!("limit"), &json!(told)), "{answer}");
     Ok(())

@@ -306,7 +306,7 @@ async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     a body of 10 MiB: ("201", "") ("201", "")
     a body of more: ("invalid", "the body is larger than 10 MiB") ("invalid", "ErrorCode::HttpRequestBodySize(Some(10485761))")
     many headers: ("201", "") ("201", "")
-    100 headers and one: ("invalid", "there are more than 100 headers") ("invalid", "ErrorCode::HttpRequestHeaderSectionSize(Some(496))")
+    100 headers and one: ("invalid", "the request has more than 100 headers") ("invalid", "ErrorCode::HttpRequestHeaderSectionSize(Some(496))")
     33 KiB of headers: ("invalid", "the headers are larger than 32 KiB") ("invalid", "ErrorCode::HttpRequestHeaderSectionSize(Some(33799))")
     a URL of more than 8 KiB: ("invalid", "the URL is longer than 8 KiB") ("invalid", "ErrorCode::HttpRequestUriTooLong")
     "#);

@@ -66,7 +66,7 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     "empty" "failed" "[home]/plugins/empty/monstrum.yaml does not exist"
     "misnamed" "failed" "monstrum.yaml: name: expected `misnamed`, the name of the folder, but found `test-echo`"
     "test-echo" "loaded" null
-    "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"
+    "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not provide"
     "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world"
     "test-zecho" "needs_approval" null
     "#);

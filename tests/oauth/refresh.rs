@@ -113,7 +113,7 @@ async fn a_grant_that_is_void_waits_for_a_person() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
     authorizing.oauth.control(&json!({ "revoke_refresh": true })).await?;
     let told = authorizing.call().await?[2]["message"].clone();
-    assert_eq!(told, "an admin must confirm the credential of this resource or authorize it again");
+    assert_eq!(told, "an admin must confirm or reauthorize the credential of this resource");
     eventually("it is shown", async || {
         Ok((authorizing.credential().await?["status"] == "needs-authorization").then_some(()))
     })

@@ -50,19 +50,19 @@ async fn a_good_folder_is_valid() -> Result<()> {
 
     no scope constrains the parameters of: test_echo_unhandled, test_echo_fetch, test_echo_flood
     [stderr]
-    warning: scope dimension `repos`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `repos`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `repos`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_unhandled` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_fetch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_flood` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_open` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_mismatch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_unhandled` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_fetch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_flood` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_open` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_mismatch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_unhandled` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_fetch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_flood` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
     [exit 0]
     "#);
     assert_snapshot!(told(&server, &["plugin", "validate", "plugins/github/"]).await?, @r#"
@@ -157,9 +157,9 @@ async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
     let errors = report["errors"].as_array().context("a list of faults")?;
     let told: Vec<_> = errors.iter().map(|error| (text(&error["field"]), text(&error["message"]))).collect();
     let field = "resource_type.tools[3].input_schema";
-    let too_large = "the pattern has more than 10240 bytes once compiled; state lengths as minLength and maxLength \
-                     rather than by a count such as `{1,200}`, and use small classes such as `[0-9A-Za-z_]` rather \
-                     than `.`, `[^/]` or `\\p{L}`";
+    let too_large = "the pattern has more than 10240 bytes after compilation; use minLength and maxLength instead of a \
+                     count such as `{1,200}`, and small classes such as `[0-9A-Za-z_]` instead of `.`, `[^/]` or \
+                     `\\p{L}`";
     assert_eq!(
         told,
         [
@@ -167,8 +167,8 @@ async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
             (field, format!("at `/properties/repo/pattern`: {too_large}").as_str()),
             (
                 field,
-                "at `/properties/repo/maxLength`: next to a `pattern`, maxLength is at most 65536: the work of a match \
-                 grows with the text"
+                "at `/properties/repo/maxLength`: next to a `pattern`, maxLength must be at most 65536, because the work \
+                 of a match grows with the text"
             ),
         ]
     );
@@ -269,7 +269,7 @@ async fn translations_that_stand_for_nothing_are_told() -> Result<()> {
     let locale = server.plugins_dir().join("github/locales/de.json");
     fs::write(locale, r#"{ "tools.github_get_repos.description": "Zeigt ein Repository" }"#)?;
     let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
-    let warning = "translations `de`: `tools.github_get_repos.description` is not a text of the manifest";
+    let warning = "translations `de`: the manifest has no text `tools.github_get_repos.description`";
     assert_eq!((code, &report["warnings"]), (Some(0), &json!([warning])));
     Ok(())
 }
@@ -306,7 +306,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
-    error: plugins/test-import/plugin.wasm: the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know
+    error: plugins/test-import/plugin.wasm: the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not provide
     error: the plugin in plugins/test-import would not load: 1 error
     hint: correct the errors above and run this command again
     [exit 1]
@@ -321,7 +321,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
-    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not have the header of one
+    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: the file does not have the header of a component
     error: the plugin in plugins/test-echo would not load: 1 error
     hint: correct the errors above and run this command again
     [exit 1]

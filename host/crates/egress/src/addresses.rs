@@ -13,7 +13,7 @@ use url::{Host, Url};
 use crate::Network;
 use crate::resolve::{LookupError, Resolve};
 
-/// The maximum number of addresses of one name, more than real services have. A longer answer is rejected, not
+/// The maximum number of addresses of one name. Real services have fewer addresses. A longer answer is rejected, not
 /// truncated.
 const ADDRESSES_MAX: usize = 64;
 
@@ -24,7 +24,7 @@ pub fn is_allowed(address: IpAddr, opened: &[IpNet]) -> bool {
     opened.iter().any(|net| net.contains(&address)) || is_public(address)
 }
 
-/// Resolves the host of `url` and returns its addresses in the order of the answer. Fails unless all of them are
+/// Resolves the host of `url` and returns its addresses in the order of the answer. Fails unless all addresses are
 /// allowed.
 pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve) -> Result<Vec<IpAddr>, Failure> {
     let (addresses, host) = match url.host() {
@@ -54,7 +54,9 @@ fn is_local_name(name: &str) -> bool {
 async fn look_up(name: &str, resolver: &dyn Resolve) -> Result<Vec<IpAddr>, Failure> {
     let dns = |message: String| Failure::unsent(FailureCode::Dns, message);
     let answer = resolver.lookup(name).await.map_err(|error| match error {
-        LookupError::Busy => Failure::unsent(FailureCode::Unavailable, "too many names are being resolved"),
+        LookupError::Busy => {
+            Failure::unsent(FailureCode::Unavailable, "too many names are being resolved; try again later")
+        }
         LookupError::Failed => dns(format!("`{name}` could not be resolved")),
     })?;
     let mut addresses: Vec<IpAddr> = Vec::with_capacity(answer.len().min(ADDRESSES_MAX));

@@ -25,7 +25,7 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum time that a request waits for a newer token while the current one is still valid.
 pub(crate) const REFRESH_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The lifetime of an idle connection: about as long as servers keep theirs.
+/// The lifetime of an idle connection. Servers keep idle connections about as long.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum number of idle connections of one client: the number of concurrent calls of one plugin.

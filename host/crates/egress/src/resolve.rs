@@ -2,7 +2,7 @@
 //!
 //! The system's resolver blocks a thread until the name server answers. The number of concurrent look-ups is therefore
 //! limited, so that a hostile name server cannot block all threads. An abandoned look-up keeps its permit until its
-//! thread is free again.
+//! thread becomes free.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ const LOOKUPS_MAX: usize = 64;
 /// The maximum time that a look-up waits for a permit: about the time-out of a look-up.
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// The reason why a name was not resolved. The cause is omitted, because it could describe the host's network.
+/// The reason why a name was not resolved. The error does not include the cause, because the cause could describe the
+/// host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// The resolver has no answer.
@@ -62,7 +63,7 @@ impl Resolve for SystemResolver {
             match looked_up.await {
                 Ok(Ok(addresses)) => Ok(addresses),
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "name not resolved");
+                    tracing::debug!(%error, "cannot resolve a name");
                     Err(LookupError::Failed)
                 }
                 Err(_) => Err(LookupError::Failed),

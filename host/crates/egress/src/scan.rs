@@ -10,7 +10,8 @@ use monstrum_types::{Failure, FailureCode, HttpRequest};
 use crate::redact::{Redactor, RedactorCell};
 use crate::searches::{self, SearchError, Watch};
 
-/// Rejects a request that contains a current secret of the resource. The request is moved into the search and back.
+/// Rejects a request that contains a current secret of the resource. The function moves the request into the search and
+/// back.
 pub(crate) async fn check(redactor: &RedactorCell, request: &mut HttpRequest) -> Result<(), Failure> {
     let bytes = texts(request).map(<[u8]>::len).sum();
     let lent = std::mem::take(request);

@@ -1,8 +1,8 @@
 //! The decision function for the tool list, the call and the access check.
 //!
-//! The rules run in a fixed order: first roles, then constraints that deny without examining values (and therefore hide
-//! the tool from the list), then the values of the call. The first rule that denies determines the response. Further
-//! denials are collected, so that an administrator sees all necessary changes at once.
+//! The rules run in a fixed order: first the roles, then the constraints that deny without examining values (and
+//! therefore hide the tool from the list), and finally the values of the call. The first rule that denies determines
+//! the response. Further denials are collected, so that an administrator sees all necessary changes at once.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -48,9 +48,9 @@ pub enum Question<'a> {
 /// The decision on a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Allowed.
+    /// The tool is listed, or the call is allowed.
     Allow,
-    /// Denied, with the reason.
+    /// The tool is hidden, or the call is denied, with the reason.
     Deny(Denial),
 }
 
@@ -63,7 +63,7 @@ pub fn decide(subject: &Subject<'_>, question: Question<'_>) -> Decision {
 /// Like [`decide()`], but limited by a budget of steps.
 ///
 /// # Errors
-/// Fails if the budget is exhausted before a decision. The call must not run then.
+/// Fails if the budget is exhausted before a decision. In this case, the call must not run.
 pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
     let mut refusals = Refusals(Vec::new());
     match examine(subject, question, effort, &mut refusals) {
@@ -152,8 +152,8 @@ fn roles<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>
     ControlFlow::Continue(())
 }
 
-/// Applies the rules that do not depend on values: keys that the manifest does not declare, and empty lists. Both deny
-/// all tools of the binding, for all operations.
+/// Applies the rules that do not depend on values: keys that the manifest does not declare, and empty lists. Both rules
+/// deny all tools of the binding, for all operations.
 fn sets_alone<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>) -> Flow {
     let dimensions = subject.tool.dimensions.len() as u64;
     for (holder, set) in sets(subject) {

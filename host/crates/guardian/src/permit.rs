@@ -1,7 +1,7 @@
 //! The permit, without which the executor does not run a call.
 //!
 //! Only the functions of this module create permits. A permit can be used once and owns the parameters that were
-//! checked, so that exactly the call that was allowed runs.
+//! checked, so that only the allowed call can run.
 
 use monstrum_types::{
     BindingId, BotId, Digest, Effort, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
@@ -58,8 +58,8 @@ pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Res
     }))
 }
 
-/// Creates a permit for a function of a plugin, which infrastructure calls with a root key. No bot and no roles are
-/// involved: the check of the key has already authorized the caller. Returns `None` for calls of a bot.
+/// Creates a permit for a function of a plugin, which infrastructure calls with a root key. The call involves no bot
+/// and no roles, because the check of the key has already authorized the caller. Returns `None` for calls of a bot.
 #[must_use]
 pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
     let name = format!("platform.{resource_type}.{function}");

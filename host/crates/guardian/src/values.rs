@@ -16,8 +16,8 @@ const KEY_STEPS: u64 = 32;
 pub(crate) enum Found<'p> {
     /// A string, or the JSON text of a number or boolean.
     Text(Cow<'p, str>),
-    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a scalar at a
-    /// place where the path continues.
+    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a scalar at
+    /// which the path does not end.
     Unfit(&'p Value),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Stop<T> {
     Found(T),
 }
 
-/// Converts a result into control flow: an exhausted budget ends the visit.
+/// Converts a result into control flow. An exhausted budget ends the visit.
 pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> {
     match result {
         Ok(value) => ControlFlow::Continue(value),
@@ -37,7 +37,7 @@ pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> 
     }
 }
 
-/// Calls `visitor` with every value at `path`. Null is treated as absent, and a list as its elements.
+/// Calls `visitor` with every value at `path`. A null is treated as absent, and a list is treated as its elements.
 ///
 /// The recursion is as deep as the parameters, whose depth the parser limits. Keys with dots can give a path
 /// exponentially many interpretations, so each interpretation spends steps.

@@ -32,14 +32,15 @@ pub struct CheckedConfig {
 pub struct ConfiguredTool {
     /// The tool with its full name, `{resource}__{tool}`, for bots, roles and the audit.
     pub tool: Tool,
-    /// The tool's name as the plugin sees it.
+    /// The tool name that the plugin receives, without the resource name.
     pub own_name: ToolName,
 }
 
 /// Validates the configuration of the resource `name` against its type.
 ///
 /// # Errors
-/// Returns all validation errors, with pointers into the configuration; `/name` is the name of the resource itself.
+/// Returns all validation errors, with pointers into the configuration. The pointer `/name` means the name of the
+/// resource.
 pub fn check_config(
     resource_type: &ResourceType,
     name: &str,
@@ -60,7 +61,7 @@ pub fn check_config(
 /// because validation would compile their schemas; see [`configured_tools`].
 ///
 /// # Errors
-/// All validation errors of the fields, with pointers into the configuration.
+/// Returns all validation errors of the fields, with pointers into the configuration.
 pub fn config_values(
     resource_type: &ResourceType,
     mut config: Map<String, Value>,
@@ -75,7 +76,7 @@ pub fn config_values(
 /// current limits, because an earlier release may have accepted them.
 ///
 /// # Errors
-/// All validation errors of the tools, with pointers into the configuration.
+/// Returns all validation errors of the tools, with pointers into the configuration.
 pub fn configured_tools(
     resource_type: &ResourceType,
     name: &str,
@@ -135,8 +136,8 @@ fn check_tools(
     let mut found = ContentErrors::default();
     contract::tools(&mut found, &tools, limits, &list);
     if !tools.is_empty() && !is_prefix(name) {
-        let message = "the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end \
-                       with `_` and not contain `__`: it becomes part of the tools' names";
+        let message = "the name of a resource with tools must start with a letter, contain only a-z, 0-9 and `_`, not \
+                       end with `_` and not contain `__`, because the name becomes part of the tool names";
         errors.push(InputError { path: "/name".to_owned(), message: message.to_owned() });
     }
     let mut configured = Vec::new();
@@ -144,7 +145,7 @@ fn check_tools(
         let full = format!("{name}{SEPARATOR}{}", tool.name);
         let at = list.index(index).key("name");
         if resource_type.tools.iter().any(|own| own.name.as_str() == full) {
-            found.add(at.clone(), format!("`{full}` is a tool of the type itself"));
+            found.add(at.clone(), format!("the resource type already has a tool `{full}`"));
         }
         if contract::reserved_prefix(&full).is_some() {
             found.add(at.clone(), format!("`{full}` starts with a reserved prefix: rename the resource"));
@@ -248,7 +249,10 @@ mod tests {
         let broken = told(json!({"tools": [broken]}));
         assert!(broken.contains("/tools/0/description: must not be empty"), "{broken}");
         assert!(broken.contains("/tools/0/input_schema: "), "{broken}");
-        assert_eq!(told(json!({"tools": [tool("list")]})), "/tools/0/name: `shop__list` is a tool of the type itself");
+        assert_eq!(
+            told(json!({"tools": [tool("list")]})),
+            "/tools/0/name: the resource type already has a tool `shop__list`"
+        );
         let long = "a".repeat(60);
         let long = told(json!({"tools": [tool(&long)]}));
         assert!(long.ends_with("is longer than 64 characters"), "{long}");

@@ -1,5 +1,5 @@
 //! Reads YAML documents into typed values. Errors name the file, line and field. Manifests and the test cases of
-//! `monstrum plugin test` are such documents.
+//! `monstrum plugin test` use this format.
 
 use monstrum_types::is_invisible;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::error::{FieldPath, ManifestError, Segment, cut};
 use crate::nesting::check_nesting;
 use crate::yaml::{self, Keys};
 
-/// Maximum nesting depth of a document. The manifest itself needs 8 levels; the rest is for schemas.
+/// Maximum nesting depth of a document. The manifest itself needs 8 levels; the other levels are for schemas.
 pub const MANIFEST_DEPTH_MAX: usize = 64;
 /// Maximum length of an error message in characters. Messages may quote the document.
 const MESSAGE_CHARS_MAX: usize = 400;
@@ -19,7 +19,7 @@ const MESSAGE_CHARS_MAX: usize = 400;
 /// Reads a document and keeps its keys that start with `x-`. `file` is the name of the document in errors.
 ///
 /// # Errors
-/// The first error in the document.
+/// Returns the first error in the document.
 pub fn read_document<T: DeserializeOwned + Serialize>(
     file: &str,
     text: &str,
@@ -137,7 +137,7 @@ impl Misshapen {
     }
 }
 
-/// Deserializes a value. Also returns the first part of the value that serde accepts but that documents may not use.
+/// Deserializes a value. Also returns the first part of the value whose form serde accepts but documents must not use.
 pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T, Option<Misshapen>), Misshapen> {
     let read: T = serde_path_to_error::deserialize(value).map_err(|error| {
         let mut field = FieldPath::default();
@@ -170,7 +170,7 @@ fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(Fi
             .enumerate()
             .find_map(|(index, (value, canonical))| other_shape(&at.index(index), value, canonical)),
         (Value::Array(_), Value::Object(_)) => Some((at.clone(), "a mapping")),
-        (Value::Object(_), Value::String(_)) => Some((at.clone(), "one word")),
+        (Value::Object(_), Value::String(_)) => Some((at.clone(), "a string")),
         _ => None,
     }
 }
@@ -201,12 +201,12 @@ fn in_yaml_words(expected: &str) -> &str {
     match expected {
         "a sequence" => "a list",
         "a map" => "a mapping",
-        "u8" => "a whole number from 0 to 255",
-        "u32" | "u64" => "a whole number, not negative",
+        "u8" => "an integer from 0 to 255",
+        "u32" | "u64" => "a non-negative integer",
         "f64" => "a number",
         "semver version" => "a semantic version such as 1.0.0",
         other if other.starts_with("struct ") => "a mapping",
-        other if other.starts_with("string or map") => "one of the known words",
+        other if other.starts_with("string or map") => "one of the allowed values",
         other => other,
     }
 }
@@ -258,7 +258,7 @@ mod tests {
         );
         assert_eq!(
             says("headers: {}\nitems: [\"\u{202e}a\u{feff}\"]\n"),
-            "s.yaml:2:9: items[0]: expected a whole number, not negative, found string \"\\u{202e}a\\u{feff}\""
+            "s.yaml:2:9: items[0]: expected a non-negative integer, found string \"\\u{202e}a\\u{feff}\""
         );
     }
 
@@ -266,7 +266,7 @@ mod tests {
     fn errors_have_a_position() {
         assert_eq!(
             says("headers: {}\nitems: [1, a]\n"),
-            "s.yaml:2:12: items[1]: expected a whole number, not negative, found string \"a\""
+            "s.yaml:2:12: items[1]: expected a non-negative integer, found string \"a\""
         );
         assert_eq!(says(""), "s.yaml: the file is empty");
         assert_eq!(says(&"#".repeat(101)), "s.yaml: the file has 101 bytes; at most 100 are allowed");

@@ -6,9 +6,9 @@ use crate::model::Manifest;
 
 /// Maximum size of a translation file in bytes, equal to the maximum size of a manifest.
 const FILE_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of languages of a plugin. Products are usually translated into fewer.
+/// Maximum number of languages of a plugin. Products are usually translated into fewer languages.
 const LOCALES_MAX: usize = 200;
-/// Maximum number of entries that are read from an Accept-Language header. Browsers send fewer than ten.
+/// Maximum number of entries that are read from an Accept-Language header. Browsers send fewer than ten entries.
 const ACCEPTED_MAX: usize = 32;
 
 /// The translations of a plugin, by language tag.
@@ -114,16 +114,13 @@ impl Locales {
         translated.map_or(own, String::as_str)
     }
 
-    /// Returns warnings about keys that do not name a text of the manifest.
+    /// Returns warnings about translation keys without a corresponding text in the manifest.
     #[must_use]
     pub fn warnings(&self, manifest: &Manifest) -> Vec<String> {
         let mut found = Vec::new();
         for (tag, texts) in &self.files {
             for key in texts.keys().filter(|key| !stands_for_a_text(manifest, key)) {
-                found.push(format!(
-                    "translations `{tag}`: `{}` is not a text of the manifest",
-                    crate::error::cut(key, 128)
-                ));
+                found.push(format!("translations `{tag}`: the manifest has no text `{}`", crate::error::cut(key, 128)));
             }
         }
         found
@@ -261,10 +258,10 @@ mod tests {
             "title": "", "tools.other.description": "", "auth_methods.2.label": "", "auth_methods.00.label": ""
         }"#;
         insta::assert_snapshot!(locales(&[("de", texts)]).unwrap().warnings(&manifest).join("\n"), @r###"
-        translations `de`: `auth_methods.00.label` is not a text of the manifest
-        translations `de`: `auth_methods.2.label` is not a text of the manifest
-        translations `de`: `title` is not a text of the manifest
-        translations `de`: `tools.other.description` is not a text of the manifest
+        translations `de`: the manifest has no text `auth_methods.00.label`
+        translations `de`: the manifest has no text `auth_methods.2.label`
+        translations `de`: the manifest has no text `title`
+        translations `de`: the manifest has no text `tools.other.description`
         "###);
     }
 

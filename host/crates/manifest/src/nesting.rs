@@ -1,10 +1,10 @@
 //! Checks the nesting depth of YAML text before the parser runs. The parser takes time quadratic in the depth of flow
 //! collections, and applies its own limit only after it has scanned the whole text.
 //!
-//! The scanner finds tokens by the parser's rules. Merely counting brackets would include brackets in strings, comments
-//! and block scalars, and could miss real brackets because such text appears to close them.
+//! The scanner finds tokens by the parser's rules. A plain count of brackets would include the brackets in strings,
+//! comments and block scalars. Closing brackets in such text could also hide real brackets.
 
-/// The position at which a text exceeds the limit. Line and column count from 1.
+/// The position at which a text exceeds the limit. Lines and columns are counted from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep {
     pub(crate) line: usize,
@@ -45,7 +45,7 @@ impl Scanner<'_> {
         self.chars.get(self.at + ahead).copied()
     }
 
-    /// Returns whether the character at offset `ahead` is a blank, a line break or the end of the text.
+    /// Returns whether offset `ahead` is at a blank, at a line break or at the end of the text.
     fn is_blank_at(&self, ahead: usize) -> bool {
         self.peek(ahead).is_none_or(|c| c == ' ' || c == '\t' || is_break(c))
     }
@@ -265,7 +265,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Returns the indentation of the first non-blank line, or of a preceding blank line if that is longer.
+    /// Returns the indentation of the first non-blank line, or the longer indentation of a preceding blank line.
     fn detected_indent(&self) -> usize {
         let (mut widest, mut width) = (0, 0);
         for c in &self.chars[self.at..] {

@@ -1,7 +1,7 @@
 //! Error recovery, so that an author sees all errors of a manifest at once.
 //!
-//! Serde stops at the first error. The invalid part is then removed or replaced by a valid one, and the whole value is
-//! read again. A repaired manifest is used only to find further errors.
+//! Serde stops at the first error. The parser then removes or replaces the invalid part and reads the whole value
+//! again. A repaired manifest is used only to find further errors.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -36,7 +36,7 @@ use weight::Weight;
 
 /// Maximum number of validation errors in one report.
 const ERRORS_MAX: usize = 100;
-/// The cost, in steps, of looking up one parameter among the declared ones.
+/// The cost, in steps, of looking up one parameter among the declared parameters.
 const PARAMETER_STEPS: u64 = 128;
 
 /// A tool's `input_schema`, ready to check parameters.
@@ -45,7 +45,7 @@ pub struct InputSchema {
     root: Value,
     compiled: Compiled,
     defaults: Defaults,
-    /// The parameters that are allowed at the top level; `None` if the schema is open.
+    /// The parameters that the top level allows; `None` if the schema allows undeclared parameters.
     closed: Option<Declared>,
 }
 
@@ -97,7 +97,7 @@ impl InputSchema {
         let defaults = Defaults::of(&root, &root);
         let mut compiled = InputSchema { root, compiled, defaults, closed };
         match compiled.check_defaults(effort) {
-            // Earlier releases checked the defaults too, but without these limits.
+            // Earlier releases also checked the defaults, but without these limits.
             Err(why) if limits == SchemaLimits::Stored => compiled.compiled.exceeds.push(why),
             checked => checked?,
         }
@@ -133,7 +133,7 @@ impl InputSchema {
     }
 
     /// Returns whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects,
-    /// also inside lists. Parameter names that contain dots are found too.
+    /// also inside lists. The function also finds parameter names that contain dots.
     #[must_use]
     pub fn declares(&self, dotted_path: &str) -> bool {
         declares_in(&self.root, &self.root, dotted_path)
@@ -189,13 +189,13 @@ impl InputSchema {
                 Err(format!("the default at `{}` is not valid: {}", cut(&error.path, 128), error.message))
             }
             Err(overrun) => Err(format!(
-                "the defaults cannot be checked: {overrun}; shorten them, or the patterns that they are matched with"
+                "the defaults cannot be checked: {overrun}; shorten the defaults or the patterns that apply to them"
             )),
         }
     }
 }
 
-/// A tool's `output_schema`. A result that does not match is still returned, with a flag.
+/// A tool's `output_schema`. The host still returns a result that does not match, with a flag.
 #[derive(Debug)]
 pub struct OutputSchema(Compiled);
 
@@ -203,7 +203,7 @@ impl OutputSchema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// Returns a message for the author, as for [`InputSchema::compile`].
+    /// Returns a message for the author, for the same reasons as [`InputSchema::compile`].
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits) -> Result<OutputSchema, String> {
         let (compiled, _) = Compiled::of(&Value::Object(schema.clone()), limits)?;
         Ok(OutputSchema(compiled))
@@ -219,7 +219,7 @@ impl OutputSchema {
         self.0.is_valid(answer, &weight, effort)
     }
 
-    /// Returns the exceeded limits, as for [`InputSchema::exceeds`].
+    /// Returns the exceeded limits in the same form as [`InputSchema::exceeds`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {
         &self.0.exceeds

@@ -1,8 +1,8 @@
 //! The cache of compiled components on disk, so that unchanged components are not compiled at each start.
 //!
-//! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder. A file is
-//! loaded only if its MAC proves that this installation wrote it, under this name, with this build and engine. If a
-//! file is missing, unreadable or forged, the component is compiled again. Errors of the cache never fail a load.
+//! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder. The cache loads
+//! a file only if its MAC proves that this installation wrote the file under this name, with this build and engine. If
+//! a file is missing, unreadable or forged, the component is compiled again. Cache errors never cause a load to fail.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{Hash, Hasher};
@@ -26,8 +26,8 @@ const MAC_BYTES: usize = 32;
 /// The maximum size of a file. Machine code is about four times as large as its component.
 const ENTRY_BYTES_MAX: u64 = 512 << 20;
 
-/// The maximum number of files, enough for several versions of each plugin of a large installation. The oldest files
-/// are removed.
+/// The maximum number of files, enough for several versions of each plugin of a large installation. If there are more
+/// files, the cache removes the oldest ones.
 const ENTRIES_MAX: usize = 1024;
 
 const SUFFIX: &str = "cwasm";
@@ -87,7 +87,7 @@ impl Cache {
         format!("{}.{SUFFIX}", hex::encode(hash))
     }
 
-    /// Returns the code of an entry if its MAC is correct. The MAC covers the name, so that an entry cannot replace
+    /// Returns the code of an entry if its MAC is correct. The MAC covers the name, so that one entry cannot replace
     /// another.
     fn verified<'entry>(&self, name: &str, entry: &'entry [u8]) -> Option<&'entry [u8]> {
         let (mac, code) = entry.split_at_checked(MAC_BYTES)?;
@@ -131,7 +131,7 @@ impl Cache {
     }
 }
 
-/// Removes a file. A missing file is no error, because several processes may share the folder.
+/// Removes a file. A missing file is not an error, because several processes may share the folder.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -142,8 +142,8 @@ fn remove(path: &Path) -> io::Result<()> {
 #[expect(unsafe_code, reason = "wasmtime has no safe function to load machine code")]
 fn deserialize(engine: &wasmtime::Engine, code: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `code` must be the output of `Component::serialize` of the same wasmtime build. The MAC of exactly these
-    // bytes was verified, so this installation, which holds the key, wrote them. It writes only such output, under a
-    // name that identifies this build, the engine's settings and the component.
+    // bytes was verified, so this installation, which holds the key, wrote them. The installation writes only such
+    // output, under a name that identifies this build, the engine's settings and the component.
     unsafe { Component::deserialize(engine, code) }
 }
 
@@ -186,7 +186,7 @@ fn build_id(engine: &wasmtime::Engine) -> [u8; 32] {
         .into()
 }
 
-/// A collision-resistant hasher, because the hashers of std have only 64 bits.
+/// A collision-resistant hasher. The standard library's hashers have only 64 bits.
 struct Sha256Hasher(Sha256);
 
 impl Hasher for Sha256Hasher {

@@ -1,4 +1,4 @@
-//! Hand-written components on the real engine. Each limit has a component that reaches it.
+//! Tests with hand-written components on the real engine. For each limit, a component reaches the limit.
 
 mod caching;
 mod calls;
@@ -19,7 +19,7 @@ use crate::{
     StopReason,
 };
 
-/// The parts of hand-written components. The integration tests use them too.
+/// The parts of hand-written components. The integration tests also use these parts.
 const TYPES: &str = include_str!("tests/wat/types.wat");
 const ALLOCATOR: &str = include_str!("tests/wat/allocator.wat");
 const GUEST: &str = include_str!("tests/wat/guest.wat");

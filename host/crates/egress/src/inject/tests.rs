@@ -140,7 +140,7 @@ fn a_leaf_may_be_in_a_list_item_but_not_be_one() {
 #[test]
 fn duplicate_members_of_a_body_are_not_sent() {
     let sent = |text: &str| injected(body("/auth/key"), "https://a.example/", Some(text));
-    // Parsers use the last duplicate member. The other one is removed.
+    // Parsers use the last duplicate member. The other member is removed.
     let last = sent(r#"{"auth":{"key":"mine"},"auth":{}}"#).unwrap().body.unwrap();
     assert_eq!(String::from_utf8(last).unwrap(), r#"{"auth":{"key":"s3cr3t/t0ken"}}"#);
     assert_eq!(sent(r#"{"auth":{},"auth":{"key":"mine"}}"#).err(), Some(FailureCode::Denied));

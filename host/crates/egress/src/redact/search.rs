@@ -1,8 +1,8 @@
 //! Searches for many patterns at once.
 //!
-//! This is the Wu-Manber algorithm. Three bytes determine the distance to the next possible start of a pattern, so only
-//! every sixth position of ordinary text is examined. The shifts ignore case, and each candidate is then compared
-//! exactly. An automaton over all patterns would have to examine every byte.
+//! This module implements the Wu-Manber algorithm. Three bytes determine the distance to the next possible start of a
+//! pattern, so the search examines only every sixth position of ordinary text. The shifts ignore case, and each
+//! candidate is then compared exactly. An automaton over all patterns would have to examine every byte.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,24 +21,24 @@ const SHIFT_MAX: u8 = (SECRET_BYTES_MIN - BLOCK + 1) as u8;
 /// The number of shifts, chosen so that the table fits into the L1 cache.
 const SHIFTS: usize = 1 << 15;
 
-/// The maximum number of backslashes at the start of a secret that are considered after an accidental escape. Without
-/// the limit, each position of a long run of backslashes would have to be examined.
+/// The maximum number of backslashes at the start of a secret that the search considers after an accidental escape.
+/// Without the limit, the search would have to examine each position of a long run of backslashes.
 const BACKSLASHES_MAX: usize = 8;
 
 /// A compiled set of patterns, each of at least [`SECRET_BYTES_MIN`] bytes.
 pub(super) struct Search {
     patterns: Vec<Pattern>,
-    /// By block: the distance from it to the end of the first bytes of the nearest pattern.
+    /// For each block, the distance from the block to the end of the first bytes of the nearest pattern.
     shifts: Box<[u8]>,
-    /// By block: the patterns whose first bytes end with the block.
+    /// For each block, the patterns whose first bytes end with the block.
     endings: HashMap<usize, Vec<usize>>,
-    /// By block: the patterns that start with the block.
+    /// For each block, the patterns that start with the block.
     starts: HashMap<usize, Vec<usize>>,
-    /// One bit per block: whether a pattern starts with the block.
+    /// A bit for each block, which is set if a pattern starts with the block.
     is_start: Box<[u64]>,
-    /// One bit per pair of bytes: whether a pattern starts with the pair.
+    /// A bit for each pair of bytes, which is set if a pattern starts with the pair.
     is_pair: Box<[u64]>,
-    /// By byte: whether a pattern starts with the byte, in either case.
+    /// For each byte, whether a pattern starts with the byte in upper or lower case.
     is_first: [bool; 256],
     /// The maximum number of backslashes at the start of a pattern, up to [`BACKSLASHES_MAX`].
     backslashes: usize,
@@ -74,7 +74,7 @@ impl Search {
     }
 
     /// Returns the maximum number of backslashes at a position from which two nested views can reveal the start of a
-    /// pattern. Each view halves their number.
+    /// pattern. Each view halves the number of backslashes.
     pub(super) fn backslashes_max(&self) -> usize {
         4 * self.backslashes + 3
     }
@@ -108,7 +108,7 @@ impl Search {
         }
     }
 
-    /// Adds the patterns that match at `place` of `text`, if the text is decoded through views from there on.
+    /// Adds the matches of patterns at `place` of `text`, if views decode the text from this place.
     pub(super) fn find_at(
         &self,
         text: &[u8],

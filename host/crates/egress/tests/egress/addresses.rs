@@ -1,4 +1,4 @@
-//! Addresses: all entries of the registry, and all spellings of an address as the host of a URL.
+//! Tests of all entries of the address registry, and of all spellings of an address as the host of a URL.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
@@ -277,7 +277,7 @@ async fn a_configured_base_is_checked_by_its_address() {
 
 #[tokio::test]
 async fn a_host_is_never_converted_to_another() {
-    // These are names, not addresses. They are looked up unchanged, and they do not exist.
+    // These hosts are names, not addresses. They are looked up unchanged, and they do not exist.
     for host in ["127.0.0.1.example", "0x7f.example", "1.1.1.1.in-addr.arpa", "localhost.example", "notlocalhost"] {
         let mut call = Call::new("https://api.example", &format!("https://{host}/x"));
         call.scope.egress = vec![format!("https://{host}").parse().unwrap()];

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::encodings::{ENCODINGS, encoding, holds};
 use crate::support::corpus;
 
-/// One echo of a secret in a text.
+/// An echo of a secret in a text.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Echo {
     pub(crate) secret: String,
@@ -96,8 +96,8 @@ pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
     let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
         |(secret, inner, outer, mut before, mut after)| {
-            // If neighbouring text merges with the first escape, only patterns and later escapes are found. An upstream
-            // that does this on purpose could equally reverse the secret.
+            // If neighbouring text merges with the first escape, redaction finds only patterns and later escapes. An
+            // upstream that merges them on purpose could just as well reverse the secret.
             if inner.contains("lines") || inner.contains("UTF-16") {
                 before.push(' ');
             }

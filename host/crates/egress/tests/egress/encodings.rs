@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 
-/// An encoding of bytes. Returns `None` if it cannot encode them.
+/// An encoding of bytes. The function returns `None` if it cannot encode the bytes.
 pub(crate) type Encode = fn(&[u8]) -> Option<Vec<u8>>;
 
-/// All supported encodings by name. JSON, HTML and UTF-16 are for text only.
+/// All supported encodings by name. JSON, HTML and UTF-16 encode only text.
 pub(crate) const ENCODINGS: &[(&str, Encode)] = &[
     ("raw", |bytes| Some(bytes.to_vec())),
     ("percent of reserved", |bytes| Some(percent(bytes, is_reserved, true))),

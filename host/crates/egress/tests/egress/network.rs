@@ -1,4 +1,4 @@
-//! Names, addresses, connections, TLS and time.
+//! Tests of names, addresses, connections, TLS and time-outs.
 
 use std::future::pending;
 use std::io::{Read, Write};

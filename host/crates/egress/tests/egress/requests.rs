@@ -22,7 +22,7 @@ struct Written {
     body: Option<Vec<u8>>,
 }
 
-/// Generates URLs from ordinary pieces and from pieces that parsers interpret differently.
+/// Generates URLs from ordinary pieces and from pieces that different parsers interpret differently.
 fn urls() -> impl Strategy<Value = String> {
     let pieces = select(vec![
         "/",

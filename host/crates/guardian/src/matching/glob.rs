@@ -71,7 +71,7 @@ impl Glob {
         }
     }
 
-    /// Returns the only text that matches, if there is exactly one.
+    /// Returns the only matching text, if exactly one text matches.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {
         match &self.0 {
@@ -251,7 +251,8 @@ fn parse(pattern: &str) -> Vec<Vec<Element>> {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut runs = Vec::new();
     let mut run = Vec::new();
-    // If one `[` is not closed, no later one is closed either. Searching for a `]` each time would take quadratic time.
+    // If one `[` is not closed, all later ones are not closed either. A search for `]` from each of them would take
+    // quadratic time.
     let mut sets_end = false;
     let mut at = 0;
     while let Some(character) = pattern.get(at) {
@@ -300,7 +301,7 @@ enum Item {
 /// Parses the text between `[` and `]`.
 ///
 /// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If
-/// the dropped range leaves `!-b` at the front, that means "neither `-` nor `b`". This parser does the same, because
+/// the dropped range leaves `!-b` at the front, the set means "neither `-` nor `b`". This parser does the same, because
 /// patterns must have the same meaning as in Python.
 fn parse_set(body: &[char]) -> Element {
     let items = set_items(body);

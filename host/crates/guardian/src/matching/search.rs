@@ -3,7 +3,7 @@
 use super::glob::{Element, strip_elements};
 
 /// Maximum number of words in the table of one search: 4 MiB, enough for 4 000 distinct elements and for far more
-/// repeated ones. The elements of a longer run that do not fit into the table are compared one by one.
+/// repeated elements. The elements of a longer run that do not fit into the table are compared one by one.
 const TABLE_WORDS_MAX: usize = 1 << 19;
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -14,15 +14,16 @@ pub(super) struct Search {
     class_starts: Box<[u32]>,
     /// The class of each ASCII character, by its code.
     ascii_classes: Box<[u32]>,
-    /// For each class, `words` words: bit `i` is set if element `i` accepts the class.
+    /// The masks of the classes, with `words` words for each class. Bit `i` of a mask is set if element `i` accepts the
+    /// class.
     masks: Box<[u64]>,
     words: usize,
     last_bit: u64,
     rest: Box<[Element]>,
 }
 
-/// Builds the table. Each row is the previous row, changed for the elements whose ranges begin or end at this class.
-/// The time therefore depends on the size of the table, not on the number of classes that an element accepts.
+/// Builds the table. Each row is a copy of the previous row, changed for the elements whose ranges begin or end at this
+/// class. The time therefore depends on the size of the table, not on the number of classes that an element accepts.
 fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u32) -> usize) -> Vec<u64> {
     let mut changes: Vec<(usize, usize)> = Vec::new();
     for (index, element) in elements.iter().enumerate() {

@@ -109,8 +109,8 @@ fn any<P>(
     Ok(false)
 }
 
-/// Returns an upper bound of the memory of a compiled pattern in bytes. The bound is the sum for a glob and for a path
-/// pattern, because a role may be bound to resource types of both modes.
+/// Returns an upper bound of the memory of a compiled pattern in bytes. The bound is the sum of the bounds for a glob
+/// and for a path pattern, because a role may be bound to resource types of both modes.
 #[must_use]
 pub fn compiled_bytes_max(pattern: &str) -> u64 {
     Compiling::of_glob(pattern).bytes.saturating_add(Compiling::of_path(pattern).bytes)
@@ -125,10 +125,10 @@ fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
     }
 }
 
-/// A list of patterns that is compiled lazily, separately for each match mode, when a decision first needs that mode.
+/// A list of patterns that is compiled separately for each match mode when a decision first needs that mode.
 ///
-/// Tenants write the patterns, and compiling uses memory and time in proportion to them. A list that has not been used
-/// by a decision uses only the memory of its text.
+/// Tenants write the patterns, and compiling uses memory and time in proportion to them. A list that no decision has
+/// used yet needs memory only for its text.
 #[derive(Clone, Debug)]
 pub struct PatternList {
     texts: Box<[String]>,

@@ -1,7 +1,7 @@
-//! The cost of patterns: to compile them, to store them compiled, and to match them against a value.
+//! The cost of compiling patterns, of storing the compiled patterns and of matching them against a value.
 //!
 //! All costs are upper bounds computed from the text of a pattern, so that the host knows the cost of a list of
-//! patterns before compiling any of them. The unit of steps is that of [`Effort`](monstrum_types::Effort).
+//! patterns before compiling any of them. Steps have the same unit as in [`Effort`](monstrum_types::Effort).
 
 /// Bytes that a compiled pattern uses in addition to its text: its table entry and the allocation for the text.
 const ENTRY_BYTES: u64 = 80;
@@ -16,9 +16,9 @@ const WORD_BITS: u64 = u64::BITS as u64;
 /// The cost of compiling and storing patterns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compiling {
-    /// Steps to compile.
+    /// The steps to compile the patterns.
     pub(crate) steps: u64,
-    /// Bytes of the compiled patterns.
+    /// The size of the compiled patterns in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -103,7 +103,7 @@ fn runs_with_sets(pattern: &str) -> Vec<u64> {
             '?' => has_set = true,
             '[' if !sets_end => match end_of_set(rest) {
                 Some(after) => (rest, has_set) = (after, true),
-                // If one set is not closed, no later one is closed either.
+                // If one set is not closed, all later sets are not closed either.
                 None => sets_end = true,
             },
             _ => {}

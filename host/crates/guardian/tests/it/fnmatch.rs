@@ -1,4 +1,4 @@
-//! Compares globs with Python's `fnmatch.fnmatchcase`, whose semantics they must have, on generated cases.
+//! Checks on generated cases that globs have the semantics of Python's `fnmatch.fnmatchcase`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -68,7 +68,8 @@ fn generated() -> Cases {
         };
         cases.push((pattern, values));
     }
-    // Patterns of stars and few distinct letters, long enough that the positions of the runs matter.
+    // These patterns consist of stars and few distinct letters. They are long enough that the positions of the runs
+    // matter.
     for _ in 0..2_000 {
         let pattern = random.text(&["*", "*", "a", "b", "?", "[ab]", "[!a]", "ab", "ba"], 9);
         let values = (0..8).map(|_| random.text(&["a", "b", "a", "b", "c"], 14)).collect();

@@ -23,7 +23,8 @@ fn pattern() -> impl Strategy<Value = String> {
 }
 
 fn constraints() -> impl Strategy<Value = ScopeConstraints> {
-    // The key `unknown` is in no manifest. It is generated rarely, so that the other rules are exercised too.
+    // The key `unknown` is in no manifest. The key is generated rarely, so that the tests also exercise the other
+    // rules.
     let key = prop_oneof![8 => prop::sample::select(KEYS[..3].to_vec()), 1 => Just(KEYS[3])].prop_map(str::to_owned);
     prop::collection::btree_map(key, prop::collection::vec(pattern(), 0..3), 0..3)
 }

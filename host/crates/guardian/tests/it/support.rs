@@ -1,5 +1,4 @@
-//! A minimal set of rules for tests to extend: one resource type with a dimension `repos` like that of the GitHub
-//! plugin.
+//! A minimal set of rules for tests to extend: one resource type with a dimension `repos` like the GitHub plugin's.
 
 use std::sync::Arc;
 

@@ -33,7 +33,7 @@ impl Defaults {
         Defaults(entries)
     }
 
-    /// Fills in absent properties. An absent object without a default of its own stays absent.
+    /// Fills in absent properties. An absent object without its own default stays absent.
     pub(super) fn fill(&self, object: &mut Map<String, Value>) {
         for entry in &self.0 {
             if let Some(value) = &entry.value

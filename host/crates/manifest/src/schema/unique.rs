@@ -15,14 +15,14 @@ use super::weight::Weight;
 /// Steps to serialize one value and look up its text.
 const VALUE_STEPS: u64 = 256;
 
-/// The keyword `uniqueItems`, whose value may be false.
+/// The keyword `uniqueItems` with its value, which may be false.
 pub(super) struct UniqueItems {
     pub(super) is_wanted: bool,
 }
 
 impl<'i> Keyword<'i> for UniqueItems {
     fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
-        // Same message as that of the validator's own keyword.
+        // The validator's own keyword has the same message.
         if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("the value has non-unique elements")) }
     }
 

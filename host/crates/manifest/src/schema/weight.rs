@@ -1,4 +1,4 @@
-//! Counts the values in a value, by kind. The cost of a check is computed from these counts.
+//! Counts the values inside a JSON value, by kind. The cost of a check depends on these counts.
 
 use monstrum_types::{Effort, Overrun};
 use serde_json::Value;
@@ -9,7 +9,7 @@ const TEXT_BYTES: usize = 64;
 /// Steps to visit one entry of a list or object.
 const ENTRY_STEPS: u64 = 8;
 
-/// The number of values in a value, including the value itself. A long text or name counts as several values.
+/// The number of values inside a JSON value, including the value itself. A long text or name counts as several values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     pub(super) objects: u64,

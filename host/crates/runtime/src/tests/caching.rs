@@ -1,4 +1,4 @@
-//! The cache of compiled components, and attempts to tamper with it.
+//! Tests of the cache of compiled components, and of attempts to tamper with it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,4 +1,4 @@
-//! Successful calls, and the isolation of calls from each other.
+//! Tests of successful calls, and of the isolation of calls from each other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

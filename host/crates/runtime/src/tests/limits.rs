@@ -1,4 +1,4 @@
-//! Components that exceed a limit.
+//! Tests with components that exceed a limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ async fn endless_computing_times_out(#[case] wasm: Vec<u8>) {
     let end = component.execute(request("{}"), limits, Arc::new(Host::default())).await;
     assert_eq!(stop(&end).message(), "the call took longer than 1 s");
     assert!(end.fuel_used > 0);
-    // The limit covers the timeout, one tick, and a margin for a busy machine.
+    // The bound covers the timeout, one tick, and a margin for a busy machine.
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
@@ -57,7 +57,7 @@ async fn running_out_of_memory_is_not_reported_as_a_crash(#[case] body: &str) {
 
 #[tokio::test]
 async fn failed_growth_stays_counted() {
-    // The 2 initial pages and 14 more are 1 MiB. Impossible growth in between must not lower the total.
+    // The 2 initial pages and 14 more pages are 1 MiB. Impossible growth in between must not lower the total.
     let body = "
         (loop $more
             (drop (memory.grow (i32.const -1)))

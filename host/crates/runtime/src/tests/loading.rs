@@ -1,4 +1,4 @@
-//! Components that are rejected, with error messages that name the plugin.
+//! Tests that components are rejected with error messages that name the plugin.
 
 use std::time::Duration;
 
@@ -79,8 +79,8 @@ async fn an_export_of_another_type_is_refused() {
     }
 }
 
-const WRONG_EXECUTOR: &str =
-    "the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `probe` differ from those of this host";
+const WRONG_EXECUTOR: &str = "the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `probe` differ \
+                              from the types of this host";
 
 #[tokio::test]
 async fn an_executor_without_execute_is_refused() {
@@ -97,7 +97,8 @@ async fn an_import_of_another_type_is_refused() {
     let refused = refusal(wat::parse_str(wat).unwrap()).await;
     assert_eq!(
         refused.to_string(),
-        "the types of `monstrum:plugin/credentials@0.1.0` in the component of plugin `probe` differ from those of this host"
+        "the types of `monstrum:plugin/credentials@0.1.0` in the component of plugin `probe` differ from the types of \
+         this host"
     );
 }
 
@@ -129,7 +130,7 @@ async fn a_start_that_fails_or_never_ends_is_refused_at_load() {
     );
     let endless = reason(refusal(starting("(loop (br 0))")).await);
     assert!(
-        endless.starts_with("the plugin used up its computing budget") || endless == "it took longer than 2 s",
+        endless.starts_with("the plugin used up its computing budget") || endless == "the start took longer than 2 s",
         "{endless}"
     );
     // A start function may make host calls, which fail.
@@ -156,7 +157,7 @@ async fn a_trial_has_the_memory_limit_of_calls() {
         let wasm = guest(&format!("(memory $more 100) {ECHO}"));
         bench.runtime.load(&plugin, wasm, &[Capability::Http], pages << 16)
     };
-    // The guest has 100 pages, and the 2 initial pages of all guests.
+    // The guest has 100 pages in addition to the 2 initial pages of all guests.
     load(102).await.unwrap();
     let refused = load(101).await.unwrap_err();
     assert!(matches!(&refused, LoadError::Trial { reason, .. } if reason.starts_with("the plugin ran out of memory")));

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::*;
 
-/// Returns a pattern that the engine cannot convert to an automaton. The time for each byte of text grows with `count`.
+/// Returns a pattern that the engine cannot convert to an automaton. The match time for each byte of text grows with
+/// `count`.
 fn slow(count: usize) -> String {
     format!("^[ab]*a[ab]{{{count}}}$")
 }
@@ -47,7 +48,7 @@ fn patterns_of_an_output_schema_are_bounded() {
     let refused = output(&schema, SchemaLimits::Current).unwrap_err();
     assert!(refused.contains("at `/properties/a/anyOf/pattern`: the pattern has more than 10240 bytes"), "{refused}");
     assert!(
-        refused.contains("at `/properties/a/anyOf/maxLength`: next to a `pattern`, maxLength is at most"),
+        refused.contains("at `/properties/a/anyOf/maxLength`: next to a `pattern`, maxLength must be at most"),
         "{refused}"
     );
 
@@ -105,14 +106,14 @@ fn a_text_with_a_pattern_has_at_most_4096_characters_by_default() {
     assert_eq!(told(&implied, 4_096), "");
     assert_eq!(
         told(&implied, 4_097),
-        "longer than 4096 characters, the limit of a text with a `pattern`; the schema may state a maxLength of up to \
-         65536"
+        "must not be longer than 4096 characters, the limit for texts with a `pattern`; the schema may set a \
+         maxLength of up to 65536"
     );
     assert_eq!(told(&pattern(json!({"maxLength": 10})), 11), "\"äääääääääää\" is longer than 10 characters");
     assert_eq!(told(&pattern(json!({"maxLength": 5_000})), 5_000), "");
     assert_eq!(
         told(&pattern(json!({"maxLength": 5_000})), 5_001),
-        "the value is longer than 5000 characters; longer than 5000 characters"
+        "the value is longer than 5000 characters; must not be longer than 5000 characters"
     );
     assert_eq!(told(&pattern(json!({"maxLength": 65_536})), 65_536), "");
     assert!(compile(&pattern(json!({"maxLength": 65_536.0})), SchemaLimits::Current).is_ok());
@@ -120,8 +121,8 @@ fn a_text_with_a_pattern_has_at_most_4096_characters_by_default() {
         let refused = compile(&pattern(json!({"maxLength": stated})), SchemaLimits::Current).unwrap_err();
         assert_eq!(
             refused,
-            "at `/properties/a/maxLength`: next to a `pattern`, maxLength is at most 65536: the work of a match grows \
-             with the text"
+            "at `/properties/a/maxLength`: next to a `pattern`, maxLength must be at most 65536, because the work of a \
+             match grows with the text"
         );
     }
     assert_eq!(told(&pattern(json!({"maxLength": 100_000})), 100_000), "", "of a stored version");
@@ -136,7 +137,10 @@ fn a_compiled_pattern_has_at_most_ten_kibibytes() {
     assert!((100..200).contains(&largest), "{largest}");
     for over in [json!({"pattern": slow(largest + 1)}), json!({"patternProperties": {slow(largest + 1): {}}})] {
         let refused = compile(&of_a(&over), SchemaLimits::Current).unwrap_err();
-        assert!(refused.contains("the pattern has more than 10240 bytes once compiled; state lengths"), "{refused}");
+        assert!(
+            refused.contains("the pattern has more than 10240 bytes after compilation; use minLength"),
+            "{refused}"
+        );
         let stored = stored(&of_a(&over));
         assert_eq!(stored.exceeds(), [refused]);
         assert!(checked(&stored, json!({"a": "ab"})).is_err() == over.get("pattern").is_some());
@@ -157,17 +161,20 @@ fn defaults_are_checked_within_the_budget_of_the_manifest() {
     };
     let started = Instant::now();
     let refused = refusal(&six(json!({})));
-    assert!(refused.starts_with("the default at `/a` is not valid: longer than 4096 characters"), "{refused}");
+    assert!(
+        refused.starts_with("the default at `/a` is not valid: must not be longer than 4096 characters"),
+        "{refused}"
+    );
     let schema = six(json!({"maxLength": 65_536}));
     let refused =
         InputSchema::compile(schema.as_object().unwrap(), SchemaLimits::Current, &Effort::of(1 << 24)).unwrap_err();
     assert_eq!(
         refused,
-        "the defaults cannot be checked: the check exceeded its work limit; shorten them, or the patterns that \
-         they are matched with"
+        "the defaults cannot be checked: the check exceeded its work limit; shorten the defaults or the \
+         patterns that apply to them"
     );
     assert!(started.elapsed() < Duration::from_secs(5));
-    // A stored version whose defaults cost this much is still accepted.
+    // The host still accepts a stored version with these defaults.
     assert_eq!(stored(&six(json!({}))).exceeds().len(), 1);
 }
 
@@ -180,7 +187,7 @@ fn schemas_with_too_many_visits_of_a_value_are_refused() {
         assert!(compile(&of_a(&nested(6, keyword)), SchemaLimits::Current).is_ok(), "{keyword}");
         let endless = of_a(&nested(24, keyword));
         let refused = compile(&endless, SchemaLimits::Current).unwrap_err();
-        assert!(refused.starts_with("checking one value may take more than 1048576 steps"), "{refused}");
+        assert!(refused.starts_with("checking one value may exceed 1048576 steps"), "{refused}");
         let stored = stored(&endless);
         assert_eq!(stored.exceeds().len(), 1);
         for params in [json!({"a": {"a": 1}}), json!({"a": [1]})] {

@@ -1,5 +1,6 @@
-;; A component whose core module contains `functions`; `execute` takes the address of its request and returns that of its
-;; result. Bytes 64 to 95 of its memory contain `GET/`, then `{}` at 72. Tests replace the (; block comments ;).
+;; A component whose core module contains `functions`; `execute` receives the address of its request and returns the
+;; address of its result. Bytes 64 to 95 of its memory contain `GET/`, then `{}` at 72. Tests replace the
+;; (; block comments ;).
 (component
     (; types ;)
     (core module $libc
