@@ -1,6 +1,6 @@
-//! The canary test. A secret is stored as a credential and used in every kind of call. It must not be found anywhere
-//! except sealed in the database. The test searches every answer of the API, all output of the server at log level
-//! debug, every file of the data folder, and the memory of a plugin that searches its own memory.
+//! The canary test. A secret is stored as a credential and used in every kind of call. The secret must not exist
+//! anywhere except sealed in the database. The test searches every answer of the API, all output of the server at log
+//! level debug, every file of the data folder, and the memory of a plugin that searches its own memory.
 
 pub(crate) mod encodings;
 mod oauth;
@@ -153,7 +153,7 @@ async fn use_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes calls that end in every other way. In some of them, the caller knows the secret and sends it in wrong places.
+/// Makes calls that end in every other way. In some calls, the caller knows the secret and sends it in wrong places.
 async fn misuse_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let github = &ear.world.github;
     github.answer("/repos/acme/leak", Canned::json(404, &json!({ "message": format!("no {TOKEN} here") })));

@@ -1,4 +1,4 @@
-//! Ends of a server: a power cut during a thousand calls, termination by a signal, and starts that must be rejected.
+//! The end of a server by a power cut during a thousand calls or by a signal, and starts that must be rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -79,7 +79,7 @@ async fn bots(api: &Api, github: &FakeGithub) -> Result<Vec<String>> {
     Ok(bots)
 }
 
-/// Makes all calls at once, and simulates a power cut when enough of them are answered.
+/// Makes all calls at once, and simulates a power cut when enough calls are answered.
 async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<String, Answered>> {
     let (answered, mut answers) = watch::channel(0_usize);
     let api = world.api.clone();
@@ -358,7 +358,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     "#);
     assert!(!key.exists(), "a new key was made in place of the one that is lost");
-    // A wrong key has the same effect as a missing one.
+    // A wrong key has the same effect as a missing key.
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"

@@ -154,7 +154,7 @@ async fn besieged(attacks: &[Attack]) -> Result<(World, String)> {
 }
 
 impl Attack {
-    /// Attacks once. The answer and the audit must match the table, and the next call must succeed.
+    /// Runs the attack once. The answer and the audit must match the table, and the next call must succeed.
     async fn run(&self, world: &World, calm_bot: &str) -> Result<()> {
         let answer = world.call(&self.tool, &self.params).await?;
         let audit = world.audit_of(&answer).await?;

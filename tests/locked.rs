@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// The program. It takes the lock and keeps it until the standard input ends.
+/// The program, which takes the lock and keeps it until the standard input ends.
 const HOLD: &str = "
 import sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)

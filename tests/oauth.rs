@@ -106,7 +106,8 @@ impl Authorizing {
         Ok(Page { status: answer.status().as_u16(), location, cookie, text: answer.text().await? })
     }
 
-    /// Passes through the provider. Returns its answer as the address of our callback, and the cookie of the browser.
+    /// Signs in at the provider. Returns the callback URL to which the provider redirects, and the cookie of the
+    /// browser.
     pub(crate) async fn answered(&self) -> Result<(String, String)> {
         let begun = self.open(&self.started().await?, None).await?;
         ensure!(begun.status == 303, "{}", begun.text);

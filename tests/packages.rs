@@ -22,7 +22,7 @@ use support::{Api, Server};
 
 use crate::http::send;
 
-/// A plugin in the form that its author has.
+/// The files of a plugin, as its author has them.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) name: String,
@@ -46,7 +46,7 @@ impl Source {
         collect(&folder, &folder, &mut files)?;
         let mut source = Source { name: plugin.to_owned(), version: version.to_owned(), files };
         source.edit(|text| text.replace("version: 1.0.0", &format!("version: {version}")))?;
-        // The file differs between versions, so that a mixture of two versions equals neither.
+        // The file differs between versions, so that a mixture of two versions is not equal to either version.
         source.files.insert("README.md".to_owned(), format!("{plugin} {version}\n").into_bytes());
         Ok(source)
     }

@@ -1,5 +1,5 @@
 //! A database that is older than its newest signed head. A start rejects it, `doctor` and `audit verify` report it, and
-//! only `audit accept-loss` allows a start with it.
+//! only `audit accept-loss` allows a start with that database.
 
 use std::path::Path;
 
@@ -140,7 +140,7 @@ async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Resu
     restored.world.server.restart().await
 }
 
-/// Each row is valid, and so is the seal. Only the head outside the database shows that they are old.
+/// The rows and the seal are valid. Only the head outside the database shows that the rows and the seal are old.
 #[tokio::test]
 async fn an_older_policy_with_its_seals_is_refused_though_the_audit_is_whole() -> Result<()> {
     let restored = Restored::make().await?;
@@ -207,8 +207,7 @@ async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Resu
     Ok(())
 }
 
-/// Nothing is created in a rejected database: no workspace, no key, and no `admin.key` that would replace the one in
-/// use.
+/// A rejected start creates nothing: no workspace, no key, and no `admin.key` that would replace the existing file.
 #[tokio::test]
 async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
     let restored = Restored::make().await?;
@@ -230,7 +229,7 @@ async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
     Ok(())
 }
 
-/// Keys are listed in the order of their ids, and forged keys may precede all others.
+/// Keys are listed in the order of their ids, and forged keys may precede all other keys.
 #[tokio::test]
 async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
     let mut world = World::with(&[]).await?;

@@ -14,7 +14,7 @@ use crate::http::send;
 use crate::tamper::sqlite;
 use crate::world::{World, eventually, text};
 
-/// Other hosts detect changes by this number.
+/// The statement that announces a change: other hosts detect changes by this number.
 const BELL: &str = "update settings set generation = generation + 1";
 
 /// The database whose rows are attacked.
@@ -24,7 +24,7 @@ enum Kind {
     Postgres,
 }
 
-/// Returns the one server for all tests of this file.
+/// Returns the server that all tests of this file share.
 fn postgres() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "max_connections=300"]).expect("PostgreSQL starts"))
@@ -78,7 +78,7 @@ impl Scene {
         format!("/api/bots/{}/resources/{}", self.world.bot, self.bound.binding)
     }
 
-    /// Runs the statements in one transaction, so that no host reads a part of them.
+    /// Runs the statements in one transaction, so that no host reads only a part of the changes.
     async fn attack(&self, statements: &[&str]) -> Result<()> {
         match &self.database {
             None => {
@@ -91,7 +91,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Checks that calls, changes and exports are rejected, and that the row or scope is reported in all three places.
+    /// Checks that calls, changes and exports are rejected, and that the log, `doctor` and the verification of the
+    /// audit report the row or scope.
     async fn is_refused_and_named(&self, named: &str) -> Result<()> {
         let is_unverified =
             |(status, body): &(u16, Value)| *status == 503 && text(&body["type"]) == "urn:monstrum:error:unverified";
@@ -125,7 +126,7 @@ impl Scene {
     }
 }
 
-/// The change of the attacker, and the table that the reports name.
+/// Each case has the table that the reports name, and the change of the attacker.
 #[rstest]
 #[case::role_widened("roles", "update roles set allowed_operations = '[\"*\"]', scope_constraints = '{}'")]
 #[case::resource_moved("resources", "update resources set config = replace(config, '127.0.0.1', '127.0.0.9')")]
@@ -259,7 +260,7 @@ async fn two_rows_do_not_change_places(
     Ok(())
 }
 
-/// The row and its seal are valid, but older than those that this host has read.
+/// The row and its seal are valid, but older than the row and the seal that this host has read.
 #[rstest]
 #[tokio::test]
 async fn a_seal_is_not_put_back_with_its_rows(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) -> Result<()> {
@@ -329,8 +330,8 @@ async fn an_operator_looks_and_seals_what_is_there() -> Result<()> {
     Ok(())
 }
 
-/// Converts the database of a data folder to one from before rows were authenticated: the rows have no MAC, and there
-/// are no seals, no row key, and no head of the audit that indicates otherwise.
+/// Converts the database of a data folder to a database from before rows were authenticated: the rows have no MAC, and
+/// the folder has no seals, no row key, and no head of the audit that indicates otherwise.
 pub(crate) async fn strip(data_dir: &Path) -> Result<()> {
     let tables = [
         "workspaces",

@@ -18,7 +18,7 @@ const HEADS: &str = "audit-heads.log";
 /// The maximum number of concurrent checks.
 const AT_ONCE: usize = 4;
 
-/// Runs statements on a SQLite database and prints the rows of the last one as JSON.
+/// Runs statements on a SQLite database and prints the rows of the last statement as JSON.
 const SQLITE: &str = "\
 import json, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -86,7 +86,7 @@ impl Record {
     }
 
     /// Runs statements on the database of a copy. If the last statement changed anything, verifies the copy, and fails
-    /// unless a problem is found at `sequence`. Returns whether there was a change.
+    /// unless a problem is found at `sequence`. Returns whether anything changed.
     async fn found(&self, statements: &[&str], sequence: i64) -> Result<bool> {
         let copy = self.copy()?;
         let statements = [DISARM, statements, &["select changes()"]].concat();
@@ -102,7 +102,7 @@ impl Record {
     }
 }
 
-/// Runs statements on the database of a data folder, and returns the rows of the last one.
+/// Runs statements on the database of a data folder, and returns the rows of the last statement.
 pub(crate) async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
     let mut python = Command::new("python3");
     let output = python.args(["-c", SQLITE]).arg(data_dir.join("monstrum.db")).args(statements).output().await?;
@@ -274,7 +274,7 @@ async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     Ok(())
 }
 
-/// A server that starts after the crash removes the truncated line, so that the line is no fault later either.
+/// A server that starts after the crash removes the truncated line, so that later verifications do not report the line.
 #[tokio::test]
 async fn a_head_that_was_half_written_is_no_fault_after_the_next_start() -> Result<()> {
     let mut record = Record::make().await?;

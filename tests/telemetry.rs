@@ -11,7 +11,7 @@ use support::{Server, TOKEN};
 
 use crate::world::{World, text};
 
-/// Makes a call that succeeds, one that a scope rejects, and one of a tool that does not exist.
+/// Makes three calls: a call that succeeds, a call that a scope rejects, and a call of a tool that does not exist.
 async fn some_calls(world: &World) -> Result<Vec<Value>> {
     world.grant("github", &["*"], &json!({ "repos": ["acme/*"] })).await?;
     let mut answers = Vec::new();

@@ -27,7 +27,7 @@ struct Tenant {
     admin: Api,
     operator: Api,
     bot_key: Api,
-    /// The values of `{id}` for the routes of each collection, and of the other path parameters.
+    /// The values of `{id}` for the routes of each collection, and the values of the other path parameters.
     ids: BTreeMap<&'static str, String>,
 }
 
@@ -89,8 +89,8 @@ impl Tenant {
         path = path.replace("{chat_id}", &format!("{NAME}?app_id={NAME}")).replace("{app_id}", NAME);
         let id = match collection {
             "resource-types" => "test-echo",
-            // For a collection without an id here, the path uses an id of this tenant that the other one must not see
-            // either.
+            // For a collection without an id here, the path uses an id of this tenant that the other tenant must not
+            // see either.
             _ => self.ids.get(collection).map_or_else(|| self.id("bots"), String::as_str),
         };
         path.replace("{id}", id)
@@ -202,8 +202,8 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
     Ok(requests)
 }
 
-/// Makes the tenant's objects refer to the other tenant's: in bodies, in queries, in cursors and by the header of root
-/// keys.
+/// Makes the tenant's objects refer to objects of the other tenant: in bodies, in queries, in cursors and by the header
+/// of root keys.
 async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let bot = format!("/api/bots/{}", own.id("bots"));
     let (bindings, call) = (format!("{bot}/resources"), format!("{bot}/tools/test_echo_run/call"));

@@ -13,7 +13,7 @@ use crate::cli::{parsed, run};
 use crate::tamper::sqlite;
 use crate::world::text;
 
-/// The facts about a fixture that a test needs and cannot read from it.
+/// The facts about a fixture that a test needs and cannot read from the fixture.
 #[derive(Deserialize)]
 struct Facts {
     audit_rows: u64,

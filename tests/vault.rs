@@ -41,7 +41,7 @@ impl Secrets {
         Secrets::in_world(World::with(&["github"]).await?, count).await
     }
 
-    /// Sends a request with an idempotency key. Returns whether the answer was a stored one.
+    /// Sends a request with an idempotency key. Returns whether the answer was a stored answer.
     async fn create(&self) -> Result<bool> {
         let request = self.world.api.request(Method::POST, "/api/bots").header("Idempotency-Key", "k-1");
         let (status, headers, body) = send(request.json(&json!({ "name": "kept" }))).await?;

@@ -66,7 +66,7 @@ fn read() -> Imports {
         for path in paths(&code(&source.text), module) {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             let other = unit_of(&path, &modules);
-            // A path that names no unit is an item in lib.rs.
+            // A path without a unit names an item in lib.rs.
             let other = if units.contains(&other) { other } else { "lib".to_owned() };
             if other != own {
                 arrows.entry((own.clone(), other)).or_default().push(format!("{}: {}", source.path, path.join("::")));
@@ -132,7 +132,7 @@ fn is_start_of_path(code: &str, at: usize) -> bool {
     !code[..at].ends_with(|before: char| before.is_alphanumeric() || "_$:".contains(before))
 }
 
-/// Adds the paths of the tree that `text` begins with, such as `a::{b, c::d}`, and returns what follows it.
+/// Adds the paths of the tree that `text` begins with, such as `a::{b, c::d}`, and returns the rest of the text.
 fn expand<'a>(text: &'a str, prefix: &[String], paths: &mut Vec<Vec<String>>) -> &'a str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {

@@ -58,7 +58,8 @@ fn spent(tokens: usize, calls: usize) -> Value {
     json!([{ "month": null, "tokens": tokens, "credits_millionths": calls * 100_000, "calls": calls }])
 }
 
-/// Sends concurrent calls against a budget that suffices for only some of them, and further calls after a restart.
+/// Sends concurrent calls against a budget that suffices for only some of the calls, and sends further calls after a
+/// restart.
 async fn exactly_those_that_fit(server: Server) -> Result<()> {
     let (mut world, _) = world(server, Some(FITTING * 7 + 6)).await?;
     let params = json!({ "repo": "acme/site" });
@@ -118,7 +119,7 @@ async fn a_call_over_the_budget_is_refused_in_plain_words_and_recorded() -> Resu
     Ok(())
 }
 
-/// A call that is refused before the plugin runs costs nothing. A call that ran is charged, however it ended.
+/// A call that is rejected before the plugin runs costs nothing. A call that ran is charged, regardless of its result.
 #[tokio::test]
 async fn only_what_ran_is_charged() -> Result<()> {
     let (world, bound) = world(Server::prepare(&["test-echo"])?, None).await?;
@@ -188,7 +189,7 @@ async fn a_rate_of_a_binding_is_429_with_the_time_to_wait() -> Result<()> {
     let audit = world.api.audit(text(&problem["request_id"])).await?;
     assert_eq!([&audit["status"], &audit["code"], &audit["rule"]], [&json!("error"), &json!("limit"), &json!("rate")]);
 
-    // The rate limit belongs to the binding: a binding without one is not limited.
+    // The rate limit belongs to the binding: a binding without a rate limit is not limited.
     world.rebind(&bound, &json!({ "calls_per_minute": null })).await?;
     assert_eq!(call().await?.0, 200);
     Ok(())

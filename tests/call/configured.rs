@@ -1,5 +1,5 @@
-//! Tools that are part of a resource's configuration. They are checked when the configuration is saved, and governed
-//! like the tools of a manifest.
+//! Tools that are part of a resource's configuration. The tools are checked when the configuration is saved, and
+//! governed like the tools of a manifest.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Bots that act on behalf of others: what a link permits, how links accumulate, and how fast they can be revoked.
+//! Bots that act through other bots: the permissions of a link and of a chain of links, and the delay of a revocation.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::world::{World, eventually, text};
 const ECHO: &str = "test-echo";
 
 /// Starts a world with a bot `helper`. The helper has an echo resource for repositories of acme, and no other bot may
-/// act through it yet.
+/// act through the helper yet.
 async fn world() -> Result<(World, Helper)> {
     let world = World::with(&[ECHO]).await?;
     let bot = world.api.bot("helper").await?;
@@ -202,7 +202,7 @@ async fn bots_that_call_each_other_come_to_an_end() -> Result<()> {
         lines.push(format!("{depth}: {}", told(&answer)));
         params = through("bot_call_tool", &params);
     }
-    // Only the helper has the echo resource, so every second depth ends at a bot without it.
+    // Only the helper has the echo resource, so the chain ends at a bot without the resource at every second depth.
     assert_snapshot!(lines.join("\n"), @r#"
     1: success  
     2: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
@@ -254,8 +254,8 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     Ok(())
 }
 
-/// Revokes a permission of a call that waits for its upstream, and restores the permission afterwards. Returns how the
-/// call ended, and how long after the revocation.
+/// Revokes a permission of a call that waits for its upstream, and restores the permission afterwards. Returns the
+/// result of the call, and the time from the revocation to the end of the call.
 async fn taken_back(world: &World, helper: &Helper, what: &str) -> Result<(String, Duration)> {
     let delegate = json!({"scope_constraints": {}});
     let binding = link(world, &world.bot, &helper.bot, &json!({"delegate": delegate})).await?;
@@ -337,7 +337,7 @@ async fn what_is_taken_back_ends_what_runs_within_a_second() -> Result<()> {
         "unrelated",
     ] {
         let (mut line, mut took) = taken_back(&world, &helper, what).await?;
-        // The machine may be busy in one round, but hardly in all rounds.
+        // The machine may be busy in one round, but is unlikely to be busy in all rounds.
         for _ in 1..ROUNDS {
             if took >= SECOND {
                 (line, took) = taken_back(&world, &helper, what).await?;

@@ -1,4 +1,4 @@
-//! The effects of permitted calls, the responses to refused calls, and the audit rows of both.
+//! The effects of permitted calls, the responses to rejected calls, and the audit rows of both kinds of calls.
 
 use anyhow::{Context, Result, ensure};
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -164,7 +164,7 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
         world.rebind(&bound, &json!({ "permissions": permissions })).await?;
         told.push(format!("{permissions}: {}", world.tools().await?.join(" ")));
     }
-    // Without either list, no tool is permitted.
+    // A binding without a list of operations and without a list of tools permits no tool.
     world.rebind(&bound, &json!({ "role_id": null, "permissions": {} })).await?;
     told.push(format!("neither list: {}", world.tools().await?.join(" ")));
     assert_snapshot!(told.join("\n"), @r#"
@@ -208,7 +208,7 @@ async fn comments_come_in_pages_of_which_none_is_too_large() -> Result<()> {
     GET /repos/acme/site/issues/1/comments?per_page=3&page=334 (Bearer TOKEN)
     ");
 
-    // Comments of the largest size that GitHub accepts.
+    // The comments have the maximum size that GitHub accepts.
     world.github.add_comments("acme/site", 3, 100, 65_536);
     let many = json!({ "repo": "acme/site", "issue_number": 3 });
     let answer = world.call("github_list_comments", &many).await?;
@@ -465,7 +465,7 @@ async fn the_schema_of_a_tool_of_two_resources_asks_for_one_of_them() -> Result<
 }
 
 /// Denials by a role, by a binding and by a link can be found in the audit by operation and plugin, and also by
-/// resource if the call could only mean one resource.
+/// resource if the call can refer to one resource only.
 #[tokio::test]
 async fn denials_are_recorded_with_operation_plugin_and_resource() -> Result<()> {
     let world = World::with(&["github", "test-echo"]).await?;

@@ -12,7 +12,7 @@ use crate::stable::stable;
 use crate::world::{World, text};
 
 const EMAIL: &str = "bot@acme.example";
-/// The token looks like one of Atlassian's and contains characters that every encoding changes.
+/// The token has the format of an Atlassian token, and contains characters that every encoding changes.
 const API_TOKEN: &str = "ATATT3xF+7/Zk3~Qd\"9&x=Vt8 LpW2";
 const SEARCH: &str = "/rest/api/3/search/jql";
 const ISSUE: &str = "/rest/api/3/issue";

@@ -1,4 +1,4 @@
-//! Calls from a plugin to tools of other plugins: their requirements, their limits, and their audit rows.
+//! Calls from a plugin to tools of other plugins: the requirements, limits and audit rows of child calls.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -173,7 +173,7 @@ async fn depth_number_and_repetition_end_somewhere() -> Result<()> {
     let answer = world.call("test_caller_deep", &json!({"n": 0})).await?;
     assert_snapshot!(answer["data"], @r#"{"status":"error","code":"limit","message":"tool calls can be nested at most 8 levels deep","params":{"n":9.0}}"#);
     let deep = rows(&world).await?;
-    // The root call, eight nested calls, and the refused call.
+    // The root call, eight nested calls, and the rejected call.
     assert_eq!(deep.len(), 10);
     assert_eq!((&deep[0]["tool"], deep[9]["parent_request_id"].is_null()), (&json!("test_caller_deep"), true));
 
@@ -211,7 +211,8 @@ async fn the_time_of_a_call_is_that_of_all_below_it() -> Result<()> {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!((&answer["code"], &answer["message"]), (&json!("timeout"), &json!("the call took longer than 1 s")));
     let rows = rows(&world).await?;
-    // The child has ended before its parent: either its own deadline passed, or that of the parent.
+    // The child has ended before its parent, because the deadline of the child or the deadline of the parent has
+    // passed.
     let child = rows.iter().find(|row| row["tool"] == "test_echo_fetch").cloned().unwrap_or_default();
     assert!(child["code"] == "timeout" || child["code"] == "cancelled", "{child}");
     assert_eq!(child["parent_request_id"], answer["request_id"]);
@@ -252,7 +253,7 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
 #[tokio::test]
 async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     let (world, caller) = free().await?;
-    // The machine may be busy in one round, but hardly in all rounds.
+    // The machine may be busy in one round, but is unlikely to be busy in all rounds.
     const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
     for _ in 0..ROUNDS {
@@ -323,7 +324,7 @@ async fn a_storm_of_calls_ends_by_the_limits() -> Result<()> {
     Ok(())
 }
 
-/// Each response is harmless alone. Combined, they form a secret that belongs only to the child's resource.
+/// No single response contains the secret of the child's resource, but the combined responses do.
 #[tokio::test]
 async fn what_a_child_knows_does_not_come_out_of_its_parent() -> Result<()> {
     let world = World::with(&[CALLER, ECHO]).await?;

@@ -127,8 +127,8 @@ async fn an_approval_moves_the_type_and_each_credential_waits_for_an_admin() -> 
     Ok(())
 }
 
-/// The approval lists the permissions that the new owner requests beyond the old one's, together with the names that it
-/// takes over.
+/// The approval lists the permissions that the new owner requests in addition to the permissions of the old owner, and
+/// the names that the new owner takes over.
 #[tokio::test]
 async fn a_renamed_plugin_keeps_its_type_after_an_approval() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -129,7 +129,8 @@ async fn a_version_that_asks_for_the_credential_in_another_way(#[case] change: &
     Ok(())
 }
 
-/// Each way of widening existing grants makes the version wait. The old version continues to serve in the meantime.
+/// Every version that widens existing grants waits for approval. Until the approval, the old version continues to
+/// serve.
 #[tokio::test]
 async fn a_version_that_grew_waits() -> Result<()> {
     let world = World::with(&["github"]).await?;
@@ -233,8 +234,8 @@ async fn a_tool_that_comes_back_milder_waits_too() -> Result<()> {
     Ok(())
 }
 
-/// Even after an approval, a tool that lacks the parameter of a constrained dimension is denied, and so is every call
-/// of a binding whose dimension was removed.
+/// Even after an approval, a tool without the parameter of a constrained dimension is denied. Every call of a binding
+/// whose dimension was removed is denied as well.
 #[tokio::test]
 async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
     let world = World::with(&["github"]).await?;

@@ -57,7 +57,7 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
         ("fail", json!({})),
         ("crash", json!({})),
         ("spin", json!({})),
-        // Without a resource, there is no upstream, and the plugin may only send requests to origins of the manifest.
+        // A call without a resource has no upstream, so the plugin may only send requests to origins of the manifest.
         ("fetch", json!({"params": {"path": "/user"}})),
         ("fetch", json!({"params": {"path": url}})),
         ("fetch", with(json!({"path": "https://elsewhere.example/"}))),

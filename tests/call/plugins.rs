@@ -1,5 +1,5 @@
 //! Plugins are added and removed as folders. An error in one plugin is reported and does not affect other plugins. A
-//! new version either replaces the old one or leaves it in service.
+//! new version either replaces the old version or has no effect.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};

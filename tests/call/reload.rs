@@ -90,7 +90,7 @@ async fn what_goes_wrong_or_grows_leaves_the_old_version_serving() -> Result<()>
     world.grant_all(PLUGIN).await?;
     let folder = world.server.plugins_dir().join(PLUGIN);
 
-    // A truncated component, as it appears while a file is copied slowly.
+    // The component is truncated, as happens while a file is copied slowly.
     let whole = component(2)?;
     fs::write(folder.join("plugin.wasm"), &whole[..whole.len() / 2])?;
     let failed = becomes(&world, "the half is refused", |entry| entry["status"] == "failed").await?;

@@ -14,7 +14,7 @@ const LISTED: &str = "listed";
 const HIDDEN: &str = "hidden";
 
 /// Calls `tool` of `test-echo` under constraints of the role and of the binding. Returns whether the tool is listed,
-/// and how the call ended.
+/// and the result of the call.
 async fn judged(role: &Value, binding: &Value, tool: &str, params: &Value) -> Result<[String; 2]> {
     let world = World::with(&["test-echo"]).await?;
     let resource = world.api.resource("test-echo", "echo", &world.github.url()).await?;
@@ -209,7 +209,7 @@ async fn the_plugin_is_not_led_elsewhere(#[case] repo: &str) -> Result<()> {
     Ok(())
 }
 
-/// Even if a plugin does not reject such a value, egress rejects the request.
+/// Egress rejects the request even if the plugin does not reject the value.
 #[rstest]
 #[case::by_dots("/repos/acme/../../user")]
 #[case::by_escaped_dots("/repos/acme/%2e%2E/user")]

@@ -1,4 +1,4 @@
-//! The share of a plugin's capacity that one workspace leaves to the others.
+//! The share of a plugin's capacity that one workspace leaves to the other workspaces.
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
@@ -56,7 +56,7 @@ async fn a_workspace_whose_bots_fill_a_plugin_makes_no_other_workspace_wait() ->
 async fn a_workspace_that_uses_a_plugin_alone_has_all_of_it() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     let bots = [bot(&world.api, "first", &world.github).await?, bot(&world.api, "second", &world.github).await?];
-    // A workspace without a binding to the plugin does not reduce the share of the others.
+    // A workspace without a binding to the plugin does not reduce the share of other workspaces.
     workspace(&world.api, "other").await?.bot("idle").await?;
     world.github.hold();
     let params = json!({ "path": "/echo" });

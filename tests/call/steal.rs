@@ -10,8 +10,8 @@ use crate::stable::{lines, stable};
 use crate::world::World;
 
 /// Encodes `bytes` as the guest expects a search pattern: reversed and in hex, so that the guest's memory contains no
-/// plain copy. Leading zeros are omitted, because most of a memory is zeros, and examining each of them would use up
-/// the guest's budget.
+/// plain copy. Leading zeros are omitted, because most of a memory is zeros, and examining each zero would use up the
+/// guest's budget.
 pub(crate) fn pattern(bytes: &[u8]) -> String {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     hex::encode(bytes[zeros..].iter().rev().copied().collect::<Vec<u8>>())
@@ -26,7 +26,7 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     let mut answer = world.call("test_steal_run", &params).await?;
     ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the token is in {answer}");
     let report = answer["data"].as_object_mut().context("it reports")?;
-    // Removed because its size depends on the compiler. It is searched below.
+    // The memory is not compared, because its size depends on the compiler. It is searched below.
     report.remove("memory");
     if let Some(headers) = report["echo"]["headers"].as_array_mut() {
         headers.retain(|header| header[0] == "x-echo-authorization");

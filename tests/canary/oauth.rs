@@ -1,5 +1,5 @@
 //! The secrets of OAuth and the keys of the API: codes, verifiers, tokens, device codes, client secrets, tickets,
-//! cookies. None of them occurs in an answer, a log line or a file.
+//! cookies. No secret occurs in an answer, a log line or a file.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};

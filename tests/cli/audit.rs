@@ -88,7 +88,8 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     Ok(())
 }
 
-/// A running server verifies its audit. Without the server, the command verifies the folder. Both never happen at once.
+/// A running server verifies its audit. Without the server, the command verifies the folder. The two never run at the
+/// same time.
 #[tokio::test]
 async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     let mut world = World::with(&[]).await?;

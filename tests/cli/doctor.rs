@@ -94,7 +94,7 @@ async fn plugins_and_credentials_that_fail_are_named() -> Result<()> {
     let moved = about(&findings, &format!("resource github-of-{}", world.bot))?;
     assert!(text(&moved["what"]).contains("needs authorization"), "{moved}");
 
-    // The examination by `doctor` has put none of the changes in force.
+    // `doctor` has not put any of the changes in force.
     let (_, entry) = world.api.get("/api/plugins/github").await?;
     assert_eq!(entry["status"], "loaded", "{entry}");
     Ok(())
@@ -152,8 +152,8 @@ async fn a_workspace_that_keeps_as_many_sandboxes_as_it_may_is_named() -> Result
     Ok(())
 }
 
-/// A key that was trusted before types had owners is trusted for every type, and so is a key that is trusted explicitly
-/// for every type.
+/// A key that was trusted before types had owners is trusted for every type, like a key that is explicitly trusted for
+/// every type.
 #[tokio::test]
 async fn a_key_that_is_trusted_for_every_type_is_named() -> Result<()> {
     let server = Server::start(&[]).await?;

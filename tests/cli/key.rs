@@ -207,8 +207,8 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     Ok(())
 }
 
-/// After the loss of the last root key, the data folder and the master key suffice to create a new one, and the audit
-/// records this.
+/// After the loss of the last root key, the data folder and the master key suffice to create a new root key, and the
+/// audit records the creation.
 #[tokio::test]
 async fn a_lost_root_key_is_recovered_offline_and_recorded() -> Result<()> {
     let mut server = Server::start(&[]).await?;

@@ -39,7 +39,7 @@ async fn a_release_that_is_none_is_refused_before_anything_is_made() -> Result<(
     assert_eq!(
         told(&server, &build).await?,
         "[stderr]\n\
-         error: `../bookworm` of `https://mirror.example/debian` is not a release of packages\n\
+         error: the release `../bookworm` or the mirror `https://mirror.example/debian` is not valid\n\
          hint: `monstrum sandbox template build --help` lists the requirements\n\
          [exit 1]"
     );

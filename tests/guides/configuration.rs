@@ -1,5 +1,5 @@
-//! docs/configuration.md lists every setting of the server. Its tables are generated from the flags of `monstrum serve`;
-//! `cargo xtask settings` rewrites them.
+//! docs/configuration.md lists every setting of the server. The tables are generated from the flags of
+//! `monstrum serve`; `cargo xtask settings` rewrites them.
 
 use std::fmt::Write as _;
 
@@ -60,7 +60,7 @@ fn generated(page: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Formats a setting as a line of a table. The help of the setting ends with the default, if there is one.
+/// Formats a setting as a line of a table. If the setting has a default, the help of the setting ends with the default.
 fn row(argument: &Arg) -> Result<String> {
     let flag = argument.get_long().context("a setting has a flag")?;
     let variable = argument.get_env().and_then(|name| name.to_str()).context("a setting has a variable")?;
@@ -99,7 +99,7 @@ fn the_keys_of_the_file_are_those_of_the_flags() -> Result<()> {
     Ok(())
 }
 
-/// Tests the variables that are not settings of the server: those of clients, those of authors, and the master key.
+/// Tests the variables that are not settings of the server: the variables of clients and authors, and the master key.
 #[tokio::test]
 async fn every_variable_of_the_command_line_is_in_the_reference() -> Result<()> {
     let page = page(PAGE)?;

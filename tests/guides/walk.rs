@@ -23,7 +23,8 @@ pub(super) struct Example {
     shown: Option<String>,
 }
 
-/// Returns the `sh` blocks of a page. A `json` or `text` block directly after one is its output.
+/// Returns the `sh` blocks of a page. A `json` or `text` block directly after an `sh` block is the output of the `sh`
+/// block.
 pub(super) fn examples(page: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     let (mut section, mut language, mut block) = (String::new(), None::<String>, String::new());
@@ -90,8 +91,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Runs the examples in one shell, so that variables and functions persist. Returns the output of each, including
-    /// errors.
+    /// Runs the examples in one shell, so that variables and functions persist. Returns the output of each example,
+    /// including errors.
     pub(super) async fn outputs(&self, examples: &[Example]) -> Result<Vec<String>> {
         let mut script = "exec 2>&1\nset -u\numask 022\n".to_owned();
         for Example { commands, .. } in examples {

@@ -87,7 +87,7 @@ async fn heavy_patterns_of_one_workspace_hold_up_no_other() -> Result<()> {
             let answer = calm.call(&victim, "github_get_repo", &json!({ "repo": "acme/site" })).await?;
             ensure!(answer["status"] == "success", "{answer}");
             // Parameters that are too large to check on the serving thread are checked on other threads, in turn with
-            // those of the attacker.
+            // the parameters of the attacker.
             let large = json!({ "repo": "acme/site", "unknown": "x".repeat(50_000) });
             let answer = calm.call(&victim, "github_get_repo", &large).await?;
             ensure!(answer["code"] == "invalid_params", "{answer}");

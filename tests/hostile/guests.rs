@@ -33,8 +33,8 @@ const HARMLESS: Guest = Guest { name: "", attack: "", more: "", allocating: "", 
 pub(crate) const GUESTS: &[Guest] = &[
     Guest {
         name: "wall-start",
-        // The trial instantiation at load time has no credential, but a call to a resource with a credential has one.
-        // The start function loops only in such calls.
+        // The trial instantiation at load time has no credential, but a call to a resource with a credential has that
+        // credential. The start function loops only in such calls.
         more: r#"(func $start
             (call $status (i32.const 128))
             (if (i32.eq (i32.load (i32.const 132)) (i32.const 5)) (then (loop (br 0)))))

@@ -1,4 +1,4 @@
-//! Limits of a call, how a binding changes them, and the response to a call that reaches one.
+//! Limits of a call, how a binding changes them, and the response to a call that reaches a limit.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use support::{Canned, Server};
 use crate::stable::stable;
 use crate::world::{World, eventually, text};
 
-/// Returns how a call of `tool` ends, after checking that the audit agrees with the response.
+/// Returns the result of a call of `tool`, and checks that the audit agrees with the response.
 async fn end(world: &World, tool: &str, params: &Value) -> Result<[String; 3]> {
     let answer = world.call(tool, params).await?;
     let audit = world.audit_of(&answer).await?;

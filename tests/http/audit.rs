@@ -9,8 +9,8 @@ use crate::http::roles::faults;
 use crate::http::{Answers, one, send};
 use crate::world::{World, text};
 
-/// Starts a world in which the bot made four calls: one that succeeded, and three that ended before the plugin ran,
-/// because of the scope, the parameters and the role.
+/// Starts a world in which the bot made four calls: one call that succeeded, and three calls that ended before the
+/// plugin ran, because of the scope, the parameters and the role.
 async fn told() -> Result<World> {
     let world = World::with(&["test-echo"]).await?;
     world.grant("test-echo", &["echo.read"], &json!({ "repos": ["acme/*"] })).await?;

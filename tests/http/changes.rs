@@ -38,7 +38,7 @@ async fn a_role_is_recorded_with_before_and_after() -> Result<()> {
     assert_eq!(admin.patch(&format!("/api/roles/{other}"), &json!({ "name": "reader" })).await?.0, 409);
     let code = "select json_extract(body, '$.code') from audit_rows where kind = 'finished' and status = 'error'";
     assert_eq!(sqlite(&world.server.data_dir(), &[code]).await?, json!([["invalid_params"]]));
-    // A caller without permission does not cause a recorded attempt.
+    // An attempt of a caller without permission is not recorded.
     let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
     assert_eq!(operator.patch(&path, &json!({ "allowed_operations": [] })).await?.0, 403);
     admin.delete(&path).await?;

@@ -1,5 +1,5 @@
-//! Connections that send no complete request. They do not prevent others from using the server, and they are closed
-//! after a time-out.
+//! Connections that send no complete request. Such connections do not prevent other clients from using the server, and
+//! the server closes the connections after a time-out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::world::World;
 
-/// Far longer than any operation takes, unless the machine hangs.
+/// A time-out far longer than any operation takes, unless the machine hangs.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Time-out for the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(10);

@@ -132,7 +132,7 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
     Ok(())
 }
 
-/// A saved credential takes effect with the next call, and so does a deletion.
+/// Saving or deleting a credential takes effect with the next call.
 #[tokio::test]
 async fn a_change_of_the_credential_counts_from_the_next_call_on() -> Result<()> {
     let world = World::with(&["github"]).await?;

@@ -111,7 +111,7 @@ async fn a_root_key_exports_all_workspaces_or_the_one_that_it_names() -> Result<
     Ok(())
 }
 
-/// The secrets are those of a credential, of an OAuth provider and of the keys.
+/// The workspace has the secrets of a credential, of an OAuth provider and of keys.
 #[tokio::test]
 async fn no_export_has_a_secret() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -149,7 +149,7 @@ async fn only_admins_export() -> Result<()> {
     Ok(())
 }
 
-/// An export reads pages of 100 rows.
+/// An export reads the database in pages of 100 rows.
 #[tokio::test]
 async fn an_export_has_every_page_once() -> Result<()> {
     let world = World::with(&[]).await?;

@@ -266,7 +266,7 @@ async fn a_rotated_key_is_the_same_key() -> Result<()> {
     Ok(())
 }
 
-/// Calls repeatedly with a key until `ended` is set, and then five more times. Returns the statuses of those last
+/// Calls repeatedly with a key until `ended` is set, and then five more times. Returns the statuses of the last five
 /// calls.
 async fn call_until_ended(
     api: Api,
@@ -322,7 +322,7 @@ async fn amid_calls_a_key_never_works_again_once_its_end_was_answered() -> Resul
     Ok(())
 }
 
-/// A rotation that loses against a concurrent one fails with a conflict, so that no caller receives a key that does not
+/// If two rotations run concurrently, one of them fails with a conflict, so that no caller receives a key that does not
 /// work.
 #[tokio::test]
 async fn of_rotations_at_once_one_key_remains() -> Result<()> {

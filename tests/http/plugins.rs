@@ -73,7 +73,7 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     Ok(())
 }
 
-/// A new version serves from the next call on. If a new version does not load, the previous one continues to serve.
+/// A new version serves from the next call on. If a new version does not load, the previous version continues to serve.
 #[tokio::test]
 async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     let world = World::with(&[]).await?;
@@ -119,7 +119,7 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// An approval needs no body. It then is for the version that waits.
+/// An approval without a body applies to the version that waits.
 #[tokio::test]
 async fn root_approves_without_a_body() -> Result<()> {
     let server = Server::start(&["github"]).await?;

@@ -47,8 +47,8 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     Ok(())
 }
 
-/// A binding denies every tool if its resource type lacks a scope dimension that its role constrains. Saving either of
-/// them returns a warning.
+/// A binding denies every tool if its resource type lacks a scope dimension that its role constrains. Saving the role
+/// or the binding returns a warning.
 #[tokio::test]
 async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> {
     let world = World::with(&["github", "test-echo"]).await?;

@@ -1,4 +1,4 @@
-//! `monstrum plugin test`: cases that pass, cases that fail, and the messages of both.
+//! `monstrum plugin test`: cases that pass, cases that fail, and the output for both.
 
 use std::fs;
 

@@ -50,7 +50,7 @@ async fn during_an_exec() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_create() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    // Makes the template first, so that a kill interrupts a creation and not the making of the template.
+    // Builds the template first, so that a kill interrupts the creation of a sandbox and not the build of the template.
     machine.text("warm", "true").await?;
     let began = Instant::now();
     machine.text("timed", "true").await?;
@@ -80,7 +80,7 @@ async fn during_a_create() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_stop() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    // A large file, so that the stop takes long enough to be interrupted.
+    // The file is large, so that the stop takes long enough to be interrupted.
     const WRITE: &str = "head -c 8M /dev/urandom >big";
     machine.text("c", WRITE).await?;
     let began = Instant::now();
@@ -149,7 +149,7 @@ async fn delete(machine: &Machine, chat: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the conversation has no row and the server has no images. The conversation must be the only one.
+/// Waits until the conversation has no row and the server has no images. The server must not have other conversations.
 async fn gone(machine: &Machine, chat: &str) -> Result<()> {
     eventually("it is gone", async || {
         Ok((machine.row(chat).await?.is_none() && machine.remains().images() == 0).then_some(()))

@@ -83,7 +83,7 @@ pub(super) fn marked(marker: &str) -> usize {
     arguments.filter(|text| String::from_utf8_lossy(text).replace('\0', " ").trim_end().ends_with(marker)).count()
 }
 
-/// Returns the entries of a folder, or none if the folder is missing.
+/// Returns the entries of a folder. A missing folder has no entries.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -69,7 +69,7 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     );
     ensure!(authorizing.credential().await?.is_null());
 
-    // A resource has at most one pending authorization. Starting another one ends the previous one.
+    // A resource has at most one pending authorization. Starting another authorization ends the previous authorization.
     let (first, second) = (start(&authorizing).await?, start(&authorizing).await?);
     let given_up = ended(&authorizing, &first).await?;
     assert_eq!(given_up["message"], "another authorization of this resource was started", "{given_up}");
@@ -91,7 +91,7 @@ async fn a_client_gets_a_token_of_its_own() -> Result<()> {
     assert_eq!((status, &saved["status"], &saved["method"]), (200, &json!("ready"), &json!("oauth2_client_creds")));
     assert_eq!(authorizing.call().await?, json!([200, r#"{"client":"by-body","account":null}"#, null]));
 
-    // This credential has no refresh token and needs none.
+    // This credential has no refresh token and does not need a refresh token.
     authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
     assert_eq!(authorizing.call().await?[0], 200);
     assert_eq!(authorizing.oauth.grants("client_credentials").await?, 2);

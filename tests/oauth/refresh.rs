@@ -178,13 +178,13 @@ async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_pe
 #[tokio::test]
 async fn answers_that_are_not_by_the_book_are_understood() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
-    // No lifetime, scopes as a list, and the token type in capitals.
+    // The response has no lifetime, a list of scopes, and the token type in capitals.
     let over = json!({ "expires_in": null, "scope": ["repo"], "token_type": "BEARER", "refresh_token": null });
     authorizing.oauth.control(&json!({ "over": over })).await?;
     authorizing.authorize().await?;
     assert_eq!(authorizing.credential().await?["expires_at"], Value::Null);
     assert_eq!(authorizing.call().await?[0], 200);
-    // An error with status 200.
+    // The response is an error with status 200.
     let error =
         json!({ "error": "bad_verification_code", "error_description": "The code passed is incorrect or expired." });
     authorizing
@@ -224,7 +224,7 @@ async fn nothing_is_refreshed_that_nobody_uses() -> Result<()> {
     authorizing.world.api = authorizing.world.server.api()?;
     assert_eq!(authorizing.credential().await?["status"], "ready");
     assert_eq!(authorizing.refreshes().await?, 0);
-    // The token was due for a refresh the whole time. Its first use refreshes it.
+    // The token has been due for a refresh the whole time, and its first use refreshes the token.
     assert_eq!(authorizing.call().await?[0], 200);
     eventually("its use refreshes it", async || Ok((authorizing.refreshes().await? == 1).then_some(()))).await
 }
@@ -251,7 +251,7 @@ async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
 
 #[tokio::test]
 async fn an_upstream_that_refuses_fresh_tokens_does_not_drive_refreshes() -> Result<()> {
-    /// Minimum age of a fetched token, in seconds, before the host exchanges it for another.
+    /// Minimum age of a fetched token, in seconds, before the host refreshes the token again.
     const FRESH_S: u64 = 10;
     const CALLS_MAX: u64 = 100;
     let authorizing = Authorizing::with("by-header").await?;
@@ -325,7 +325,7 @@ async fn an_authorization_goes_on_over_a_rotation_of_the_master_key() -> Result<
     ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
     let report: Value = serde_json::from_slice(&rotated.stdout)?;
     assert_eq!((&report["key_version"], &report["unreadable"]), (&json!(2), &json!([])), "{report}");
-    // The audit's keys, the row key, the client secret and the verifier.
+    // The records are the audit's keys, the row key, the client secret and the verifier.
     assert_eq!((&report["records"], &report["resealed"]), (&json!(4), &json!(4)), "{report}");
     authorizing.world.server.launch().await?;
     authorizing.world.api = authorizing.world.server.api()?;

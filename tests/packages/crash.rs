@@ -1,5 +1,5 @@
 //! The power is cut at any moment of an install or an update. After the next start, the old version or the new version
-//! is complete, or the folder is empty if there was no old version.
+//! is complete, or the folder is empty if no old version existed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use support::Server;
 use super::{Sent, Source, in_place, left, trusted};
 use crate::world::World;
 
-/// The number of power cuts. Up to twice as many are made if all of them have the same result.
+/// The number of power cuts. The test makes up to twice as many power cuts if all of them have the same result.
 const MOMENTS: usize = 50;
 const PLUGIN: &str = "test-echo";
 
@@ -81,7 +81,7 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         if number >= MOMENTS && ends.len() == 2 {
             break;
         }
-        // On a busy machine, an install may take longer than the first one.
+        // On a busy machine, an install may take longer than the first install.
         let longest = took.mul_f64(if number < MOMENTS { 1.2 } else { 3.0 });
         if number % 2 == 1 && present.is_some() {
             // An operator may do this by hand, because a plugin with bindings cannot be uninstalled.
@@ -110,7 +110,7 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         *ends.entry(if now == Some(next) { "new" } else { "old" }).or_insert(0) += 1;
         present = now;
     }
-    // The test proves nothing if all cuts happened before the installs or all after them.
+    // The test proves nothing if all power cuts happened before the installs, or all after the installs.
     assert!(ends.len() == 2, "{ends:?} in {took:?}");
     Ok(())
 }

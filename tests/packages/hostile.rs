@@ -1,5 +1,5 @@
-//! Hostile archives by name. Each is signed by a trusted key, so that only the archive itself can be the reason for its
-//! rejection. Each is rejected with a specific message, and leaves nothing behind.
+//! Hostile archives by name. Each archive is signed by a trusted key, so that only the archive itself can be the reason
+//! for its rejection. Each archive is rejected with a specific message, and leaves no files behind.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;

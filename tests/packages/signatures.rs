@@ -1,5 +1,5 @@
-//! The signatures of packages. A package that was changed, renamed, replayed or signed by another key is rejected, each
-//! with a specific message.
+//! The signatures of packages. A package that was changed, renamed, replayed or signed by another key is rejected. Each
+//! case has a specific message.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -90,7 +90,8 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     Ok(())
 }
 
-/// The record outlives the folder. Otherwise, an uninstall would allow an old version to be installed.
+/// The record of the installed version outlives the folder. Otherwise, an old version could be installed after an
+/// uninstall.
 #[tokio::test]
 async fn an_older_version_is_a_replay_after_an_uninstall_and_a_start_as_well() -> Result<()> {
     let mut server = Server::start(&[]).await?;

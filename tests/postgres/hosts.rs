@@ -10,7 +10,7 @@ use super::server_on;
 use crate::http::keys::listed;
 use crate::world::{World, eventually, text};
 
-/// Starts a host next to the first, on the same database, with a separate folder and a copy of the master key.
+/// Starts a second host on the same database, with a separate folder and a copy of the master key.
 pub(crate) async fn beside(first: &Server, mut second: Server) -> Result<Server> {
     std::fs::create_dir(second.data_dir())?;
     std::fs::copy(first.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
@@ -73,7 +73,7 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
         anyhow::Ok(began.elapsed())
     };
     follows(&text_now, 200).await?;
-    // The machine may be busy during one round, but not during all of them.
+    // The machine may be busy in one round, but is unlikely to be busy in all rounds.
     const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
     for _ in 0..ROUNDS {

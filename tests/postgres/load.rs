@@ -13,11 +13,12 @@ use tokio::task::JoinSet;
 use crate::world::{World, eventually, text};
 
 const WORKERS: usize = 12;
-/// The pause between two calls of a worker. Without it, a server that rejects at once would do nothing but reject.
+/// The pause between two calls of a worker. Without the pause, a server that rejects calls immediately would spend all
+/// its time on rejections.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The maximum time of a call, even if the database hangs. A connection may take five seconds, a statement twelve, and
-/// a call waits for each once: operations after a failure are rejected at once. The rest is a margin for a busy
-/// machine.
+/// a call waits for each once: operations after a failure are rejected immediately. The remaining time is a margin for
+/// a busy machine.
 const CALL_MAX: Duration = Duration::from_secs(40);
 
 /// Running calls.

@@ -87,7 +87,7 @@ async fn hosts_that_change_the_same_and_other_workspaces_at_once_go_on() -> Resu
     let mut changes = Vec::new();
     for number in 0..CHANGES {
         for (host, api) in [("one", &world.api), ("two", &there)] {
-            // One workspace is changed by all hosts, and one by each host alone.
+            // All hosts change the workspace `default`, and each host changes a workspace that no other host changes.
             for workspace in ["default", if host == "one" { "a" } else { "b" }] {
                 let change = async move { in_workspace(api, workspace, &format!("{host}-{number}")).await };
                 changes.push(change.boxed());

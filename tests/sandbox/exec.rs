@@ -101,8 +101,8 @@ async fn a_client_that_goes_away_ends_its_command() -> Result<()> {
     doors.counted("the command begins", &doors.machines.begun, 2).await?;
     drop(response);
     doors.counted("the command is ended", &doors.machines.ended, 1).await?;
-    // A client that does not read stops its command for as long as the buffers are full. When the client is gone, that
-    // command ends too.
+    // A client that does not read pauses its command while the buffers are full. The command ends when the client
+    // disconnects.
     let mut body = streamed(&doors, &path, "flood").send().await?.bytes_stream();
     assert!(body.next().await.is_some());
     doors.counted("the next command begins", &doors.machines.begun, 3).await?;

@@ -55,7 +55,7 @@ async fn a_plugin_uses_the_sandbox_of_its_conversation() -> Result<()> {
     list: [{"name":"out","path":"/workspace/out","kind":"directory","size":0}]
     "#);
     assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "it is the bot's own");
-    // A plugin gets all the captured output. A model would get a part of it.
+    // A plugin gets the complete captured output. A model would get only a part of the output.
     let lines = guest(&doors, "exec", &json!({ "command": "lines 3000" })).await?;
     assert_eq!((text(&lines["stdout"]).lines().count(), &lines["truncated"]), (3000, &json!(false)));
     let flood = guest(&doors, "exec", &json!({ "command": "bytes 900000" })).await?;
@@ -148,7 +148,7 @@ async fn a_plugin_gets_no_more_time_than_it_has() -> Result<()> {
 
 #[tokio::test]
 async fn a_plugin_gets_no_more_calls_than_it_has() -> Result<()> {
-    // Enough time for all calls, even on a busy machine.
+    // The limit leaves enough time for all calls, even on a busy machine.
     let doors = granted(Doors::within(&[GUEST], 60).await?).await?;
     let many = guest(&doors, "exec", &json!({ "command": "echo x", "times": 101 })).await?;
     assert_snapshot!(many, @r#"{"code":"limit","message":"the limit of 100 child calls under one call is reached","sent":false}"#);

@@ -1,4 +1,5 @@
-//! `sandbox_shell`: which bots have it, its answers, and the part of long output that a model reads.
+//! `sandbox_shell`: the bots that have the tool, the answers of the tool, and the part of long output that a model
+//! reads.
 
 use std::sync::atomic::Ordering;
 
@@ -255,7 +256,7 @@ async fn a_model_reads_the_end_and_finds_the_rest_in_a_file() -> Result<()> {
     let kept = String::from_utf8_lossy(kept.get(path).context("the file is there")?).into_owned();
     assert_eq!(kept, (1..=60_000).map(|line| format!("{line}\n")).collect::<String>(), "as it was written");
 
-    // The output exceeds the limit of what a provider captures.
+    // The output exceeds the size that a provider captures.
     let flood = doors.shell("bytes 3000000").await?;
     let marker = text(&flood["data"]["stdout"]).lines().next().unwrap_or_default().to_owned();
     assert!(marker.contains("the captured part is in /workspace/.monstrum/output/"), "{marker}");

@@ -56,7 +56,7 @@ async fn a_command_that_runs_is_cut_off(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// The bytes before the error are incomplete, so the stream must not end like a complete one.
+/// The bytes before the error are incomplete, so the stream must not end like a complete stream.
 async fn a_stream_that_is_read_ends_with_an_error(hosts: Hosts) -> Result<()> {
     use futures::StreamExt;
     let host = hosts.host();
@@ -108,7 +108,7 @@ async fn it_is_deleted_from_every_state(hosts: Hosts) -> Result<()> {
             .insert(status.as_str(), |row| {
                 row.status = status;
                 row.next_attempt_at = (status == Deleting).then_some(NOW);
-                // The claim of a dead host.
+                // The claim belongs to a dead host.
                 row.operation = Some("of the dead".to_owned());
                 row.operation_until = Some(NOW);
             })

@@ -19,10 +19,10 @@ on_both! {
     bot_that_waits_for_its_own_place_holds_up_no_other,
 }
 
-/// The time after which an unused sandbox may be stopped to make room for another one.
+/// The time after which an unused sandbox may be stopped to make room for another sandbox.
 const UNUSED: Duration = Duration::from_secs(61);
-/// A time-out that is far longer than a start takes here, and shorter than the time that one claim waits while another
-/// claim makes room.
+/// A time-out that is far longer than a start in these tests, and shorter than the time that one claim waits while
+/// another claim makes room.
 const PROMPT: Duration = Duration::from_secs(15);
 
 fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {

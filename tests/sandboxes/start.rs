@@ -140,7 +140,7 @@ async fn what_has_no_row_is_set_aside_for_a_week(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// Starts a host with a database that is older than the sandboxes, and then with the database that matches them.
+/// Starts a host with a database that is older than the sandboxes, and then with the matching database.
 async fn what_was_set_aside_comes_back_with_its_row(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
@@ -224,7 +224,7 @@ async fn the_end_of_a_host_stops_what_runs(hosts: Hosts) -> Result<()> {
     assert_eq!(hosts.rows().await?, "a stopped\nb stopped\ntheirs running");
     assert_eq!((hosts.at_provider("a"), hosts.at_provider("b")), ("stopped", "stopped"));
     assert_eq!(words(hosts.exec(&host, "a", "true").await), "unavailable: the server is shutting down");
-    // A sandbox whose stop hangs does not block the shutdown. The next start finds it.
+    // A sandbox whose stop hangs does not block the shutdown. The next start finds the sandbox.
     let next = hosts.host();
     hosts.exec(&next, "a", "true").await?;
     hosts.double.hang(Asked::Stop);

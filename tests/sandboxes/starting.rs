@@ -372,7 +372,7 @@ async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
         anyhow::Ok(())
     };
     all("new").await?;
-    // One place is free. The later requests find that the same sandbox has taken it.
+    // One place is free. The later requests find that the same sandbox has taken this place.
     host.delete(hosts.workspace, None, hosts.row("new").await?.id).await?;
     host.delete_due().await?;
     all("new").await?;

@@ -107,7 +107,7 @@ async fn of_hosts_that_die_nothing_is_left_over(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// Runs a host on separate threads. All work that the host has begun ends with its threads.
+/// Runs a host on separate threads. All work of the host ends with its threads.
 fn live(hosts: &Hosts, round: u64) -> Result<()> {
     let own = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let life = async {

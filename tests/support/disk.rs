@@ -13,8 +13,8 @@ use super::postgres::{Postgres, hand_over};
 const SIZE: &str = "size=40m";
 const BALLAST_BLOCK: [u8; 4096] = [0; 4096];
 
-/// A small file system, if the process may mount one, which requires root. For other users, the server is made to
-/// report a full disk, which proves less.
+/// A small file system. Mounting it requires root. For other users, triggers make the server report a full disk, which
+/// is a weaker test.
 pub struct Disk {
     folder: TempDir,
     is_mounted: bool,
@@ -72,7 +72,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.is_mounted {
-            // The server was dropped before and no longer uses the file system, and nothing else uses it.
+            // The server was dropped before and no longer uses the file system, and no other process uses it.
             drop(Command::new("umount").arg("--lazy").arg(self.folder.path()).status());
         }
     }

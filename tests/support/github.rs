@@ -1,5 +1,5 @@
-//! An upstream that implements the part of GitHub's REST API that the GitHub plugin needs. It records all requests, and
-//! can delay answers, hold them back, or return any answer.
+//! An upstream that implements the part of GitHub's REST API that the GitHub plugin needs. The upstream records all
+//! requests, and can delay answers, hold them back, or return any answer.
 
 mod routes;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use monstrum_sandbox::{
 };
 use monstrum_types::UtcMillis;
 
-/// The provider. Tests set its switches.
+/// The provider. Tests set its public fields.
 pub struct Machines {
     machines: Mutex<BTreeMap<SandboxName, Machine>>,
     aside: Mutex<BTreeMap<SandboxName, Machine>>,

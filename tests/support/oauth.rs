@@ -1,5 +1,5 @@
 //! An OAuth server for the tests: the real `oidc-provider`, and an API that requires its tokens (`tests/oauth-server`).
-//! It ends with the process that started it, because that process holds the other end of its input.
+//! The server ends with the process that started it, because that process holds the other end of the server's input.
 
 use std::process::Stdio;
 use std::time::Duration;

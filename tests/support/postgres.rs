@@ -1,4 +1,4 @@
-//! A PostgreSQL server for the tests: the real one, in a temporary folder, accessed through a socket in that folder.
+//! A PostgreSQL server for the tests: a real server in a temporary folder, accessed through a socket in that folder.
 //!
 //! The server ends with the process that started it, even after a crash: a shell runs the server and waits on a pipe
 //! that closes with this process. (A signal on the parent's death would arrive at the end of a thread, and each test is
@@ -43,7 +43,7 @@ pub struct Postgres {
     settings: Vec<String>,
     port: u16,
     removed_by_keeper: bool,
-    /// The last field, so that the folder is removed after the server has ended.
+    /// The temporary folder. It is the last field, so that the folder is removed after the server has ended.
     _home: Option<TempDir>,
 }
 
@@ -175,7 +175,7 @@ impl Postgres {
         file.lines().next()?.parse().ok()
     }
 
-    /// Closes the keeper's input, so that it stops the server, and waits for both.
+    /// Closes the keeper's input, so that the keeper stops the server, and waits until both have ended.
     fn release(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
             drop(keeper.stdin.take());
@@ -296,7 +296,7 @@ pub(crate) fn hand_over(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the user and the group that run the server, if they differ from those of this process.
+/// Returns the user and the group that run the server, if they differ from the user and the group of this process.
 fn owner() -> Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);

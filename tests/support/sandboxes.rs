@@ -85,7 +85,7 @@ impl SandboxDouble {
         self.inside().sandboxes.iter().map(|(name, machine)| (name.to_string(), word(machine))).collect()
     }
 
-    /// Returns the names of the sandboxes that are kept aside.
+    /// Returns the names of the sandboxes whose files are set aside.
     pub fn aside(&self) -> Vec<String> {
         self.inside().aside.iter().map(|(name, _, _)| name.to_string()).collect()
     }
@@ -188,7 +188,7 @@ impl SandboxDouble {
         self.ticks.send_modify(|tick| *tick += 1);
     }
 
-    /// Counts a request, and hangs or fails if the test demands this.
+    /// Counts a request, and hangs or fails if the test requires this.
     async fn asked_for(&self, what: Asked, name: Option<&SandboxName>) -> Result<(), SandboxError> {
         *self.inside().asked.entry(what).or_default() += 1;
         self.tick();

@@ -43,7 +43,7 @@ struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// Returns the path of the program, for uses other than as a server.
+/// Returns the path of the program, for tests that do not run it as a server.
 pub fn program() -> Result<PathBuf> {
     files::binary("monstrum")
 }

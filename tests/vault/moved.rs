@@ -1,5 +1,5 @@
-//! A sealed record opens only in its original place. An attacker with write access to the database can destroy it, but
-//! not use it elsewhere.
+//! A sealed record opens only in its original place. An attacker with write access to the database can destroy a
+//! record, but cannot use it in another place.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;

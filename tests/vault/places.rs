@@ -1,5 +1,5 @@
 //! The possible places of the master keys, and the messages if the keys do not belong to the database. In that case,
-//! nothing is overwritten.
+//! the server overwrites nothing.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -142,7 +142,7 @@ async fn the_file_may_lie_elsewhere() -> Result<()> {
     assert!(findings.iter().any(|finding| text(&finding["about"]) == "elsewhere.key"), "{report}");
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
 
-    // Without the variable, there is no key, and the server does not create one for a database that another key has
+    // Without the variable, the server has no key, and does not create a key for a database that another key has
     // sealed.
     secrets.world.server.set_variable(FILE_VARIABLE, None);
     assert_snapshot!(told(&secrets.world.server, &SERVE).await?, @r#"

@@ -164,7 +164,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether any credential is still sealed with an older key than the newest one in the file.
+/// Returns whether any credential is still sealed with an older key than the newest key in the file.
 async fn is_unfinished(secrets: &Secrets) -> Result<bool> {
     let versions = sqlite(&secrets.world.server.data_dir(), &[VERSIONS]).await?;
     let newest = secrets.key_versions()?.last().copied();
@@ -184,7 +184,7 @@ async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Re
         let ring = secrets.ring()?;
         let mut rotation = secrets.world.server.begin_command(&["vault", "rotate"])?;
         let (began, moment) = (Instant::now(), whole * cut / CUTS);
-        // Every other cut waits for the new key, so that it comes while records are being resealed.
+        // Every other cut waits for the new key, so that the cut happens while records are being resealed.
         let is_ripe = |ring_now: BTreeSet<String>| cut % 2 == 1 && ring_now != ring;
         while began.elapsed() < moment || (cut % 2 == 1 && began.elapsed() < whole) {
             if is_ripe(secrets.ring()?) || rotation.try_wait()?.is_some() {

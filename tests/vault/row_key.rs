@@ -19,10 +19,10 @@ use crate::world::{World, text};
 
 const ROTATE: [&str; 3] = ["vault", "rotate", "--row-key"];
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
-/// The number of power cuts. A few come at the start of the process, the others while scopes are being rewritten. The
-/// store's own test ends a rotation after every scope.
+/// The number of power cuts. A few power cuts happen at the start of the process, and the others while scopes are being
+/// rewritten. The store's own test ends a rotation after every scope.
 const CUTS: u32 = 12;
-/// Enough workspaces for cuts to come between two of them.
+/// The number of workspaces, large enough for power cuts to happen between two workspaces.
 const WORKSPACES: usize = 24;
 /// A time-out far longer than a rotation.
 const ROTATION_MAX: Duration = Duration::from_secs(60);
@@ -147,7 +147,7 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     let refusal = told(&secrets.world.server, &ROTATE).await?;
     ensure!(refusal.contains(named), "a rotation would take over its rows: {refusal}");
 
-    // Next to the newer key, the older one is no longer in force: the database is made to look like an unfinished
+    // The older key is no longer in force next to the newer key: the database is made to look like an unfinished
     // rotation, but no row under the older key is accepted.
     std::fs::write(data_dir.join("monstrum.db"), after)?;
     let back = [

@@ -262,7 +262,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     Ok(())
 }
 
-/// A translation of an unknown key is most often misspelled.
+/// If a translation has an unknown key, the key is usually misspelled.
 #[tokio::test]
 async fn translations_that_stand_for_nothing_are_told() -> Result<()> {
     let server = Server::prepare(&["github"])?;
@@ -349,8 +349,8 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     Ok(())
 }
 
-/// Colours are for terminals, and never used if `NO_COLOR` is set. A plugin's text cannot send control sequences to the
-/// terminal.
+/// Colours are used only on terminals, and never if `NO_COLOR` is set. A plugin's text cannot send control sequences to
+/// the terminal.
 #[tokio::test]
 async fn colours_are_for_terminals_only() -> Result<()> {
     let faulty = || changed("version: 1.0.0", "version: \"\\e[2J\"\nlisence: MIT");

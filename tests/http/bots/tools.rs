@@ -141,8 +141,8 @@ async fn a_call_answers_200_whatever_its_status() -> Result<()> {
     Ok(())
 }
 
-/// A key that may change the rules receives the rule that refused the call. A bot key receives only what the bot itself
-/// would see.
+/// A key that may change the rules receives the rule that rejected the call. A bot key receives only what the bot
+/// itself would see.
 #[tokio::test]
 async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -3,7 +3,7 @@
 //! The group `init` of a sandbox holds its init and its workers. `box` holds the commands, each in a separate group, so
 //! that a command can be killed with all processes that it has started, in any session. `box` has the limits of the
 //! sandbox. `init` has separate, small limits, so that no command can exhaust the memory of the init. The group that
-//! holds all sandboxes of a server has limits too.
+//! holds all sandboxes of a server has limits as well.
 
 mod kill;
 
@@ -38,7 +38,7 @@ pub(crate) enum NoController {
     #[error("the control group controller `{controller}` is not available in {}", root.display())]
     Unified { controller: &'static str, root: PathBuf },
     #[error(
-        "there is neither a control group tree in {} nor one of the controller `{controller}` below it",
+        "{} contains neither a control group tree nor a tree of the controller `{controller}`",
         root.display()
     )]
     Separate { controller: &'static str, root: PathBuf },
@@ -63,8 +63,8 @@ enum Hierarchy {
 }
 
 impl Cgroups {
-    /// Finds the control groups below `root`. `tag` separates the groups of this server from those of other servers on
-    /// the machine.
+    /// Finds the control groups below `root`. `tag` separates the groups of this server from the groups of other
+    /// servers on the machine.
     pub(crate) fn find(root: &Path, tag: &str) -> Result<Cgroups, NoController> {
         let folder = format!("monstrum-{tag}");
         if let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) {
@@ -319,7 +319,7 @@ impl ExecGroup {
 fn count(file: &Path, key: &str) -> io::Result<u64> {
     let text = fs::read_to_string(file)?;
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
-    value.ok_or_else(|| io::Error::other(format!("{} has no `{key}`", file.display())))
+    value.ok_or_else(|| io::Error::other(format!("`{key}` is missing in {}", file.display())))
 }
 
 /// Moves a process into a group.

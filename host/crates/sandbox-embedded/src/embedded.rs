@@ -82,7 +82,7 @@ struct Inner {
     boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
 }
 
-/// The entry of one sandbox. The first call for the sandbox creates it.
+/// The entry of one sandbox. The first call for the sandbox creates the entry.
 #[derive(Default)]
 struct Slot {
     /// Held while the sandbox is created, resumed, stopped or deleted.
@@ -189,7 +189,7 @@ impl Inner {
     }
 
     async fn template(&self, base: TemplateKind) -> Result<Template, SandboxError> {
-        let gone = || SandboxError::unavailable("the template that this sandbox was made of is gone");
+        let gone = || SandboxError::unavailable("the template of this sandbox no longer exists");
         if base == TemplateKind::Built {
             return self.built.clone().ok_or_else(gone);
         }
@@ -248,7 +248,7 @@ impl Inner {
         if let Err(error) = works.await {
             // The keeper must have ended before the next start creates control groups with the same names.
             if let Err(error) = running.end().await {
-                tracing::error!(sandbox = %name, error = %with_causes(&error), "a sandbox that did not start could not be stopped");
+                tracing::error!(sandbox = %name, error = %with_causes(&error), "a sandbox that failed to start could not be stopped");
             }
             return Err(error);
         }
@@ -259,13 +259,15 @@ impl Inner {
     /// Rejects a start that could fill the host's disk, because no call runs without space for the audit.
     fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
         use std::os::unix::fs::MetadataExt as _;
-        let failed = |error: io::Error| SandboxError::unavailable_because("the disk of the host cannot be read", error);
+        let failed = |error: io::Error| {
+            SandboxError::unavailable_because("the free disk space of the host cannot be read", error)
+        };
         let image = fs::metadata(image).map_err(failed)?;
         let may_grow = image.len().saturating_sub(image.blocks() * 512);
         let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| failed(error.into()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if free < may_grow.saturating_add(RESERVE_BYTES) {
-            let words = "the disk of the host has too little space for this sandbox";
+            let words = "the host does not have enough free disk space for this sandbox";
             return Err(SandboxError::Exhausted(words.to_owned()));
         }
         Ok(())
@@ -286,7 +288,9 @@ impl Inner {
             let base = self.options.template;
             let made = tokio::task::spawn_blocking(move || images.create(&own, base, mib)).await;
             let made = made.expect("making an image does not panic");
-            made.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not made", error))?;
+            made.map_err(|error| {
+                SandboxError::unavailable_because("the disk image of the sandbox could not be created", error)
+            })?;
         }
         let begun = self.begin(name, spec, !is_there).await;
         if begun.is_err() && !is_there {
@@ -324,7 +328,7 @@ impl Inner {
             let _one_at_a_time = slot.changing.lock().await;
             slot.end().await?;
             let (images, own) = (self.images.clone(), name.to_string());
-            on_disk("the image of the sandbox", move || images.set_aside(&own, now)).await?;
+            on_disk("the disk image of the sandbox", move || images.set_aside(&own, now)).await?;
         }
         self.forget(name, slot);
         Ok(())
@@ -335,7 +339,7 @@ impl Inner {
         let taken = {
             let _one_at_a_time = slot.changing.lock().await;
             let (images, own) = (self.images.clone(), name.to_string());
-            on_disk("the image of the sandbox", move || images.restore(&own, since)).await?
+            on_disk("the disk image of the sandbox", move || images.restore(&own, since)).await?
         };
         self.forget(name, slot);
         Ok(taken)
@@ -345,7 +349,9 @@ impl Inner {
         let (images, own) = (self.images.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || images.delete(&own)).await;
         let removed = removed.expect("removing an image does not panic");
-        removed.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not removed", error))
+        removed.map_err(|error| {
+            SandboxError::unavailable_because("the disk image of the sandbox could not be deleted", error)
+        })
     }
 
     fn look(&self, name: &SandboxName) -> Option<Inspection> {
@@ -382,7 +388,9 @@ fn check(limits: &Limits) -> Result<(), SandboxError> {
         ("processes_per_exec", limits.processes_per_exec, 4, 1 << 20),
     ] {
         if !(least..=most).contains(&value) {
-            return Err(SandboxError::Invalid(format!("the limit {name} must be from {least} to {most}, not {value}")));
+            return Err(SandboxError::Invalid(format!(
+                "the limit {name} must be between {least} and {most}, but is {value}"
+            )));
         }
     }
     Ok(())

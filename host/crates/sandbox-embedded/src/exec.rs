@@ -24,7 +24,7 @@ use crate::wire::{ExitStatus, Refusal, ToInit};
 const COMMAND_BYTES_MAX: usize = 120 << 10;
 /// The maximum length of the working folder and all variables together.
 const ENVIRONMENT_BYTES_MAX: usize = 32 << 10;
-/// The time for which output is read after the command has ended. Programs in the background may write forever.
+/// The maximum time for reading output after the command has ended. Background programs may write forever.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
 /// The maximum time until the init reports the end of a killed command.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 const DRAIN_BYTES_MAX: u64 = 1 << 20;
 /// The size of one read.
 const PIECE_BYTES: usize = 64 << 10;
-/// The exit codes of `timeout` and of a shell whose command was killed by signal 9.
+/// The exit codes that `timeout` returns, and that a shell returns for a command that signal 9 has killed.
 const CODE_TIMED_OUT: i32 = 124;
 const CODE_KILLED: i32 = 137;
 /// The exit code if the result is unknown.
@@ -109,13 +109,13 @@ fn termination_of(ended: Option<ExitStatus>, is_timed_out: bool, memory_ran_out:
 fn check(request: &ExecRequest) -> Result<Vec<u8>, SandboxError> {
     let invalid = |what: String| Err(SandboxError::Invalid(what));
     if request.command.len() > COMMAND_BYTES_MAX {
-        return invalid(format!("a command must have at most {COMMAND_BYTES_MAX} bytes"));
+        return invalid(format!("the command exceeds the limit of {COMMAND_BYTES_MAX} bytes"));
     }
     if request.timeout.is_zero() || request.timeout > EXEC_TIMEOUT_MAX {
         return invalid(format!("the timeout of a command must be from 1 to {} seconds", EXEC_TIMEOUT_MAX.as_secs()));
     }
     if request.output_bytes_max > OUTPUT_BYTES_MAX {
-        return invalid(format!("at most {OUTPUT_BYTES_MAX} bytes of a stream can be kept"));
+        return invalid(format!("at most {OUTPUT_BYTES_MAX} bytes of each output stream can be kept"));
     }
     let folder = request.cwd.as_deref().unwrap_or(".");
     let variables = request.env.iter().map(|(name, value)| format!("{name}={value}"));
@@ -124,7 +124,9 @@ fn check(request: &ExecRequest) -> Result<Vec<u8>, SandboxError> {
         return invalid("the name of a variable must not be empty or contain `=`".to_owned());
     }
     if folder.len() + variables.iter().map(String::len).sum::<usize>() > ENVIRONMENT_BYTES_MAX {
-        return invalid(format!("the folder and the variables must have at most {ENVIRONMENT_BYTES_MAX} bytes"));
+        return invalid(format!(
+            "the folder and the variables together exceed the limit of {ENVIRONMENT_BYTES_MAX} bytes"
+        ));
     }
     let mut text = Vec::new();
     for part in [&request.command, folder].into_iter().chain(variables.iter().map(String::as_str)) {
@@ -200,7 +202,7 @@ impl Drop for Command {
 /// Kills the processes of a group. If that fails, the whole sandbox is stopped.
 fn kill(group: &ExecGroup, running: &Running) {
     if let Err(error) = group.kill() {
-        tracing::error!(%error, "a command of a sandbox could not be killed; the sandbox is stopped");
+        tracing::error!(%error, "a command could not be killed; its sandbox is being stopped");
         running.terminate();
     }
 }
@@ -274,7 +276,7 @@ impl OutputFollower {
     }
 }
 
-/// One output stream. Only its newest bytes are kept.
+/// One output stream, of which only the newest bytes are kept.
 struct CapturedStream {
     from: Receiver,
     stream: Stream,

@@ -38,7 +38,7 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
                 rustix::thread::remove_capability_from_bounding_set(capability)?;
             }
             Ok(_) => {}
-            // The previous capability was the last one that the kernel has.
+            // The previous capability was the last capability of the kernel.
             Err(rustix::io::Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
@@ -96,7 +96,8 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
     // libraries fall back to clone.
     let namespaces = Compare::MaskedEq(NEW_NAMESPACES);
     allow(libc::SYS_clone, vec![SeccompCondition::new(0, Length::Qword, namespaces, 0)?])?;
-    // Rejects raw sockets, vsock, which network namespaces do not isolate, and sockets of the kernel's crypto API.
+    // Rejects raw sockets, sockets of the kernel's crypto API, and vsock sockets, which network namespaces do not
+    // isolate.
     allow(libc::SYS_socket, vec![argument(0, Compare::Eq, unsigned(libc::AF_UNIX))?])?;
     for family in [libc::AF_INET, libc::AF_INET6] {
         for protocol in PROTOCOLS {

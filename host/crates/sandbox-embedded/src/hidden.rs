@@ -3,7 +3,7 @@
 //! The sandbox's root user owns its /usr, so that it can replace files there. It could therefore read files that only
 //! root may read on the host. A layer of whiteouts above /usr hides these files. Each start creates the layer from a
 //! list. The first start waits for the list. A later start renews a list older than half of [`LIST_AGE_MAX`] in the
-//! background, and waits for a new list if the current one is older than [`LIST_AGE_MAX`].
+//! background, and waits for a new list if the current list is older than [`LIST_AGE_MAX`].
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -44,7 +44,7 @@ impl Hidden {
         Hidden { file, made: Arc::default(), is_renewing: Arc::default(), writing: Arc::default() }
     }
 
-    /// Returns the list file. Waits for a new list if none exists or the current one is too old.
+    /// Returns the list file. Waits for a new list if no list exists or the current list is too old.
     pub(super) async fn list(&self) -> Result<PathBuf, SandboxError> {
         let mut made = self.made.lock().await;
         // The time is taken before the walk, because the walk may miss later changes.
@@ -80,14 +80,16 @@ impl Hidden {
         let file = self.file.clone();
         let made = tokio::task::spawn_blocking(move || write(&file)).await;
         made.expect("making a list does not panic").map_err(|error| {
-            tracing::error!(%error, "the list of private files in /usr could not be made");
-            SandboxError::unavailable("the list of private files in /usr could not be made; the log says why")
+            tracing::error!(%error, "the list of private files in /usr could not be created");
+            SandboxError::unavailable(
+                "the list of private files in /usr could not be created; the log contains the reason",
+            )
         })
     }
 }
 
 fn write(file: &Path) -> io::Result<()> {
-    // A copy of the mount without other mounts below it, as sandboxes see it.
+    // Clones the mount without the mounts below it, because sandboxes see only this mount.
     let usr: OwnedFd = open_tree(CWD, "/usr", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     let found = find(Path::new(&format!("/proc/self/fd/{}", usr.as_raw_fd())))?;
     let content: Vec<u8> =
@@ -108,7 +110,9 @@ pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
         };
         for entry in entries {
             let entry = entry?;
-            left = left.checked_sub(1).ok_or_else(|| io::Error::other("there are too many files to look at"))?;
+            left = left
+                .checked_sub(1)
+                .ok_or_else(|| io::Error::other(format!("/usr has more than {ENTRIES_MAX} entries")))?;
             let metadata = match entry.metadata() {
                 // The entry was removed during the walk.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -145,7 +149,7 @@ pub(super) fn cover(list: &[u8], usr: &Path, layer: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the parent folders of a path as they are in `usr`; returns false if one of them no longer exists.
+/// Creates the parent folders of a path as they are in `usr`. Returns false if a parent folder no longer exists.
 fn make_parents(path: &Path, usr: &Path, layer: &Path, made: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
     let mut folder = PathBuf::new();
     for name in path.parent().into_iter().flat_map(Path::iter).map(OsStr::to_owned) {

@@ -1,5 +1,5 @@
 //! The host ids to which the users and groups of a sandbox are mapped. Each sandbox of a server has its own range of
-//! 65,536 ids, so that two of them never share the owner of a file or process, or a limit per user.
+//! 65,536 ids, so that two sandboxes never share the owner of a file or process, or a per-user limit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -113,8 +113,8 @@ impl Images {
         Ok(())
     }
 
-    /// Restores the image that was last set aside under this name at `since` or later, and returns whether there was
-    /// one.
+    /// Restores the image that was last set aside under this name at `since` or later, and returns whether such
+    /// an image existed.
     pub(crate) fn restore(&self, name: &str, since: UtcMillis) -> io::Result<bool> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.name == name && kept.since >= since);
@@ -126,8 +126,8 @@ impl Images {
         Ok(true)
     }
 
-    /// Deletes the images that were set aside before `before` and returns their number. It tries to delete all of them
-    /// before it returns the first error.
+    /// Deletes the images that were set aside before `before` and returns their number. The function tries to delete
+    /// all images before it returns the first error.
     pub(crate) fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.since < before);
@@ -165,15 +165,16 @@ impl Images {
 
     /// Returns an empty file system of the given size, which is made once.
     fn blank(&self, mib: u32) -> io::Result<PathBuf> {
-        // Concurrent first uses wait for the one that makes the file system.
+        // Concurrent calls wait until the first call has made the file system.
         let _making = self.making.lock();
         let blank = self.blanks.join(format!("{mib}.ext4"));
         if blank.exists() {
             return Ok(blank);
         }
         let part = self.blanks.join(format!("{mib}-{}.part", std::process::id()));
-        let program =
-            mkfs().ok_or_else(|| io::Error::other("mkfs.ext4 is not installed (Debian package e2fsprogs)"))?;
+        let program = mkfs().ok_or_else(|| {
+            io::Error::other("mkfs.ext4 is not installed; install it with `apt-get install e2fsprogs`")
+        })?;
         let file = File::create(&part)?;
         file.set_len(u64::from(mib) << 20)?;
         drop(file);
@@ -208,7 +209,7 @@ pub struct KeptAside {
     base: TemplateKind,
 }
 
-/// Reads the folder of a server, which need not exist, and changes nothing; the server may be running.
+/// Reads the folder of a server, which need not exist, and changes nothing. The server may be running.
 pub fn kept_images(folder: &Path) -> io::Result<KeptImages> {
     let images = images_in(&folder.join(BOXES))?;
     let images = images.into_iter().map(|(name, path)| Ok((name, bytes_on_disk(&path)?)));

@@ -88,14 +88,14 @@ fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
     rustix::process::setsid()?;
     let mut is_placed = [0];
     if rustix::io::read(go, &mut is_placed)? == 0 {
-        return Err(io::Error::other("the keeper is gone"));
+        return Err(io::Error::other("the keeper has ended"));
     }
     let spaces = UnshareFlags::NEWNS
         | UnshareFlags::NEWNET
         | UnshareFlags::NEWIPC
         | UnshareFlags::NEWUTS
         | UnshareFlags::NEWCGROUP;
-    sys::unshare(spaces).map_err(during("making namespaces"))?;
+    sys::unshare(spaces).map_err(during("creating namespaces"))?;
     rustix::system::sethostname(HOST_NAME)?;
     sys::bring_loopback_up().map_err(during("bringing the loopback interface up"))?;
     // Root in the sandbox has no capabilities over its network, so all users are allowed to use these features.
@@ -107,7 +107,7 @@ fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
     of_network("ping_group_range", "0 2147483647")?;
     mounts::build(launch, device, ids)?;
     join_user_namespace(ids).map_err(during("joining the user namespace"))?;
-    become_root_of_sandbox().map_err(during("becoming the root of the sandbox"))?;
+    become_root_of_sandbox().map_err(during("switching to the root user of the sandbox"))?;
     hardening::limit_resources().map_err(during("limiting resources"))?;
     hardening::drop_capabilities().map_err(during("dropping capabilities"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;

@@ -34,10 +34,10 @@ const DETACH_MAX: Duration = Duration::from_secs(60);
 /// The poll interval while the image is detached.
 const DETACH_POLL: Duration = Duration::from_millis(2);
 
-/// Whether this program becomes the launcher when it is started as one.
+/// Whether this program becomes the launcher when it is started as the launcher.
 static CAN_LAUNCH: AtomicBool = AtomicBool::new(false);
 
-/// Becomes the launcher if this process was started as one. Call it first in `main`.
+/// Becomes the launcher if this process was started as the launcher. Call this function first in `main`.
 pub fn run_if_launcher() {
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|name| name == ARGUMENT) && arguments.next().is_none() {
@@ -134,10 +134,10 @@ impl Keeper<'_> {
 
     fn keep(&self, socket_of_init: BorrowedFd<'_>) -> io::Result<()> {
         let image = self.locked_image()?;
-        let ids = user_namespace(self.launch.id_base).map_err(during("making a user namespace"))?;
+        let ids = user_namespace(self.launch.id_base).map_err(during("creating a user namespace"))?;
         let device = LoopDevice::attach(&image).map_err(during("attaching the image to a loop device"))?;
         let group = self.launch.cgroups.create(&self.launch.name, &self.launch.limits);
-        let group = group.map_err(during("making control groups"));
+        let group = group.map_err(during("creating control groups"));
         let begun = group.and_then(|group| self.begin(&device, &group, ids.as_fd(), socket_of_init));
         let ready = begun.map(|(init, is_ready)| (init, await_ready(is_ready)));
         // From here on, only the mount holds the device.
@@ -180,7 +180,7 @@ impl Keeper<'_> {
     ) -> io::Result<(Pid, OwnedFd)> {
         let (go, may_go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (is_ready, ready) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        sys::unshare(UnshareFlags::NEWPID).map_err(during("making a pid namespace"))?;
+        sys::unshare(UnshareFlags::NEWPID).map_err(during("creating a pid namespace"))?;
         let prepared =
             Prepared { launch: &self.launch, device: &device.path, ids, socket, go: go.as_fd(), ready: ready.as_fd() };
         let init = sys::fork(|| init::run(&prepared)).map_err(during("forking the init"))?;

@@ -47,11 +47,11 @@ enum KeeperError {
     /// The text of an error in the keeper's own process.
     #[error("{0}")]
     Failed(String),
-    #[error("the keeper reported that {0}")]
+    #[error("the keeper sent an unexpected message: {0}")]
     Unexpected(&'static str),
-    #[error("the keeper ended")]
+    #[error("the keeper ended unexpectedly")]
     Gone,
-    #[error("the keeper did not answer within {} s", .0.as_secs())]
+    #[error("the keeper did not respond within {} s", .0.as_secs())]
     TimedOut(Duration),
     #[error("the connection to the keeper or the init failed")]
     Connection(#[from] io::Error),
@@ -79,13 +79,13 @@ pub(crate) struct Running {
     lingering: Mutex<Vec<ExecGroup>>,
     /// The tasks that drain the output of background programs, the oldest first.
     readers: Mutex<VecDeque<JoinHandle<()>>>,
-    /// Held by the one task that reads.
+    /// Held by the task that currently reads.
     draining: Arc<tokio::sync::Mutex<()>>,
     /// The ids of the sandbox. The sandbox's root user owns the pipes of commands.
     pub ids: IdRange,
 }
 
-/// Both ends of the sockets of the keeper and the init. The launcher takes one end of each.
+/// Both ends of the sockets of the keeper and the init. The launcher receives one end of each socket pair.
 pub(crate) struct Sockets {
     keeper: OwnedFd,
     init: OwnedFd,
@@ -116,7 +116,9 @@ impl Running {
             Ok(Ok(Some(mut received))) => match received.message {
                 FromKeeper::Ready { pid } => (pid, received.descriptors.pop()),
                 FromKeeper::Failed(reason) => return Err(failed(KeeperError::Failed(reason))),
-                FromKeeper::Stopped => return Err(failed(KeeperError::Unexpected("it stopped at once"))),
+                FromKeeper::Stopped => {
+                    return Err(failed(KeeperError::Unexpected("the sandbox stopped during its start")));
+                }
             },
             Ok(Ok(None)) => return Err(failed(KeeperError::Gone)),
             Ok(Err(error)) => return Err(failed(error.into())),
@@ -158,7 +160,7 @@ impl Running {
         if !is_new {
             // The folder exists, so the worker opens it and creates nothing.
             let looked = timeout(PROBE_MAX, super::files::mkdir(self, WORKSPACE)).await;
-            let late = || SandboxError::unavailable("the sandbox does not answer");
+            let late = || SandboxError::unavailable("the sandbox does not respond");
             return looked.unwrap_or_else(|_| Err(late()));
         }
         let request =
@@ -169,7 +171,7 @@ impl Running {
             (code, termination) => {
                 let (how, stderr) = (termination.as_str(), output.stderr.text);
                 Err(SandboxError::unavailable(format!(
-                    "the shell of the sandbox does not work: {how}, {code}: {stderr}"
+                    "the shell of the sandbox does not work ({how}, exit code {code}): {stderr}"
                 )))
             }
         }
@@ -200,7 +202,9 @@ impl Running {
             Ok(Ok(Some(received))) => match received.message {
                 FromKeeper::Stopped => Ok(()),
                 FromKeeper::Failed(reason) => Err(failed(KeeperError::Failed(reason))),
-                FromKeeper::Ready { .. } => Err(failed(KeeperError::Unexpected("it became ready a second time"))),
+                FromKeeper::Ready { .. } => {
+                    Err(failed(KeeperError::Unexpected("the sandbox became ready a second time")))
+                }
             },
             // The keeper has already reported the end, or it was killed and the kernel has cleaned up.
             Ok(Ok(None)) => Ok(()),
@@ -232,7 +236,7 @@ impl Running {
     }
 
     /// Drains a stream, because a signal kills a program that writes to a pipe without a reader. If there are too many
-    /// streams, the oldest are closed, because each uses a descriptor of the host.
+    /// streams, the oldest streams are closed, because each stream uses a descriptor of the host.
     pub(crate) fn drain(&self, from: Receiver) {
         let turn = Arc::clone(&self.draining);
         let reader = tokio::spawn(async move {
@@ -291,6 +295,6 @@ mod tests {
         let sockets = Sockets::new().expect("they are made");
         let error = Running::begin(sockets, group, ids).await.err().expect("nothing answers");
         assert_eq!(error.to_string(), "the sandbox did not start");
-        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the keeper ended"));
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the keeper ended unexpectedly"));
     }
 }

@@ -47,8 +47,8 @@ pub(crate) fn exec(program: &CStr, arguments: &[CString], environment: &[CString
 pub(crate) fn make_files_as(id: u32) -> io::Result<()> {
     let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
     rustix::thread::set_capabilities_secure_bits(keep)?;
-    // SAFETY: the calls take numbers. They return the previous id, so a second call with an invalid id reads the
-    // current one.
+    // SAFETY: the calls take numbers. They return the previous id, so a second call with an invalid id returns the
+    // current id.
     let is_so = unsafe {
         libc::setfsgid(id);
         libc::setfsuid(id);
@@ -128,7 +128,8 @@ pub(crate) fn close_at_exec_from(first: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Closes all descriptors except the standard ones and `kept`. The owners of the closed ones must not be used any more.
+/// Closes all descriptors except the standard descriptors and `kept`. The owners of closed descriptors must not be used
+/// any more.
 pub(crate) fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).filter(|fd| *fd > 2).collect();
     kept.sort_unstable();
@@ -177,7 +178,7 @@ pub(crate) fn mount_setattr(
         propagation: 0,
         userns_fd: mapped_by.map_or(0, |fd| fd.as_raw_fd().unsigned_abs().into()),
     };
-    // SAFETY: the path is empty and the size is that of the structure.
+    // SAFETY: the path is empty, and the size is the size of the structure.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

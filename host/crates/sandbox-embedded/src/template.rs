@@ -55,7 +55,7 @@ pub struct Template {
     pub system: String,
     /// The installed programs among bash, python3, node, bun, git and curl.
     pub programs: Vec<String>,
-    /// Whether apt can be used if there is a network.
+    /// Whether apt can be used in a sandbox with a network.
     pub can_install_system_packages: bool,
 }
 
@@ -98,7 +98,7 @@ pub fn remove_stale(dir: &Path, current: &Template) -> Result<(), SandboxError> 
 /// The reason why a template could not be made.
 #[derive(Debug, thiserror::Error)]
 enum TemplateError {
-    #[error("failed to make `{}`", path.display())]
+    #[error("failed to create `{}`", path.display())]
     File {
         path: PathBuf,
         #[source]
@@ -123,9 +123,9 @@ impl TemplateError {
             error => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "the template of sandboxes could not be made"
+                    "the template of sandboxes could not be created"
                 );
-                SandboxError::unavailable("the template of sandboxes could not be made; the log says why")
+                SandboxError::unavailable("the template of sandboxes could not be created; the log contains the reason")
             }
         }
     }
@@ -149,7 +149,8 @@ fn default_template_of(host: &Path, dir: &Path) -> Result<Template, TemplateErro
 fn partial_folder(dir: &Path) -> Result<PathBuf, TemplateError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(TemplateError::at(dir))?;
     let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|_| TemplateError::Host("the system gives no random bytes".to_owned()))?;
+    getrandom::fill(&mut random)
+        .map_err(|_| TemplateError::Host("cannot get random bytes from the operating system".to_owned()))?;
     let path = dir.join(format!("partial-{}", hex::encode(random)));
     fs::DirBuilder::new().mode(0o700).create(&path).map_err(TemplateError::at(&path))?;
     Ok(path)
@@ -173,7 +174,9 @@ fn make_default(host: &Path, root: &Path) -> Result<(), TemplateError> {
             }
             // Very old distributions have separate folders. Their sandboxes would lack half of the programs.
             _ if of_host.exists() => {
-                let text = format!("/{link} of this machine is not a part of /usr; build a template instead");
+                let text = format!(
+                    "/{link} is not part of /usr on this machine; build a template with `monstrum sandbox template build`"
+                );
                 return Err(TemplateError::Host(text));
             }
             _ => {}

@@ -106,7 +106,11 @@ pub(crate) fn raise_open_files(host: &HostCounts, totals: &Totals) -> bool {
     }
     match fs::write("/proc/sys/fs/file-max", needed.to_string()) {
         Ok(()) => {
-            tracing::info!(from = host.open_files, to = needed, "fs.file-max is raised: sandboxes could use it up");
+            tracing::info!(
+                from = host.open_files,
+                to = needed,
+                "fs.file-max was raised, because sandboxes could have used up the open files of the host"
+            );
             true
         }
         Err(error) => {

@@ -1,10 +1,10 @@
 //! The contract of sandbox providers, as tests that use only [`SandboxProvider`].
 //!
-//! [`contract_suite!`](crate::contract_suite) makes one test of each case, so that each fails under its own name. A
-//! case creates the sandboxes that it needs and deletes them, even when it fails. [`LocalHost`] looks at the machine on
-//! which the sandboxes run; a provider with remote sandboxes has no `LocalHost` and skips those assertions. The machine
-//! must be able to limit processes and processors, or the cases for these limits fail. Limits that depend on the kernel
-//! are not asserted if the provider lists them as degraded.
+//! [`contract_suite!`](crate::contract_suite) creates one test for each case, so that each case fails under its own
+//! name. A case creates the sandboxes that it needs and deletes them, even when it fails. [`LocalHost`] looks at the
+//! machine on which the sandboxes run; a provider with remote sandboxes has no `LocalHost` and skips those assertions.
+//! The machine must be able to limit processes and processors, or the cases for these limits fail. Limits that depend
+//! on the kernel are not asserted if the provider lists them as degraded.
 
 pub mod archive;
 pub mod attacks;

@@ -77,8 +77,11 @@ mod tests {
 
     #[test]
     fn cause_is_a_source_and_not_in_the_message() {
-        let error = SandboxError::unavailable_because("the disk of the sandbox was not made", io::Error::other("EIO"));
-        assert_eq!(error.to_string(), "the disk of the sandbox was not made");
+        let error = SandboxError::unavailable_because(
+            "the disk image of the sandbox could not be created",
+            io::Error::other("EIO"),
+        );
+        assert_eq!(error.to_string(), "the disk image of the sandbox could not be created");
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("EIO"));
         assert!(SandboxError::unavailable("not now").source().is_none());
     }

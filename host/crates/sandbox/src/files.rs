@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 
-/// The persistent folder. Every path of the file functions is relative to it, or absolute and beneath it.
+/// The persistent folder. Every path of the file functions is relative to this folder, or absolute and beneath this
+/// folder.
 pub const WORKSPACE: &str = "/workspace";
 /// The largest file that can be read or written in one piece. Larger files are streamed.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
@@ -57,5 +58,5 @@ impl Default for ArchiveLimits {
     }
 }
 
-/// A stream of bytes. An error ends it, and the bytes before the error are incomplete.
+/// A stream of bytes. An error ends the stream, and the bytes before the error are incomplete.
 pub type ByteStream = BoxStream<'static, Result<Bytes, SandboxError>>;

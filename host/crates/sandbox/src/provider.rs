@@ -180,17 +180,17 @@ pub trait SandboxProvider: Send + Sync {
     /// [`Self::list`] no longer report the sandbox. Does nothing if the sandbox does not exist.
     fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Restores the files that were last set aside under this name at `since` or later, and returns whether there were
-    /// any. Never replaces an existing sandbox.
+    /// Restores the files that were last set aside under this name at `since` or later, and returns whether such
+    /// files existed. Never replaces an existing sandbox.
     fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>>;
 
-    /// Deletes the files that were set aside before `before`, and returns the number of sandboxes they belonged to.
+    /// Deletes the files that were set aside before `before`, and returns the number of their sandboxes.
     fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>>;
 
-    /// Returns `None` if the sandbox does not exist.
+    /// Returns the state of a sandbox, or `None` if the sandbox does not exist.
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>>;
 
-    /// Returns all sandboxes of this provider, including those of earlier processes.
+    /// Returns all sandboxes of this provider, including sandboxes of earlier processes.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>>;
 
     /// Returns the disk space of all sandboxes of a workspace, without files that are set aside.
@@ -213,7 +213,7 @@ pub trait SandboxProvider: Send + Sync {
         path: &'a str,
     ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>>;
 
-    /// Describes an entry. For a link, it describes the link itself.
+    /// Describes an entry. For a link, describes the link itself.
     fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
 
     /// Describes the target of a path, following links that stay in the workspace.

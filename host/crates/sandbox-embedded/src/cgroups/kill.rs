@@ -18,7 +18,7 @@ const GONE_MAX: Duration = Duration::from_secs(5);
 /// The poll interval grows from the minimum to the maximum, because each poll costs time for every process.
 const GONE_POLL_MIN: Duration = Duration::from_millis(1);
 const GONE_POLL_MAX: Duration = Duration::from_millis(100);
-/// The number of processes that are killed at once. Each of them needs a file descriptor of the server.
+/// The number of processes that are killed at once. Each killed process needs a file descriptor of the server.
 const KILLED_AT_ONCE: usize = 128;
 
 /// Kills all processes of one group and waits until they are gone.
@@ -42,7 +42,7 @@ pub(super) fn kill_all(group: &Path) -> io::Result<()> {
             members.chunks(KILLED_AT_ONCE).try_for_each(|members| kill_members(group, members))?;
         }
         if Instant::now() >= until {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "processes do not end"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "killed processes did not end in time"));
         }
         std::thread::sleep(poll);
         poll = (poll * 2).min(GONE_POLL_MAX);

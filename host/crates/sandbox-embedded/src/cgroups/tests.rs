@@ -106,7 +106,7 @@ fn version_1_limits_commands_apart_from_the_init() {
     }
     let limits = Limits { memory_mib: 512, processes: 100, ..Limits::default() };
     assert!(!cgroups.limits_sockets(""), "the root of the tree says whether the kernel can");
-    // Creating the groups removes old ones, and with them the files of this test.
+    // Creating the groups removes old groups together with the files of this test.
     fs::remove_file(root.join("memory").join(ours).join("ms-1/init").join(SOCKET_MEMORY)).unwrap();
     fs::remove_file(root.join("memory").join(ours).join("ms-1/box").join(SOCKET_MEMORY)).unwrap();
     let group = cgroups.create("ms-1", &limits).unwrap();

@@ -105,7 +105,7 @@ pub(crate) fn kernel_arguments() -> String {
     text("/proc/cmdline")
 }
 
-/// Returns the text of a file; empty if it cannot be read.
+/// Returns the text of a file, or an empty text if the file cannot be read.
 fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|_| String::new())
 }
@@ -182,7 +182,7 @@ pub(super) fn file_system_of(path: &Path, mounts: &str) -> String {
         let fields: Vec<&str> = line.split(' ').collect();
         let kind = fields.iter().position(|field| *field == "-").and_then(|at| fields.get(at + 1));
         let (Some(point), Some(kind)) = (fields.get(4), kind) else { continue };
-        // A later mount at the same place hides an earlier one.
+        // A later mount at the same path hides an earlier mount.
         let depth = Path::new(point).components().count();
         if path.starts_with(point) && depth >= best.0 {
             best = (depth, (*kind).to_owned());

@@ -8,16 +8,15 @@ use crate::mounts::TERMINALS_MAX;
 use crate::totals::{TotalSettings, Totals};
 
 /// The reason when socket buffers cannot be limited.
-pub(crate) const NO_SOCKET_LIMIT: &str =
-    "the buffers of sockets do not count as memory of a sandbox: a few sandboxes can use up what the host has";
+pub(crate) const NO_SOCKET_LIMIT: &str = "socket buffers do not count towards the memory limit of a sandbox: a few sandboxes can use up the socket buffers of the host";
 /// The remedy for [`NO_SOCKET_LIMIT`].
 pub(crate) const SOCKET_LIMIT_REMEDY: &str = "boot without cgroup.memory=nosocket, or use a kernel with memory.kmem.tcp.limit_in_bytes or control groups version 2";
 /// The reason when the host can run out of open files before memory.
 pub(crate) const NO_OPEN_FILE_LIMIT: &str =
-    "fs.file-max is too low and cannot be raised: sandboxes can use up the files that the host can open";
+    "fs.file-max is too low and cannot be raised: sandboxes can use up the open files of the host";
 /// The remedy for [`NO_OPEN_FILE_LIMIT`].
 pub(crate) const OPEN_FILE_LIMIT_REMEDY: &str =
-    "raise fs.file-max with sysctl and in /etc/sysctl.d; `monstrum sandbox doctor` says how far";
+    "raise fs.file-max with sysctl and in /etc/sysctl.d; `monstrum sandbox doctor` shows the required value";
 
 /// The load for which a server is configured.
 #[derive(Debug, Clone, Copy)]
@@ -48,20 +47,21 @@ pub(super) fn checks(machine: &Machine, plan: &Plan) -> Vec<Check> {
 
 fn sockets(machine: &Machine) -> Check {
     match &machine.control_groups {
-        Ok(found) if found.limits_sockets => ok("socket_limit", "the buffers of sockets are limited"),
+        Ok(found) if found.limits_sockets => ok("socket_limit", "socket buffers are limited"),
         Ok(_) => degraded("socket_limit", NO_SOCKET_LIMIT, SOCKET_LIMIT_REMEDY),
-        Err(_) => degraded("socket_limit", "not known without control groups", "see control_groups"),
+        Err(_) => degraded("socket_limit", "unknown without control groups", "see control_groups"),
     }
 }
 
 fn open_files(machine: &Machine, totals: &Totals) -> Check {
     let needed = totals.open_files_needed();
     if machine.counts.open_files >= needed {
-        return ok("open_files", "sandboxes run out of memory before the host runs out of files");
+        return ok("open_files", "sandboxes run out of memory before the host runs out of open files");
     }
-    let detail = format!("fs.file-max is {}, and all sandboxes together may open more", machine.counts.open_files);
+    let detail =
+        format!("fs.file-max is {}, but all sandboxes together can open more files", machine.counts.open_files);
     if machine.raises_open_files {
-        return ok("open_files", format!("{detail}; the server raises it to {needed} at its start"));
+        return ok("open_files", format!("{detail}; the server raises fs.file-max to {needed} at startup"));
     }
     degraded("open_files", detail, format!("set fs.file-max to {needed}, with sysctl and in /etc/sysctl.d"))
 }
@@ -71,11 +71,14 @@ fn processes(machine: &Machine, plan: &Plan, totals: &Totals) -> Check {
     let detail = format!("all sandboxes together have at most {} processes", totals.processes);
     if totals.processes > machine.counts.processes / 4 * 3 {
         let remedy = "lower --sandbox-total-processes, or raise kernel.pid_max and kernel.threads-max";
-        return degraded("processes", format!("{detail}, of {} of the host", machine.counts.processes), remedy);
+        return degraded("processes", format!("{detail}; the host has {}", machine.counts.processes), remedy);
     }
     if wanted > totals.processes {
-        let detail = format!("{detail}; {} with {} each would be {wanted}", plan.running_max, plan.limits.processes);
-        return ok("processes", format!("{detail}: raise kernel.pid_max and kernel.threads-max for more"));
+        let detail = format!(
+            "{detail}; {} sandboxes with {} processes each would need {wanted}",
+            plan.running_max, plan.limits.processes
+        );
+        return ok("processes", format!("{detail}; to allow more, raise kernel.pid_max and kernel.threads-max"));
     }
     ok("processes", detail)
 }
@@ -85,13 +88,18 @@ fn memory(machine: &Machine, plan: &Plan, totals: &Totals) -> Check {
     let total_mib = totals.memory_bytes >> 20;
     let detail = format!("all sandboxes together have at most {total_mib} MiB of memory");
     if totals.memory_bytes >= machine.counts.memory_bytes {
-        let detail = format!("{detail}, of {} MiB of the host", machine.counts.memory_bytes >> 20);
-        return degraded("memory", detail, "lower --sandbox-total-memory-mib, so that the host keeps some");
+        let detail = format!("{detail}; the host has {} MiB", machine.counts.memory_bytes >> 20);
+        return degraded("memory", detail, "lower --sandbox-total-memory-mib to leave memory for the host");
     }
     if wanted_mib > total_mib {
-        let detail =
-            format!("{detail}; {} with {} MiB each would be {wanted_mib}", plan.running_max, plan.limits.memory_mib);
-        return ok("memory", format!("{detail}: when all are full, programs in them are ended for want of memory"));
+        let detail = format!(
+            "{detail}; {} sandboxes with {} MiB each would need {wanted_mib} MiB",
+            plan.running_max, plan.limits.memory_mib
+        );
+        return ok(
+            "memory",
+            format!("{detail}; if sandboxes reach the common limit, the kernel kills programs in them"),
+        );
     }
     ok("memory", detail)
 }
@@ -100,10 +108,12 @@ fn terminals(machine: &Machine, plan: &Plan) -> Check {
     let wanted = u64::from(plan.running_max) * u64::from(TERMINALS_MAX);
     let there = machine.counts.terminals;
     if wanted > there {
-        let detail =
-            format!("{} sandboxes may open {wanted} terminals, and the host has {there} for them", plan.running_max);
+        let detail = format!(
+            "{} sandboxes can open {wanted} terminals, but the host has only {there} for them",
+            plan.running_max
+        );
         let remedy = format!("raise kernel.pty.max by {}, or lower --sandbox-max", wanted - there);
         return degraded("terminals", detail, remedy);
     }
-    ok("terminals", format!("{wanted} of the {there} of the host"))
+    ok("terminals", format!("sandboxes can open {wanted} of the {there} terminals of the host"))
 }

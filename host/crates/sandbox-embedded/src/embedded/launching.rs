@@ -43,7 +43,7 @@ impl Launching {
 
 struct Launcher {
     socket: AsyncFd<OwnedFd>,
-    /// Ends when the socket closes.
+    /// The launcher process, which ends when the socket closes.
     _process: Child,
 }
 

@@ -16,7 +16,7 @@ use crate::template::{self, Template};
 use crate::totals::{self, HostCounts, Totals};
 use crate::{doctor, launcher};
 
-/// The file with the tag that separates the control groups and interfaces of this server from those of others.
+/// The file with the tag that separates the control groups and interfaces of this server from those of other servers.
 const TAG_FILE: &str = "tag";
 
 /// The results of the preparations, which all sandboxes share.
@@ -34,7 +34,7 @@ pub(super) struct Prepared {
 enum PrepareError {
     #[error("the server does not run as root; `monstrum sandbox doctor` lists what else is missing")]
     NotRoot,
-    #[error("this program does not call `run_if_launcher` at its start")]
+    #[error("this program does not call `run_if_launcher` at startup")]
     NoLauncher,
     #[error("{what} failed")]
     System {
@@ -43,14 +43,14 @@ enum PrepareError {
         source: io::Error,
     },
     #[error(
-        "the data folder lies in /usr, which sandboxes can read; move it, or build a template (--sandbox-template built)"
+        "the data folder is in /usr, which sandboxes can read; move it, or build a template (--sandbox-template built)"
     )]
     FolderInUsr,
-    #[error("mkfs.ext4 is not installed (Debian package e2fsprogs)")]
+    #[error("mkfs.ext4 is not installed; install it with `apt-get install e2fsprogs`")]
     NoMkfs,
     #[error(transparent)]
     Cgroups(#[from] NoController),
-    #[error("there is no built template; make it with `monstrum sandbox template build`")]
+    #[error("there is no built template; build it with `monstrum sandbox template build`")]
     NoTemplate,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxErro
 
 fn prepare_folder(options: &EmbeddedOptions) -> Result<(), PrepareError> {
     raise_limit_of_files().map_err(PrepareError::system("raising the limit of open files"))?;
-    let failed = || PrepareError::system(format!("making {}", options.folder.display()));
+    let failed = || PrepareError::system(format!("creating {}", options.folder.display()));
     fs::create_dir_all(options.folder.join("stage")).map_err(failed())?;
     fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed())?;
     let folder = options.folder.canonicalize().map_err(failed())?;
@@ -149,8 +149,8 @@ fn degraded(cgroups: &Cgroups, has_open_files: bool) -> Vec<Degraded> {
     if !cgroups.has_cpu() {
         add(
             "cpu",
-            "the control groups of this machine cannot limit the use of processors",
-            "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel",
+            "the control groups of this machine cannot limit processor time",
+            "enable the controller `cpu`; the kernel needs CONFIG_CFS_BANDWIDTH",
         );
     }
     if !cgroups.limits_sockets(&doctor::kernel_arguments()) {

@@ -149,7 +149,7 @@ pub(super) fn files(root: &Path) -> Result<(), TemplateError> {
     shared_files(root)
 }
 
-/// Writes the files of both templates. They replace the host's name, and they configure package managers to ask no
+/// Writes the files of both templates. The files replace the host's name, and configure package managers to ask no
 /// questions.
 pub(super) fn shared_files(root: &Path) -> Result<(), TemplateError> {
     for (path, content) in [

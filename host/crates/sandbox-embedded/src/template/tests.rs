@@ -158,7 +158,10 @@ fn a_system_with_two_places_for_programs_is_refused_and_leaves_nothing() {
     let (host, dir) = (host(), tempfile::tempdir().unwrap());
     fs::create_dir(host.path().join("sbin")).unwrap();
     let error = default_template_of(host.path(), dir.path()).unwrap_err();
-    assert_eq!(error.to_string(), "/sbin of this machine is not a part of /usr; build a template instead");
+    assert_eq!(
+        error.to_string(),
+        "/sbin is not part of /usr on this machine; build a template with `monstrum sandbox template build`"
+    );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

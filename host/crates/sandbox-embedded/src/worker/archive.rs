@@ -58,7 +58,7 @@ impl Tally {
 
     fn enter(&self, depth: usize) -> Result<(), FileError> {
         match self.limits.depth_max {
-            most if depth > most => Err(too_much(&format!("folders more than {most} deep"))),
+            most if depth > most => Err(too_much(&format!("folders nested more than {most} levels deep"))),
             _ => Ok(()),
         }
     }
@@ -77,7 +77,7 @@ impl Tally {
 }
 
 fn too_much(what: &str) -> FileError {
-    FileError::new(FileErrorKind::Exhausted, format!("the folder has {what}, too much for one archive"))
+    FileError::new(FileErrorKind::Exhausted, format!("the folder has {what}, which exceeds the limit of an archive"))
 }
 
 /// Resolves links.
@@ -118,10 +118,10 @@ impl Links<'_> {
                     Some(rest) if rest.is_empty() || rest.starts_with(b"/") => {
                         LinkTarget::Folder(rest.strip_prefix(b"/").unwrap_or(rest).to_vec())
                     }
-                    _ => LinkTarget::LeftOut("the folder is not a part of this archive".to_owned()),
+                    _ => LinkTarget::LeftOut("the folder is not part of this archive".to_owned()),
                 }
             }
-            _ => LinkTarget::LeftOut("it is neither a file nor a folder".to_owned()),
+            _ => LinkTarget::LeftOut("the target is neither a file nor a folder".to_owned()),
         })
     }
 }
@@ -281,7 +281,7 @@ fn options(stat: &Stat) -> SimpleFileOptions {
 
 fn file_error(error: io::Error) -> FileError {
     if error.kind() == io::ErrorKind::FileTooLarge {
-        return FileError::new(FileErrorKind::Exhausted, "the archive became too large");
+        return FileError::new(FileErrorKind::Exhausted, "the archive exceeds the size limit");
     }
     error.into()
 }

@@ -1,4 +1,4 @@
-//! The contract suite with the embedded provider, and tests that only this provider has. Needs root.
+//! The contract suite with the embedded provider, and tests of this provider only. Needs root.
 #![cfg(target_os = "linux")]
 
 use std::fs::Permissions;
@@ -43,7 +43,7 @@ async fn data_folder_in_usr_is_refused() {
     let _turn = contract::in_parallel().await;
     let folder = tempfile::tempdir_in("/usr/local").expect("root can write to /usr/local");
     let refused = Embedded::start(options(folder.path())).await.err().expect("it is refused");
-    assert!(refused.to_string().contains("lies in /usr"), "{refused}");
+    assert!(refused.to_string().contains("is in /usr"), "{refused}");
 }
 
 #[tokio::test]

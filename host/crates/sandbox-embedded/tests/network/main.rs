@@ -254,7 +254,7 @@ fn a_range_that_the_host_uses_is_refused() {
     let error = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect_err("it overlaps");
     assert_eq!(
         error.to_string(),
-        "the network range 198.19.0.0/16 of sandboxes is used by a network of the host; set another one"
+        "the network range 198.19.0.0/16 of sandboxes overlaps with a network of the host; set --sandbox-network to another range"
     );
 }
 

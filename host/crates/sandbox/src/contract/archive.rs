@@ -72,7 +72,7 @@ pub async fn archive_skips_special_files(subject: &Subject) {
     listed.sort_unstable();
     assert_eq!(names[0].0, "LINKS-LEFT-OUT.txt");
     let expected = [
-        "aside: the folder is not a part of this archive",
+        "aside: the folder is not part of this archive",
         "etc: the link `etc` leaves /workspace",
         "host: the link `host` leaves /workspace",
         "magic: the link `magic` leaves /workspace",

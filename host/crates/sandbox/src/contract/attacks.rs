@@ -77,7 +77,7 @@ pub async fn kernel_knobs_cannot_be_turned(subject: &Subject) {
     }
 }
 
-/// Reads all knobs except the files whose contents change without a write.
+/// Returns the contents of all knobs except the files whose contents change without a write.
 fn knob_contents() -> Vec<Option<Vec<u8>>> {
     let is_steady = |knob: &&&str| !knob.contains("drop_caches") && !knob.contains("cgroup.procs");
     KNOBS.iter().filter(is_steady).map(|knob| std::fs::read(knob).ok()).collect()
@@ -279,7 +279,7 @@ print('tried')"
     assert_eq!(sandbox.python(&program).await, "tried");
 }
 
-/// Requests for which the kernel loads a module before it checks permissions.
+/// Sends requests for which the kernel loads a module before it checks permissions.
 pub async fn requests_that_load_code_are_denied(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "

@@ -109,7 +109,7 @@ pub async fn dropped_exec_leaves_no_process(subject: &Subject) {
     .await;
 }
 
-/// A process whose first thread has ended while another thread runs: it looks like a zombie.
+/// A program whose first thread ends while another thread runs. Its process looks like a zombie.
 const HEADLESS: &str = "
 import ctypes, platform, sys, threading, time
 def beat():
@@ -283,7 +283,7 @@ pub async fn environment_is_clean(subject: &Subject) {
     assert_eq!(sandbox.text("cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -c MONSTRUM; true").await, "0");
 }
 
-/// A limit set on the init would apply to every later command.
+/// No command may set a limit of the init, because the limit would apply to every later command.
 pub async fn limits_of_other_processes_cannot_be_set(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for limit in ["--nofile=3:3", "--as=1000", "--nproc=1"] {

@@ -220,7 +220,7 @@ pub async fn host_environment_is_invisible(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let environments = sandbox.text("cat /proc/[0-9]*/environ /proc/self/environ 2>/dev/null; true").await;
     for (name, value) in host.environment() {
-        // A PATH of only these folders reveals nothing, and the sandbox may have the same one.
+        // A PATH of only these folders reveals nothing, and the sandbox may have the same PATH.
         let is_common = |path: &str| path.split(':').all(|folder| PROGRAMS.contains(&folder));
         if name == "PATH" && value.to_str().is_some_and(is_common) {
             continue;
@@ -251,7 +251,8 @@ pub async fn only_harmless_devices_exist(subject: &Subject) {
     assert_eq!(output.stdout.text.trim_end(), "0", "a device elsewhere");
 }
 
-/// Locks, watches and times of a file are visible to every process that has it open.
+/// Each sandbox needs separate device files, because locks, watches and times of a file are visible to every process
+/// that has the file open.
 pub async fn devices_are_not_shared(subject: &Subject) {
     let (first, second) = (subject.sandbox().await, subject.sandbox().await);
     let files =

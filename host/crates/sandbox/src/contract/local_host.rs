@@ -78,7 +78,7 @@ impl LocalHost {
         TcpListener::bind("0.0.0.0:0").expect("a port is free")
     }
 
-    /// Returns the address from which this machine would connect to others, if it has one.
+    /// Returns the address from which this machine would connect to other machines, if it has such an address.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         // Connecting a datagram socket only looks up the route and sends no packet.

@@ -54,7 +54,7 @@ pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) 
     }
 }
 
-/// A further attempt would wait longer than the previous one.
+/// Checks that no package manager retries a request, because each retry waits longer than the previous retry.
 pub async fn package_managers_ask_once_without_a_network(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     // Records each request and never answers with success.
