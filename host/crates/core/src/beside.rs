@@ -28,7 +28,7 @@ pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
 /// serving threads.
 fn lower_priority() {
     // On Linux, this changes the priority of the calling thread, not of the whole process.
-    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+    if let Err(error) = rustix::process::nice(NICENESS) {
         tracing::debug!(%error, "failed to lower the priority of a background thread");
     }
 }
