@@ -6,6 +6,10 @@
 #![expect(clippy::print_stdout, reason = "a bench prints its results")]
 #![expect(unreachable_pub, reason = "the modules of a program are private")]
 
+/// The allocator of the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod bare;
 mod changes;
 mod charged;
