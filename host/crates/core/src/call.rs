@@ -109,7 +109,7 @@ impl Calls {
     ) -> Result<UncommittedAnswer, AuditUnavailable> {
         let secrets = Arc::new(CallSecrets::new(call.lineage().map(|lineage| lineage.secrets.clone())));
         let entry = Arc::new(self.auditor.open(&call, Arc::clone(&secrets))?);
-        let has_large_params = is_large(call.params());
+        let has_large_params = is_large(call.params().value());
         let call = FreedBeside::new(Arc::new(call), has_large_params);
         let recording = Recording { entry: &entry, secrets: &secrets };
         let children = TaskTracker::new();
@@ -287,7 +287,7 @@ impl Calls {
         let params = checked_params(resolved.tool(), call, effort)?;
         timer.end(Stage::Params);
         let is_in_a_chain = call.lineage().is_some() || resolved.plugin.makes_calls();
-        let digest = is_in_a_chain.then(|| CallDigest::of(resolved.tool().manifest.name.as_str(), &params));
+        let digest = is_in_a_chain.then(|| CallDigest::of(resolved.tool().manifest.name.as_str(), params.members()));
         let permit = authorize::permit(call, &session, &resolved, params, effort)?;
         if let (Some(lineage), Some(digest)) = (call.lineage(), digest) {
             check_new(lineage, digest)?;

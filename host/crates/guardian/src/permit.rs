@@ -4,7 +4,7 @@
 //! checked, so that only the allowed call can run.
 
 use monstrum_types::{
-    BindingId, BotId, Digest, Effort, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
+    BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
 };
 use serde_json::{Map, Value};
 
@@ -30,7 +30,7 @@ pub struct CallFacts {
     /// The digest of the plugin's component, from whose manifest the rules were compiled; `None` for built-in tools.
     pub plugin_digest: Option<Digest>,
     /// The parameters, which satisfy the tool's `input_schema` and include its defaults.
-    pub params: Map<String, Value>,
+    pub params: ObjectParams,
 }
 
 /// Permission to run one call, once. A permit cannot be cloned, deserialized, or constructed outside this module.
@@ -47,7 +47,7 @@ pub struct Permit {
 /// The outer error means that the budget of steps was exhausted before a decision. The inner error is the denial, for
 /// the response and the audit.
 pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
-    if let Decision::Deny(denial) = decide_within(subject, Question::Call(&call.params), effort)? {
+    if let Decision::Deny(denial) = decide_within(subject, Question::Call(call.params.members()), effort)? {
         return Ok(Err(denial));
     }
     Ok(Ok(Permit {
@@ -76,7 +76,7 @@ pub fn authorize_check(
     call: CallFacts,
 ) -> Option<Permit> {
     let is_a_bots = call.bot.is_some() || call.binding.is_some();
-    let is_declared = tool.tool == *declared.0 && call.params == *declared.1 && call.resource.is_some();
+    let is_declared = tool.tool == *declared.0 && call.params.members() == declared.1 && call.resource.is_some();
     (is_declared && !is_a_bots).then(|| Permit {
         tool: tool.tool.to_string(),
         operation: tool.operation.clone(),
@@ -131,7 +131,13 @@ impl Permit {
     /// Returns the checked parameters.
     #[must_use]
     pub fn params(&self) -> &Map<String, Value> {
-        &self.facts.params
+        self.facts.params.members()
+    }
+
+    /// Returns the checked parameters as JSON text.
+    #[must_use]
+    pub fn params_text(&self) -> &str {
+        self.facts.params.text()
     }
 
     /// Returns the name of the tool or function.

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator};
-use monstrum_types::{Effort, InputError, Overrun};
+use monstrum_types::{Effort, InputError, ObjectParams, Overrun, Params};
 use serde_json::{Map, Value};
 
 use crate::error::cut;
@@ -109,27 +109,25 @@ impl InputSchema {
     ///
     /// # Errors
     /// Fails if the budget is exhausted before the check ends.
-    pub fn check(
-        &self,
-        params: Value,
-        effort: &Effort,
-    ) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
-        let Value::Object(mut params) = params else {
+    pub fn check(&self, params: &Params, effort: &Effort) -> Result<Result<ObjectParams, Vec<InputError>>, Overrun> {
+        let Some(params) = params.object() else {
             return Ok(Err(vec![InputError { path: String::new(), message: "expected an object".to_owned() }]));
         };
         let _paying = Paying::from(effort);
-        let mut found = self.undeclared(&params, effort)?;
-        self.defaults.fill(&mut params);
-        let value = Value::Object(params);
-        let weight = Weight::of(&value, effort)?;
-        let is_valid = found.is_empty() && self.compiled.is_valid(&value, &weight, effort)?;
-        match value {
-            Value::Object(params) if is_valid => Ok(Ok(params)),
-            value => {
-                self.compiled.collect(&value, &weight, effort, &mut found)?;
-                Ok(Err(found))
-            }
+        let mut found = self.undeclared(params.members(), effort)?;
+        let params = if self.defaults.are_missing_in(params.members()) {
+            let mut filled = params.members().clone();
+            self.defaults.fill(&mut filled);
+            ObjectParams::from(filled)
+        } else {
+            params
+        };
+        let weight = Weight::of(params.value(), effort)?;
+        if found.is_empty() && self.compiled.is_valid(params.value(), &weight, effort)? {
+            return Ok(Ok(params));
         }
+        self.compiled.collect(params.value(), &weight, effort, &mut found)?;
+        Ok(Err(found))
     }
 
     /// Returns whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects,

@@ -1,8 +1,7 @@
 //! Third stage: the Guardian judges the call and issues a permit.
 
 use monstrum_guardian::{CallFacts, Permit, authorize};
-use monstrum_types::Effort;
-use serde_json::{Map, Value};
+use monstrum_types::{Effort, ObjectParams};
 
 use crate::call::resolve::ResolvedCall;
 use crate::call::session::Session;
@@ -14,7 +13,7 @@ pub fn permit(
     call: &IncomingCall,
     session: &Session,
     resolved: &ResolvedCall,
-    params: Map<String, Value>,
+    params: ObjectParams,
     effort: &Effort,
 ) -> Result<Permit, NotPermitted> {
     let facts = CallFacts {

@@ -4,8 +4,8 @@
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question};
 use monstrum_manifest::json_depth;
-use monstrum_types::{CallOutcome, Code, Effort, InputError, Overrun};
-use serde_json::{Map, Value};
+use monstrum_types::{CallOutcome, Code, Effort, InputError, ObjectParams, Overrun, Params};
+use serde_json::Value;
 
 use crate::call::resolve::{RESOURCE_PARAM, Unresolved, find};
 use crate::call::session::Session;
@@ -38,7 +38,7 @@ pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
     let verdict = match checked_params(resolved.tool(), call, effort) {
         Err(NotPermitted::Refused(outcome)) => Prediction::unfit(*outcome),
         Err(NotPermitted::Overrun(overrun)) => return Err(overrun),
-        Ok(params) => match resolved.decide(Question::Call(&params), effort)? {
+        Ok(params) => match resolved.decide(Question::Call(params.members()), effort)? {
             Decision::Allow => Prediction { allowed: true, ..Prediction::default() },
             Decision::Deny(denial) => Prediction::denied(call.language().of_denial(denial, &resolved.plugin.locales)),
         },
@@ -81,12 +81,12 @@ pub const PARAMS_BYTES_MAX: usize = 1 << 20;
 pub const PARAMS_DEPTH_MAX: usize = 64;
 
 /// Rejects parameters that exceed [`PARAMS_BYTES_MAX`] or [`PARAMS_DEPTH_MAX`].
-pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
-    let text = serde_json::to_vec(params).expect("a JSON value has a text");
+pub fn check_size(params: &Params) -> Result<(), Vec<InputError>> {
+    let text = params.text().as_bytes();
     let bytes = text.len();
     let message = if bytes > PARAMS_BYTES_MAX {
         format!("the parameters have {bytes} bytes; at most {PARAMS_BYTES_MAX} are allowed")
-    } else if json_depth(&text) > PARAMS_DEPTH_MAX {
+    } else if json_depth(text) > PARAMS_DEPTH_MAX {
         format!("nested more than {PARAMS_DEPTH_MAX} levels deep")
     } else {
         return Ok(());
@@ -98,22 +98,25 @@ pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
 /// validation errors.
 pub fn check_params(
     tool: &Tool,
-    params: &Value,
+    params: &Params,
     effort: &Effort,
-) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
-    pay_for(params, effort)?;
+) -> Result<Result<ObjectParams, Vec<InputError>>, Overrun> {
+    pay_for(params.value(), effort)?;
     if let Err(faults) = check_size(params) {
         return Ok(Err(faults));
     }
-    let mut params = params.clone();
-    if let Value::Object(params) = &mut params {
-        params.shift_remove(RESOURCE_PARAM);
+    match params.value() {
+        Value::Object(members) if members.contains_key(RESOURCE_PARAM) => {
+            let mut members = members.clone();
+            members.shift_remove(RESOURCE_PARAM);
+            tool.input.check(&Params::new(Value::Object(members)), effort)
+        }
+        _ => tool.input.check(params, effort),
     }
-    tool.input.check(params, effort)
 }
 
 /// Validates the parameters of a call against the schema of `tool`, and fills in its defaults.
-pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Result<Map<String, Value>, NotPermitted> {
+pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Result<ObjectParams, NotPermitted> {
     check_params(tool, call.params(), effort)?.map_err(|faults| NotPermitted::invalid(&faults))
 }
 
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn parameters_have_one_limit_of_depth() {
-        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        let nested = |levels: usize| Params::new((0..levels).fold(json!(1), |inner, _| json!([inner])));
         assert_eq!(check_size(&nested(64)), Ok(()));
         let faults = check_size(&nested(65)).unwrap_err();
         assert_eq!(invalid_params(&faults).message.unwrap(), "Invalid parameters: nested more than 64 levels deep");

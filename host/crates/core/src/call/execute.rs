@@ -113,9 +113,7 @@ impl Executor {
         let functions = Arc::new(functions);
         secrets.search_until(until);
         let host: Arc<dyn HostCalls> = Arc::clone(&functions) as _;
-        let params = beside::in_place(has_large_params, || {
-            serde_json::to_string(permit.params()).expect("a JSON object has a text")
-        });
+        let params = beside::in_place(has_large_params, || permit.params_text().to_owned());
         let run = match &target.kind {
             TargetKind::Function(name) => {
                 Either::Left(component.call_function(&permit, name.clone(), params, limits, host))

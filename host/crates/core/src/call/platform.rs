@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{CallFacts, Permit, authorize_check, authorize_function};
-use monstrum_types::{CallOutcome, Code, Effort, ResourceId, ResourceTypeId};
-use serde_json::{Map, Value};
+use monstrum_types::{CallOutcome, Code, Effort, ObjectParams, Params, ResourceId, ResourceTypeId};
+use serde_json::Value;
 
 use crate::call::check::{check_params, check_size};
 use crate::call::permitted::{PermittedCall, Target, TargetKind};
@@ -34,8 +34,8 @@ pub(super) fn judge_function(
     if !is_there || !is_its_own {
         return Err(unavailable("the plugin has no such function, or the resource is not of its type").into());
     }
-    pay_for(call.params(), effort)?;
-    let Value::Object(params) = call.params().clone() else {
+    pay_for(call.params().value(), effort)?;
+    let Some(params) = call.params().object() else {
         return Err(Box::new(CallOutcome::error(Code::InvalidParams, "Invalid parameters: expected an object")).into());
     };
     check_size(call.params()).map_err(|faults| NotPermitted::invalid(&faults))?;
@@ -61,9 +61,10 @@ pub(super) fn judge_check(
     let tool = plugin.tools.iter().find(|tool| tool.manifest.name == declared.tool);
     let tool = Arc::clone(tool.ok_or_else(|| unavailable("the resource type declares no credential check"))?);
     // Defaults are filled in on both sides, so that the parameters can be compared.
-    let filled = |params: &Value| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
-    let (params, wanted) = (filled(call.params())?, filled(&Value::Object(declared.params.clone()))?);
-    let permit = authorize_check(&tool.rules, (&declared.tool, &wanted), facts(call, &plugin, params));
+    let filled =
+        |params: &Params| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
+    let (params, wanted) = (filled(call.params())?, filled(&Params::new(Value::Object(declared.params.clone())))?);
+    let permit = authorize_check(&tool.rules, (&declared.tool, wanted.members()), facts(call, &plugin, params));
     let permit = permit.ok_or_else(|| unavailable("only the declared credential check can run without a bot"))?;
     let target = Target { plugin, resource: Some(resource), kind: TargetKind::CredentialCheck(tool) };
     Ok(permitted(call, permit, target, snapshot))
@@ -86,7 +87,7 @@ fn permitted(call: &IncomingCall, permit: Permit, target: Target, judged_by: Arc
     PermittedCall { permit, target, digest, judged_by }
 }
 
-fn facts(call: &IncomingCall, plugin: &Plugin, params: Map<String, Value>) -> CallFacts {
+fn facts(call: &IncomingCall, plugin: &Plugin, params: ObjectParams) -> CallFacts {
     CallFacts {
         request_id: call.request_id(),
         workspace: call.workspace(),

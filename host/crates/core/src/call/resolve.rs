@@ -205,7 +205,7 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
     };
     let misnamed =
         |message: String| Box::new(invalid_params(&[InputError { path: format!("/{RESOURCE_PARAM}"), message }]));
-    match call.params().get(RESOURCE_PARAM) {
+    match call.params().value().get(RESOURCE_PARAM) {
         Some(Value::String(name)) => {
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);
             wanted

@@ -140,7 +140,7 @@ fn judge(
     }
     let resolved = resolved.with_rules_of(binding, &session);
     let params = checked_params(resolved.tool(), call, effort)?;
-    match resolved.decide(Question::Call(&params), effort)? {
+    match resolved.decide(Question::Call(params.members()), effort)? {
         Decision::Allow => Ok(()),
         Decision::Deny(denial) => Err(refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into()),
     }

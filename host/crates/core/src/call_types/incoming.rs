@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use monstrum_sandbox::Feed;
-use monstrum_types::{BotId, KeyId, RequestId, ResourceId, ResourceTypeId, WorkspaceId};
+use monstrum_types::{BotId, KeyId, Params, RequestId, ResourceId, ResourceTypeId, WorkspaceId};
 use serde_json::{Map, Value};
 
 use crate::call_types::lineage::Lineage;
@@ -18,7 +18,7 @@ pub struct IncomingCall {
     workspace: WorkspaceId,
     kind: CallKind,
     tool: String,
-    params: Value,
+    params: Params,
     task_id: Option<String>,
     resource: Option<ResourceId>,
     language: Language,
@@ -108,7 +108,7 @@ impl IncomingCall {
             workspace,
             kind,
             tool,
-            params,
+            params: Params::new(params),
             task_id: None,
             resource: None,
             language: Language::default(),
@@ -164,7 +164,7 @@ impl IncomingCall {
             workspace: self.workspace,
             kind: self.kind.clone(),
             tool: self.tool.clone(),
-            params: Value::Null,
+            params: Params::new(Value::Null),
             task_id: self.task_id.clone(),
             resource: self.resource,
             language: self.language.clone(),
@@ -213,7 +213,7 @@ impl IncomingCall {
         &self.tool
     }
 
-    pub fn params(&self) -> &Value {
+    pub fn params(&self) -> &Params {
         &self.params
     }
 

@@ -33,6 +33,15 @@ impl Defaults {
         Defaults(entries)
     }
 
+    /// Returns whether [`Defaults::fill`] changes `object`.
+    pub(super) fn are_missing_in(&self, object: &Map<String, Value>) -> bool {
+        self.0.iter().any(|entry| match object.get(&entry.name) {
+            None => entry.value.is_some(),
+            Some(Value::Object(inner)) => entry.inner.are_missing_in(inner),
+            Some(_) => false,
+        })
+    }
+
     /// Fills in absent properties. An absent object without its own default stays absent.
     pub(super) fn fill(&self, object: &mut Map<String, Value>) {
         for entry in &self.0 {

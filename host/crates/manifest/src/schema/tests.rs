@@ -14,7 +14,8 @@ fn refusal(value: &Value) -> String {
 }
 
 fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Vec<InputError>> {
-    schema.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap()
+    let checked = schema.check(&Params::new(params), &Effort::of(CHECK_STEPS_MAX)).unwrap();
+    checked.map(|params| params.members().clone())
 }
 
 /// Returns the checked parameters or the errors, as text.

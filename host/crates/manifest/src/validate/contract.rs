@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use monstrum_types::Effort;
+use monstrum_types::{Effort, Params};
 use serde_json::Value;
 
 use crate::configured;
@@ -56,7 +56,7 @@ fn credential_check(errors: &mut ContentErrors, resource_type: &ResourceType, at
     // The validation of the tools reports schemas that do not compile.
     let effort = Effort::of(CHECK_STEPS_MAX);
     let Ok(schema) = InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort) else { return };
-    match schema.check(Value::Object(check.params.clone()), &effort) {
+    match schema.check(&Params::new(Value::Object(check.params.clone())), &effort) {
         Ok(checked) => {
             for error in checked.err().unwrap_or_default() {
                 let place = if error.path.is_empty() { String::new() } else { format!("at `{}`: ", error.path) };

@@ -74,7 +74,7 @@ fn a_match_over_the_budget_is_not_made() {
         let schema = of_a(&schema);
         let (input, output) = (super::schema(&schema), output(&schema, SchemaLimits::Current).unwrap());
         let params = json!({"a": text(4_096)});
-        assert_eq!(input.check(params.clone(), &Effort::of(1 << 20)), Err(Overrun::Steps), "{schema}");
+        assert_eq!(input.check(&Params::new(params.clone()), &Effort::of(1 << 20)), Err(Overrun::Steps), "{schema}");
         assert_eq!(output.matches(&params, &Effort::of(1 << 20)), Err(Overrun::Steps), "{schema}");
         assert!(output.matches(&params, &Effort::of(CHECK_STEPS_MAX)).is_ok(), "{schema}");
     }
@@ -84,11 +84,14 @@ fn a_match_over_the_budget_is_not_made() {
 fn a_check_ends_at_its_deadline_and_when_it_is_cancelled() {
     let schema = super::schema(&of_a(&json!({"type": "string"})));
     let late = Halt::at(Instant::now());
-    assert_eq!(schema.check(json!({"a": "x"}), &Effort::until(1 << 20, late)), Err(Overrun::Deadline));
+    assert_eq!(schema.check(&Params::new(json!({"a": "x"})), &Effort::until(1 << 20, late)), Err(Overrun::Deadline));
     let cancelled = Halt::at(Instant::now() + Duration::from_secs(3600));
     cancelled.cancel();
     // A cancelled check returns no validation errors.
-    assert_eq!(schema.check(json!({"a": 1}), &Effort::until(1 << 20, cancelled)), Err(Overrun::Cancelled));
+    assert_eq!(
+        schema.check(&Params::new(json!({"a": 1})), &Effort::until(1 << 20, cancelled)),
+        Err(Overrun::Cancelled)
+    );
 }
 
 #[test]
@@ -191,7 +194,11 @@ fn schemas_with_too_many_visits_of_a_value_are_refused() {
         let stored = stored(&endless);
         assert_eq!(stored.exceeds().len(), 1);
         for params in [json!({"a": {"a": 1}}), json!({"a": [1]})] {
-            assert_eq!(stored.check(params, &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps), "{keyword}");
+            assert_eq!(
+                stored.check(&Params::new(params), &Effort::of(CHECK_STEPS_MAX)),
+                Err(Overrun::Steps),
+                "{keyword}"
+            );
         }
     }
 }
@@ -205,10 +212,10 @@ fn names_are_matched_within_the_budget() {
     let many: Value = (0..40_000)
         .map(|n| (format!("x-{}", format!("{n:0100b}").replace('0', "a").replace('1', "b")), json!("z")))
         .collect();
-    assert_eq!(schema.check(many.clone(), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
+    assert_eq!(schema.check(&Params::new(many.clone()), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
 
     let nested = super::schema(&of_a(&json!({"patternProperties": {"^x-[a-z]+$": {"type": "string"}}})));
-    assert_eq!(nested.check(json!({"a": many}), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
+    assert_eq!(nested.check(&Params::new(json!({"a": many})), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
     let longest = "x".repeat(4_096);
     assert!(checked(&nested, json!({"a": [{longest: 1}]})).is_ok());
     let errors = checked(&nested, json!({"a": [{}, {"x".repeat(4_097): 1}]})).unwrap_err();
@@ -229,7 +236,7 @@ fn lists_of_unique_items_take_linear_time() {
     items.push(items[17].clone());
     assert_eq!(check(&schema, json!({"a": items})), "/a: the value has non-unique elements");
     let effort = Effort::of(3_000 * 256);
-    assert_eq!(schema.check(json!({"a": items}), &effort), Err(Overrun::Steps));
+    assert_eq!(schema.check(&Params::new(json!({"a": items})), &effort), Err(Overrun::Steps));
 
     // The keyword gives the same results as the validator's own keyword.
     let own = jsonschema::validator_for(&json!({"uniqueItems": true})).unwrap();
