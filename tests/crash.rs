@@ -354,7 +354,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     let kept = std::fs::read(&key)?;
     std::fs::remove_file(&key)?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: [home]/data/master.key is missing, but the database contains records that the key sealed; restore the file from a backup
+    error: [home]/data/master.key is missing, but the database contains records encrypted with this key; restore the file from a backup
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     "#);
     assert!(!key.exists(), "a new key was made in place of the one that is lost");
@@ -362,7 +362,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: [home]/data/master.key: the master key of version 1 is not the key that sealed this database
+    error: [home]/data/master.key: master key version 1 is not the key that encrypted the secrets of this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     "#);
     std::fs::write(&key, kept)?;

@@ -62,14 +62,16 @@ const SEALS_POLL: Duration = Duration::from_secs(10);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The interval at which the times of last use of API keys are written. Each key is written at most once a minute.
+/// The interval at which the server records when API keys were last used. The record of one key is written at most once
+/// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
-/// The time limit at shutdown for fetching and storing a token.
+/// The time limit, at shutdown, for finishing requests for OAuth tokens and storing the tokens.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
-/// The time limit at shutdown for stopping sandboxes. The next start corrects the rows of sandboxes that exceed this
-/// limit.
+/// The time limit, at shutdown, for stopping sandboxes. If stopping a sandbox takes longer, the server corrects the
+/// recorded status of the sandbox at its next start.
 const SANDBOXES_MAX: Duration = Duration::from_secs(15);
-/// The time limit at shutdown for clients to read finished answers, and for writing the times of last use of API keys.
+/// Two time limits at shutdown: one for clients to read finished answers, and one for recording when API keys were last
+/// used.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// An error while starting a server.
@@ -95,7 +97,7 @@ pub enum BootError {
 pub struct Running {
     pub address: SocketAddr,
     pub base_url: String,
-    /// The root key, if this start created it.
+    /// The root key, if the server created it during this start.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
     shutdown_grace: Duration,
@@ -111,16 +113,16 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
 
-/// Replacements for the network and for the provider of sandboxes.
+/// Replacements for the network and the sandbox provider of a server.
 #[derive(Default)]
 pub struct Outside {
-    /// Options of egress. The author's kit replaces the network here.
+    /// The options of egress. `monstrum plugin test` replaces the network with these options.
     pub egress: EgressOptions,
-    /// The provider of sandboxes; `None` uses the provider of the settings.
+    /// The provider of sandboxes; `None` means the provider that the settings name.
     pub sandboxes: Option<Arc<dyn SandboxProvider>>,
 }
 
-/// Starts a server with replaced parts.
+/// Starts a server with the network and the sandbox provider that `outside` specifies.
 pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
     listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -215,11 +217,12 @@ impl Running {
     }
 
     /// Waits until the server is stopped, then shuts it down: it rejects new calls, waits for running calls or records
-    /// them as interrupted, and signs a last head.
+    /// them as interrupted, and signs a final audit head.
     pub async fn stopped(self) {
         let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
-            // A stop also ends the server's task. The stop is polled first, because it is not an error.
+            // Cancelling `stop` also ends the task `served`. `stop` is polled first, so that a requested stop is not
+            // logged as an error.
             biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
@@ -240,17 +243,17 @@ impl Running {
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
             tracing::warn!(
-                "a credential request stopped before it was complete, because the shutdown reached its time limit"
+                "the shutdown timed out waiting for requests for OAuth tokens; a token that was not stored is lost"
             );
         }
         app.auditor.close();
         if let Err(error) = audited.await {
-            tracing::error!(%error, "the audit's writer failed");
+            tracing::error!(%error, "the audit writer failed");
         }
-        // The times of last use are written after the audit, because losing them is acceptable if the process is
-        // killed.
+        // The audit is completed first: if the process is killed now, only the last-use times of API keys are lost,
+        // which is acceptable.
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
-            tracing::warn!("the times of last use of API keys were not written before the time limit of the shutdown");
+            tracing::warn!("the shutdown timed out before the last-use times of API keys were written");
         }
         app.store.close().await;
         tracing::info!("stopped");
@@ -294,10 +297,10 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
     }
 }
 
-/// Loads changed plugins. If the policy cannot be renewed here, `follow_policy` retries.
+/// Loads changed plugins. If the policy cannot be renewed, this function logs the error and `follow_policy` retries.
 async fn load_changed(app: &App, names: &[String]) {
     if let Err(error) = app.load_plugins(names).await {
-        tracing::error!(%error, "the plugins cannot be activated yet; retrying");
+        tracing::error!(%error, "cannot activate the changed plugins; retrying");
     }
 }
 
@@ -340,7 +343,7 @@ async fn follow_key_uses(app: Arc<App>, stop: CancellationToken) {
 
 async fn save_key_uses(app: &App) {
     if let Err(error) = key_uses::save(&app.store, app.policy.load().key_uses()).await {
-        tracing::warn!(%error, "cannot write the times of last use of API keys; retrying");
+        tracing::warn!(%error, "cannot write the last-use times of API keys; retrying");
     }
 }
 
@@ -358,7 +361,7 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
             tracing::warn!(%error, "cannot delete finished authorizations");
         }
         if let Err(error) = app.policy.forget_changes().await {
-            tracing::warn!(%error, "cannot delete the old records of changed rows");
+            tracing::warn!(%error, "cannot delete change notifications that are older than an hour");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The command line, with one file for each subcommand.
 //!
-//! `serve` runs the server. `vault rotate` and `key recover` change the data folder of a stopped server. These commands
-//! need no server: `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`, `sandbox
-//! doctor` and `template`, `completions`, and `audit verify --data-dir`. All other commands are clients of the API.
-//! Results go to standard output, progress and errors to standard error.
+//! `serve` runs the server. `vault rotate`, `vault seal`, `key recover` and `audit accept-loss` change the data folder
+//! of a stopped server. These commands need no server: `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`,
+//! `registry index`, `doctor`, `sandbox doctor` and `template`, `completions`, and `audit verify --data-dir`. All other
+//! commands are clients of the API. Results go to standard output, progress and errors to standard error.
 
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
@@ -155,7 +155,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Returns whether the command works on the data folder without a server. Only the flag `--data-dir` requests this
-/// mode, because clients of a server use the environment variable to find the key.
+/// mode. The environment variable does not, because clients of a server use it to find the key.
 fn is_offline(matches: &ArgMatches) -> bool {
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
     is_given("data_dir") && !is_given("url")

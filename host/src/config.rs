@@ -204,7 +204,7 @@ pub struct ServeFlags {
     pub otlp_endpoint: Option<String>,
 }
 
-/// The size of one memory slot in the pool of the WebAssembly engine.
+/// The size of a memory slot in the pool of the WebAssembly engine, in MiB. A call cannot have more memory.
 const MEMORY_MIB_MAX: u32 = 1024;
 
 fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
@@ -399,8 +399,8 @@ impl Settings {
         self.public_url.as_ref().map(|public| public.url().clone()).or_else(own)
     }
 
-    /// Replaces the key file with the master keys from the environment, if they are set. Setting both is an error,
-    /// because it would be unclear which keys apply.
+    /// Replaces the key file with the master keys from the environment, if the variable is set. Setting both the
+    /// variable and the key file is an error, because it would be unclear which keys apply.
     pub fn with_keys_of_environment(mut self) -> Result<Settings, SettingsError> {
         let Some(text) = master_key_variable()? else { return Ok(self) };
         match self.master_key {

@@ -90,7 +90,7 @@ impl Creating {
     }
 }
 
-/// Returns all other routes.
+/// Returns the routes that do not accept an `Idempotency-Key`.
 fn others() -> OpenApiRouter<HttpState> {
     OpenApiRouter::with_openapi(docs::Api::openapi())
         .routes(routes!(welcome::welcome))

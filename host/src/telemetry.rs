@@ -1,5 +1,5 @@
-//! Telemetry of the server: log lines on standard error, spans for OpenTelemetry, and the [`recorder`] behind `/metrics`.
-//! Telemetry never contains parameters, results, headers or secrets.
+//! Telemetry of the server: log lines on standard error, spans for OpenTelemetry, and the [`recorder`] that serves
+//! `/metrics`. Telemetry never contains parameters, results, headers or secrets.
 
 #[cfg(feature = "otel")]
 mod otel;
@@ -13,8 +13,8 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{LogFormat, Settings};
 
-/// Libraries that log headers, paths or bodies at debug level. These lines can contain an injected credential, so no
-/// filter can enable them.
+/// Directives for libraries that log headers, paths or bodies at debug level. The log lines can contain an injected
+/// credential, so no filter can enable them.
 const QUIET: [&str; 6] = ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -39,7 +39,8 @@ pub struct Telemetry {
     exporter: Option<otel::Exporter>,
 }
 
-/// Installs the subscriber of the process; a second call changes nothing. Call this inside the async runtime.
+/// Installs the log subscriber of the process. A second call changes nothing. Call this function inside the async
+/// runtime.
 pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     let filter = EnvFilter::try_new(with_core(&settings.log))
         .map_err(|source| TelemetryError::Filter { filter: settings.log.clone(), source })?;
@@ -66,7 +67,8 @@ fn with_core(filter: &str) -> String {
         directive.trim().strip_prefix(HOST).map(|rest| format!("monstrum_core{rest},")).unwrap_or_default()
     };
     let mut depth = 0_usize;
-    // A directive with fields may contain commas.
+    // A directive that contains fields in brackets may contain commas there, so only commas outside brackets separate
+    // directives.
     let directives = filter.split(|character: char| {
         match character {
             '[' | '{' => depth += 1,
@@ -76,8 +78,8 @@ fn with_core(filter: &str) -> String {
         character == ',' && depth == 0
     });
     let repeated: String = directives.map(core).collect();
-    // The repeated directives come first. If two directives have the same target, the last directive applies. This must
-    // be the operator's directive.
+    // The repeated directives come first. If two directives have the same target, the last one applies, so the
+    // operator's directives must come last.
     format!("{repeated}{filter}")
 }
 

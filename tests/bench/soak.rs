@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_wrong_answer_and_no_answer_are_faults() {
         assert_eq!(faults(&[tally(5, 0)]), [""; 0]);
-        assert_eq!(faults(&[tally(5, 2)]), ["echo: 2 ended otherwise, one by: 500"]);
+        assert_eq!(faults(&[tally(5, 2)]), ["echo: 2 calls had an unexpected outcome, for example: 500"]);
         assert_eq!(faults(&[tally(0, 0)]), ["echo: none has ended as it should"]);
     }
 }

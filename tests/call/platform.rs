@@ -145,7 +145,7 @@ async fn functions_are_called_on_the_command_line() -> Result<()> {
     error: Not found (404)
       the plugin of type `test-functions` has no function `nothing`; available functions: echo, fetch, fail, spin, crash
       request [id 1]
-    hint: `monstrum plugin info NAME` lists the functions of a plugin
+    hint: run `monstrum plugin info NAME` to see the functions of a plugin
     [exit 1]
     "#);
     Ok(())

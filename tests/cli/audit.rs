@@ -58,7 +58,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     assert_eq!(first["items"][0], whole["items"][0]);
     assert!(first["next_cursor"].is_string());
     let output = run(server, &["audit", "list", "--limit", "1"]).await?;
-    assert_snapshot!(String::from_utf8(output.stderr)?, @r#"there are more; raise --limit, or go back in time with --until"#);
+    assert_snapshot!(String::from_utf8(output.stderr)?, @r#"there are more calls; raise --limit, or set --until to an earlier time"#);
     let mut answers = Vec::new();
     for arguments in [&["--status", "done"][..], &["--since", "yesterday"], &["--limit", "0"], &["--bot", "tester"]] {
         answers.push(told(server, &[&["audit", "list"], arguments].concat()).await?);
@@ -68,7 +68,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     error: The input is invalid (422)
       status: expected success, error, scope_violation, permission_denied, running or interrupted
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
     error: invalid value 'yesterday' for '--since <TIME>': `yesterday` is not an RFC 3339 time such as [time]
@@ -82,7 +82,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     error: The input is invalid (422)
       bot_id: expected the id of a bot
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     "#);
     Ok(())
@@ -114,7 +114,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     assert_snapshot!(told(&world.server, &offline).await?, @r#"
     [stderr]
     error: another monstrum process uses the data folder [home]/data
-    hint: a server is running there: leave --data-dir out to ask it, or stop it first
+    hint: a server is using the data folder: omit --data-dir to send the request to the server, or stop it first
     [exit 1]
     "#);
     let admin = world.api.new_key("admin", None).await?;
@@ -123,7 +123,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     error: This key has no permission for this action (403)
       a root key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` describes the kinds
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     "#);
     world.server.stop().await?;
@@ -159,8 +159,8 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
                                            1         line 1 of audit-heads.log is not a head
      [id 1]  7         audit-heads.log contains no head of this chain
     [stderr]
-    error: the audit is not as it was written: 2 problems in 7 rows
-    hint: keep a copy of the data folder, and compare it with a backup from before
+    error: the audit failed verification: 2 problems in 7 rows
+    hint: keep a copy of the data folder, and compare it with an earlier backup
     [exit 1]
     "#);
     Ok(())

@@ -169,7 +169,10 @@ async fn a_key_that_is_trusted_for_every_type_is_named() -> Result<()> {
     let (_, findings) = examined(&server, &[]).await?;
     let finding = about(&findings, &format!("trust {}", ids[0]))?;
     assert_eq!(finding["severity"], "weak");
-    assert!(text(&finding["what"]).ends_with("may sign plugins `acme-*` of every resource type"), "{finding}");
+    assert!(
+        text(&finding["what"]).ends_with("may sign plugins that match `acme-*` for any resource type"),
+        "{finding}"
+    );
     let remedy = text(&finding["remedy"]);
     assert!(remedy.contains(&format!("monstrum trust remove {}", ids[0])) && remedy.contains("--type"), "{remedy}");
     assert_eq!(findings.len(), 1, "{findings:?}");

@@ -16,7 +16,7 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
     assert_snapshot!(told(&server, &["key", "create", "--name", "ci", "--kind", "operator"]).await?, @r#"
     [key]
     [stderr]
-    operator key [id 1]; it is not shown again:
+    created operator key [id 1]; it will not be shown again:
     [exit 0]
     "#);
     let output = run(&server, &["key", "create", "--name", "t", "--kind", "bot", "--bot-id", &bot]).await?;
@@ -91,25 +91,25 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     error: The input is invalid (422)
       /name: must not be empty
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
     error: The input is invalid (422)
       /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
     error: The input is invalid (422)
       /bot_id: allowed only for a bot key
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
     error: This key has no permission for this action (403)
       an admin key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` describes the kinds
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     "#);
     Ok(())
@@ -157,33 +157,33 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     [key]
     [stderr]
-    bot key [id 1]; the old text is no longer valid, and the new text is not shown again:
+    rotated bot key [id 1]; the old key no longer works, and the new key will not be shown again:
     [exit 0]
     [key]
     [stderr]
-    root key [id 1]; the old text is no longer valid, and the new text is not shown again:
+    rotated root key [id 1]; the old key no longer works, and the new key will not be shown again:
     warning: DATA/admin.key was not rewritten; if it contains this key, write the new key to it
     [exit 0]
     [stderr]
-    key [id 1] is deleted and no longer valid
+    deleted key [id 1]; it no longer works
     [exit 0]
     [stderr]
     error: Not found (404)
       no such key
       request [id 1]
-    hint: `monstrum key list` lists the keys; also check --workspace
+    hint: run `monstrum key list` to see the keys; also check --workspace
     [exit 1]
     [stderr]
     error: Not found (404)
       no such key
       request [id 1]
-    hint: `monstrum key list` lists the keys; also check --workspace
+    hint: run `monstrum key list` to see the keys; also check --workspace
     [exit 1]
     [stderr]
     error: Not found (404)
       no such object with this id
       request [id 1]
-    hint: `monstrum key list` lists the keys; also check --workspace
+    hint: run `monstrum key list` to see the keys; also check --workspace
     [exit 1]
     [stderr]
     error: the following required arguments were not provided:

@@ -101,7 +101,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     error: This key has no permission for this action (403)
       a root key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` describes the kinds
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     "#);
     assert_snapshot!(told(&server, &["plugin", "list", "--key", "mk_unknown"]).await?, @r#"
@@ -152,7 +152,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
       client error (Connect)
       tcp connect error
       Connection refused (os error 111)
-    hint: start a server with `monstrum serve`, or set --url or MONSTRUM_URL; `audit verify --data-dir DIR` needs no server
+    hint: start a server with `monstrum serve`, or set --url or MONSTRUM_URL; to verify the audit of a stopped server, run `monstrum audit verify --data-dir DIR`
     [exit 1]
     $ plugin list --key mk_x --url 127.0.0.1:8080
     [stderr]

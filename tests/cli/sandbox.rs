@@ -40,7 +40,7 @@ async fn a_release_that_is_none_is_refused_before_anything_is_made() -> Result<(
         told(&server, &build).await?,
         "[stderr]\n\
          error: the release `../bookworm` or the mirror `https://mirror.example/debian` is not valid\n\
-         hint: `monstrum sandbox template build --help` lists the requirements\n\
+         hint: run `monstrum sandbox template build --help` to see the requirements\n\
          [exit 1]"
     );
     assert!(!server.data_dir().exists());

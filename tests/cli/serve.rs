@@ -238,7 +238,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     [exit 1]
     $ no master key
     [stderr]
-    error: [home]/data/master.key is missing, but the database contains records that the key sealed; restore the file from a backup
+    error: [home]/data/master.key is missing, but the database contains records encrypted with this key; restore the file from a backup
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     $ a broken master key

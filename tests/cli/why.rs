@@ -93,7 +93,7 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     error: This key has no permission for this action (403)
       a bot key may use only the tools of its own bot
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` describes the kinds
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     [stderr]
     error: the workspace has no bot `nobody`

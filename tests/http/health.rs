@@ -31,8 +31,8 @@ async fn health_is_open_and_a_broken_plugin_does_not_stop_readiness() -> Result<
     /readyz mk_unknown text/plain; charset=utf-8: 200 "ok"
     /healthz/  application/problem+json: 404 "no such route"
     /healthz/ mk_unknown application/problem+json: 404 "no such route"
-    /readyz?verbose  application/problem+json: 422 "verbose: unknown query parameter; this route has no query parameters"
-    /readyz?verbose mk_unknown application/problem+json: 422 "verbose: unknown query parameter; this route has no query parameters"
+    /readyz?verbose  application/problem+json: 422 "verbose: unknown query parameter (this route supports no query parameters)"
+    /readyz?verbose mk_unknown application/problem+json: 422 "verbose: unknown query parameter (this route supports no query parameters)"
     POST /healthz: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not support this method","request_id":"[id 1]"}
     "#);
     Ok(())

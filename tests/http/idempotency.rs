@@ -93,7 +93,7 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     another key: 201 "b"
     another workspace: 201 "c"
     the same key in another workspace: 201 "d"
-    a parameter that the route does not have: 422 [{"path":"x","message":"unknown query parameter; this route has no query parameters"}]
+    a parameter that the route does not have: 422 [{"path":"x","message":"unknown query parameter (this route supports no query parameters)"}]
     refused: 409 "the name is already used in this workspace"
     refused, again: 409 "the name is already used in this workspace"
     bad input: 422 [{"path":"/name","message":"required field is missing"}]

@@ -227,7 +227,7 @@ async fn a_key_comes_in_one_bearer_header() -> Result<()> {
     in other case: 401 "unknown API key"
     empty: 401 "send `Authorization: Bearer mk_…`"
     its hash: 401 "unknown API key"
-    in the query: 422 [{"path":"key","message":"unknown query parameter; this route has cursor, limit"}]
+    in the query: 422 [{"path":"key","message":"unknown query parameter (supported: cursor, limit)"}]
     "#);
     Ok(())
 }
@@ -383,6 +383,6 @@ async fn a_key_tells_when_it_was_last_used() -> Result<()> {
     for (key, at) in &keys {
         assert_eq!(last_use(&root, text(&key["id"])).await?, *at, "it was written at the end");
     }
-    assert!(!server.output().contains("times of last use of API keys"), "{}", server.output());
+    assert!(!server.output().contains("last-use times of API keys"), "{}", server.output());
     Ok(())
 }

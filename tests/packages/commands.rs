@@ -83,7 +83,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     error: The input is invalid (422)
       /signature: the package is signed by an untrusted key: [public key]; to trust it, run `monstrum trust add`
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [public key] may sign `test-echo` of resource types `test-echo` ([id 1])
     [exit 0]
@@ -164,17 +164,17 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     [stderr]
     error: cannot read b.mst.sig
       No such file or directory (os error 2)
-    hint: `monstrum plugin pack` creates the signature; for an unsigned package, see --allow-unsigned
+    hint: sign the package with `monstrum plugin pack`, or see --allow-unsigned
     [exit 1]
     [stderr]
     error: the package is not a ZIP archive: its end record is missing; it is truncated, or has a comment or other bytes at its end
-    hint: `monstrum plugin pack` creates valid packages
+    hint: create the package with `monstrum plugin pack`
     [exit 1]
     [stderr]
     error: The input is invalid (422)
       /name: no registry is configured; start the server with --registry
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
     error: Not found (404)
@@ -186,7 +186,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     error: The input is invalid (422)
       /public_key: a public key must be `ed25519:` and 44 base64 characters, as `monstrum plugin pack` prints it
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     "#);
     Ok(())
@@ -325,7 +325,7 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     [stderr]
     error: cannot read nowhere
       No such file or directory (os error 2)
-    hint: DIR must be the folder with the packages
+    hint: set DIR to the folder with the packages
     [exit 1]
     "#);
     Ok(())

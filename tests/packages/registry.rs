@@ -271,10 +271,10 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
      test-echo  1.0.0    A guest that returns its parameters, and sends requests unchanged  test
     [exit 0]
     [stderr]
-    no plugin was updated; `monstrum plugin search` lists the plugins in the registry
+    no plugin was updated; run `monstrum plugin search` to see the plugins in the registry
     [exit 0]
     [stderr]
-    no plugin was updated; `monstrum plugin search` lists the plugins in the registry
+    no plugin was updated; run `monstrum plugin search` to see the plugins in the registry
     [exit 0]
     [stderr]
     error: Not found (404)

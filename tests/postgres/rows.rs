@@ -31,7 +31,7 @@ async fn a_host_without_the_keys_of_the_database_does_not_join_it() -> Result<()
     ensure!(bare.launch().await.is_err(), "a host without a master key joined");
     let output = bare.output();
     ensure!(
-        output.contains("master.key is missing, but the database contains records that the key sealed"),
+        output.contains("master.key is missing, but the database contains records encrypted with this key"),
         "{output}"
     );
     ensure!(!bare.key_file().exists() && !bare.data_dir().join("master.key").exists(), "keys were made");
@@ -40,10 +40,10 @@ async fn a_host_without_the_keys_of_the_database_does_not_join_it() -> Result<()
     write_master_key(&other)?;
     ensure!(other.launch().await.is_err(), "a host with another master key joined");
     let output = other.output();
-    ensure!(output.contains("is not the key that sealed this database"), "{output}");
+    ensure!(output.contains("is not the key that encrypted the secrets of this database"), "{output}");
     let doctor = other.command(&["doctor"]).await?;
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    ensure!(!doctor.status.success() && found.contains("is not the key that sealed"), "{found}");
+    ensure!(!doctor.status.success() && found.contains("is not the key that encrypted"), "{found}");
 
     // Without the row key, the database resembles one from before authenticated rows. It must not be sealed without
     // confirmation.

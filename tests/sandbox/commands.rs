@@ -41,7 +41,7 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     error: The input is invalid (422)
       /timeout: must be from 1 to 300
       request [id 1]
-    hint: correct the input that the message names; `--help` describes valid input
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     > files
      TYPE  SIZE  PATH

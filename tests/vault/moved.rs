@@ -122,12 +122,12 @@ async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> 
         assert_eq!(secrets.key_versions()?, [1, 2]);
     }
     assert_snapshot!(told_of.join("\n"), @r#"
-    [home]/data/master.key has a new key, version 2
-    4 of 5 records were encrypted again with key version 2
+    added key version 2 to [home]/data/master.key
+    re-encrypted 4 of 5 records with key version 2
     [stderr]
-    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    back up [home]/data/master.key now; later, run this command with --prune to remove the older keys
     warning: a record of credentials ([id 1]) cannot be decrypted: the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key
-    hint: save those credentials again; stored responses expire after a day; then run --prune
+    hint: save those credentials again, wait a day until stored responses have expired, and run this command with --prune
     [exit 1]
     [stderr]
     error: no key was removed, because some sealed records cannot be decrypted: 1

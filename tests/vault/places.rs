@@ -75,22 +75,22 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     assert_snapshot!(told_of.join("\n"), @r#"
     [stderr]
     error: cannot write to MONSTRUM_MASTER_KEY: it is an environment variable
-    hint: add a line to it, separated by a comma: `2 $(openssl rand -hex 32)`; then run this command again, and start the server with the same value
+    hint: add a line to the variable, separated by a comma: `2 $(openssl rand -hex 32)`; then run this command again, and start the server with the same value
     [exit 1]
     finished an earlier rotation, so no key was added; the newest key of MONSTRUM_MASTER_KEY has version 2
-    5 of 5 records were encrypted again with key version 2
+    re-encrypted 5 of 5 records with key version 2
     [stderr]
-    `--prune` lists the keys of the variable that are no longer needed
+    run this command with --prune to list the keys of the variable that are no longer needed
     [exit 0]
-    0 of 5 records were encrypted again with key version 2
-    MONSTRUM_MASTER_KEY no longer needs these versions: 1
+    re-encrypted 0 of 5 records with key version 2
+    these key versions of MONSTRUM_MASTER_KEY are no longer needed: 1
     [exit 0]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: the master key of version 2, which sealed this database, is missing
+    error: MONSTRUM_MASTER_KEY: master key version 2, which encrypted the secrets of this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: the master key of version 2 is not the key that sealed this database
+    error: MONSTRUM_MASTER_KEY: master key version 2 is not the key that encrypted the secrets of this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     [stderr]
@@ -147,7 +147,7 @@ async fn the_file_may_lie_elsewhere() -> Result<()> {
     secrets.world.server.set_variable(FILE_VARIABLE, None);
     assert_snapshot!(told(&secrets.world.server, &SERVE).await?, @r#"
     [stderr]
-    error: [home]/data/master.key is missing, but the database contains records that the key sealed; restore the file from a backup
+    error: [home]/data/master.key is missing, but the database contains records encrypted with this key; restore the file from a backup
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     "#);
@@ -181,44 +181,44 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
     assert_snapshot!(told_of.join("\n"), @r#"
     $ from before the rotation
     [stderr]
-    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
     [stderr]
-    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
-    broken: master key: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+    broken: master key: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
         use the master keys of this database's last rotation
     [exit 1]
     $ another one of the same version
     [stderr]
-    error: [home]/data/master.key: the master key of version 2 is not the key that sealed this database
+    error: [home]/data/master.key: master key version 2 is not the key that encrypted the secrets of this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
     [stderr]
-    error: [home]/data/master.key: the master key of version 2 is not the key that sealed this database
+    error: [home]/data/master.key: master key version 2 is not the key that encrypted the secrets of this database
     hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
-    broken: master key: [home]/data/master.key: the master key of version 2 is not the key that sealed this database
+    broken: master key: [home]/data/master.key: master key version 2 is not the key that encrypted the secrets of this database
         restore the master.key that belongs to this database
     [exit 1]
     $ another one that is newer
     [stderr]
-    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
     [stderr]
-    error: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
     hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
-    broken: master key: [home]/data/master.key: the master key of version 2, which sealed this database, is missing
+    broken: master key: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
         use the master keys of this database's last rotation
     [exit 1]
     "#);
@@ -241,10 +241,10 @@ async fn a_credential_whose_key_is_gone_is_named_and_the_rest_works() -> Result<
     let (code, report) = parsed(&secrets.world.server, &["doctor"]).await?;
     let finding = report["findings"].as_array().context("findings")?.iter().find(|one| one["about"] == "master key");
     let what = finding.map(|finding| text(&finding["what"])).unwrap_or_default();
-    ensure!(code == Some(1) && what.contains("the key of version 1, which sealed credentials, is missing"), "{report}");
+    ensure!(code == Some(1) && what.contains("key version 1, which encrypts credentials, is missing"), "{report}");
     secrets.world.server.launch().await?;
     secrets.world.api = secrets.world.server.api()?;
-    ensure!(secrets.world.server.output().contains("the master key of version 1, which sealed credentials"));
+    ensure!(secrets.world.server.output().contains("master key version 1, which encrypts credentials"));
     assert_eq!(secrets.call(&secrets.resources[0]).await?["status"], "success");
     assert_eq!(secrets.call(&secrets.resources[1]).await?["status"], "error");
     Ok(())

@@ -30,16 +30,16 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
     error: another monstrum process uses the data folder [home]/data
-    hint: stop the server first: it would continue to use the old keys
+    hint: stop the server first; a running server would continue to use the old keys
     [exit 1]
     "#);
     secrets.world.server.stop().await?;
     let before = secrets.ring()?;
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
-    [home]/data/master.key has a new key, version 2
-    23 of 23 records were encrypted again with key version 2
+    added key version 2 to [home]/data/master.key
+    re-encrypted 23 of 23 records with key version 2
     [stderr]
-    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    back up [home]/data/master.key now; later, run this command with --prune to remove the older keys
     [exit 0]
     "#);
     assert!(before.is_subset(&secrets.ring()?), "the older key stays");
@@ -48,7 +48,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     secrets.open_all().await?;
 
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?, @r#"
-    0 of 23 records were encrypted again with key version 2
+    re-encrypted 0 of 23 records with key version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     "#);
@@ -116,21 +116,21 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     }
     assert_snapshot!(told_of.join("\n"), @r#"
     $ --add-only [1, 2]
-    [home]/data/master.key has a new key, version 2
+    added key version 2 to [home]/data/master.key
     [stderr]
-    copy the file to every host of this database and start them; then run `monstrum vault rotate`
+    copy the file to every host that uses this database, start the hosts, and run `monstrum vault rotate`
     [exit 0]
     $ doctor
-    weak: master key: [home]/data/master.key: some credentials are still sealed with a key older than version 2
+    weak: master key: [home]/data/master.key: some credentials are still encrypted with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --add-only [1, 2]
     [stderr]
-    error: 5 records are still sealed with an older key than version 2
-    hint: an earlier rotation was interrupted: `monstrum vault rotate` finishes it
+    error: 5 records are still encrypted with a key older than version 2
+    hint: run `monstrum vault rotate` to finish the interrupted rotation
     [exit 1]
     $ doctor
-    weak: master key: [home]/data/master.key: some credentials are still sealed with a key older than version 2
+    weak: master key: [home]/data/master.key: some credentials are still encrypted with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --prune --add-only [1, 2]
@@ -141,20 +141,20 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     hint: `monstrum vault rotate --help` shows usage and examples
     [exit 2]
     $ doctor
-    weak: master key: [home]/data/master.key: some credentials are still sealed with a key older than version 2
+    weak: master key: [home]/data/master.key: some credentials are still encrypted with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $  [1, 2]
     finished an earlier rotation, so no key was added; the newest key of [home]/data/master.key has version 2
-    5 of 5 records were encrypted again with key version 2
+    re-encrypted 5 of 5 records with key version 2
     [stderr]
-    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    back up [home]/data/master.key now; later, run this command with --prune to remove the older keys
     [exit 0]
     $ doctor
     no findings in [home]/data
     [exit 0]
     $ --prune [2]
-    0 of 5 records were encrypted again with key version 2
+    re-encrypted 0 of 5 records with key version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     $ doctor
@@ -244,7 +244,7 @@ async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
     error: other servers use this database and do not have the new key
-    hint: stop the servers; or run `monstrum vault rotate --add-only`, copy the file to all of them, restart them, and run this command again
+    hint: stop the servers and run this command again; or run `monstrum vault rotate --add-only`, copy the file to every server, restart the servers, and run this command again
     [exit 1]
     "#);
     assert_eq!(secrets.key_versions()?, [1]);

@@ -66,17 +66,17 @@ async fn every_row_is_authenticated_by_a_fresh_key() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
     error: another monstrum process uses the data folder [home]/data
-    hint: stop every server of this database first
+    hint: stop every server that uses this database first
     [exit 1]
     ");
     secrets.world.server.stop().await?;
     let data_dir = secrets.world.server.data_dir();
     std::fs::copy(data_dir.join("monstrum.db"), before.path().join("monstrum.db"))?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
-    row key version 2 is in force; the older version is deleted
+    activated row key version 2 and deleted the older version
     25 rows in 2 scopes were verified and written again
     [stderr]
-    start each server of this database once, so that its signed heads name the new version
+    start each server that uses this database once, so that its signed heads name the new version
     [exit 0]
     ");
     assert_eq!(versions(&data_dir).await?, [2]);
@@ -317,7 +317,7 @@ async fn on_postgresql_no_server_may_use_the_database() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
     error: other servers use this database
-    hint: stop every server of this database first
+    hint: stop every server that uses this database first
     [exit 1]
     ");
     second.stop().await?;

@@ -1,5 +1,5 @@
-//! `monstrum doctor`: finds weak settings and broken parts of an installation, with a remedy for each finding. The
-//! command changes nothing and needs no lock, so a server may be running.
+//! `monstrum doctor`: finds weak settings and broken parts of an installation, and suggests a remedy for each finding.
+//! The command changes nothing and does not lock the data folder, so a server may be running.
 
 mod patterns;
 mod rows;
@@ -24,7 +24,7 @@ use monstrum_core::plugins::{Plugin, PluginStatus, Plugins};
 use monstrum_core::policy::row_seals::RowKeyError;
 use monstrum_core::policy::{Policy, Resource};
 
-/// The minimum free space. An hour of audit rows can fill a smaller space.
+/// The minimum free disk space. The audit rows of one hour can fill less space than this.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum vault rotate --row-key";
@@ -33,9 +33,9 @@ const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// The part works, but is less secure than it could be.
+    /// The subject works, but is less secure than it could be.
     Weak,
-    /// The part does not work.
+    /// The subject does not work.
     Broken,
 }
 
@@ -92,7 +92,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
                 found.broken(
                     "database",
                     with_causes(&error),
-                    "check that the database is complete; `monstrum audit verify` checks its audit",
+                    "check that the database is complete, and run `monstrum audit verify` to check the audit",
                 );
             }
             data.store.close().await;
@@ -129,12 +129,12 @@ fn check_settings(found: &mut Findings, settings: &Settings) {
         found.weak(
             "public_url",
             "clients connect to this server without encryption",
-            "serve https:// through a TLS proxy",
+            "put a TLS proxy in front of the server, and set --public-url to its https:// URL",
         );
     }
     if settings.public_docs && (!is_local || public.is_some()) {
         let what = "/metrics, /docs and the API description are public";
-        found.weak("public_docs", what, "remove public_docs, and give Prometheus an API key");
+        found.weak("public_docs", what, "remove the setting, and configure Prometheus with an API key");
     }
     if settings.otlp_endpoint.as_deref().is_some_and(|url| url.starts_with("http://") && !is_loopback(url)) {
         let what = "spans, which name bots and tools, are sent to another machine unencrypted";
@@ -168,8 +168,10 @@ fn check_files(found: &mut Findings, settings: &Settings) {
     if let Ok(space) = rustix::fs::statvfs(folder) {
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         if free < FREE_BYTES_MIN {
-            let what =
-                format!("only {} MiB of the disk are free; calls are rejected if the audit has no space", free >> 20);
+            let what = format!(
+                "only {} MiB of disk space are free; when the audit cannot be written, the server rejects calls",
+                free >> 20
+            );
             found.broken(
                 folder.display().to_string(),
                 what,
@@ -197,7 +199,7 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
         }
         DataError::Store(StoreError::Newer { .. }) => ("database", "install a newer release of monstrum"),
         DataError::Rows(RowKeyError::Unsealed) => {
-            ("database", "stop all servers of this database and run `monstrum vault seal` once")
+            ("database", "stop all servers that use this database, and run `monstrum vault seal` once")
         }
         DataError::Rows(_) => ("database", FINISH_ROTATION),
         DataError::Store(_) => (
@@ -250,7 +252,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     #[cfg(target_os = "linux")]
     sandboxes::check(found, settings, data).await?;
     check_trust(found, data).await?;
-    // Credentials are opened but never sent.
+    // Credentials are decrypted but never sent.
     let egress = Egress::new(EgressOptions::default());
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
     let policy = Policy::open(data.store.clone(), Arc::new(refresher), plugins).await?;
@@ -261,18 +263,18 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     Ok(())
 }
 
-/// Reports credentials that need a missing or an older master key. A server checks only the newest key when it starts.
+/// Reports credentials that are encrypted with a missing or an older master key. A server checks only the newest key
+/// when it starts.
 async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     for version in lost_key_versions(&data.store, &data.vault).await? {
-        let what =
-            format!("{}: the key of version {version}, which sealed credentials, is missing", settings.master_key);
+        let what = format!("{}: key version {version}, which encrypts credentials, is missing", settings.master_key);
         found.broken("master key", what, "restore the key from a backup, or save these credentials again");
     }
     let newest = i64::from(data.vault.key_version());
     let held: Vec<i64> = data.vault.keys().versions().map(i64::from).filter(|version| *version < newest).collect();
     if data.store.credential_key_versions().await?.iter().any(|version| held.contains(version)) {
         let what = format!(
-            "{}: some credentials are still sealed with a key older than version {newest}",
+            "{}: some credentials are still encrypted with a key older than version {newest}",
             settings.master_key
         );
         found.weak("master key", what, "stop the server and finish the rotation: monstrum vault rotate");
@@ -280,14 +282,15 @@ async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected)
     Ok(())
 }
 
-/// Reports keys that are trusted for every resource type: their plugins may use any type without an owner.
+/// Reports keys that are trusted for every resource type: a plugin that such a key signs may define any resource type
+/// that no other plugin owns.
 async fn check_trust(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
     let mut page = Page::first(PAGE_ITEMS_MAX);
     loop {
         let listed = data.store.trust(&page).await?;
         for row in listed.items.iter().filter(|row| row.type_glob == "*") {
             let TrustRow { id, public_key, name_glob, .. } = row;
-            let what = format!("the key {public_key} may sign plugins `{name_glob}` of every resource type");
+            let what = format!("the key {public_key} may sign plugins that match `{name_glob}` for any resource type");
             let remedy = format!(
                 "limit the key to its resource types: monstrum trust remove {id}, then \
                  monstrum trust add {public_key} --name '{name_glob}' --type GLOB"
@@ -316,7 +319,7 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
                 found.broken(
                     about,
                     what,
-                    format!("`monstrum plugin validate {}` shows the position of each error", folder.display()),
+                    format!("run `monstrum plugin validate {}` to see the position of each error", folder.display()),
                 );
             }
             (PluginStatus::NeedsApproval, _, Some(pending)) => {
@@ -338,8 +341,8 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
     }
 }
 
-/// Reports loaded versions that exceed a limit introduced after they were loaded. The next version must not exceed the
-/// limit.
+/// Reports a plugin whose version in force exceeds a limit, because the limit was introduced after the version was
+/// loaded. The server rejects a new version that exceeds the limit.
 fn check_limits(found: &mut Findings, serving: &Plugin) {
     let exceeds: Vec<&str> = serving.exceeds().map(String::as_str).collect();
     if !exceeds.is_empty() {
@@ -348,7 +351,7 @@ fn check_limits(found: &mut Findings, serving: &Plugin) {
             "version {version} is in force, but a new version with these properties would be rejected: {}",
             exceeds.join("; ")
         );
-        let remedy = "ask the author for a version within the limits, which are in docs/authors-guide.md";
+        let remedy = "ask the author for a version within the limits that docs/authors-guide.md lists";
         found.weak(format!("plugin {}", serving.name), what, remedy);
     }
 }
@@ -357,8 +360,8 @@ fn check_limits(found: &mut Findings, serving: &Plugin) {
 async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
     let verified = data.store.verify_rows().await?;
     for row in &verified.refused {
-        let remedy = "find out which program wrote the row; `monstrum vault seal --scope` accepts the row or, with \
-                      --delete, deletes it";
+        let remedy = "find out which program wrote the row; then accept the row with `monstrum vault seal --scope`, \
+                      or add --delete to delete it";
         found.broken(format!("row {row}"), row.refusal(), remedy);
     }
     for scope in &verified.unverified {

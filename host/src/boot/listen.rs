@@ -49,10 +49,11 @@ const STREAMS_MAX: u32 = 200;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The delay after a connection could not be accepted, for example because the process has no descriptor left. Without
-/// a delay the loop would use a whole processor.
+/// the delay, the accept loop would keep one processor busy.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The maximum number of refused connections that get an answer at the same time. Further connections are closed
-/// without an answer, because each answer uses a descriptor that is reserved for other purposes.
+/// The maximum number of refused connections that get an answer at the same time. Further refused connections are
+/// closed without an answer, because each answer uses a descriptor from the half that is reserved for the database,
+/// plugins and files.
 const REFUSALS_AT_ONCE: usize = 32;
 /// The time limit for a refused client to read the answer.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
@@ -99,7 +100,7 @@ pub(super) async fn serve(
     while let Some(accepted) = server.stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
-            // The client disconnected before it was accepted.
+            // The client disconnected before the server accepted the connection.
             Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
                 if let Some(times) = failed.count() {
@@ -244,7 +245,7 @@ async fn refuse(mut stream: TcpStream, by: RefusedBy, _permit: OwnedSemaphorePer
 /// Returns the 503 answer of a refused connection, whose request is not read.
 fn refusal(by: RefusedBy) -> String {
     let detail = match by {
-        RefusedBy::Host => "the server has reached its limit of connections; try again later",
+        RefusedBy::Host => "the server has reached its connection limit; try again later",
         RefusedBy::Address => "too many connections from this address; close some of them",
     };
     let body = Problem::unavailable(detail).text(&RequestId::new().to_string());
@@ -258,7 +259,7 @@ fn refusal(by: RefusedBy) -> String {
 fn log_refusal(by: RefusedBy, peer: SocketAddr, times: u64) {
     let address: IpAddr = peer.ip();
     let limit = by.label();
-    tracing::warn!(%address, limit, refused = times, "connections are refused: the connection limit is reached");
+    tracing::warn!(%address, limit, refused = times, "refused connections: the connection limit has been reached");
 }
 
 /// Counts events that are logged at most once a minute, so that a flood cannot fill the log.

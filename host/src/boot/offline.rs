@@ -1,4 +1,5 @@
-//! Changes that commands make while no server runs. The audit records these changes like changes through the API.
+//! Changes that commands make while no server runs. The audit records these changes in the same way as changes through
+//! the API.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ const OFFLINE: &str = "offline";
 
 /// A change that a command makes.
 pub struct OfflineChange {
-    /// A noun and a verb, such as `audit.accept_loss`.
+    /// The type of the object and the action, such as `audit.accept_loss`.
     pub what: &'static str,
     /// The id or name of the changed object.
     pub object: String,
@@ -39,7 +40,7 @@ pub enum OfflineError {
     Unavailable(#[from] AuditUnavailable),
     #[error("the database has no workspace `{DEFAULT_WORKSPACE}`")]
     NoWorkspace,
-    #[error("the audit's writer failed")]
+    #[error("the audit writer failed")]
     Writer(#[source] tokio::task::JoinError),
 }
 

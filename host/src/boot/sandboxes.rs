@@ -17,11 +17,11 @@ use monstrum_core::sandboxes::{Place, Sandboxes};
 
 /// The folder of the embedded provider's images, in the data folder.
 pub const SANDBOX_FOLDER: &str = "sandbox";
-/// The delay of the warm-up after a start. Before that time, the start needs all processors.
+/// The delay between the start of the server and the warm-up. During the delay, the start itself needs all processors.
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Opens the sandboxes of this server with the provider of the settings, or with `other` if `other` is set.
+/// Opens the sandboxes of this server with the provider `other` or, without it, the provider that the settings name.
 pub(super) async fn open(
     settings: &Settings,
     data: &Data,
@@ -36,7 +36,10 @@ pub(super) async fn open(
     };
     let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.options.clone());
     if let Err(error) = sandboxes.nothing_runs_yet().await {
-        tracing::warn!(%error, "the stored status of sandboxes may be wrong until the provider has been checked");
+        tracing::warn!(
+            %error,
+            "cannot mark sandboxes as stopped; their recorded status may be wrong until the provider is checked"
+        );
     }
     sandboxes
 }
@@ -102,7 +105,7 @@ pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()
     ]
 }
 
-/// Checks after each new snapshot whether the bots' sandboxes were switched on or off.
+/// After each new snapshot of the policy, checks whether sandboxes were switched on or off for any bot.
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {

@@ -1,5 +1,5 @@
-//! The command line's client of the API. A client uses one server and one key, and sends and receives JSON. It turns
-//! errors into readable messages.
+//! The command line's client of the API. A client uses one server and one key, and sends and receives JSON. The client
+//! turns error responses into failures with a message and a hint.
 
 use std::io::Read;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) const NOT_MONSTRUM: &str = "check that --url is the URL of a Monstrum
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// The time limit of a request. The limit is long, because the server may compile a plugin or verify the audit first.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
-/// The time limit of a whole download. The limit for each chunk ends a stalled download earlier.
+/// The time limit of a whole download. A stalled download ends earlier, because each chunk has a shorter limit.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(86_400);
 /// The maximum size of a response, enough for 1 000 audit rows with the largest parameters kept in full (16 KiB).
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -57,7 +57,8 @@ impl Client {
             .connect_timeout(CONNECT_MAX)
             .timeout(ANSWER_MAX);
         if base.scheme() == "http" {
-            // Without this, building the client fails on a machine without CA certificates, even for a local server.
+            // Without this setting, creating the client fails on a machine that has no CA certificates, even if the
+            // server is local.
             http = http.tls_certs_only([]);
         }
         let http = http.build().map_err(|error| {
@@ -107,7 +108,7 @@ impl Client {
     pub(super) fn broken_off(&self, error: &reqwest::Error) -> Failure {
         let cause = std::error::Error::source(error).unwrap_or(error);
         let message = "the server closed the connection before the response was complete";
-        Failure::of(message, cause, "try again; the cause is in the server's log")
+        Failure::of(message, cause, "try again; if the request fails again, check the server's log")
     }
 
     /// Reads all items of the list at `path`, page by page.
@@ -193,7 +194,7 @@ impl Client {
             format!("cannot reach a server at {server}")
         };
         let hint = "start a server with `monstrum serve`, or set --url or MONSTRUM_URL; \
-                    `audit verify --data-dir DIR` needs no server";
+                    to verify the audit of a stopped server, run `monstrum audit verify --data-dir DIR`";
         let cause = std::error::Error::source(error).unwrap_or(error);
         Failure::of(message, cause, hint)
     }
@@ -257,18 +258,18 @@ fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
 fn hint(status: StatusCode, path: &str) -> &'static str {
     match status.as_u16() {
         401 => "check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server",
-        403 => "use a key of another kind: `monstrum key create --help` describes the kinds",
-        404 if path.contains("/api/keys/") => "`monstrum key list` lists the keys; also check --workspace",
+        403 => "use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds",
+        404 if path.contains("/api/keys/") => "run `monstrum key list` to see the keys; also check --workspace",
         404 if path.contains("/api/bots/") => "check the id or name of the bot; also check --workspace",
-        404 if path.contains("/api/platform/") => "`monstrum plugin info NAME` lists the functions of a plugin",
+        404 if path.contains("/api/platform/") => "run `monstrum plugin info NAME` to see the functions of a plugin",
         404 if path.contains("/api/registry") => {
             "start the server with `--registry DIR`, or with the URL of a registry"
         }
         404 => "check the name or id with `list`; also check --workspace",
         409 => "resolve the conflict that the message names",
-        413 | 422 => "correct the input that the message names; `--help` describes valid input",
+        413 | 422 => "correct the input that the message names; run the command with `--help` to see valid input",
         429 | 503 => "try again in a moment",
-        _ => "the server's log has details under the request id",
+        _ => "search the server's log for the request id to find the cause",
     }
 }
 

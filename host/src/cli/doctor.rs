@@ -16,7 +16,8 @@ Examples:
   monstrum doctor --json
 
 Run this command on the server's machine, as the server's user, with the server's flags and settings (monstrum.toml,
-MONSTRUM_…). It only reads, and the server may be running. The exit code is 0 without findings, and 1 otherwise.";
+MONSTRUM_…). The command changes nothing, so the server may be running. The exit code is 0 if there are no findings, and
+1 otherwise.";
 
 /// Find weak settings and broken parts
 #[derive(Args)]

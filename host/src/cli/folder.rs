@@ -26,8 +26,8 @@ pub(super) async fn open_of_any_age(settings: &Settings, running: &str) -> Resul
     opened.map_err(|error| failure(settings, running, &error))
 }
 
-/// Opens the folder for reading. Creates nothing in the database. Accepts a database that is older than its signed
-/// heads.
+/// Opens the folder for reading. Creates no keys or rows in the database. Accepts a database that is older than its
+/// signed heads.
 pub(super) async fn inspect_locked(settings: &Settings, running: &str) -> Result<(Inspected, Lock), Failure> {
     let data = open_unsealed(settings, running).await?;
     data.inspected(settings).await.map_err(|error| failure(settings, running, &error))
@@ -59,7 +59,7 @@ fn failure(settings: &Settings, running: &str, error: &DataError) -> Failure {
     Failure::from_error(error, hint)
 }
 
-/// Returns the hint for master keys that cannot be used, or that did not seal this database.
+/// Returns the hint for master keys that cannot be used, or that do not belong to this database.
 pub(super) fn keys_hint(error: &DataError) -> Option<&'static str> {
     match error {
         DataError::Vault(VaultError::Permissions { .. }) => {
@@ -78,7 +78,7 @@ pub(super) fn keys_hint(error: &DataError) -> Option<&'static str> {
             Some("expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits")
         }
         DataError::OlderDatabase(_) => Some(OLDER_DATABASE_HINT),
-        DataError::Rows(_) => Some("stop every server of this database first"),
+        DataError::Rows(_) => Some("stop every server that uses this database first"),
         _ => None,
     }
 }

@@ -1,5 +1,5 @@
-//! `monstrum key`: manages keys of the API. Standard output contains only the text of a new key, so that scripts can
-//! use it.
+//! `monstrum key`: manages API keys. Commands that create a key print only the key to standard output, so that scripts
+//! can use the output.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ Examples:
   monstrum key rotate 01998a3c-…
   KEY=$(monstrum key rotate 01998a3c-…)     prints only the key to standard output
 
-The key keeps its id, name, kind and bot. The old text becomes invalid immediately, on other hosts within a second.
+The new key has the same id, name, kind and bot. The old key stops working immediately, on other hosts within a second.
 This command does not rewrite DATA/admin.key: if it contains the rotated key, write the new key to it, or set
 MONSTRUM_KEY.";
 
@@ -49,8 +49,8 @@ Examples:
   KEY=$(monstrum key recover)                       prints only the key to standard output
 
 Use this command if the last root key of an installation is lost. Like the server, it needs the data folder, the
-database and the master key. The audit records it as `key.recover`. The other keys stay valid: list them with the new
-key, and delete the lost ones.";
+database and the master key. The audit records the new key as `key.recover`. Existing keys stay valid: list them with
+the new key, and delete the lost keys.";
 
 /// Create, list, rotate, delete and recover API keys
 #[derive(Subcommand)]
@@ -64,14 +64,14 @@ pub(super) enum Key {
         /// The kind of the key, which determines its rights
         #[arg(long)]
         kind: Kind,
-        /// The id of the bot; required for the kind bot
+        /// The id of the bot; required if the kind is bot
         #[arg(long, value_name = "ID", required_if_eq("kind", "bot"))]
         bot_id: Option<String>,
     },
     /// List keys with their last use
     #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Replace the text of a key and print the new text once
+    /// Rotate a key: replace it with a new key, and print the new key once
     #[command(after_help = ROTATE_EXAMPLES)]
     Rotate { id: String },
     /// Delete a key
@@ -118,13 +118,18 @@ impl Key {
                 if let Some(bot) = bot_id {
                     body["bot_id"] = json!(bot);
                 }
-                show(&client.post(&["api", "keys"], Some(&body)).await?, "it is not shown again:", options.json)?;
+                show(
+                    &client.post(&["api", "keys"], Some(&body)).await?,
+                    "created",
+                    "it will not be shown again:",
+                    options.json,
+                )?;
             }
             Key::List => list(&Client::new(options)?.items(&["api", "keys"], &[]).await?, options.json)?,
             Key::Rotate { id } => {
                 let rotated = Client::new(options)?.post(&["api", "keys", &id, "rotate"], None).await?;
-                let what = "the old text is no longer valid, and the new text is not shown again:";
-                show(&rotated, what, options.json)?;
+                let what = "the old key no longer works, and the new key will not be shown again:";
+                show(&rotated, "rotated", what, options.json)?;
                 if rotated["kind"] == "root" {
                     output::warning(&format!(
                         "DATA/{ADMIN_KEY_FILE} was not rewritten; if it contains this key, write the new key to it"
@@ -136,7 +141,7 @@ impl Key {
                 if options.json {
                     output::json(&json!({ "id": id, "deleted": true }))?;
                 } else {
-                    output::note(&format!("key {} is deleted and no longer valid", output::plain(&id)));
+                    output::note(&format!("deleted key {}; it no longer works", output::plain(&id)));
                 }
             }
         }
@@ -144,8 +149,8 @@ impl Key {
     }
 }
 
-/// Creates a root key in the data folder. It cannot use the API, because a server would accept none of the existing
-/// keys.
+/// Creates a root key in the data folder of a stopped server. The command cannot use the API, because the user has no
+/// root key that a server would accept.
 async fn recover(options: &Options, flags: FolderFlags) -> Result<(), Failure> {
     let settings = options.settings(flags)?;
     let running = "stop the server first; while it runs, create a key with an existing root key: `monstrum key create`";
@@ -155,23 +160,25 @@ async fn recover(options: &Options, flags: FolderFlags) -> Result<(), Failure> {
     let recovered = recovered.map_err(|error| {
         let hint = match &error {
             RecoveryError::Store(_) if settings.database_url.is_some() => super::DATABASE_HINT,
-            _ => "check the free space of the disk; `monstrum doctor` reports problems of the folder",
+            _ => "check the free disk space, and run `monstrum doctor` to check the data folder",
         };
         Failure::from_error(&error, hint)
     })?;
     let key = json!({
         "id": recovered.id, "name": recovered.name, "kind": "root", "key": recovered.text.expose(),
     });
-    show(&key, "it is not shown again; set MONSTRUM_KEY to it, or write it to DATA/admin.key:", options.json)
+    let what = "it will not be shown again; set MONSTRUM_KEY to the key, or write the key to DATA/admin.key:";
+    show(&key, "created", what, options.json)
 }
 
-/// Prints a new key, whose text the server shows only once. Only the text goes to standard output.
-fn show(key: &Value, what: &str, json: bool) -> Result<(), Failure> {
+/// Prints a new key, which the server shows only once. `done` names the action that created the key, and `what` tells
+/// the user what to do with the key. Without `--json`, standard output contains only the key.
+fn show(key: &Value, done: &str, what: &str, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(key);
     }
     let cell = |field: &str| output::plain(&output::cell(&key[field]));
-    output::note(&format!("{} key {}; {what}", cell("kind"), cell("id")));
+    output::note(&format!("{done} {} key {}; {what}", cell("kind"), cell("id")));
     output::line(cell("key"))
 }
 

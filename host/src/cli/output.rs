@@ -1,8 +1,8 @@
 //! Output of commands. Results go to standard output, and messages about the command go to standard error.
 //!
 //! Names, messages and parameters come from plugins, upstreams and bots. A terminal would execute control characters in
-//! these texts, so every control character is replaced or escaped. Only terminals get colours, and only without
-//! `NO_COLOR`.
+//! these texts, so every control character is replaced or escaped. Colours are used only on a terminal, and only if
+//! `NO_COLOR` is not set.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -43,8 +43,8 @@ pub(super) fn json_text(value: &Value) -> String {
     safe
 }
 
-/// Writes a table without borders, as wide as the terminal. Without a terminal, each row is one line. Line feeds in
-/// cells are replaced, because text after a line feed would look like another row.
+/// Writes a table that has no borders and is as wide as the terminal. If standard output is not a terminal, each row is
+/// one line. Line feeds in cells are replaced, because text after a line feed would look like another row.
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);

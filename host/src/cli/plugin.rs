@@ -182,7 +182,7 @@ fn row(entry: &Value) -> Vec<String> {
     let tools = entry["tools"].as_array().map_or(0, Vec::len).to_string();
     let mut error = output::cell(&entry["error"]).lines().next().unwrap_or_default().to_owned();
     if let Some(version) = entry["version"].as_str().filter(|_| !error.is_empty()) {
-        error.push_str(&format!(" (version {version} is still serving)"));
+        error.push_str(&format!(" (version {version} stays in force)"));
     }
     if let Some(version) = entry["pending"]["version"].as_str() {
         error = format!("version {version} waits for approval: see `monstrum plugin info`");

@@ -17,7 +17,8 @@ use monstrum_core::plugins::packages::unpack;
 
 /// The file name of the index.
 const INDEX: &str = "index.json";
-/// The maximum length of a description in the index, which lists show. The package contains the complete description.
+/// The maximum length of a description in the index. Lists show this description. The package contains the complete
+/// description.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 
 const INDEX_EXAMPLES: &str = "\
@@ -45,7 +46,7 @@ pub(super) enum Registry {
 impl Registry {
     pub(super) fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let Registry::Index { dir } = self;
-        let hint = "DIR must be the folder with the packages";
+        let hint = "set DIR to the folder with the packages";
         let unreadable = |error: &std::io::Error| Failure::of(format!("cannot read {}", dir.display()), error, hint);
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&dir).map_err(|error| unreadable(&error))? {

@@ -20,19 +20,19 @@ Examples:
   monstrum vault rotate                                 for ./data; the server must be stopped
   monstrum vault rotate --data-dir /srv/monstrum --json
   monstrum vault rotate --prune                         later: remove keys that are no longer needed
-  monstrum vault rotate --add-only                      hosts that share a database: copy the file to all, then rotate
+  monstrum vault rotate --add-only                      for hosts that share a database: then copy the file to all
   monstrum vault rotate --row-key                       after a suspected leak: authenticate every row again
 
 The command adds a new key to the master key file and encrypts every record of the database again with the new key. You
-can interrupt it at any moment; run it again to continue. The older keys stay in the file, because an interrupted run
-and older backups need them. --prune adds no key: it encrypts the remaining records, checks that every record can be
-decrypted with the newest key, and then removes the other keys. Backups from before the rotation then require a copy of
-the older keys.
+can interrupt the command at any moment; run it again to continue. The older keys stay in the file, because an
+interrupted run and older backups need them. --prune adds no key: it encrypts the remaining records, checks that every
+record can be decrypted with the newest key, and then removes the older keys. Backups from before the rotation then
+require a copy of the older keys.
 
 --row-key does not change the master key. It creates a new row key, which authenticates the rows that grant
-permissions, verifies each workspace and writes its rows again. You can interrupt it at any moment, but no server starts
-until another run has finished the rotation. It rejects a workspace whose rows cannot be verified. After a leak of the
-master key, run `monstrum vault rotate` first, then --row-key, then --prune.";
+permissions, verifies each workspace and writes its rows again. You can interrupt the command at any moment, but no
+server starts until another run has finished the rotation. The command rejects a workspace whose rows cannot be
+verified. After a leak of the master key, run `monstrum vault rotate` first, then --row-key, then --prune.";
 
 /// Manage the master key and the seals of the database
 #[derive(Subcommand)]
@@ -80,10 +80,11 @@ impl Rotate {
             _ => Step::Rotate,
         };
         let settings = options.settings(self.folder)?;
-        // This counts connections before the database is opened, because the count would otherwise include this
-        // process.
+        // The connections are counted before the database is opened. Otherwise, the count would include this process.
         let servers = connections_of_servers(&settings).await;
-        let data = folder::open(&settings, "stop the server first: it would continue to use the old keys").await?;
+        let data =
+            folder::open(&settings, "stop the server first; a running server would continue to use the old keys")
+                .await?;
         let has_others = servers.map_err(|error| Failure::from_error(&error, super::DATABASE_HINT))? > 0;
         let bar = bar("records");
         let progress = |done, total| {
@@ -106,7 +107,8 @@ impl Rotate {
         if report.unreadable.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
-        let hint = "save those credentials again; stored responses expire after a day; then run --prune";
+        let hint = "save those credentials again, wait a day until stored responses have expired, \
+                    and run this command with --prune";
         output::hint(hint);
         Ok(ExitCode::FAILURE)
     }
@@ -123,17 +125,19 @@ fn bar(of: &str) -> ProgressBar {
 fn tell(report: &Report, step: Step, place: &MasterKeyPlace) -> Result<(), Failure> {
     let Report { key_version, records, resealed, .. } = report;
     if report.added {
-        output::line(format!("{place} has a new key, version {key_version}"))?;
+        output::line(format!("added key version {key_version} to {place}"))?;
     } else if step == Step::Rotate {
         output::line(format!(
             "finished an earlier rotation, so no key was added; the newest key of {place} has version {key_version}"
         ))?;
     }
     if step == Step::AddOnly {
-        output::note("copy the file to every host of this database and start them; then run `monstrum vault rotate`");
+        output::note(
+            "copy the file to every host that uses this database, start the hosts, and run `monstrum vault rotate`",
+        );
         return Ok(());
     }
-    output::line(format!("{resealed} of {records} records were encrypted again with key version {key_version}"))?;
+    output::line(format!("re-encrypted {resealed} of {records} records with key version {key_version}"))?;
     let list = |versions: &[u32]| versions.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match (step, place) {
         (Step::Prune, _) if report.removed.is_empty() => output::line("no older keys to remove")?,
@@ -141,13 +145,15 @@ fn tell(report: &Report, step: Step, place: &MasterKeyPlace) -> Result<(), Failu
             output::line(format!("removed from {place}: version {}", list(&report.removed)))?;
         }
         (Step::Prune, MasterKeyPlace::Variable(_)) => {
-            output::line(format!("{place} no longer needs these versions: {}", list(&report.removed)))?;
+            output::line(format!("these key versions of {place} are no longer needed: {}", list(&report.removed)))?;
         }
         (_, MasterKeyPlace::File(_)) => {
-            output::note(&format!("make a backup of {place} now; `--prune` removes its older keys"));
+            output::note(&format!(
+                "back up {place} now; later, run this command with --prune to remove the older keys"
+            ));
         }
         (_, MasterKeyPlace::Variable(_)) => {
-            output::note("`--prune` lists the keys of the variable that are no longer needed");
+            output::note("run this command with --prune to list the keys of the variable that are no longer needed");
         }
     }
     Ok(())
@@ -156,17 +162,15 @@ fn tell(report: &Report, step: Step, place: &MasterKeyPlace) -> Result<(), Failu
 fn failure(error: &RotationError) -> Failure {
     let hint = match error {
         RotationError::Variable { next_version, .. } => format!(
-            "add a line to it, separated by a comma: `{next_version} $(openssl rand -hex 32)`; then run this command \
-             again, and start the server with the same value"
+            "add a line to the variable, separated by a comma: `{next_version} $(openssl rand -hex 32)`; then run this \
+             command again, and start the server with the same value"
         ),
         RotationError::OtherServers => {
-            "stop the servers; or run `monstrum vault rotate --add-only`, copy the file to all of them, restart them, \
-             and run this command again"
+            "stop the servers and run this command again; or run `monstrum vault rotate --add-only`, copy the file to \
+             every server, restart the servers, and run this command again"
                 .to_owned()
         }
-        RotationError::Unfinished { .. } => {
-            "an earlier rotation was interrupted: `monstrum vault rotate` finishes it".to_owned()
-        }
+        RotationError::Unfinished { .. } => "run `monstrum vault rotate` to finish the interrupted rotation".to_owned(),
         RotationError::Unreadable { first, .. } => format!(
             "the first record is in {} ({}): {}; save that credential again or delete it, and run this command again",
             first.table,
@@ -174,9 +178,9 @@ fn failure(error: &RotationError) -> Failure {
             first.why
         ),
         RotationError::Vault(_) => {
-            "check the free space of the disk, and that this user may write to the file and its folder".to_owned()
+            "check the free disk space, and that this user may write to the key file and its folder".to_owned()
         }
-        RotationError::Store(_) => "nothing is lost: run the command again when the database can be used".to_owned(),
+        RotationError::Store(_) => "nothing is lost; run the command again when the database is available".to_owned(),
     };
     Failure::from_error(error, hint)
 }

@@ -1,4 +1,4 @@
-//! `/api/audit`: one item for each call, newest first, including reads through the file routes of sandboxes. Operators
+//! `/api/audit`: one item for each call, newest first. Reads through the sandbox file routes count as calls. Operators
 //! may read the audit. Verifying the chains requires a root key, because the chains cover all workspaces.
 
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub(super) async fn show(
     Ok(Json(audit::show(&app, &caller, request).await?))
 }
 
-/// Verifies every chain against the signed heads
+/// Verifies every audit chain against the signed heads
 #[utoipa::path(get, path = "/api/audit/verify", tag = "audit",
     responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn verify(State(app): State<Arc<App>>, caller: Root) -> Result<Json<Report>, Problem> {

@@ -39,7 +39,7 @@ pub(super) async fn list(
     Ok(Json(bindings::list(&app, &caller, bot, &query.page()?).await?))
 }
 
-/// Changes a binding, but not its resource
+/// Changes a binding; the resource of the binding cannot be changed
 #[utoipa::path(patch, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
     params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), request_body = BindingChange,
     responses((status = 200, body = Binding), (status = "4XX", body = ProblemBody)))]

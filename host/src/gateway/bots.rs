@@ -19,7 +19,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct UsageQuery {
-    /// The `task_id` of the calls to count. By default, all calls count.
+    /// Count only calls with this `task_id`. By default, all calls count.
     task_id: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn usage(
     Ok(Json(bots::usage(&app, &caller, id, query.task_id.as_deref()).await?))
 }
 
-/// Shows the system prompt of a bot with the paragraphs that the platform appends
+/// Shows the system prompt of a bot, including the paragraphs that the platform appends
 #[utoipa::path(get, path = "/api/bots/{id}/prompt", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 200, body = Prompt), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn prompt(
@@ -92,7 +92,7 @@ pub(super) async fn update(
     Ok(Json(bots::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes a bot with its bindings, keys and sandboxes
+/// Deletes a bot and its bindings, keys and sandboxes
 #[utoipa::path(delete, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

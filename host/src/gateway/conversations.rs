@@ -1,5 +1,5 @@
-//! `/api/chats` and `/api/apps`: deletion of conversations. Clients store the conversations; the server stores only
-//! their sandboxes. Deleting a conversation or an app deletes these sandboxes in the background.
+//! `/api/chats` and `/api/apps`: deletes conversations. Clients store the conversations; the server stores only the
+//! sandboxes of conversations. Deleting a conversation or an app deletes these sandboxes in the background.
 
 use std::sync::Arc;
 

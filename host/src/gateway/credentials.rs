@@ -17,7 +17,7 @@ use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::HttpState;
 
-/// Saves the credential of a resource and replaces the existing one
+/// Saves the credential of a resource; replaces an existing credential
 ///
 /// With the method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the OAuth
 /// provider.
@@ -33,7 +33,7 @@ pub(super) async fn save(
     Ok(Json(credentials::save(&app, &caller, id, given).await?))
 }
 
-/// Confirms the stored credential for the current requests of the manifest and the configuration
+/// Confirms that the stored credential may be used as the current manifest and configuration request
 ///
 /// A credential needs authorization if a plugin version or a configuration requests another audience or other inject
 /// rules than the confirmed ones, or if another plugin has taken over the type. `requested_audience` names the origins
@@ -77,7 +77,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The body of a PUT. It has a separate parser, because the errors of the usual parser may repeat parts of the body.
+/// The body of a PUT. Its parser differs from the parser of other bodies, whose errors may repeat parts of the body.
 pub(super) struct Given(NewCredential);
 
 impl FromRequest<HttpState> for Given {

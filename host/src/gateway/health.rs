@@ -1,7 +1,7 @@
 //! Health checks and metrics.
 //!
-//! The health checks require no key and reveal only the health. Metrics reveal the traffic of tenants, so they require
-//! a key unless a setting makes them public.
+//! The health checks require no key and reveal only whether the server is healthy. Metrics reveal the traffic of
+//! tenants, so they require a key unless a setting makes them public.
 
 use std::sync::Arc;
 

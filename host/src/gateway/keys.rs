@@ -13,7 +13,7 @@ use monstrum_types::KeyId;
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// Creates a key, which only this answer shows
+/// Creates a key; only this response contains the text of the key
 #[utoipa::path(post, path = "/api/keys", tag = "keys", request_body = NewKeyInput,
     responses((status = 201, body = ShownKey), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn create(
@@ -35,7 +35,7 @@ pub(super) async fn list(
     Ok(Json(keys::list(&app, &caller, &query.page()?).await?))
 }
 
-/// Rotates a key: only this answer shows the new text, and the old text becomes invalid
+/// Rotates a key; only this response contains the new key, and the old key stops working
 #[utoipa::path(post, path = "/api/keys/{id}/rotate", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 200, body = ShownKey), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn rotate(
@@ -46,7 +46,7 @@ pub(super) async fn rotate(
     Ok(Json(keys::rotate(&app, &caller, id).await?))
 }
 
-/// Deletes a key, except the last root key
+/// Deletes a key; fails for the last root key
 #[utoipa::path(delete, path = "/api/keys/{id}", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

@@ -37,8 +37,8 @@ pub(super) struct CallbackQuery {
 
 /// Starts an authorization in a browser
 ///
-/// The browser visits the OAuth provider of the type, and the server then stores the credential of the resource. The
-/// link is valid for ten minutes and for one browser.
+/// The browser visits the OAuth provider of the resource type. The server then stores the credential of the resource.
+/// The link is valid for ten minutes and for one browser.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/start", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = Started), (status = "4XX", body = ProblemBody)))]
@@ -53,7 +53,7 @@ pub(super) async fn start(
 
 /// Redirects the browser to the OAuth provider
 ///
-/// Only the browser that opens the link first can continue; other browsers are rejected.
+/// Only the browser that first opens the link can continue. The server rejects every other browser.
 #[utoipa::path(get, path = "/oauth/begin/{ticket}", tag = "oauth", params(("ticket" = String, Path)), security(()),
     responses((status = 303, description = "Redirect to the provider, with a cookie"),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
@@ -63,7 +63,7 @@ pub(super) async fn begin(
     method: Method,
     headers: HeaderMap,
 ) -> Response {
-    // HEAD only checks whether the page exists, so it does not begin the authorization.
+    // A HEAD request only checks whether the page exists, so it does not start the authorization.
     if method == Method::HEAD {
         return page::waiting();
     }
@@ -130,7 +130,7 @@ pub(super) async fn show_device(
 
 /// Refreshes the credential of a resource
 ///
-/// A credential that this server refreshed within the last ten seconds does not change.
+/// If this server has refreshed the credential within the last ten seconds, the credential does not change.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/refresh", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody),

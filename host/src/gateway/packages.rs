@@ -19,7 +19,7 @@ use crate::gateway::http::extract::{Id, read_body, whole_body};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::HttpState;
 
-/// The maximum size of the form: a package, its signature, and the parts of the form around them.
+/// The maximum size of the form: a package, its signature, and the overhead of the multipart format.
 const FORM_BYTES_MAX: usize = PACKAGE_BYTES_MAX + (64 << 10);
 
 /// The Content-Security-Policy of an icon. An icon must not run scripts or load anything.
@@ -41,7 +41,7 @@ pub(super) async fn install(
     Ok((if replaced { StatusCode::OK } else { StatusCode::CREATED }, Json(plugin)))
 }
 
-/// Uninstalls a plugin that no binding uses
+/// Uninstalls a plugin; fails if a binding uses a resource of the plugin
 #[utoipa::path(delete, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn uninstall(

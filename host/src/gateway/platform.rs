@@ -15,7 +15,7 @@ use crate::gateway::http::extract::{Ids, Input};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// Calls a function of a plugin and answers with 200 for every status of the call
+/// Calls a function of a plugin; the HTTP status is 200 for every status of the call
 #[utoipa::path(post, path = "/api/platform/{type}/{function}", tag = "platform",
     params(("type" = ResourceTypeId, Path), ("function" = String, Path)), request_body = FunctionCall,
     responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),

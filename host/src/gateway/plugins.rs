@@ -34,7 +34,7 @@ pub(super) async fn show(
     Ok(Json(plugins::show(&app, &caller, name).await?))
 }
 
-/// Reloads a plugin's folder; if the new version fails, the previous version stays loaded
+/// Reloads a plugin from its folder; if the new version cannot be loaded, the previous version stays in force
 #[utoipa::path(post, path = "/api/plugins/{name}/reload", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn reload(

@@ -18,7 +18,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Search {
-    /// A part of the name, the description or a tag. By default, all plugins are listed.
+    /// Text that the name, the description or a tag contains. By default, all plugins are listed.
     q: Option<String>,
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn update(
     Ok(Json(resources::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes a resource without bindings, and its credential
+/// Deletes a resource and its credential; fails if a binding uses the resource
 #[utoipa::path(delete, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

@@ -32,7 +32,7 @@ const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 /// The threads that serialize file contents as JSON, so that serving threads stay free.
 static CONTENTS: Beside = Beside::new();
 
-/// Lists a folder, reads or writes a text file of a conversation's sandbox
+/// Lists a folder, or reads or writes a text file, in the sandbox of a conversation
 ///
 /// `write` creates missing folders. A stopped sandbox is resumed. A conversation without a sandbox gets 404.
 #[utoipa::path(post, path = "/api/core/ai/sandbox/file", tag = "sandboxes", request_body = FileInput,
@@ -57,7 +57,8 @@ pub(super) async fn file(
     let answer = match action {
         Action::List => FileAnswer::List { action, files: files.list(&row, &path).await? },
         Action::Read => {
-            // The turn of the request body is released, because reading the file needs a separate turn.
+            // The turn for the request body is released before the file is read, because reading the file requires
+            // another turn.
             drop(turn);
             let (content, turn) = files.read(&row, &path, BODY_BYTES_MAX).await?;
             let answer = FileAnswer::Read { action, content };
@@ -66,7 +67,8 @@ pub(super) async fn file(
             return Ok(delivery::held(json, turn, &app, &caller));
         }
         Action::Write => {
-            let content = content.ok_or_else(|| Problem::invalid_at("/content", "required for the action write"))?;
+            let content =
+                content.ok_or_else(|| Problem::invalid_at("/content", "required when `action` is `write`"))?;
             files.write(&row, &path, Bytes::from(content)).await?;
             FileAnswer::Write { action, success: true }
         }
@@ -89,7 +91,7 @@ async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn
     Ok((whole?, turn))
 }
 
-/// Downloads a file, or a folder as a ZIP, of a conversation's sandbox
+/// Downloads a file, or a folder as a ZIP archive, from the sandbox of a conversation
 #[utoipa::path(post, path = "/api/core/ai/sandbox/download", tag = "sandboxes", request_body = DownloadInput,
     responses((status = 200, content((String = "application/octet-stream"), (String = "application/zip"))),
         (status = "4XX", body = ProblemBody),
@@ -104,7 +106,7 @@ pub(super) async fn download(
 ) -> Result<Response, Problem> {
     let app = &state.app;
     let files = Files { app, caller: &caller, language: &language };
-    // The switch is checked before the body is read.
+    // A bot key whose bot may not use sandboxes is rejected before the body is read.
     files.check_switch()?;
     let Input(DownloadInput { app_id, chat_id, user_id, path }) = Input::from_request(request, &state).await?;
     let begun = async {

@@ -1,7 +1,7 @@
 //! `/api/sandboxes`: the sandboxes of conversations, and commands in them.
 //!
 //! A command passes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation. So a key
-//! that may see a sandbox gains no permissions beyond those of the bot.
+//! with access to a sandbox gains no permissions that the bot does not have.
 
 mod stream;
 
@@ -71,7 +71,7 @@ pub(super) async fn show(
     Ok(Json(sandboxes::show(&app, &caller, id).await?))
 }
 
-/// Deletes a sandbox with all its files in the background
+/// Deletes a sandbox and all its files in the background
 #[utoipa::path(delete, path = "/api/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxInstanceId, Path)),
     responses((status = 202, description = "The sandbox is being deleted"), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

@@ -187,7 +187,7 @@ async fn a_call_is_in_the_audit_and_the_chain_verifies() {
     let export = server.ask(&server.root, Method::GET, "/api/audit/export", None).await;
     assert_eq!(export.headers[header::CONTENT_TYPE], "application/jsonl");
     assert_eq!(export.body, shown, "one line is one JSON value");
-    // Creating the bot wrote two of the rows.
+    // Creating the bot added two of the rows.
     let verified = server.ask(&server.root, Method::GET, "/api/audit/verify", None).await;
     assert_eq!(verified.body, json!({"valid": true, "rows": 3, "problems": []}));
     let admin = server.key("admin", None).await;
@@ -277,7 +277,7 @@ async fn workspaces_are_walls() {
     assert_eq!(crossing.status, StatusCode::NOT_FOUND);
     let delete =
         async |id: &str| server.ask(&server.root, Method::DELETE, &format!("/api/workspaces/{id}"), None).await.status;
-    assert_eq!(delete(&acme).await, StatusCode::CONFLICT, "it is not empty");
+    assert_eq!(delete(&acme).await, StatusCode::CONFLICT, "the workspace is not empty");
     server.ask_with(&server.root, Method::DELETE, &path, None, &inside).await;
     assert_eq!(delete(&acme).await, StatusCode::NO_CONTENT);
     let all = server.ask(&server.root, Method::GET, "/api/workspaces", None).await;
@@ -360,7 +360,7 @@ async fn a_body_that_never_comes_is_given_up() {
     tokio::time::pause();
     let answer = server.send(request.body(never).unwrap()).await;
     assert_eq!(answer.status, StatusCode::REQUEST_TIMEOUT, "{answer:?}");
-    assert_eq!(answer.body["detail"], "the body must arrive at a rate of at least 30720 bytes in 30 s");
+    assert_eq!(answer.body["detail"], "the body arrived too slowly; send at least 30720 bytes every 30 s");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ pub(super) async fn list(
     Ok(Json(trust::list(&app, &caller, &query.page()?).await?))
 }
 
-/// Adds a trusted key that may sign packages of some plugins
+/// Adds a trusted key, with the plugins whose packages the key may sign
 #[utoipa::path(post, path = "/api/trust", tag = "trust", request_body = NewTrust,
     responses((status = 201, body = Trust), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn create(

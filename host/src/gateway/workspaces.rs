@@ -59,7 +59,7 @@ pub(super) async fn update(
     Ok(Json(workspaces::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes an empty workspace and its keys
+/// Deletes a workspace and its keys; fails if the workspace contains bots, resources, roles or OAuth providers
 #[utoipa::path(delete, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

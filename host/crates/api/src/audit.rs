@@ -14,8 +14,8 @@ pub struct AuditedCall {
     pub bot_id: Option<BotId>,
     pub task_id: Option<String>,
     pub resource_id: Option<ResourceId>,
-    /// The name of the tool as the caller sent it, even if no such tool exists. Null for reads through the file routes
-    /// of sandboxes.
+    /// The name of the tool as the caller sent it, even if no such tool exists. Null for reads through the sandbox file
+    /// routes.
     pub tool: Option<String>,
     pub operation: Option<String>,
     pub plugin: Option<String>,
@@ -39,7 +39,7 @@ pub struct AuditedCall {
     pub delegation: Value,
 }
 
-/// A call with its events, which are rows of the writer's chain.
+/// A recorded call, and its events in the audit chain of the host that ran the call.
 #[derive(Serialize, ToSchema)]
 pub struct AuditedCallWithEvents {
     #[serde(flatten)]
@@ -81,9 +81,9 @@ pub struct Report {
 /// A row or a signed head that failed the verification.
 #[derive(Serialize, ToSchema)]
 pub struct AuditProblem {
-    /// The writer of the chain; empty for a problem in the file of heads.
+    /// The id of the host that wrote the chain. Empty for a problem in the file of audit heads.
     pub writer: String,
-    /// The sequence number of the row, or the line number in the file of heads.
+    /// The sequence number of the row, or the line number in the file of audit heads.
     pub sequence: i64,
     pub what: String,
 }
@@ -104,7 +104,8 @@ pub struct AuditedChange {
     pub object: Value,
     pub bot_id: Option<BotId>,
     pub resource_id: Option<ResourceId>,
-    /// The status: `success`, `error`, `running` or `interrupted`. Only `success` guarantees that the change was made.
+    /// The status: `success`, `error`, `running` or `interrupted`. Only if the status is `success` is it certain that
+    /// the change was made.
     pub status: Option<String>,
     pub message: Option<String>,
     /// The object before the change, as the API returns it. Null if the object was created.

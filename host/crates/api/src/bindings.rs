@@ -50,7 +50,7 @@ pub struct Permissions {
     pub allowed_tools: Option<Vec<String>>,
 }
 
-/// The limits on a bot that is called through this binding.
+/// The tools and the scope that a bot may use when it is called through this binding.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delegate {
@@ -83,14 +83,15 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct NewBinding {
     pub resource_id: ResourceId,
-    /// The role. A role or permissions are required. With both, the permissions can only restrict the role.
+    /// The role. A binding requires a role, permissions, or both. If it has both, the permissions can only restrict the
+    /// role.
     pub role_id: Option<RoleId>,
     pub permissions: Option<Permissions>,
     /// A map from scope keys to patterns. Every key must be a scope dimension of the resource type.
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
     pub delegate: Option<Delegate>,
-    /// Globs for the names of tools of other plugins, which the plugin of this resource may call.
+    /// Globs that match the names of the tools of other plugins that this resource's plugin may call.
     #[serde(default)]
     pub allow_calls: Vec<String>,
     #[serde(default)]
@@ -108,7 +109,7 @@ fn yes() -> bool {
     true
 }
 
-/// The fields of a binding to change. Each field in the request is replaced as a whole; null clears a field.
+/// Changes to a binding. Each field in the request replaces the whole stored field; null clears a field.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BindingChange {

@@ -22,7 +22,7 @@ pub enum Line {
     Binding(BindingLine),
 }
 
-/// A workspace. Only the export of all workspaces contains these lines, before all other lines.
+/// A workspace. Only an export of all workspaces contains such lines, which precede all other lines.
 #[derive(Serialize, ToSchema)]
 pub struct WorkspaceLine {
     pub name: String,
@@ -60,7 +60,7 @@ pub struct BotLine {
     pub monthly_token_budget: Option<i64>,
 }
 
-/// A resource, without its credential.
+/// A resource. The line does not contain the credential of the resource.
 #[derive(Serialize, ToSchema)]
 pub struct ResourceLine {
     /// The name of the workspace. Absent in the export of a single workspace.
@@ -92,7 +92,7 @@ pub struct BindingLine {
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: ScopeConstraints,
     pub delegate: Option<Delegate>,
-    /// Globs for the names of tools of other plugins, which the plugin of this resource may call.
+    /// Globs that match the names of the tools of other plugins that this resource's plugin may call.
     pub allow_calls: Vec<String>,
     pub allow_subscribe: bool,
     pub limits: Option<Limits>,

@@ -46,8 +46,8 @@ pub struct Plugin {
     pub capabilities: Vec<Capability>,
     pub resource_type: Option<ResourceTypeId>,
     pub tools: Vec<ToolName>,
-    /// The functions that the component exports for infrastructure code, besides the tools.
-    /// `POST /api/platform/{type}/{function}` calls a function.
+    /// The functions that the component exports for infrastructure code, in addition to the tools. `POST
+    /// /api/platform/{type}/{function}` calls a function.
     pub functions: Vec<String>,
     /// Warnings for the plugin's author.
     pub warnings: Vec<String>,
@@ -56,7 +56,8 @@ pub struct Plugin {
     pub pending: Option<Pending>,
 }
 
-/// A version that waits for approval because it requests more permissions than the version in force.
+/// A version that waits for approval because it requests more permissions than the version in force, or a name that
+/// belongs to another plugin.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PendingVersion)]
 pub struct Pending {
@@ -65,7 +66,8 @@ pub struct Pending {
     pub digest: Digest,
     /// SHA-256 of the manifest.
     pub manifest_digest: Digest,
-    /// The permission diff: the requests of this version that exceed the version in force, one sentence each.
+    /// The permission diff: one sentence for each permission or name that this version requests in addition to those of
+    /// the version in force.
     pub grows: Vec<String>,
 }
 
@@ -77,8 +79,8 @@ pub struct Approval {
     /// version.
     #[serde(default)]
     pub digest: Option<Digest>,
-    /// The `manifest_digest` in `pending`, with the same check. The manifest contains all permissions that the version
-    /// requests.
+    /// The `manifest_digest` in `pending`. If a version with another manifest waits for approval, the request fails.
+    /// The manifest contains all permissions that the version requests.
     #[serde(default)]
     pub manifest_digest: Option<Digest>,
 }

@@ -47,7 +47,7 @@ pub struct NewRole {
     pub scope_constraints: ScopeConstraints,
 }
 
-/// The fields of a role to change. Each field in the request is replaced as a whole; null clears a field.
+/// Changes to a role. Each field in the request replaces the whole stored field; null clears a field.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleChange {

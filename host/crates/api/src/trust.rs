@@ -28,8 +28,8 @@ pub struct NewTrust {
     /// A glob that matches the names of the plugins that the key may sign, such as `github` or `acme-*`.
     pub name_glob: String,
     /// A glob that matches the resource types that these plugins may define or take over, such as `github` or `acme-*`.
-    /// `-` and `_` are equivalent. The default is `name_glob`. Updates of a plugin that already owns its type need no
-    /// match.
+    /// `-` and `_` are equivalent. The default is `name_glob`. An update of a plugin that already owns its type does
+    /// not need to match.
     #[serde(default, deserialize_with = "not_null")]
     pub type_glob: Option<String>,
 }

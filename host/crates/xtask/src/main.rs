@@ -1,8 +1,8 @@
 //! Tasks of this repository, with one command for each task: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`,
 //! `bench`, `soak`, `openapi`, `schema`, `settings`.
 //!
-//! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). Then the task reports
-//! each step, with cargo's progress in between.
+//! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). The task then
+//! announces each step; between these lines, cargo prints its own progress.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Start a server with one bot, and show allowed, denied and stopped calls, and the protection of secrets
+    /// Start a server with one bot, and show allowed, denied and stopped calls and how secrets are protected
     Demo {
         /// Keep the server running until Ctrl-C
         #[arg(long)]
@@ -117,7 +117,8 @@ fn build_plugins(repository: &Repository, with_guests: bool) -> Result<()> {
     Ok(())
 }
 
-/// The manifests of the cargo workspaces. Each workspace has its own dependencies, which are part of releases.
+/// The manifests of the cargo workspaces. Each workspace has separate dependencies, and releases contain the
+/// dependencies of both.
 const WORKSPACES: [&str; 2] = ["Cargo.toml", "plugins-wasm/Cargo.toml"];
 
 fn deny(repository: &Repository) -> Result<()> {
@@ -132,7 +133,8 @@ fn deny(repository: &Repository) -> Result<()> {
         WORKSPACES.iter().try_for_each(|workspace| check(workspace, &["licenses", "bans", "sources"]))
     })?;
     steps.step("advisories", || {
-        // git must not ask for a password on the terminal. A missing network is not an error of the dependencies.
+        // git must not ask for a password on the terminal. Without a network, the step reports a warning and succeeds,
+        // because the dependencies are not at fault.
         let fetch = ["deny", "--config", "deny.toml", "fetch", "db"];
         if steps::ask(repository.command("cargo").env("GIT_TERMINAL_PROMPT", "0").args(fetch)).is_none() {
             steps::say("warning: the advisory database cannot be reached; advisories are not checked");
@@ -180,7 +182,8 @@ fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<(
     become_it(bench)
 }
 
-/// Returns the commit of the working tree as an argument of the benches.
+/// Returns the argument that tells the benches the commit of the working tree. Returns no argument if git cannot
+/// determine the commit.
 fn revision(repository: &Repository) -> Vec<String> {
     let commit = steps::ask(repository.command("git").args(["describe", "--always", "--dirty", "--exclude=*"]));
     commit.map(|commit| vec![format!("--revision={}", commit.trim())]).unwrap_or_default()
@@ -208,8 +211,8 @@ fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<(
     })
 }
 
-/// Writes docs/configuration.md by running the test that compares it with the flags of `monstrum serve` in rewrite
-/// mode.
+/// Updates the tables of settings in docs/configuration.md. The test that compares these tables with the flags of
+/// `monstrum serve` writes them if `MONSTRUM_REWRITE_DOCS` is set, so this function runs that test.
 fn settings(repository: &Repository) -> Result<()> {
     Steps::new(1).step("docs/configuration.md", || {
         let mut cargo = repository.cargo();

@@ -1,4 +1,4 @@
-//! Builds the plugins of `plugins-wasm` and creates a folder for each plugin. A server can load these folders.
+//! Builds the plugins of `plugins-wasm` and creates a folder for each plugin, in the layout that a server loads.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -51,7 +51,7 @@ pub(crate) fn build(repository: &Repository, kinds: &[Kind]) -> Result<Vec<PathB
     names.iter().map(lay_out_one).collect()
 }
 
-/// Creates the folder of plugin `name` with `component`. Replaces an existing folder.
+/// Creates `folder` with the files of plugin `name` and the built component `component`. Replaces an existing folder.
 pub(crate) fn lay_out(repository: &Repository, name: &str, component: &Path, folder: &Path) -> Result<()> {
     let source = repository.path("plugins-wasm").join(name);
     let parent = folder.parent().context("a plugin's folder has no parent folder")?;
@@ -101,8 +101,8 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.with_context(|| format!("cannot read {}", folder.display()))
 }
 
-/// Creates a folder that only its owner can write, independent of the umask. A server rejects a plugin that others can
-/// write.
+/// Creates a folder that only its owner can write, independent of the umask. A server rejects a plugin that other users
+/// can write.
 fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))

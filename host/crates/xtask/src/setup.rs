@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::repository::Repository;
 use crate::steps::{ask, run, say};
 
-/// The target of plain `cargo build`.
+/// The target for which `cargo build`, without cargo-component, compiles a plugin.
 pub(crate) const WASIP2: &str = "wasm32-wasip2";
 /// The target to which cargo-component compiles before it creates a component.
 pub(crate) const WASIP1: &str = "wasm32-wasip1";
@@ -42,7 +42,7 @@ pub(crate) fn debian(program: &str, package: &str) -> Result<()> {
     install(program, package)
 }
 
-/// Installs PostgreSQL if it is missing. Debian installs its programs outside the PATH.
+/// Installs PostgreSQL if no version of it is found in `/usr/lib/postgresql`, where Debian installs its programs.
 pub(crate) fn postgresql() -> Result<()> {
     let mut versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     if versions.any(|version| version.path().join("bin/initdb").is_file()) {
@@ -51,8 +51,8 @@ pub(crate) fn postgresql() -> Result<()> {
     install("PostgreSQL", "postgresql")
 }
 
-/// The programs that sandboxes need and their Debian packages. The paths are absolute, because some users have a PATH
-/// without these folders.
+/// The programs that sandboxes need, each with its Debian package. The paths are absolute, because some users have a
+/// PATH without these folders.
 const OF_SANDBOXES: [(&str, &str); 9] = [
     ("/sbin/mkfs.ext4", "e2fsprogs"),
     ("/sbin/nft", "nftables"),
@@ -65,7 +65,8 @@ const OF_SANDBOXES: [(&str, &str); 9] = [
     ("/usr/bin/pkill", "procps"),
 ];
 
-/// Installs missing programs that create sandboxes or that sandboxes contain.
+/// Installs each missing program of [`OF_SANDBOXES`]: the host uses some of these programs to create sandboxes, and
+/// sandboxes contain the remaining ones.
 pub(crate) fn sandboxes() -> Result<()> {
     OF_SANDBOXES
         .iter()
@@ -77,7 +78,7 @@ fn install(what: &str, package: &str) -> Result<()> {
     let is_root = ask(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
     let has_apt = ask(Command::new("apt-get").arg("--version")).is_some();
     if !(is_root && has_apt) {
-        bail!("`{what}` is missing; install it, on Debian with: sudo apt-get install {package}");
+        bail!("`{what}` is missing; install it (on Debian: sudo apt-get install {package})");
     }
     say(&format!("installing {package}"));
     // A mirror may fail temporarily, and a machine that has just started may be installing updates.
@@ -102,8 +103,8 @@ pub(crate) fn cargo_deny(repository: &Repository) -> Result<()> {
 }
 
 /// Installs a subcommand of cargo in cargo's own folder, so that all checkouts share it. The subcommand is built
-/// without optimisation, because it runs only for seconds and a release build takes three times as long. After an
-/// interruption, the next run continues the installation.
+/// without optimisation, because it runs only for seconds and a release build takes three times as long. If the
+/// installation is interrupted, the next run continues it.
 fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Result<()> {
     let installed = ask(repository.command("cargo").args([subcommand, "--version"])).unwrap_or_default();
     if installed.split_whitespace().any(|word| word == version) {

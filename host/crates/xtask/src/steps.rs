@@ -39,7 +39,7 @@ pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// Runs a program until it ends. Its output is not captured.
+/// Runs a program and waits for its end. The program inherits standard output and standard error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run `{}`", name(command)))?;
     if !status.success() {
@@ -48,7 +48,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program until it ends and returns its standard output.
+/// Runs a program, waits for its end, and returns its standard output. The program inherits standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output =
         command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{}`", name(command)))?;

@@ -1,5 +1,5 @@
-//! Reports patterns that exceed a limit because they were saved before the limit existed. These patterns stay in force
-//! until they are changed.
+//! Reports stored patterns that exceed a limit, because the patterns were saved before the limit was introduced. The
+//! patterns stay in force until a user changes them.
 
 use std::collections::BTreeMap;
 

@@ -18,7 +18,7 @@ struct LastChange {
     bot: Option<String>,
 }
 
-/// Returns the differences between the rows of a scope and the audit, with one sentence for each difference.
+/// Compares the rows of a scope with the audit. Returns one sentence for each difference.
 pub(super) async fn differences(store: &Store, scope: Scope) -> Result<Vec<String>, StoreError> {
     let workspaces = match scope {
         Scope::Instance => store.scopes().await?,
@@ -87,7 +87,8 @@ async fn read_changes(
     Ok(())
 }
 
-/// Returns the object and the result of a change; returns `None` if the change failed or concerns no single row.
+/// Returns the object and the result of a change; returns `None` if the change failed or does not concern exactly one
+/// row.
 fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
     if row.status.as_deref() != Some(Status::Success.as_str()) {
         return None;

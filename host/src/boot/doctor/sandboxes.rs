@@ -16,7 +16,7 @@ use monstrum_core::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
 const ROWS: u32 = 500;
 /// The maximum number of sandboxes that one finding names, so that the report stays short.
 const NAMED_MAX: usize = 5;
-/// The provider whose files are in the data folder, as rows name it.
+/// The name, in the database, of the provider whose files are in the data folder.
 const PROVIDER: &str = "embedded";
 
 /// Reports sandboxes whose files are missing, and files without a sandbox.
@@ -32,7 +32,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
         }
     };
     check_kept(found, &settings.sandboxes.options, data, &kept).await?;
-    // Without this file, no server has ever used the folder.
+    // If this file does not exist, no server has used the folder yet.
     let Ok(node) = std::fs::read_to_string(data.path.join(NODE_FILE)) else { return Ok(()) };
     let mut lost = Vec::new();
     let mut from = None;
@@ -44,7 +44,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     }
     if !lost.is_empty() {
         let what = format!(
-            "the files of {} are missing in {} and are not created again: {}",
+            "the files of {} are missing in {} and cannot be recreated: {}",
             count(lost.len()),
             folder.display(),
             some(&lost)
@@ -56,13 +56,13 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     if let Some(oldest) = kept.aside.iter().map(|kept| kept.since).min() {
         let paths: Vec<String> = kept.aside.iter().map(|kept| kept.path.display().to_string()).collect();
         let what = format!(
-            "the files of {} without a row are kept aside; the oldest will be deleted on {}: {}",
+            "the database does not list {}, so their files are kept aside; the oldest will be deleted on {}: {}",
             count(paths.len()),
             String::from(oldest.plus_ms(ASIDE_KEPT_MS)),
             some(&paths)
         );
         let remedy = "if the database is older than the sandboxes, restore the database that belongs to the \
-                      sandboxes: the next start restores the files; otherwise wait";
+                      sandboxes, and the next start restores the files; otherwise, no action is needed";
         found.weak("sandboxes", what, remedy);
     }
     Ok(())
@@ -95,7 +95,8 @@ async fn check_kept(
     Ok(())
 }
 
-/// Returns whether a sandbox ran before and has no files, not even files that the next start would restore.
+/// Returns whether a sandbox has run but has no files: neither an image nor files kept aside, which the next start
+/// would restore. Returns `false` for a sandbox of another provider and for a sandbox that is being deleted.
 fn is_lost(row: &SandboxRow, kept: &KeptImages) -> bool {
     if row.provider != PROVIDER || row.limit.is_none() || row.status == SandboxStatus::Deleting {
         return false;
@@ -110,7 +111,7 @@ fn count(sandboxes: usize) -> String {
     format!("{sandboxes} sandbox{}", if sandboxes == 1 { "" } else { "es" })
 }
 
-/// Joins the first [`NAMED_MAX`] names of a list and adds the number of the others.
+/// Joins the first [`NAMED_MAX`] names of a list and adds the number of further names.
 fn some(all: &[String]) -> String {
     let more = all.len().saturating_sub(NAMED_MAX);
     let first = all[..all.len() - more].join(", ");

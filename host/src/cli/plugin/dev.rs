@@ -55,10 +55,7 @@ impl Dev {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
         if !self.dir.join(MANIFEST).is_file() {
             let message = format!("{} contains no {MANIFEST}", self.dir.display());
-            return Err(Failure::new(
-                message,
-                "`monstrum plugin new NAME` creates a plugin in a folder with that name",
-            ));
+            return Err(Failure::new(message, "create a plugin with `monstrum plugin new NAME`"));
         }
         let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
         let home = match &self.keep {
@@ -142,7 +139,7 @@ impl Session<'_> {
                     Err(failure) => {
                         output::warning(&format!("no resource was created: {}", failure.sentence()));
                         output::hint(&format!(
-                            "POST {url}/api/resources with the required config, then bind the resource to a bot"
+                            "send POST {url}/api/resources with the required config, then bind the resource to a bot"
                         ));
                         return Ok(());
                     }

@@ -8,7 +8,7 @@ use super::super::output;
 /// The maximum length of a displayed source line. A longer line is not readable on a screen.
 const LINE_CHARS_MAX: usize = 300;
 
-/// Creates an error of a whole file, or of a field whose line is unknown.
+/// Creates an error that concerns a whole file, or a field whose line is unknown.
 pub(super) fn fault(file: String, field: String, message: String) -> ManifestError {
     ManifestError { file, line: None, column: None, field, message }
 }

@@ -1,8 +1,8 @@
 //! `monstrum plugin install`: installs a package from a local file, or from the server's registry by its name.
 //!
-//! The server accepts only packages with the signature of a trusted key. `--allow-unsigned` does not install through
-//! the API. It makes the server's checks and writes the package into the plugins folder. A user with write access to
-//! the folder could also write the files by hand.
+//! The server accepts only packages with the signature of a trusted key. With `--allow-unsigned`, the command does not
+//! install through the API: it checks the package like the server and writes it into the plugins folder. This needs no
+//! permission from the server, because a user with write access to the folder could also write the files by hand.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Install {
         let is_file = self.what.ends_with(SUFFIX) || self.what.contains('/');
         if !self.what.ends_with(SUFFIX) && Path::new(&self.what).exists() {
             let message = format!("{} is not a package: expected a file name that ends with {SUFFIX}", self.what);
-            return Err(Failure::new(message, "`monstrum plugin pack DIR` creates a package of a plugin's folder"));
+            return Err(Failure::new(message, "create a package of a plugin's folder with `monstrum plugin pack DIR`"));
         }
         match (is_file, self.allow_unsigned) {
             (true, false) => self.upload(options).await,
@@ -89,7 +89,7 @@ impl Install {
         let file = Path::new(&self.what);
         let package = read(file, PACKAGE_BYTES_MAX, "check the name of the file")?;
         let signature = PathBuf::from(format!("{}{SIGNATURE_SUFFIX}", self.what));
-        let unsigned = "`monstrum plugin pack` creates the signature; for an unsigned package, see --allow-unsigned";
+        let unsigned = "sign the package with `monstrum plugin pack`, or see --allow-unsigned";
         let signature = read(&signature, SIGNATURE_BYTES_MAX, unsigned)?;
         let client = Client::new(options)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -114,7 +114,7 @@ impl Install {
         let package = read(file, PACKAGE_BYTES_MAX, "check the name of the file")?;
         let file_name = file.file_name().unwrap_or_default().to_string_lossy();
         let Package { manifest, files } = packages::unpack(&package, None, Some(&file_name))
-            .map_err(|error| Failure::from_error(&error, "`monstrum plugin pack` creates valid packages"))?;
+            .map_err(|error| Failure::from_error(&error, "create the package with `monstrum plugin pack`"))?;
         let flags = ServeFlags {
             data_dir: options.data_dir.clone(),
             plugins_dir: self.plugins_dir.clone(),
@@ -129,8 +129,8 @@ impl Install {
         let failed = |error: &dyn std::error::Error| {
             Failure::of("the package cannot be installed; the plugins folder is unchanged", error, hint)
         };
-        // The package is first unpacked into a temporary folder and checked. A plugin that would not load is not
-        // installed.
+        // The package is first unpacked into a temporary folder and checked. A plugin that the server could not load is
+        // not installed.
         let trial = tempfile::tempdir().map_err(|error| failed(&error))?;
         let staged = Staged::write(trial.path(), &manifest.name, &files).map_err(|error| failed(&error))?;
         staged.put_in_place(&manifest.name).map_err(|error| failed(&error))?;
@@ -139,7 +139,7 @@ impl Install {
         staged.put_in_place(&manifest.name).map_err(|error| failed(&error))?;
         let place = plugins_dir.join(manifest.name.as_str());
         output::warning(&format!("the plugin in {} is unsigned", place.display()));
-        output::note("asking the server to load the plugin; a stopped server loads the plugin when it starts");
+        output::note("asking the server to load the plugin; a stopped server loads it at its next start");
         let name = manifest.name.as_str();
         let entry = Client::new(options)?.post(&["api", "plugins", name, "reload"], None).await?;
         let component = files.get(&manifest.executor.component).map(|bytes| digest(bytes).to_string());

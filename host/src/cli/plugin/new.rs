@@ -102,7 +102,7 @@ impl New {
             output::json(&serde_json::json!({ "name": name, "folder": shown, "files": paths }))?;
         } else {
             output::line(output::plain(&format!("created the plugin {name} in {shown}")))?;
-            output::note(&format!("README.md describes how to build the plugin; first: cd {}", output::plain(&shown)));
+            output::note(&format!("to build the plugin, run `cd {}` and follow README.md", output::plain(&shown)));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -160,7 +160,7 @@ fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, 
         all.extend(files::sdk_sources().into_iter().map(|(path, text)| (path, text.to_owned())));
     }
     let manifest = all.iter().find(|(path, _)| path == MANIFEST).map(|(_, text)| text.as_str()).unwrap_or_default();
-    // This rejects reserved names, and names that would give tools a prefix of the platform.
+    // The parser rejects reserved names, and names whose tools would have a prefix that is reserved for the platform.
     match monstrum_manifest::parse(MANIFEST, manifest) {
         Ok(_) => Ok(all),
         Err(errors) => Err(errors

@@ -1,5 +1,5 @@
-//! `monstrum plugin pack`: creates a signed package of a plugin's folder. The command rejects a plugin that would not
-//! load.
+//! `monstrum plugin pack`: creates a signed package of a plugin's folder. The command rejects a plugin that a server
+//! could not load.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ Examples:
   monstrum plugin pack . --key-file ci-signing.key --json
 
 Writes NAME-VERSION.mst and NAME-VERSION.mst.sig. The package contains the manifest, the component, the translations,
-the icon, and README, CHANGELOG and LICENSE if they exist. The same files give the same bytes. The first use creates a
-key; before a server can install the package, it must trust this key: run the printed command once.";
+the icon, and README, CHANGELOG and LICENSE if they exist. The same files result in the same package. The first use
+creates a signing key. A server installs the package only if it trusts this key: run the printed command once.";
 
 /// Create a signed package of a plugin's folder
 #[derive(Args)]
@@ -49,7 +49,7 @@ impl Pack {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let manifest = validate::valid(&self.dir).await?.manifest;
         let (name, version) = (&manifest.name, &manifest.version);
-        let hint = "`monstrum plugin validate DIR` checks a plugin's folder";
+        let hint = "run `monstrum plugin validate DIR` to see the errors of the plugin's folder";
         let files = files(&self.dir, &manifest).map_err(|error| Failure::of("cannot pack the folder", &error, hint))?;
         let package = pack(&files).map_err(|error| Failure::of("cannot pack the folder", &error, hint))?;
         let key = signing::key(self.key_file.as_deref())?;
@@ -62,7 +62,7 @@ impl Pack {
         write(&out, &package)?;
         let public_key = key.public().to_string();
         let mut trust = format!("monstrum trust add {public_key} --name {name}");
-        // Trust in a name includes the resource type of the same name.
+        // A key that is trusted for a plugin name is also trusted for the resource type of the same name.
         let by_name = TrustedTypes { key: public_key.clone(), globs: vec![name.to_string()] };
         let type_id = &manifest.resource_type.id;
         if !by_name.include(type_id) {

@@ -33,7 +33,7 @@ pub(super) struct Permissions {
 
 #[derive(Serialize)]
 struct Egress {
-    /// The default of `api_base`. An operator can set another value if `configurable` is true.
+    /// The default of `api_base`. If `configurable` is true, an operator can set another URL.
     api_base: Option<String>,
     /// Whether the resource's configuration can set `api_base`.
     configurable: bool,

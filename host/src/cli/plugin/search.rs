@@ -20,7 +20,7 @@ Searches names, descriptions and tags of the plugins in the server's registry (`
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Search {
-    /// A part of a name, description or tag
+    /// Text that the name, the description or a tag contains
     text: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The user's key for signing packages. The first use creates the key, and only its owner can read it.
+//! The user's key for signing packages. The first use creates the key file, which only its owner can read.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};

@@ -95,11 +95,12 @@ fn cannot_write(path: &Path, error: &dyn std::error::Error) -> Failure {
     Failure::of(
         format!("cannot write {}", path.display()),
         error,
-        "check the free space of the disk and your write permission",
+        "check the free disk space and your write permission",
     )
 }
 
-/// Writes a file that only its owner can write, independent of the umask. A server rejects files that others can write.
+/// Writes a file that only its owner can write, independent of the umask. A server rejects files that other users can
+/// write.
 pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
     make_dir(path.parent().expect("a file is in a folder"))?;
     let put = fs::write(path, content).and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o644)));

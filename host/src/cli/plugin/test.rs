@@ -29,7 +29,7 @@ use upstream::{EveryName, Upstream};
 /// The log lines of calls, by the id of the call.
 type Log = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
 
-/// The result of a case, without secrets.
+/// The result of a case, from which secrets have been removed.
 struct Report {
     file: String,
     description: String,
@@ -94,7 +94,7 @@ impl Rig<'_> {
     async fn run_all(&self, cases: Vec<Found>) -> Result<Vec<Report>, Failure> {
         let entry = self.bench.client().get(&["api", "plugins", self.manifest.name.as_str()], &[]).await?;
         if entry["status"] != "loaded" {
-            let hint = "`monstrum plugin validate DIR` shows each error with its line";
+            let hint = "run `monstrum plugin validate DIR` to see each error with its line";
             return Err(Failure::new("the plugin does not load", hint).because(&output::cell(&entry["error"])));
         }
         let mut reports = Vec::with_capacity(cases.len());
@@ -179,7 +179,7 @@ impl Rig<'_> {
 impl case::Grant {
     fn binding(&self) -> Value {
         let operations = self.allowed_operations.clone();
-        // Without either list, the case does not test permissions, so everything is allowed.
+        // If both lists are absent, the case does not test permissions, so every operation is allowed.
         let operations = operations.or_else(|| self.allowed_tools.is_none().then(|| vec!["*".to_owned()]));
         let mut permissions = json!({});
         if let Some(operations) = operations {

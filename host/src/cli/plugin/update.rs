@@ -19,7 +19,7 @@ Examples:
 
 Installs the newest version in the server's registry that is not a pre-release. A version that requests more permissions
 than the previous version waits for `monstrum plugin approve`. Without a name, the command reports each plugin that
-cannot be updated and continues with the others, and the exit code is 1.";
+cannot be updated, continues with the next plugin, and exits with code 1.";
 
 /// Update plugins from the registry
 #[derive(Args)]
@@ -48,7 +48,10 @@ impl Update {
             let Some(newest) = newest(&available, &name) else {
                 if self.name.is_some() {
                     let message = format!("the registry has no release of plugin `{name}`");
-                    return Err(Failure::new(message, "`monstrum plugin search` lists the plugins in the registry"));
+                    return Err(Failure::new(
+                        message,
+                        "run `monstrum plugin search` to see the plugins in the registry",
+                    ));
                 }
                 continue;
             };
@@ -66,7 +69,7 @@ impl Update {
         if options.json {
             output::json(&json!({ "updated": updated }))?;
         } else if updated.is_empty() {
-            output::note("no plugin was updated; `monstrum plugin search` lists the plugins in the registry");
+            output::note("no plugin was updated; run `monstrum plugin search` to see the plugins in the registry");
         }
         for entry in updated.iter().filter(|_| !options.json) {
             show_loaded(&output::cell(&entry["name"]), entry, false)?;

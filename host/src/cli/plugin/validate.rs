@@ -70,7 +70,7 @@ async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure>
         Failure::of(
             "the component cannot be checked on this machine",
             error,
-            "check the free space of the temporary folder",
+            "check the free space in the temporary folder",
         )
     };
     let mut findings = Findings { source: String::new(), faults: Vec::new(), is_unbuilt: false };

@@ -90,7 +90,8 @@ fn default_name(path: &str, is_folder: bool) -> PathBuf {
     PathBuf::from(if is_folder { format!("{name}.zip") } else { name })
 }
 
-/// Returns the failure for an existing file. The download overwrites a file only if the user names it.
+/// Returns the failure for a local file that already exists. A download overwrites a file only if the user names the
+/// file with `--output`.
 fn taken(file: &Path) -> Failure {
     let message = format!("{} already exists", output::plain(&file.display().to_string()));
     Failure::new(message, "choose another file with --output, or name this file to overwrite it")

@@ -1,5 +1,5 @@
 //! `monstrum sandbox doctor` and `template`: check whether this machine can run sandboxes, and build their template.
-//! Neither needs a server.
+//! Neither command needs a server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,8 +15,8 @@ Examples:
   monstrum sandbox doctor
   monstrum sandbox doctor --data-dir /var/lib/monstrum --json
 
-Run this command on the server's machine, as the server's user. It only reads, and the server may be running. The exit
-code is 0 if sandboxes can run on this machine, even with reduced features, and 1 otherwise.";
+Run this command on the server's machine, as the server's user. The command changes nothing, so the server may be
+running. The exit code is 0 if sandboxes can run on this machine, even with reduced features, and 1 otherwise.";
 
 const BUILD_EXAMPLES: &str = "\
 Examples:
@@ -25,10 +25,10 @@ Examples:
 
 With --sandbox-template built, a server creates sandboxes from this system instead of the programs of the machine. The
 build requires debootstrap, curl and tar, root, some minutes and 1 GiB. It verifies packages by the signatures of the
-distribution, and npm and bun by their hashes. If it is interrupted, run the command again. To update the system, stop
-the server and run the command again.";
+distribution, and npm and bun by their hashes. If the build is interrupted, run the command again. To update the system,
+stop the server and run the command again.";
 
-/// Report what this machine can enforce, and what to install
+/// Report which limits this machine can enforce, and which programs to install
 #[derive(Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub(in crate::cli) struct Doctor {}
@@ -154,7 +154,7 @@ mod linux {
         let options = BuildOptions { mirror, suite, registry, proxy: proxy.collect() };
         let mut progress = |line: &str| output::note(&output::plain(line));
         let template = build_template(&folder.join("template"), &options, &mut progress).map_err(|error| {
-            Failure::from_error(&error, "`monstrum sandbox template build --help` lists the requirements")
+            Failure::from_error(&error, "run `monstrum sandbox template build --help` to see the requirements")
         })?;
         if json {
             output::json(&json!({ "root": template.root, "system": template.system, "programs": template.programs }))?;

@@ -11,11 +11,11 @@ use crate::boot::rotation::row_key::{self, RowKeyReport, RowKeyRotationError};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
 
-const RUNNING: &str = "stop every server of this database first";
+const RUNNING: &str = "stop every server that uses this database first";
 
 pub(super) async fn run(options: &Options, folder: FolderFlags) -> Result<ExitCode, Failure> {
     let settings = options.settings(folder)?;
-    // This counts connections before the database is opened, because the count would otherwise include this process.
+    // The connections are counted before the database is opened. Otherwise, the count would include this process.
     let servers = connections_of_servers(&settings).await;
     let data = folder::open(&settings, RUNNING).await?;
     if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
@@ -47,9 +47,9 @@ fn tell(report: &RowKeyReport) -> Result<(), Failure> {
     if *resumed {
         output::line("finished an interrupted rotation")?;
     }
-    output::line(format!("row key version {key_version} is in force; the older version is deleted"))?;
+    output::line(format!("activated row key version {key_version} and deleted the older version"))?;
     output::line(format!("{rewritten} rows in {scopes} scopes were verified and written again"))?;
-    output::note("start each server of this database once, so that its signed heads name the new version");
+    output::note("start each server that uses this database once, so that its signed heads name the new version");
     Ok(())
 }
 
@@ -60,7 +60,7 @@ fn failure(error: &RowKeyRotationError) -> Failure {
         }
         RowKeyRotationError::Key(_) => "use the master keys that belong to this database",
         RowKeyRotationError::Store(_) | RowKeyRotationError::Record(_) | RowKeyRotationError::OtherProcess => {
-            "nothing is lost: run the command again when the database can be used"
+            "nothing is lost; run the command again when the database is available"
         }
     };
     Failure::from_error(error, hint)

@@ -16,7 +16,7 @@ use crate::config::Settings;
 use monstrum_core::audit::{HEADS_FILE, rows_were_sealed};
 use monstrum_core::policy::row_seals::{ROW_KEY, RowSeals};
 
-const RUNNING: &str = "stop every server of this database first";
+const RUNNING: &str = "stop every server that uses this database first";
 /// The number of displayed hexadecimal digits of a key's hash, enough to distinguish keys.
 const HASH_DIGITS: usize = 12;
 const LIST_ROWS: &str = "run the command without --delete to list the rows";
@@ -30,10 +30,11 @@ Examples:
                                                    rows, ask, and seal them
   monstrum vault seal --scope instance --delete api_keys/01939d2c-7f6a-7000-8000-000000000001
 
-Stop every server of the database first, and run this command once. Sealed rows count as authentic from then on: check
-the list for keys and plugins that you do not know. The command deletes the rows that --delete names before it seals the
-other rows. Seals do not include sandboxes and OAuth authorizations: the command lists those with a wrong MAC, and they
-can only be deleted. Rows of a missing workspace are listed with `instance`.";
+Stop every server that uses the database first, and run this command once. Sealed rows count as authentic from then on:
+check the list for keys and plugins that you do not know. The command deletes the rows that --delete names before it
+seals the remaining rows. Seals do not include sandboxes and OAuth authorizations: the command lists the sandboxes and
+authorizations whose MAC is wrong, and they can only be deleted. Rows of a missing workspace are listed under
+`instance`.";
 
 #[derive(Args)]
 pub(in crate::cli) struct Seal {
@@ -54,8 +55,7 @@ impl Seal {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let Seal { scope, delete, yes, folder } = self;
         let settings = options.settings(folder)?;
-        // This counts connections before the database is opened, because the count would otherwise include this
-        // process.
+        // The connections are counted before the database is opened. Otherwise, the count would include this process.
         let servers = connections_of_servers(&settings).await;
         let data = folder::open_unsealed(&settings, RUNNING).await?;
         if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
@@ -74,7 +74,7 @@ fn of_store(error: &StoreError) -> Failure {
 
 async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<ExitCode, Failure> {
     if data.store.is_sealed().await.map_err(|error| of_store(&error))? {
-        let hint = "`monstrum doctor` lists unverified scopes; --scope seals the current rows of one workspace";
+        let hint = "run `monstrum doctor` to list unverified scopes, and use --scope to seal the rows of one workspace";
         return Err(Failure::new("the rows of this database are already sealed", hint));
     }
     refuse_where_sealed_before(&data).await?;
@@ -90,7 +90,7 @@ async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<Exit
     let store = data.store.clone().with_row_key(Arc::new(key));
     let rows = store.seal_everything(&found, record.as_ref()).await.map_err(|error| of_store(&error))?;
     record_in_audit(data, settings, "database", json!({ "rows": rows })).await?;
-    output::line(format!("{rows} rows are sealed; start the server"))?;
+    output::line(format!("sealed {rows} rows; start the server"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -141,7 +141,8 @@ async fn seal_scope(
     delete: &[String],
     yes: bool,
 ) -> Result<ExitCode, Failure> {
-    // This rejects a database that is older than its heads, because an operator cannot see which rows are missing.
+    // `with_rows` rejects a database that is older than its heads. The operator could not see which rows are missing
+    // from such a database.
     let opened = data.with_rows(settings, &SystemClock).await;
     let data = opened.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
     let scope = scope_called(&data.store, scope).await?;
@@ -160,7 +161,7 @@ async fn seal_scope(
     let sealed = recorded(&data, Arc::new(SystemClock), change, seal).await;
     let sealed = sealed.map_err(|error| Failure::from_error(&error, AGAIN))?;
     data.store.close().await;
-    output::line(format!("{sealed} rows of scope `{scope}` are sealed"))?;
+    output::line(format!("sealed {sealed} rows of scope `{scope}`"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -168,9 +169,9 @@ fn show_rows(rows: &[ScopeRow], deleted: &[monstrum_store::RowName]) -> Result<(
     let row = |row: &ScopeRow| {
         let state = match (deleted.contains(&row.name), row.is_counted, row.is_valid) {
             (true, _, _) => "delete",
-            (false, false, _) => "rejected until it is deleted",
+            (false, false, _) => "reject until the row is deleted",
             (false, true, true) => "accept",
-            (false, true, false) => "accept, although its MAC is missing or wrong",
+            (false, true, false) => "accept despite its missing or wrong MAC",
         };
         let shown = row.columns.iter().filter(|(_, text)| !text.is_empty());
         let column = |(name, text): &(&str, String)| match *name {
@@ -233,7 +234,8 @@ async fn record_in_audit(data: Unsealed, settings: &Settings, object: &str, afte
 
 /// Records the sealing in the audit.
 async fn audit(data: &Data, object: &str, after: Value) -> Result<(), Failure> {
-    let hint = "the rows are sealed, but the audit did not record it; check that its files are writable";
+    let hint = "the rows are sealed, but the audit did not record the change; \
+                check that the database and the data folder are writable";
     let change = sealing(object, after);
     let sealed = async { Ok::<(), OfflineError>(()) };
     let recorded = recorded(data, Arc::new(SystemClock), change, sealed).await;

@@ -24,7 +24,7 @@ const DESCRIPTION_PATH: &str = "/api/openapi.json";
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The parts of the description other than the routes.
+/// The parts of the API description that are not generated from handlers.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -106,8 +106,8 @@ const TRANSLATED: [&str; 11] = [
     "/api/sandboxes/{id}/exec",
 ];
 
-/// Adds the parts that handlers do not declare: that public routes require no key, and the headers that the other
-/// routes read.
+/// Declares that public routes require no key, and adds the headers that every other route reads. Handlers declare
+/// neither.
 fn describe_doors(openapi: &mut utoipa::openapi::OpenApi) {
     let workspace = "The name or id of the workspace in which a root key acts. The default is `default`.";
     let language = "The preferred languages of translated texts. The first available language is used (RFC 9110).";

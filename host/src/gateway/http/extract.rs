@@ -1,4 +1,4 @@
-//! The extractors of handlers: the caller, a checked body, a page, an id from the path.
+//! The extractors that handlers use: for the caller, a checked body, a page of a list, and ids in the path.
 
 use std::num::IntErrorKind;
 use std::str::FromStr;
@@ -19,8 +19,8 @@ use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
 use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root};
 
-/// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters over their limit get their
-/// own error.
+/// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters that exceed their limit get
+/// a specific error.
 pub(crate) const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// The header by which a root key names the workspace in which it acts.
@@ -68,7 +68,7 @@ impl FromRequestParts<HttpState> for Caller {
         entry.last_use.note(app.clock.now());
         let named = parts.headers.get(WORKSPACE).map(|value| value.to_str().unwrap_or_default());
         let workspace = match (entry.workspace, named) {
-            // The row of the workspace may have failed authentication.
+            // A workspace whose row failed verification is missing from the snapshot.
             (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {
                 return Err(OperationError::unverified(&own.to_string()).into());
             }
@@ -155,7 +155,7 @@ pub(crate) async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> R
 /// millisecond.
 const READ_IN_PLACE_BYTES_MAX: usize = 16 << 10;
 
-/// Parses a body as JSON of type `T`. A large body is parsed on a separate thread.
+/// Parses a body as JSON of type `T`. A large body is parsed on another thread, so that the serving thread stays free.
 pub(crate) async fn read_body<T: DeserializeOwned + Send + 'static>(bytes: axum::body::Bytes) -> Result<T, Problem> {
     static BODIES: Beside = Beside::new();
     if bytes.len() <= READ_IN_PLACE_BYTES_MAX {
@@ -171,7 +171,8 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(Problem::invalid_at("", "expected a JSON object"));
     }
-    // Tracking the path of each value takes as long as parsing it, so only a body with an error is parsed that way.
+    // Tracking the path of each value doubles the time of parsing. So paths are tracked only in a second run, for a
+    // body with an error.
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Ok(value);
     }
@@ -180,8 +181,8 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
         let path = json_pointer(error.path());
         let error = error.into_inner();
         let message = error.to_string();
-        // The path locates the error, so the position is removed. Invalid JSON has no path, so its error keeps the
-        // position.
+        // If the JSON is valid but has the wrong form, the path locates the error, so the position is removed. Invalid
+        // JSON has no path, so the error keeps the position.
         let is_of_shape = error.classify() == serde_json::error::Category::Data;
         let position = format!(" at line {} column {}", error.line(), error.column());
         let message = if is_of_shape { message.strip_suffix(&position).unwrap_or(&message) } else { &message };
@@ -219,7 +220,7 @@ fn request_id(parts: &Parts) -> RequestId {
     parts.extensions.get().copied().unwrap_or_else(RequestId::new)
 }
 
-/// An id in the path. A text that is not a valid id is answered with 404.
+/// An id in the path. If the text is not a valid id, the response is 404.
 pub(crate) struct Id<T>(pub T);
 
 impl<T> FromRequestParts<HttpState> for Id<T>
@@ -254,7 +255,7 @@ where
     }
 }
 
-/// The query string `?limit=&cursor=`. The limit is 1 to 1000 rows, 50 by default; a larger limit is clamped to 1000.
+/// The query parameters `limit` and `cursor`. The limit is 1 to 1000 rows, 50 by default; a larger value means 1000.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
@@ -266,7 +267,7 @@ pub(crate) struct PageQuery {
 }
 
 impl PageQuery {
-    /// Creates the page of a query that has further parameters.
+    /// Creates the page parameters for a query type that has additional parameters.
     pub(crate) fn of(limit: Option<String>, cursor: Option<String>) -> PageQuery {
         PageQuery { limit, cursor }
     }

@@ -44,7 +44,7 @@ const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
 /// has crashed.
 const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
 
-/// Adds the header to the description of the routes in `creating`.
+/// Adds the header `Idempotency-Key` to the API description of the routes in `creating`.
 pub(crate) fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<HttpState> {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_CHARS_MAX));
     let parameter = ParameterBuilder::new()
@@ -134,8 +134,8 @@ where
     finish(app, &key, &body_hash, response, request_id).await
 }
 
-/// Claims the key. An existing claim may have expired without being deleted yet, so the function deletes expired claims
-/// and claims the key again.
+/// Claims the key. If the key is already claimed, the function deletes expired claims and, if it has deleted any,
+/// claims the key again, because the existing claim may have been expired.
 async fn claim(app: &App, key: &IdempotencyKey, body_hash: &str) -> Result<Claim, StoreError> {
     let now = app.clock.now();
     let claim = app.store.claim_request(key, body_hash, now).await?;
@@ -169,7 +169,7 @@ fn repeat(
     Ok(response)
 }
 
-/// Stores the answer. A server error is not stored and releases the claim.
+/// Stores the answer. If the answer is a server error, releases the claim instead of storing the answer.
 async fn finish(
     app: &App,
     key: &IdempotencyKey,
@@ -219,8 +219,8 @@ fn open(app: &App, key: &IdempotencyKey, body_hash: &str, stored: &StoredAnswer)
     Ok(serde_json::from_slice(&plaintext)?)
 }
 
-/// Returns the associated data of a stored answer. It binds the answer to its request, so that a change in the database
-/// cannot move the answer to another request.
+/// Returns the associated data of a stored answer. The associated data binds the answer to its request, so that a
+/// change in the database cannot move the answer to another request.
 pub fn place_of_answer(key: &IdempotencyKey, body_hash: &str, status: i64) -> AssociatedData {
     AssociatedData::new("idempotent answer")
         .with("workspace", &key.workspace_id)

@@ -1,4 +1,4 @@
-//! The minimum speed of request bodies. Only the time that a handler spends waiting for the body counts.
+//! The minimum speed of request bodies. The speed is measured only while a handler waits for the body.
 
 mod meter;
 
@@ -17,7 +17,8 @@ use tokio::time::{Sleep, sleep_until};
 
 pub use meter::Meter;
 
-/// The minimum speed of a transfer: `bytes_min` in every `span`. A [`Meter`] checks it in steps of the span.
+/// The minimum speed of a transfer: `bytes_min` in every `span`. A [`Meter`] checks the speed several times in each
+/// span.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub bytes_min: u64,
@@ -25,14 +26,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// 1 KiB/s over any 30 s, a tenth of the speed of a telephone line. A body of 2 MiB takes at most 35 minutes, and a
-    /// client that sends nothing is detected within 30 s.
+    /// The default: 1 KiB/s, measured over 30 s. This is a tenth of the speed of a telephone line. A body of 2 MiB
+    /// takes at most 35 minutes, and a client that sends nothing is detected within 30 s.
     pub const DEFAULT: Pace = Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) };
 }
 
 /// The error for a body that arrives too slowly.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the body must arrive at a rate of at least {} bytes in {} s", .0.bytes_min, .0.span.as_secs())]
+#[error("the body arrived too slowly; send at least {} bytes every {} s", .0.bytes_min, .0.span.as_secs())]
 pub(crate) struct TooSlow(Pace);
 
 impl TooSlow {
@@ -141,7 +142,7 @@ mod tests {
     async fn a_body_that_dribbles_fails_after_thirty_seconds() {
         assert_eq!(read(body(1000, 1, Duration::from_secs(1))).await, Err(30));
         assert_eq!(read(body(1, 1, Duration::from_secs(3600))).await, Err(30), "not a byte");
-        assert_eq!(read(body(10, 1, Duration::from_secs(1))).await, Ok(10), "it ended in time");
+        assert_eq!(read(body(10, 1, Duration::from_secs(1))).await, Ok(10), "the body ended within the first span");
     }
 
     #[tokio::test(start_paused = true)]

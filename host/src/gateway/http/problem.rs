@@ -66,7 +66,7 @@ impl Problem {
         OperationError::not_found(what).into()
     }
 
-    /// 405: the route exists, but not with this method.
+    /// 405: the route exists, but does not support the method.
     pub fn method_not_allowed() -> Self {
         let detail = "this route does not support this method";
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
@@ -88,12 +88,12 @@ impl Problem {
         OperationError::Invalid(errors).into()
     }
 
-    /// 422 with a single validation error.
+    /// 422: the input has a single validation error.
     pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
         OperationError::invalid_at(path, message).into()
     }
 
-    /// 429: the capacity is exhausted.
+    /// 429: the server has no capacity for this request now.
     pub fn full(detail: impl Into<String>) -> Self {
         OperationError::Busy(detail.into()).into()
     }

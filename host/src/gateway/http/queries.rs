@@ -1,5 +1,5 @@
-//! Rejects query parameters that a route does not define, as other code rejects unknown JSON fields. Otherwise a
-//! misspelt filter would list everything.
+//! Rejects query parameters that a route does not define, just as the extractors of bodies reject unknown JSON fields.
+//! Otherwise, a request with a misspelt filter would list everything.
 //!
 //! The parameters of a route come from the API description, so the check and the description cannot differ.
 
@@ -17,7 +17,8 @@ use utoipa::openapi::{OpenApi, RefOr};
 use crate::gateway::http::problem::Problem;
 
 /// The path prefixes of routes that ignore unknown parameters. Providers and mail programs add parameters to the URLs
-/// of the first two. The others behave like the products whose API they imitate.
+/// of the first two. Routes with the other two prefixes ignore unknown parameters, as the products whose APIs they
+/// imitate do.
 const LENIENT: [&str; 4] = ["/oauth/begin/", "/api/oauth/callback", "/api/core/ai/", "/v1/"];
 
 /// The query parameters of each route.
@@ -68,10 +69,10 @@ impl Queries {
             return Ok(());
         }
         let message = match known.len() {
-            0 => "unknown query parameter; this route has no query parameters".to_owned(),
+            0 => "unknown query parameter (this route supports no query parameters)".to_owned(),
             _ => {
                 let names: Vec<&str> = known.iter().map(String::as_str).collect();
-                format!("unknown query parameter; this route has {}", names.join(", "))
+                format!("unknown query parameter (supported: {})", names.join(", "))
             }
         };
         Err(Problem::invalid(unknown.into_iter().map(|path| InputError { path, message: message.clone() }).collect()))
@@ -81,7 +82,8 @@ impl Queries {
 fn names(operation: &Operation) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for parameter in operation.parameters.iter().flatten() {
-        // Parameters are inline in their operations. A parameter behind a reference would count as unknown.
+        // Parameters are inline in their operations. If the description contained a parameter as a reference, the route
+        // would reject the parameter as unknown.
         if let RefOr::T(parameter) = parameter
             && matches!(parameter.parameter_in, ParameterIn::Query)
         {

@@ -11,7 +11,8 @@ const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; f
 /// The lifetime of the cookie: the time limit of an authorization.
 const COOKIE_LIFETIME_S: u32 = 600;
 
-/// Redirects the browser to the provider and sets the cookie that identifies the browser when it returns.
+/// Redirects the browser to the provider and sets a cookie. When the provider sends the browser back, the cookie
+/// identifies the browser.
 pub(super) fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
     let secure = if is_secure { "; Secure" } else { "" };
     let value = begun.browser.expose();

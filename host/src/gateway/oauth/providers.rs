@@ -1,6 +1,6 @@
 //! `/api/oauth/providers`: the OAuth providers of resource types, which an admin confirms. A manifest only proposes a
-//! provider: the proposed values are copied once, when the provider is created. The client secret can be written but
-//! not read.
+//! provider: its values are copied once, when an admin creates the provider. The client secret can be written but not
+//! read.
 
 use std::sync::Arc;
 

@@ -21,14 +21,15 @@ use monstrum_core::operations::Caller;
 use monstrum_core::operations::sandbox_files::revoked;
 use monstrum_core::sandboxes::Turn;
 
-/// The time limit for reading one piece. A sandbox is not idle during a download, so without this limit a client that
-/// never reads would keep the sandbox running forever.
+/// The time limit for a client to read one piece. A sandbox does not count as idle during a download, so without this
+/// limit, a client that never reads would keep the sandbox running forever.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// The minimum speed of a request whose body or answer the host holds in memory. At this speed, the largest file takes
 /// about two minutes. A client that falls behind delays other clients for at most [`PACE_GRACE`].
 const PACE_BYTES_PER_S_MIN: f64 = 131_072.0;
-/// The maximum delay of a client against the minimum speed. A lost packet or a busy client costs one or two seconds.
+/// The maximum time by which a client may fall behind the minimum speed. A lost packet or a busy client causes a delay
+/// of one or two seconds.
 const PACE_GRACE: Duration = Duration::from_secs(10);
 /// The size of the pieces of an answer.
 const PIECE_BYTES: usize = 64 << 10;
@@ -86,7 +87,7 @@ enum Pace {
 }
 
 impl Pace {
-    /// Returns the deadline of the piece that follows `bytes` bytes.
+    /// Returns the deadline for the client to read the piece that follows `bytes` bytes.
     fn until(self, bytes: u64) -> Instant {
         match self {
             Pace::PerPiece => Instant::now() + PIECE_MAX,
@@ -204,21 +205,21 @@ mod tests {
             tokio::time::sleep(PIECE_MAX / 2).await;
             piece
         });
-        assert_eq!(count(slow.boxed()).await, (3, true), "slowly is not never");
+        assert_eq!(count(slow.boxed()).await, (3, true), "a slow client gets the complete content");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_revoked_answer_ends_in_the_middle() {
         let (take, taken) = tokio::sync::oneshot::channel();
         let endless = stream::repeat_with(|| Ok(Bytes::from_static(b"x"))).boxed();
-        let mut delivered = until(endless, Pace::PerPiece, async move { taken.await.expect("it is taken back") });
+        let mut delivered = until(endless, Pace::PerPiece, async move { taken.await.expect("the key is revoked") });
         assert!(delivered.next().await.is_some_and(|piece| piece.is_ok()));
         take.send("its key was deleted or rotated").expect("it goes on until then");
         let (_, whole) = count(delivered).await;
         assert!(!whole);
     }
 
-    /// The client reads 15 MB at 4 KiB every five seconds.
+    /// The client reads 4 KiB of a 15 MB answer every five seconds.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_slowly_holds_memory_for_seconds_and_not_for_minutes() {
         let pieces = (0..230).map(|_| Ok(Bytes::from_static(&[b'x'; PIECE_BYTES])));
@@ -229,7 +230,7 @@ mod tests {
             piece
         });
         let (_, is_whole) = count(slow.boxed()).await;
-        assert!(!is_whole, "it was served to the end");
+        assert!(!is_whole, "the delivery was not cancelled");
         let pieces = (0..230).map(|_| Ok(Bytes::from_static(&[b'x'; PIECE_BYTES])));
         let began = Instant::now();
         let held = until(stream::iter(pieces).boxed(), Pace::AtLeast { since: began }, pending());

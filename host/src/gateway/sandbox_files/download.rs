@@ -1,4 +1,4 @@
-//! The answer with a file or a folder as its body.
+//! The response to a download, with a file or a folder as its body.
 
 use axum::body::Body;
 use axum::response::Response;

@@ -58,7 +58,7 @@ impl Events {
                 }
             }
         }
-        // All output from before the end of the call is in the channel now.
+        // The call has ended, so the channel contains all its remaining output.
         while let Ok(piece) = self.pieces.try_recv() {
             if let Some(event) = self.output(&piece) {
                 return Some(event);
@@ -105,7 +105,8 @@ fn end(ended: Result<CallResult, OperationError>, request_id: &str) -> Event {
     }
 }
 
-/// Converts one stream of bytes to text. The beginning of a character that is split between two pieces is buffered.
+/// Converts one stream of bytes to text. If a character is split between two pieces, its first bytes are buffered until
+/// the second piece arrives.
 #[derive(Default)]
 struct Text(Vec<u8>);
 

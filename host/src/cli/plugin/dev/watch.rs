@@ -29,8 +29,8 @@ impl Watch {
         Watch { dir: dir.to_owned(), seen: files(dir) }
     }
 
-    /// Waits until the files differ from the last poll and have been unchanged for a moment. Also reports saves since
-    /// the last poll.
+    /// Waits until the files differ from the last poll and have been unchanged for a moment. Saves between the last
+    /// poll and this call also count.
     pub(super) async fn changed(&mut self) {
         loop {
             let found = files(&self.dir);

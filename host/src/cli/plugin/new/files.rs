@@ -1,5 +1,5 @@
 //! The files of a new plugin, which are embedded in this program. Authors therefore need only cargo and its registry,
-//! and use the SDK and the WIT of the host that will load the plugin.
+//! and build against the SDK and the WIT files of this version of the host.
 
 use include_dir::{Dir, include_dir};
 

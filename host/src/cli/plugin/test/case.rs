@@ -55,7 +55,8 @@ pub(super) struct Resource {
     pub(super) credential: BTreeMap<String, String>,
 }
 
-/// The bot's permissions. Without `allowed_operations` and `allowed_tools`, the bot may call all tools of the plugin.
+/// The bot's permissions. If `allowed_operations` and `allowed_tools` are both absent, the bot may call all tools of
+/// the plugin.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Grant {
@@ -84,11 +85,12 @@ pub(super) struct Exchange {
 pub(super) struct Wanted {
     #[serde(default = "get")]
     pub(super) method: String,
-    /// The URL. With a `?`, the query must be equal; without a `?`, every query matches.
+    /// The URL. If it contains a `?`, the query of the request must be equal; otherwise, every query matches.
     pub(super) url: String,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
-    /// The body: a text that must be equal, or JSON whose members must be present.
+    /// The body. A string must be equal to the body of the request. Any other value is compared as JSON: the body of
+    /// the request may have additional members.
     #[serde(default)]
     pub(super) body: Option<Value>,
 }
@@ -105,7 +107,7 @@ pub(super) struct Answer {
     pub(super) status: u16,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
-    /// The body: a string is sent unchanged, any other value as JSON.
+    /// The body. A string is sent unchanged; any other value is sent as JSON.
     #[serde(default)]
     pub(super) body: Option<Value>,
     #[serde(default)]
@@ -146,7 +148,7 @@ pub(super) struct Expected {
     pub(super) data: Option<Value>,
 }
 
-/// Deserializes a field in which null is an expected value, unlike a missing field.
+/// Deserializes a field in which null is an expected value. A missing field is `None` instead.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -166,7 +168,11 @@ pub(super) fn read_all(dir: &Path, manifest: &Manifest) -> Result<Vec<Found>, Fa
     for path in paths {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(&path).map_err(|error| {
-            Failure::of(format!("cannot read {file}"), &error, "a case must be a readable UTF-8 file")
+            Failure::of(
+                format!("cannot read {file}"),
+                &error,
+                "check that the file is UTF-8 text and that you may read it",
+            )
         })?;
         match read(&file, &text, manifest) {
             Ok(case) => cases.push(Found { file, case }),

@@ -1,4 +1,4 @@
-//! Compares expected and found values, with one line for each difference.
+//! Compares expected and found values, and describes each difference in one line.
 
 use serde_json::Value;
 
