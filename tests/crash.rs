@@ -1,4 +1,4 @@
-//! The end of a server by a power cut during a thousand calls or by a signal, and starts that must be rejected.
+//! Servers that end by a power cut during a thousand calls or by a signal, and starts that must be rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,8 @@ const BOTS: usize = 48;
 const CALLS: usize = 1_000;
 /// The number of answers before the power cut.
 const ANSWERS: usize = 250;
-/// Enough for both ends of a thousand connections, and for the other files of a test.
+/// The limit of open files. It is sufficient for both ends of a thousand connections, and for the other files of a
+/// test.
 const OPEN_FILES: u64 = 4_096;
 
 /// A call that was answered before the server ended.
@@ -87,7 +88,7 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
         let (tool, params) = call_of(number);
         let (api, bot, answered) = (api.clone(), &bots[number % bots.len()], answered.clone());
         async move {
-            // Most of the connections break.
+            // The power cut breaks most of the connections, so an error is expected.
             let answer = api.call(bot, tool, &params).await.ok()?;
             answered.send_modify(|count| *count += 1);
             let part = |name: &str| text(&answer[name]).to_owned();
@@ -104,7 +105,7 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
         () = vary_delay(github) => unreachable!("it goes on until it is dropped"),
         (answered, status) = async { tokio::join!(calls, killed) } => (answered, status?),
     };
-    ensure!(!status.success(), "the server was to be killed, it ended with {status}");
+    ensure!(!status.success(), "the server was not killed: it ended with {status}");
     Ok(answered.into_iter().flatten().collect())
 }
 
@@ -112,10 +113,11 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
 async fn recorded(api: &Api) -> Result<BTreeMap<String, Value>> {
     let (status, export) = api.get("/api/audit/export").await?;
     ensure!(status == 200, "{export}");
-    let lines = export.as_str().context("an export of many lines is no single JSON")?.lines();
+    let lines = export.as_str().context("the export is not JSON Lines")?.lines();
     let calls = lines.map(|line| {
         let call: Value = serde_json::from_str(line)?;
-        let marker = marker(&call["params"].to_string()).with_context(|| format!("no marker in {call}"))?;
+        let marker =
+            marker(&call["params"].to_string()).with_context(|| format!("the call contains no marker: {call}"))?;
         Ok((marker, call))
     });
     calls.collect()
@@ -139,7 +141,9 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
     assert_eq!(report["valid"], true, "{report}");
     let recorded = recorded(&api).await?;
     for (marker, answer) in &answered {
-        let call = recorded.get(marker).with_context(|| format!("{marker} was answered and is not in the audit"))?;
+        let call = recorded
+            .get(marker)
+            .with_context(|| format!("{marker} was answered, but the audit does not contain it"))?;
         assert_eq!(
             [text(&call["request_id"]), text(&call["status"])],
             [&answer.request_id, &answer.status],
@@ -148,8 +152,9 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
     }
     let mut interrupted = 0;
     for marker in &reached {
-        let call =
-            recorded.get(marker).with_context(|| format!("{marker} reached the upstream and is not in the audit"))?;
+        let call = recorded
+            .get(marker)
+            .with_context(|| format!("{marker} reached the upstream, but the audit does not contain it"))?;
         let events = api.audit(text(&call["request_id"])).await?;
         let kinds: Vec<&str> =
             events["events"].as_array().into_iter().flatten().map(|event| text(&event["kind"])).collect();
@@ -161,10 +166,10 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
             _ => assert_eq!(kinds, ["started", "finished"], "{marker}"),
         }
     }
-    assert!(interrupted > 0, "the power was cut when nothing was under way");
+    assert!(interrupted > 0, "no call was running when the power was cut");
     assert!(recorded.values().all(|call| call["status"] != "running"), "a call of the previous run is still running");
     let served = answered.values().filter(|answer| answer.status == "success").count();
-    assert!(served > ANSWERS / 2, "only {served} of {} answers were successes", answered.len());
+    assert!(served > ANSWERS / 2, "only {served} of {} answers were successful", answered.len());
     Ok(())
 }
 
@@ -202,7 +207,7 @@ async fn ends(world: &mut World) -> Result<BTreeMap<String, usize>> {
     assert_eq!(api.verify_audit().await?["valid"], true);
     let (_, list) = api.get("/api/audit?limit=1000").await?;
     let mut ends = BTreeMap::new();
-    for call in list["items"].as_array().context("a list has items")? {
+    for call in list["items"].as_array().context("the list has no items")? {
         *ends
             .entry(format!("{} {} {}", text(&call["status"]), text(&call["code"]), text(&call["message"])))
             .or_default() += 1;
@@ -216,7 +221,7 @@ async fn calls_in_flight_finish_within_the_grace() -> Result<()> {
         server.signal(Signal::TERM)?;
         // After the signal, the server accepts no new calls, but still waits for the running calls.
         let url = server.url().context("it runs")?.to_owned();
-        crate::world::eventually("the server takes no more", async || {
+        crate::world::eventually("the server accepts no new calls", async || {
             Ok(tokio::net::TcpStream::connect(url.trim_start_matches("http://")).await.is_err().then_some(()))
         })
         .await?;
@@ -262,13 +267,13 @@ async fn calls_that_outlast_the_grace_are_told_and_recorded_as_interrupted() -> 
     Ok(())
 }
 
-/// Returns the output of a rejected start, without the parts that differ between runs. The start must fail and leave no
-/// new files behind.
+/// Returns the error output of a rejected start, with the values that differ between runs replaced. The start must fail
+/// and leave no new files behind.
 async fn refused(server: &Server, arguments: &[&str]) -> Result<String> {
     let arguments: Vec<&str> = ["serve", "--listen", "127.0.0.1:0"].iter().chain(arguments).copied().collect();
     let output = server.command(&arguments).await?;
-    ensure!(output.status.code() == Some(1), "it ended with {}", output.status);
-    ensure!(output.stdout.is_empty(), "it said {}", String::from_utf8_lossy(&output.stdout));
+    ensure!(output.status.code() == Some(1), "the server ended with {}", output.status);
+    ensure!(output.stdout.is_empty(), "the server printed {}", String::from_utf8_lossy(&output.stdout));
     Ok(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))).to_owned())
 }
 
@@ -289,7 +294,7 @@ async fn a_data_folder_that_cannot_be_used_is_named() -> Result<()> {
     let server = Server::prepare(&[])?;
     let file = server.home().join("a file");
     std::fs::write(&file, "not a folder")?;
-    let file = file.to_str().context("a temporary folder has a plain name")?;
+    let file = file.to_str().context("the name of the temporary folder is not UTF-8")?;
     // Even an administrator cannot create a folder in /proc.
     let told = [
         refused(&server, &["--data-dir", file]).await?,
@@ -357,7 +362,7 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     error: [home]/data/master.key is missing, but the database contains records encrypted with this key; restore the file from a backup
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     "#);
-    assert!(!key.exists(), "a new key was made in place of the one that is lost");
+    assert!(!key.exists(), "a new key was created in place of the lost key");
     // A wrong key has the same effect as a missing key.
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;

@@ -132,7 +132,8 @@ fn names_in_code_are_told_from_others() {
     assert_eq!(listed(manifest, "dependencies"), ["a-b", "c"]);
 }
 
-/// Releases also contain optional crates, and the plugins in a release are built from a separate lock file.
+/// The checks must cover optional crates, which releases contain, and the plugins of a release, which have another lock
+/// file.
 #[test]
 fn ci_checks_licences_and_advisories_of_all_that_ships() {
     let has_line = |path: &str, line: &str| read(&root().join(path)).lines().any(|found| found.trim() == line);

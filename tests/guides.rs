@@ -23,7 +23,7 @@ struct Page {
 }
 
 fn root() -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests/ lies in the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests/ is not in the workspace")?;
     Ok(root.to_owned())
 }
 

@@ -53,7 +53,7 @@ impl Source {
 
     /// Changes the manifest.
     pub(super) fn edit(&mut self, change: impl FnOnce(String) -> String) -> Result<()> {
-        let manifest = self.files.get_mut("monstrum.yaml").context("a plugin has a manifest")?;
+        let manifest = self.files.get_mut("monstrum.yaml").context("the plugin has no manifest")?;
         *manifest = change(String::from_utf8(manifest.clone())?).into_bytes();
         Ok(())
     }
@@ -81,7 +81,7 @@ fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) ->
         if path.is_dir() {
             collect(root, &path, files)?;
         } else {
-            let name = path.strip_prefix(root)?.to_str().context("its name is plain")?.to_owned();
+            let name = path.strip_prefix(root)?.to_str().context("the name of the file is not UTF-8")?.to_owned();
             files.insert(name, fs::read(&path)?);
         }
     }

@@ -15,13 +15,13 @@ use crate::http::{made, send, workspace};
 use crate::sandbox::plant;
 use crate::world::{World, text};
 
-/// Collections without tenants. Their answers are still searched for the data of the other tenant.
+/// Collections that do not belong to a tenant. Their answers are also searched for the data of the other tenant.
 const OF_THE_INSTANCE: [&str; 3] = ["plugins", "resource-types", "trust"];
 const NAME: &str = "same";
 
 /// One of two tenants that must not see each other's data.
 struct Tenant {
-    /// A word in all texts that the tenant wrote.
+    /// A word that occurs in all texts that the tenant has written.
     marker: &'static str,
     workspace: String,
     admin: Api,
@@ -36,7 +36,7 @@ impl Tenant {
         let name = format!("tenant-{marker}");
         let admin = workspace(&world.api, &name).await?;
         let (_, workspaces) = world.api.get("/api/workspaces").await?;
-        let items = workspaces["items"].as_array().context("workspaces are a list")?;
+        let items = workspaces["items"].as_array().context("the workspaces are not a list")?;
         let workspace = items.iter().find(|item| item["name"] == name.as_str()).context("it is there")?;
         let key = async |body: Value| -> Result<(String, Api)> {
             let (status, key) = admin.post("/api/keys", &body).await?;
@@ -96,7 +96,8 @@ impl Tenant {
         path.replace("{id}", id)
     }
 
-    /// Returns all objects of the tenant as its admin reads them, without the fields that reading changes.
+    /// Returns all objects of the tenant as its admin reads them. Removes the fields that change when an object is
+    /// read.
     async fn all(&self) -> Result<Vec<Value>> {
         let bot = format!("/api/bots/{}", self.id("bots"));
         let paths = [
@@ -135,13 +136,13 @@ impl Tenant {
         let secret = format!("secret-of-{}", self.marker);
         let texts = [self.marker, secret.as_str(), self.workspace.as_str()];
         for word in ids.chain(texts) {
-            ensure!(!answer.contains(word), "`{word}` is in {answer}");
+            ensure!(!answer.contains(word), "the answer contains `{word}`: {answer}");
         }
         Ok(())
     }
 }
 
-/// Returns a valid body for the route, without data of another tenant.
+/// Returns a valid body for the route that contains no data of another tenant.
 fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
     match (method, template) {
         ("PUT", "/api/resources/{id}/credential") => {
@@ -173,8 +174,8 @@ async fn ask(api: &Api, method: &str, path: &str, body: Option<&Value>) -> Resul
 /// caller's data. Returns the number of requests.
 async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize> {
     let mut requests = 0;
-    for (template, item) in description["paths"].as_object().context("a description has paths")? {
-        for method in item.as_object().context("a path has methods")?.keys().map(|method| method.to_uppercase()) {
+    for (template, item) in description["paths"].as_object().context("the API description has no paths")? {
+        for method in item.as_object().context("the path has no methods")?.keys().map(|method| method.to_uppercase()) {
             let collection = template.split('/').nth(2).unwrap_or_default();
             let names = template.contains('{');
             // A collection without path parameters only creates objects of the caller.
@@ -286,7 +287,7 @@ async fn matrix(server: Server, store: StoreOptions) -> Result<()> {
     for tenant in [&one, &two] {
         for body in tenant.all().await? {
             let stranger = if tenant.marker == one.marker { &two } else { &one };
-            stranger.is_hidden_in(&body.to_string(), "").context("what the tenant itself reads")?;
+            stranger.is_hidden_in(&body.to_string(), "").context("the tenant reads data of the other tenant")?;
         }
     }
     for (own, other) in [(&one, &two), (&two, &one)] {

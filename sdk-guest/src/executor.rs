@@ -1,5 +1,5 @@
-//! Execution of a call: finding the handler, running the hooks and the handler, and converting the handler's error, in
-//! a fixed order.
+//! Execution of a call in a fixed order: finds the handler, runs the hooks and the handler, and converts the handler's
+//! error to an outcome.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ impl Operations {
         Operations(pairs)
     }
 
-    /// Returns the handler whose key equals the operation. Without such a key, returns the handler of the first
+    /// Returns the handler whose key equals the operation. If no key equals it, returns the handler of the first
     /// matching glob.
     #[must_use]
     pub fn find(&self, operation: &str) -> Option<Handler> {

@@ -118,7 +118,7 @@ impl Call {
         self
     }
 
-    /// Applies `change` to the request, to set other fields.
+    /// Applies `change` to the request, to set fields for which this type has no method.
     pub fn with(mut self, change: impl FnOnce(&mut Request)) -> Self {
         change(&mut self.request);
         self
@@ -189,8 +189,8 @@ impl Call {
         };
         let Host { answers, tools, sandbox, requests, tool_calls, log, .. } = host::finish();
         assert!(answers.is_empty(), "unused answers:\n{}", host::list(&answers));
-        assert!(tools.is_empty(), "unused answers of tools:\n{}", host::list_tools(&tools));
-        assert!(sandbox.answers.is_empty(), "unused results of commands:\n{}", sandbox.list());
+        assert!(tools.is_empty(), "unused tool answers:\n{}", host::list_tools(&tools));
+        assert!(sandbox.answers.is_empty(), "unused command results:\n{}", sandbox.list());
         Run { outcome, requests, tool_calls, commands: sandbox.commands, files: sandbox.files, log }
     }
 }

@@ -91,9 +91,9 @@ pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolErro
 pub struct ToolError {
     /// The message, which is written for a model.
     pub message: String,
-    /// `error`, `scope_violation` or `permission_denied`. Treat an unknown status as a failed call.
+    /// The status: `error`, `scope_violation` or `permission_denied`. Treat an unknown status as a failed call.
     pub status: String,
-    /// One of the codes of the HTTP API, such as `denied`, `scope`, `limit`, `busy` or `timeout`.
+    /// The error code, which is also a code of the HTTP API, such as `denied`, `scope`, `limit`, `busy` or `timeout`.
     pub code: String,
 }
 

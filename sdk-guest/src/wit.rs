@@ -1,4 +1,4 @@
-//! The bindings generated from `wit/0.1.0`, for uses that the rest of this crate does not cover.
+//! The bindings generated from `wit/0.1.0`, for uses that the other modules of this crate do not cover.
 //!
 //! Plugins rarely need these bindings. The functions of these bindings are imports of a component and panic under
 //! `cargo test`.

@@ -1,5 +1,6 @@
 //! The floor: a call of a component with wasmtime alone, under the engine settings and limits of the host's runtime
-//! crate (pool, fuel, epoch, memory limiter, async). All further work of the host is the cost of governing.
+//! crate (pool, fuel, epoch, memory limiter, async). Everything else that the host does for a call is the cost of
+//! governing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +38,7 @@ const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 const MEMORY_BYTES: usize = 64 << 20;
 const TICK: Duration = Duration::from_millis(10);
 
-/// A component that is ready to be called, in a separate engine.
+/// A component that is ready to be called. It has an engine that the host does not use.
 pub struct Bare {
     engine: Engine,
     plugin: PluginPre<State>,

@@ -25,7 +25,8 @@ const GOAL_P99_US: f64 = 50_000.0;
 const GOAL_CPU: f64 = 2.0;
 const GOAL_BYTES: f64 = 1_000.0;
 
-/// Returns the rows of a change: the time until it is in force, its CPU time, and the memory of the bindings.
+/// Measures a change: the time until it is in force, its CPU time, and the memory of the bindings. Returns one row for
+/// each measurement.
 pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     let few = Filled::make(FEW_BOTS).await?;
     let many = Filled::make(BOTS).await?;

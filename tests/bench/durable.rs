@@ -20,12 +20,12 @@ const ROUNDS: usize = 5;
 const CALLS: u32 = 2_000;
 const CONCURRENT: usize = 16;
 const LOAD: f64 = 0.25;
-/// The size of such a call's row in a file, in bytes.
+/// The number of bytes that are appended to the file, about the size of the row of such a call.
 const ROW_BYTES: usize = 2_048;
 const SYNCS: usize = 200;
 const ADDED_MAX_US: f64 = 200.0;
 
-/// Measures the wait and returns its row.
+/// Measures the wait for the disk and returns the row.
 pub async fn measure(host: Arc<Host>, machine: &Machine) -> Result<Row> {
     let interval = Duration::from_secs_f64(1.0 / (calls_a_second(&host).await? * LOAD));
     let mut rounds = Rounds::default();
@@ -93,11 +93,11 @@ async fn wait(host: &Arc<Host>, interval: Duration) -> Result<Sample> {
     while let Some(ended) = tasks.join_next().await {
         times.push(ended.context("a caller failed")??);
     }
-    clock.join().ok().context("the thread that starts the calls failed")?;
+    clock.join().ok().context("the thread that starts the calls panicked")?;
     Ok(Sample::new(times, began.elapsed()))
 }
 
-/// Appends the same bytes repeatedly to a file on the same disk, with one sync after each append.
+/// Appends the bytes of a row repeatedly to a file on the same disk, with one sync after each append.
 fn sync(host: &Host) -> Result<Sample> {
     let path = host.app().data_dir.join("bench-sync");
     let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;

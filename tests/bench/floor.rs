@@ -32,13 +32,13 @@ const LISTENING: &str = "listening on ";
 const BATCH_ROWS_MAX: usize = 512;
 const QUEUE_ROWS_MAX: usize = 4096;
 
-/// Serves a floor. The benches run it as a separate process, like the real server.
+/// Serves a floor. The benches run the floor in another process, like the real server.
 #[derive(Args)]
 pub struct Floor {
     /// The component
     #[arg(long)]
     wasm: PathBuf,
-    /// The host's request to the component, from the echo of the component
+    /// The file with the host's request to the component, as the component has echoed it
     #[arg(long)]
     echo: PathBuf,
     /// The database for the rows. Without a database, no rows are written

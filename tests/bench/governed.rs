@@ -1,4 +1,5 @@
-//! Measures a governed call in this process against a call with wasmtime alone, and measures the steps of the call.
+//! Compares a governed call in this process with a call with wasmtime alone, and measures the steps of the governed
+//! call.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,12 +41,12 @@ pub struct Host {
     host: InProcess,
     workspace: WorkspaceId,
     bot: BotId,
-    /// A bot without scope patterns, which may use all tools.
+    /// A bot that may use all tools and has no scope patterns.
     free_bot: BotId,
 }
 
 impl Host {
-    /// Starts the host with fresh folders and creates a bot whose resources use `upstream`.
+    /// Starts the host with new folders, and creates a bot whose resources use `upstream`.
     pub async fn start(upstream: &str) -> Result<Host> {
         let host = InProcess::start(&[PLUGIN, cpu::PLUGIN]).await?;
         let api = host.api()?;
@@ -81,7 +82,7 @@ impl Host {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.bot, tool.to_owned(), params.clone())
     }
 
-    /// Creates a call by the bot without patterns.
+    /// Creates a call by the bot that has no scope patterns.
     pub fn free_call(&self, tool: &str, params: &Value) -> IncomingCall {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.free_bot, tool.to_owned(), params.clone())
     }

@@ -9,7 +9,7 @@ use crate::scene::{self, Bot, Grant, SUCCESS};
 use crate::upstream::{HELD, OK};
 use crate::variant;
 
-/// The plugins that only hostile bots use, together with [`FLOODER`].
+/// The plugins that only hostile bots use. Hostile bots also use [`FLOODER`].
 const PLUGINS: [&str; 4] = ["test-alloc", "test-loop", "test-result", "test-trap"];
 const FLOODER: &str = "test-echo-flooder";
 const FLOODER_MODEL: &str = "test-echo";
@@ -75,7 +75,7 @@ pub async fn bot(api: &Api, name: &str, upstream: &str) -> Result<Bot> {
     scene::bot(api, name, upstream, &grants).await
 }
 
-/// Returns all kinds of misbehaving calls that end without a time-out, for example through the limits on fuel or
+/// Returns all kinds of misbehaving calls that end before the time-out, for example because of the limits on fuel or
 /// memory.
 pub fn kinds() -> Vec<Kind> {
     let kind = |name, tool, params, code| Kind::new(name, tool, params, End::Code(code));

@@ -1,4 +1,4 @@
-//! Measures the real server under load against two floors. Each server is a separate process on the same disk and the
+//! Measures the real server and two floors under load. Each of the three servers is a process on the same disk and the
 //! same two cores.
 
 use std::fs;
@@ -25,7 +25,7 @@ const CPU_GOAL_US: f64 = 95.0;
 const LEAN: &str = "lean floor: axum + bare call + one raw row, group commit, fsync";
 const WITHOUT: &str = "axum + bare call, no database";
 
-/// A process that answers calls.
+/// A server process that answers calls: the real server or a floor.
 struct Side {
     address: String,
     pid: u32,
@@ -48,7 +48,7 @@ impl Side {
     }
 }
 
-/// Returns the rows of the call over HTTP.
+/// Measures the call over HTTP and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;
@@ -96,7 +96,7 @@ pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<V
     Ok(rows)
 }
 
-/// Runs the three sides in turn. The first side changes with every round.
+/// Measures the three sides one after another. Each round begins with another side.
 async fn turns(sides: &[Side; 3], round: usize, requests: &[Vec<u8>], duration: Duration) -> Result<[Turn; 3]> {
     let mut turns = [None, None, None];
     for place in 0..sides.len() {

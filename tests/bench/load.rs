@@ -43,7 +43,8 @@ pub async fn count(address: &str, requests: &[Vec<u8>], duration: Duration) -> R
     drive(address, requests.iter().map(|request| Arc::from([request.clone()])).collect(), duration).await
 }
 
-/// Loads the server at `address` over `connections` connections. Each connection sends all `requests` in turn.
+/// Loads the server at `address` over `connections` connections. Each connection sends all `requests` one after
+/// another.
 pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, duration: Duration) -> Result<Sample> {
     let rotated = |first: usize| [&requests[first % requests.len()..], &requests[..first % requests.len()]].concat();
     let step = requests.len().div_ceil(connections);
@@ -51,7 +52,7 @@ pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, du
     drive(address, each, duration).await?.all_well()
 }
 
-/// Sends any request repeatedly over one connection.
+/// Sends one request repeatedly over one connection, and returns the times of the answers.
 pub async fn again(address: &str, request: &[u8], duration: Duration) -> Result<Sample> {
     let mut connection = Connection::open(address).await?;
     let (began, mut times) = (Instant::now(), Vec::new());
@@ -125,7 +126,7 @@ pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, durat
     while let Some(ended) = tasks.join_next().await {
         times.extend(ended.context("a connection's task failed")??);
     }
-    clock.join().ok().context("the thread that starts the requests failed")?;
+    clock.join().ok().context("the thread that starts the requests panicked")?;
     ensure!(!times.is_empty(), "{address} sent no answers");
     Ok(Sample::new(times, began.elapsed()))
 }

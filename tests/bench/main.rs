@@ -53,10 +53,10 @@ use report::{Report, Row};
 use scene::PLUGIN;
 use upstream::Upstream;
 
-/// Measures the host against its floors
+/// Measures the cost of the host, compared with floors: the same work without the host
 #[derive(Parser)]
 struct Arguments {
-    /// The file for all results as JSON [default: target/bench.json]
+    /// Write all results to this file as JSON [default: target/bench.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Measure only these parts
@@ -71,17 +71,17 @@ struct Arguments {
     /// The measured commit
     #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
     revision: String,
-    /// Rounds of starts and of load over HTTP
+    /// The number of rounds of server starts and of load over HTTP
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
-    /// Seconds of load on each side of a round
+    /// The duration of the load on each side of a round, in seconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     seconds: u8,
     #[command(subcommand)]
     instead: Option<Instead>,
 }
 
-/// The subcommands for everything except measuring.
+/// The subcommands, which do something other than measuring.
 #[derive(Subcommand)]
 enum Instead {
     #[command(hide = true)]
@@ -91,7 +91,7 @@ enum Instead {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// A governed call in process, and its steps
+    /// A governed call in this process, and its steps
     Call,
     /// A call over HTTP
     Http,
@@ -106,7 +106,7 @@ enum Part {
     Cpu,
     /// Verification of the audit
     Audit,
-    /// A start with many plugins
+    /// Starts of the server with many plugins
     Start,
     /// Replacing a plugin under load
     Reload,
@@ -116,7 +116,7 @@ enum Part {
     Neighbours,
     /// Commands in sandboxes, and the steps of a sandbox's lifetime
     Sandbox,
-    /// A change of the policy among 500 000 bindings
+    /// A change of the policy on a host with 500 000 bindings
     Changes,
 }
 
@@ -175,7 +175,7 @@ async fn bench(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Measures a part with separate servers, or without any server.
+/// Measures a part that starts its own servers or needs no server.
 async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let title = match part {
         Part::Call | Part::Cpu | Part::Audit => return Ok(Vec::new()),
@@ -239,8 +239,8 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
     Ok(())
 }
 
-/// Runs `work` on a separate thread. So the time of a call that only queues its row does not include the background
-/// work of the host, such as the writing of the audit.
+/// Runs `work` on a separate thread. The measured time of a call that only queues its row then does not include the
+/// background work of the host, such as the writing of the audit.
 async fn alone<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
     tokio::task::spawn_blocking(run).await.context("the bench failed")?

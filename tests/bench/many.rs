@@ -1,4 +1,4 @@
-//! Measures a bot with many plugins and resources: the list of tools, and calls of all tools in turn.
+//! Measures a bot with many plugins and resources: the list of its tools, and calls of all its tools one after another.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const RESOURCES: usize = 100;
 const CONNECTIONS: usize = 16;
 const LIST_ADDED_MAX_US: f64 = 1_000.0;
 
-/// Returns the rows of a server with many plugins and resources.
+/// Measures a server with many plugins and resources and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     let names: Vec<String> = (0..PLUGINS).map(|number| format!("{PLUGIN}-{number:03}")).collect();
@@ -50,7 +50,7 @@ pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<V
     Ok(vec![list, plugins, resources])
 }
 
-/// Measures different calls in turn against repetitions of the first call.
+/// Compares calls of different tools with repetitions of the first of these calls.
 async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, duration: Duration) -> Result<Row> {
     let one = &calls[..1];
     let mut all = Rounds::default();
@@ -74,7 +74,7 @@ async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, du
     }))
 }
 
-/// Measures the list of a bot's tools over one connection against a server that returns the same bytes.
+/// Compares the list of a bot's tools over one connection with a server that returns the same bytes.
 async fn list(
     api: &Api,
     address: &str,

@@ -1,5 +1,5 @@
-//! Measures good calls alongside hostile calls against the same good calls alone. The hostile callers are another bot
-//! with misbehaving plugins, and another tenant whose patterns, checks and changes require the maximum allowed work.
+//! Compares good calls alongside hostile calls with the same good calls alone. The hostile callers are another bot with
+//! misbehaving plugins, and another tenant whose patterns, checks and changes require the maximum allowed work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::scene::{self, Bot, PLUGIN};
 use crate::tenant;
 use crate::upstream::Upstream;
 
-/// A quarter of the full load.
+/// The number of connections with good calls, a quarter of the full load.
 const CONNECTIONS: usize = 16;
 const BOTS: usize = 4;
 const HOSTILE_CONNECTIONS: usize = 16;
@@ -25,9 +25,9 @@ const HOSTILE_CONNECTIONS: usize = 16;
 const SETTLE: Duration = Duration::from_secs(1);
 const GOAL_US: f64 = 30e3;
 
-/// Returns the row of good calls alongside hostile calls.
+/// Measures good calls alongside hostile calls and returns the row.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
-    // This process would keep the guests' log lines in memory.
+    // The server logs errors only, because this process would keep the log lines of the guests in memory.
     let mut server = Server::prepare(&[PLUGIN])?.argument("--log=error");
     hostile::install(&server)?;
     server.launch().await?;
@@ -85,7 +85,7 @@ impl Attack {
         self.is_over.cancel();
         let mut count = 0;
         while let Some(ended) = self.connections.join_next().await {
-            count += ended.context("a connection's task failed")??;
+            count += ended.context("the task of a connection failed")??;
         }
         Ok(count)
     }

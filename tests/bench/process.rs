@@ -1,4 +1,4 @@
-//! The system's information about a running process.
+//! Information from the operating system about a running process.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Parts without a guest: the Guardian's decision, redaction, and the verification of the audit.
+//! Measures the parts that run no guest: the Guardian's decision, redaction, and the verification of the audit.
 
 use std::hint::black_box;
 use std::time::Instant;

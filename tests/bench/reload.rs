@@ -1,4 +1,4 @@
-//! Measures a plugin that is replaced repeatedly during calls against the same load on a plugin that is not replaced.
+//! Compares calls of a plugin that is replaced repeatedly with the same calls of a plugin that is not replaced.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The choice of the next version.
 #[derive(Clone, Copy)]
 enum Next {
-    /// The other of two versions. Both versions were compiled before.
+    /// Alternates between two versions that were compiled before the measurement.
     OneOfTwo,
     /// A new version that must be compiled.
     New,
 }
 
-/// Returns the rows of hot reload.
+/// Measures hot reload and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::sample::{Rounds, Sample};
 
-/// The width of the table if the output is not a terminal.
+/// The width of the table, in characters, if the output is not a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
 /// The quantity that a row compares.
@@ -65,7 +65,7 @@ impl Row {
         row.with_goal(goal, is_met)
     }
 
-    /// Creates a row without a goal.
+    /// Creates a row that has no goal.
     pub fn reported((name, floor_name): (&str, &str), measure: Measure, rounds: &Rounds) -> Row {
         let ratio = match measure {
             Measure::Time => rounds.ratio_of_times(),
@@ -84,7 +84,7 @@ impl Row {
         }
     }
 
-    /// Creates a row of memory without a goal.
+    /// Creates a row that compares memory and has no goal.
     pub fn of_memory((name, floor_name): (&str, &str), subject_bytes: u64, floor_bytes: u64) -> Row {
         let figures = |bytes: u64| Figures::Memory { kibibytes: bytes as f64 / 1024.0 };
         Row {
@@ -149,7 +149,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a report without rows.
+    /// Creates a report that contains no rows.
     pub fn new(revision: String, machine: Machine) -> Report {
         Report { revision, machine, rows: Vec::new(), stages: Vec::new() }
     }

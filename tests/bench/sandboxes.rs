@@ -25,14 +25,14 @@ const SETTLE: Duration = Duration::from_secs(2);
 const EXEC_ADDED_US: f64 = 2e3;
 const CREATE_US: f64 = 150e3;
 
-/// Returns the rows of sandboxes.
+/// Measures sandboxes and returns the rows.
 pub async fn measure(rounds: usize) -> Result<Vec<Row>> {
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let mut options = EmbeddedOptions::new(folder.path());
     options.program = Some(support::program()?);
     let provider = Embedded::start(options)
         .await
-        .context("cannot start the sandboxes, which require root; run `monstrum sandbox doctor`")?;
+        .context("cannot start sandboxes; run `monstrum sandbox doctor` as root to see what is missing")?;
     let provider = Arc::new(provider);
     let mut rows = vec![commands(&provider, rounds).await?];
     rows.extend(lives(&provider).await?);
@@ -108,7 +108,7 @@ async fn running(provider: &Embedded, name: &SandboxName, how: Ensured) -> Resul
     Ok(())
 }
 
-/// Starts many sandboxes at once, and measures the host memory of each while idle and after the stop.
+/// Starts many sandboxes at once. Measures the memory of the host that each sandbox uses while idle and after its stop.
 async fn crowd(provider: &Arc<Embedded>) -> Result<Vec<Row>> {
     let bare = timed(bare_command()).await?;
     let before = available_bytes()?;

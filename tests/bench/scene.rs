@@ -1,4 +1,4 @@
-//! The subjects of the calls: plugins, bots that may use them, and parameters.
+//! The set-up for the measured calls: plugins, bots that may use the plugins, and parameters.
 
 use anyhow::{Context, Result};
 use monstrum_types::{BotId, RequestId, ResourceId};
@@ -45,7 +45,7 @@ impl<'a> Grant<'a> {
         Grant { plugin: PLUGIN, operations: &["echo.*"], scope: json!({ "repos": patterns() }) }
     }
 
-    /// Grants all tools without a scope.
+    /// Grants all tools of the plugin, and no scope.
     pub fn all(plugin: &'a str) -> Grant<'a> {
         Grant { plugin, operations: &["*"], scope: json!({}) }
     }

@@ -25,7 +25,7 @@ const DISK_BYTES_MAX: u64 = 3_000_000_000;
 /// The average size in bytes that a call of this mix adds to the database: one row, or two rows for a call that sent a
 /// request.
 const CALL_BYTES: u64 = 1_200;
-/// The maximum time until the calls are recorded that were in flight when the last connection closed.
+/// The maximum time between the end of the last connection and the moment when all calls in flight are recorded.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 
@@ -34,7 +34,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// length writes at most 3 GB
 #[derive(Args)]
 pub struct Soak {
-    /// Duration of the run in minutes
+    /// The duration of the run, in minutes
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1440))]
     minutes: u16,
 }
@@ -128,7 +128,7 @@ async fn settled(api: &Api) -> Result<Option<String>> {
             return Ok(None);
         }
         if Instant::now() > until {
-            return Ok(Some(format!("calls still run after {SETTLE_MAX:?}: {}", running[0])));
+            return Ok(Some(format!("calls are still running after {SETTLE_MAX:?}: {}", running[0])));
         }
         tokio::time::sleep(POLL).await;
     }
@@ -138,7 +138,8 @@ async fn settled(api: &Api) -> Result<Option<String>> {
 async fn audit(api: &Api, server: &Server, tallies: &[Tally]) -> Result<Option<String>> {
     let began = Instant::now();
     let report = api.verify_audit().await?;
-    let rows = report["rows"].as_u64().with_context(|| format!("the report has no number of rows: {report}"))?;
+    let rows =
+        report["rows"].as_u64().with_context(|| format!("the report does not contain the number of rows: {report}"))?;
     let bytes = folder_bytes(server)?;
     let calls: u64 = tallies.iter().map(Tally::calls).sum();
     println!(

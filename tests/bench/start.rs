@@ -16,7 +16,7 @@ use crate::{scene, variant};
 const POLL: Duration = Duration::from_millis(1);
 const READY_MAX: Duration = Duration::from_secs(600);
 
-/// Returns the rows of a start.
+/// Measures starts of the server and returns the rows.
 pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     let mut none = with_plugins(0)?;
     // The first start creates the keys and the database.

@@ -12,7 +12,7 @@ use super::plugins::edit;
 use crate::http::Answers;
 use crate::world::{World, text};
 
-/// Starts a world with `test-echo`, changed so that resources of its type configure their own tools.
+/// Starts a world with a version of `test-echo` in which the configuration of a resource can define tools.
 async fn world() -> Result<World> {
     let server = Server::prepare(&["test-echo"])?;
     let folder = server.plugins_dir().join("test-echo");
@@ -167,7 +167,7 @@ async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names
     Ok(())
 }
 
-/// An operator may rename a resource without its own tools, because no rule matches its name.
+/// An operator may rename a resource that configures no tools, because no rule matches the name of such a resource.
 #[tokio::test]
 async fn an_operator_renames_all_other_resources() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -202,7 +202,8 @@ async fn bots_that_call_each_other_come_to_an_end() -> Result<()> {
         lines.push(format!("{depth}: {}", told(&answer)));
         params = through("bot_call_tool", &params);
     }
-    // Only the helper has the echo resource, so the chain ends at a bot without the resource at every second depth.
+    // Only the helper has the echo resource. At every second depth, the chain therefore ends at a bot without the
+    // resource.
     assert_snapshot!(lines.join("\n"), @r#"
     1: success  
     2: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
@@ -212,7 +213,7 @@ async fn bots_that_call_each_other_come_to_an_end() -> Result<()> {
     6: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
     7: success  
     8: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
-    9: error limit tool calls can be nested at most 8 levels deep
+    9: error limit the call is nested more than 8 levels deep
     "#);
     Ok(())
 }
@@ -269,7 +270,10 @@ async fn taken_back(world: &World, helper: &Helper, what: &str) -> Result<(Strin
     let mut params = through("test_echo_fetch", &json!({"path": "/slow"}));
     params["_resource"] = json!(resource);
     let call = tokio::spawn(async move { api.call(&bot, "bot_call_tool", &params).await });
-    eventually("the upstream is asked", async || Ok((world.github.requests().len() > before).then_some(()))).await?;
+    eventually("the upstream has received the request", async || {
+        Ok((world.github.requests().len() > before).then_some(()))
+    })
+    .await?;
     ensure!(!call.is_finished(), "{what}: ended after {:?}", began.elapsed());
     let of_link = format!("/api/bots/{}/resources/{binding}", world.bot);
     let of_helper = format!("/api/bots/{}/resources/{}", helper.bot, helper.binding);

@@ -39,8 +39,8 @@ fn basic() -> String {
 
 fn secret_free(told: &Value) -> Result<()> {
     let told = told.to_string();
-    ensure!(Search::of(API_TOKEN).find(told.as_bytes()).is_none(), "the token is in {told}");
-    ensure!(!told.contains(&basic()), "the header is in {told}");
+    ensure!(Search::of(API_TOKEN).find(told.as_bytes()).is_none(), "the token was not redacted: {told}");
+    ensure!(!told.contains(&basic()), "the authorization header was not redacted: {told}");
     Ok(())
 }
 
@@ -60,7 +60,7 @@ async fn told(world: &World, tool: &str, params: &Value) -> Result<String> {
     secret_free(&world.audit_of(&answer).await?)?;
     let seen = lines(&world.github.take_requests());
     let mut answer = stable(&answer);
-    let members = answer.as_object_mut().context("an answer is an object")?;
+    let members = answer.as_object_mut().context("the answer is not an object")?;
     members.retain(|name, _| name != "request_id" && name != "duration_ms");
     Ok(format!("{answer}\n{}", seen.join("\n")))
 }

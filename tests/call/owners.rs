@@ -45,7 +45,7 @@ async fn restart(world: &mut World) -> Result<()> {
 async fn plugins(world: &World) -> Result<Vec<String>> {
     let (status, list) = world.api.get("/api/plugins?limit=1000").await?;
     ensure!(status == 200, "{list}");
-    let items = list["items"].as_array().context("a list has items")?.iter();
+    let items = list["items"].as_array().context("the list has no items")?.iter();
     Ok(items
         .map(|item| format!("{}: {} {}", text(&item["name"]), text(&item["status"]), item["pending"]["grows"]))
         .collect())
@@ -84,7 +84,7 @@ async fn a_plugin_whose_folder_sorts_first_does_not_get_the_type_at_a_restart() 
         restart(&mut world).await?;
     }
 
-    // Without its folder, the owner no longer serves, and no other plugin takes its place.
+    // Without its folder, the owner no longer serves the type, and no other plugin takes the type over.
     fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
     restart(&mut world).await?;
     assert_eq!(plugins(&world).await?, [waits[0].clone()]);

@@ -1,4 +1,4 @@
-//! Calls without a bot: functions of plugins for infrastructure code, and credential checks.
+//! Calls that no bot makes: functions of plugins, which infrastructure programs call, and credential checks.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -57,7 +57,7 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
         ("fail", json!({})),
         ("crash", json!({})),
         ("spin", json!({})),
-        // A call without a resource has no upstream, so the plugin may only send requests to origins of the manifest.
+        // A call for no resource has no upstream, so the plugin may send requests only to the origins of the manifest.
         ("fetch", json!({"params": {"path": "/user"}})),
         ("fetch", json!({"params": {"path": url}})),
         ("fetch", with(json!({"path": "https://elsewhere.example/"}))),

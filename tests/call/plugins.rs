@@ -34,7 +34,7 @@ pub(crate) fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Resu
     let path = folder.join(MANIFEST);
     let before = fs::read_to_string(&path)?;
     let after = change(before.clone());
-    ensure!(before != after, "the manifest stays as it was:\n{before}");
+    ensure!(before != after, "the change had no effect on the manifest:\n{before}");
     Ok(fs::write(path, after)?)
 }
 
@@ -50,7 +50,7 @@ async fn scanned(prepare: impl FnOnce(&Server) -> Result<()>) -> Result<String> 
     world.grant_all("test-echo").await?;
     let answer = world.call("test_echo_run", &json!({})).await?;
     ensure!(answer["status"] == "success", "the good plugin does not serve: {answer}");
-    let items = list["items"].as_array().context("a list has items")?.iter();
+    let items = list["items"].as_array().context("the list has no items")?.iter();
     let told = items.map(|item| {
         let wanted = text(&item["pending"]["grows"][0]);
         format!("{}: {} {}{wanted}", text(&item["name"]), text(&item["status"]), text(&item["error"]))
@@ -99,7 +99,7 @@ async fn every_fault_of_a_manifest_is_named_by_line_and_field() -> Result<()> {
     test-echo: loaded 
     too-deep: failed monstrum.yaml:36:72: nested deeper than 64 levels
     too-large: failed [home]/plugins/too-large/monstrum.yaml has 262957 bytes; at most 262144 are allowed
-    tool-name: failed monstrum.yaml:28:13: resource_type.tools[0].name: `Run-Tool` is not a valid tool name: expected a text that matches ^[a-z][a-z0-9_]{0,63}$
+    tool-name: failed monstrum.yaml:28:13: resource_type.tools[0].name: `Run-Tool` is not a valid tool name: expected 1 to 64 lower-case letters, digits and underscores, starting with a letter
     unknown-field: failed monstrum.yaml:36:1: colour: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
     wrong-type: failed monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0, found a list
     ");

@@ -187,7 +187,7 @@ async fn a_key_that_the_manifest_lacks_is_refused_when_a_binding_is_saved() -> R
     let bound = world.grant_all("test-echo").await?;
     let path = format!("/api/bots/{}/resources/{}", world.bot, bound.binding);
     let (status, problem) = world.api.patch(&path, &json!({ "scope_constraints": { "orgs": ["*"] } })).await?;
-    let fault = "unknown scope dimension; the type of this resource has: repos, paths, labels, kinds";
+    let fault = "unknown scope dimension (known dimensions: repos, paths, labels, kinds)";
     assert_eq!((status, &problem["errors"]), (422, &json!([{ "path": "/scope_constraints/orgs", "message": fault }])));
     Ok(())
 }

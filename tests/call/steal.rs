@@ -24,7 +24,7 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     let thief = FakeGithub::start_with_token("none").await?;
     let params = json!({ "target": format!("{}/collect", thief.url()) });
     let mut answer = world.call("test_steal_run", &params).await?;
-    ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the token is in {answer}");
+    ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the answer contains the token: {answer}");
     let report = answer["data"].as_object_mut().context("it reports")?;
     // The memory is not compared, because its size depends on the compiler. It is searched below.
     report.remove("memory");

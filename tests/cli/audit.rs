@@ -1,4 +1,4 @@
-//! `monstrum audit`.
+//! Tests of the command `monstrum audit`.
 
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -25,7 +25,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     ] {
         world.call(tool, &params).await?;
     }
-    // The width of the duration varies, so the table is read by columns.
+    // The duration and the width of its column vary, so the test removes numbers and column widths from the table.
     let table = told(server, &["audit", "list"]).await?;
     let columns = |line: &str| {
         line.split("  ")
@@ -88,8 +88,8 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     Ok(())
 }
 
-/// A running server verifies its audit. Without the server, the command verifies the folder. The two never run at the
-/// same time.
+/// A running server verifies its audit itself. If no server is running, the command verifies the folder. The two never
+/// verify at the same time.
 #[tokio::test]
 async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     let mut world = World::with(&[]).await?;
@@ -139,7 +139,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
         let folder = world.server.home().join(elsewhere);
         let before = folder.exists();
         answers.push(told(&world.server, &["audit", "verify", "--data-dir", elsewhere]).await?);
-        assert_eq!(folder.exists(), before, "looking makes nothing");
+        assert_eq!(folder.exists(), before, "the command created the data folder");
     }
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]

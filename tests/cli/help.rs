@@ -1,4 +1,4 @@
-//! `--help` and `--version`.
+//! Tests of `--help` and `--version`.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -102,7 +102,7 @@ async fn every_command_helps() -> Result<()> {
     }
     let version = run(&server, &["--version"]).await?;
     assert_eq!(String::from_utf8(version.stdout)?, format!("monstrum {}\n", env!("CARGO_PKG_VERSION")));
-    assert!(!server.data_dir().exists(), "help makes nothing");
+    assert!(!server.data_dir().exists(), "`--help` created the data folder");
     Ok(())
 }
 

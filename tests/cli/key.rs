@@ -1,4 +1,4 @@
-//! `monstrum key`.
+//! Tests of the command `monstrum key`.
 
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -46,7 +46,7 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
     assert_eq!(
         there.get("/api/keys").await?.1["items"].as_array().map(Vec::len),
         Some(2),
-        "it is a key of that workspace"
+        "the key does not list exactly the two keys of the workspace"
     );
     Ok(())
 }
@@ -101,7 +101,7 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     [exit 1]
     [stderr]
     error: The input is invalid (422)
-      /bot_id: allowed only for a bot key
+      /bot_id: allowed only when `kind` is `bot`
       request [id 1]
     hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
@@ -202,13 +202,16 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     let output = run(&server, &["key", "rotate", &root, "--json"]).await?;
     let rotated: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(rotated["kind"], "root");
-    assert!(String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"), "a script is told as well");
+    assert!(
+        String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"),
+        "the command does not say that admin.key is not rewritten"
+    );
     assert_eq!(parsed(&server, &["key", "delete", &root]).await?, (Some(0), json!({ "id": root, "deleted": true })));
     Ok(())
 }
 
-/// After the loss of the last root key, the data folder and the master key suffice to create a new root key, and the
-/// audit records the creation.
+/// After the loss of the last root key, the data folder and the master key suffice to create a new root key. The audit
+/// records the creation.
 #[tokio::test]
 async fn a_lost_root_key_is_recovered_offline_and_recorded() -> Result<()> {
     let mut server = Server::start(&[]).await?;
@@ -232,12 +235,12 @@ async fn a_lost_root_key_is_recovered_offline_and_recorded() -> Result<()> {
     assert_eq!(status, 200, "{keys}");
     let kinds: Vec<&str> =
         keys["items"].as_array().into_iter().flatten().filter_map(|key| key["kind"].as_str()).collect();
-    assert_eq!(kinds, ["root", "root"], "the lost one stays until it is deleted");
+    assert_eq!(kinds, ["root", "root"], "the lost key was deleted");
     let (_, changes) = api.get("/api/audit/changes").await?;
     let made = &changes["items"][0];
     assert_eq!((&made["change"], &made["status"]), (&json!("key.recover"), &json!("success")), "{changes}");
     assert_eq!((&made["after"]["kind"], &made["key_kind"]), (&json!("root"), &json!("offline")), "{made}");
-    assert!(!changes.to_string().contains(key.trim()), "the key itself is nowhere");
+    assert!(!changes.to_string().contains(key.trim()), "the recorded changes contain the key");
     let (_, verified) = api.get("/api/audit/verify").await?;
     assert_eq!(verified["valid"], true, "{verified}");
     Ok(())

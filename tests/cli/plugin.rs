@@ -16,7 +16,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     assert_snapshot!(told(&server, &["plugin", "list"]).await?, @r#"
      NAME              VERSION  STATUS  TOOLS  AUTHOR    ERROR
      github            1.0.0    loaded  8      Monstrum
-     test-wrong-world           failed  0                the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
+     test-wrong-world           failed  0                the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world
     [exit 0]
     "#);
     assert_snapshot!(told(&server, &["plugin", "info", "github"]).await?, @r#"
@@ -71,7 +71,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     assert_snapshot!(told(&server, &["plugin", "reload", "test-wrong-world"]).await?, @r#"
     name    test-wrong-world
     status  failed
-    error   the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
+    error   the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world
     [stderr]
     error: plugin `test-wrong-world` was not loaded
     hint: run `monstrum plugin validate DIR` on the server's machine to see each error with its line

@@ -12,7 +12,7 @@ use crate::world::text;
 async fn the_doctor_looks_at_this_machine() -> Result<()> {
     let server = Server::prepare(&[])?;
     let (code, report) = parsed(&server, &["sandbox", "doctor"]).await?;
-    let checks = report["checks"].as_array().context("a report has checks")?;
+    let checks = report["checks"].as_array().context("the report has no checks")?;
     let is_missing = |check: &Value| check["status"] == "missing";
     assert_eq!(report["ready"], json!(!checks.iter().any(is_missing)), "{report}");
     assert_eq!(code, Some(i32::from(report["ready"] == json!(false))));
@@ -28,7 +28,7 @@ async fn the_doctor_looks_at_this_machine() -> Result<()> {
         "sandboxes cannot run on this machine\n[exit 1]"
     };
     assert!(said.ends_with(verdict) && said.contains(": kernel: Linux "), "{said}");
-    assert!(!server.data_dir().exists(), "it changes nothing");
+    assert!(!server.data_dir().exists(), "the command created the data folder");
     Ok(())
 }
 

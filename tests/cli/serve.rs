@@ -19,21 +19,22 @@ async fn the_first_start_leaves_a_root_key_and_later_ones_keep_it() -> Result<()
     let key = fs::read_to_string(server.key_file())?;
     for file in ["admin.key", "master.key", "monstrum.db"] {
         let mode = fs::metadata(server.data_dir().join(file))?.permissions().mode();
-        assert_eq!(mode & 0o077, 0, "{file} is its owner's alone: {mode:o}");
+        assert_eq!(mode & 0o077, 0, "users other than the owner can access {file}: {mode:o}");
     }
     assert_eq!(fs::metadata(server.data_dir())?.permissions().mode() & 0o077, 0);
     assert_eq!(server.api()?.get("/api/keys").await?.0, 200);
-    assert_eq!(server.stop().await?.code(), Some(0), "told to stop, it ends well");
+    assert_eq!(server.stop().await?.code(), Some(0), "the server exited with an error after the signal to stop");
     fs::write(server.data_dir().join("notes.txt"), "other files may lie here")?;
     server.launch().await?;
     assert_eq!(fs::read_to_string(server.key_file())?, key);
     assert_eq!(server.output().matches("the root key is in").count(), 1);
-    assert!(!server.output().contains(key.trim()), "it is shown on a terminal only");
+    assert!(!server.output().contains(key.trim()), "the key was shown although the output is not a terminal");
     assert_eq!(server.api()?.get("/api/keys").await?.1["items"].as_array().map(Vec::len), Some(1));
     Ok(())
 }
 
-/// Starts without any flag, and with each setting in the file, in the environment and as a flag, in this order.
+/// Starts the server with the address in the file only. Then starts it with the address also in the environment and as
+/// a flag, and with another setting in the environment only.
 #[tokio::test]
 async fn settings_come_from_flags_then_the_environment_then_the_file() -> Result<()> {
     let busy = TcpListener::bind("127.0.0.1:0")?;
@@ -44,8 +45,12 @@ async fn settings_come_from_flags_then_the_environment_then_the_file() -> Result
     assert!(by_file.contains("error: cannot listen on"), "{by_file}");
     let mut server = server.variable("MONSTRUM_LISTEN", &taken).variable("MONSTRUM_PUBLIC_DOCS", "true");
     server.launch().await?;
-    assert_ne!(server.url(), Some(format!("http://{taken}").as_str()), "the flag --listen wins");
-    assert_eq!(server.api()?.with_key("").get("/api/openapi.json").await?.0, 200, "the variable counts");
+    assert_ne!(server.url(), Some(format!("http://{taken}").as_str()), "the flag --listen did not take precedence");
+    assert_eq!(
+        server.api()?.with_key("").get("/api/openapi.json").await?.0,
+        200,
+        "the environment variable had no effect"
+    );
     Ok(())
 }
 
@@ -137,7 +142,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     $ --listen 127.0.0.1:0 --database-url postgres://me:sec/ret@db.example/monstrum
     [stderr]
     error: the database cannot be used
-      cannot use the address of the database: it is not a URL (special characters in the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
+      cannot use the database address: it is not a URL (special characters in the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
     hint: omit --database-url to use the database in [home]/data
     [exit 1]
     $ --listen 127.0.0.1:0 --database-url postgres://me:secret@127.0.0.1:1/monstrum
@@ -205,7 +210,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     let mut server = Server::start(&[]).await?;
     let serve = ["serve", "--listen", "127.0.0.1:0"];
     let mut answers = vec![format!("$ a second server\n{}", told(&server, &serve).await?)];
-    assert_eq!(server.api()?.get("/api/keys").await?.0, 200, "the first one serves on");
+    assert_eq!(server.api()?.get("/api/keys").await?.0, 200, "the first server no longer serves");
     server.stop().await?;
 
     let locked = Locked::hold_alone(&server.data_dir().join("monstrum.db")).await?;
@@ -215,7 +220,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     let (master, away) = (server.data_dir().join("master.key"), server.data_dir().join("away.key"));
     fs::rename(&master, &away)?;
     answers.push(format!("$ no master key\n{}", told(&server, &serve).await?));
-    assert!(!master.exists(), "a new one would hide what is lost");
+    assert!(!master.exists(), "a new key was created, which would hide the loss of the old key");
     fs::write(&master, "short")?;
     fs::set_permissions(&master, fs::Permissions::from_mode(0o600))?;
     answers.push(format!("$ a broken master key\n{}", told(&server, &serve).await?));
@@ -244,7 +249,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     $ a broken master key
     [stderr]
     error: the master key cannot be used
-      key file `[home]/data/master.key` is malformed at line 1: expected a version from 1, a space and 64 hex digits
+      key file `[home]/data/master.key` is malformed at line 1: expected a version number of at least 1, a space and 64 hex digits
     hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     $ a master key that others read
@@ -255,7 +260,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     [exit 1]
     "#);
     server.launch().await?;
-    assert_eq!(server.api()?.verify_audit().await?["valid"], true, "nothing was half written");
+    assert_eq!(server.api()?.verify_audit().await?["valid"], true, "the audit is not valid after the failed starts");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `monstrum why`.
+//! Tests of the command `monstrum why`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -46,7 +46,7 @@ async fn a_decision_is_explained_by_what_the_check_says() -> Result<()> {
     decision  deny
     message   Invalid parameters: /repo: 7 is not of type "string"
     rule      input
-    reason    the parameters do not satisfy the tool's input_schema
+    reason    the parameters do not satisfy the tool's `input_schema`
     [exit 1]
     "#);
     for (params, code) in [(json!({ "repo": "acme/site" }), 0), (json!({ "repo": "other/site" }), 1)] {
@@ -57,7 +57,7 @@ async fn a_decision_is_explained_by_what_the_check_says() -> Result<()> {
         }
     }
     let (_, calls) = world.api.get("/api/audit").await?;
-    assert_eq!(calls["items"], json!([]), "nothing is called");
+    assert_eq!(calls["items"], json!([]), "the check called the tool");
     Ok(())
 }
 
@@ -91,7 +91,7 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     [exit 1]
     [stderr]
     error: This key has no permission for this action (403)
-      a bot key may use only the tools of its own bot
+      this operation does not accept bot keys; use an operator, admin or root key
       request [id 1]
     hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]

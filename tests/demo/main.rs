@@ -25,7 +25,7 @@ const WIDTH_OFF_TERMINAL: u16 = 160;
 /// The message after all searches.
 const CLEAN: &str = "the token does not occur in the answers, the audit, the API, the logs or the data folder";
 
-/// Shows a governed bot at work
+/// Shows how Monstrum governs the calls of a bot
 #[derive(Parser)]
 struct Arguments {
     /// Keep the server running until Ctrl-C

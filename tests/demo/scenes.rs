@@ -240,7 +240,7 @@ fn joined(parts: &[&str]) -> String {
     parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" · ")
 }
 
-/// Formats parameters for a cell, without the patterns of the stealing plugin and with possible line breaks.
+/// Formats parameters for a table cell, in which lines can be broken. Omits the patterns of the stealing plugin.
 fn short(params: &Value) -> String {
     let shown: Vec<String> = params
         .as_object()

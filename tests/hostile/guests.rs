@@ -140,7 +140,7 @@ pub(crate) fn component(allocator: &str, functions: &str, after: &str) -> Result
         .replace("(; allocator ;)", allocator)
         .replace("(; functions ;)", functions)
         .replace("(; after ;)", after);
-    wat::parse_str(&wat).context("the guest's text is wrong")
+    wat::parse_str(&wat).context("the text of the guest cannot be parsed")
 }
 
 /// Installs `component`, with a manifest of one tool, in the server's plugins folder.

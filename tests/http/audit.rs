@@ -1,4 +1,4 @@
-//! `/api/audit`.
+//! Tests of `/api/audit`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -94,7 +94,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
         let (_, mut shown) = world.api.get(&format!("/api/audit/{}", text(&item["request_id"]))).await?;
         shown["events"].take();
         expected["events"] = Value::Null;
-        assert_eq!(shown, expected, "a call is the same alone and in the list");
+        assert_eq!(shown, expected, "the call differs from its entry in the list");
     }
     let last = format!("/api/audit/{}", text(&items[items.len() - 1]["request_id"]));
     let (status, mut shown) = world.api.get(&last).await?;
@@ -105,7 +105,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     let lines: Vec<Value> = text(&export).lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     assert_eq!(lines, items);
     let (_, _, export) = send(world.api.request(Method::GET, "/api/audit/export?status=success")).await?;
-    assert_eq!(export, items[items.len() - 1], "one line is one JSON value");
+    assert_eq!(export, items[items.len() - 1], "the exported line differs from the call in the list");
 
     let mut answers = Answers::default();
     answers.add("verify", world.api.get("/api/audit/verify").await?);

@@ -1,4 +1,4 @@
-//! `/api/bots`.
+//! Tests of `/api/bots`.
 
 mod resources;
 mod tools;

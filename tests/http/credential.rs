@@ -102,13 +102,13 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
         answers.add(label, faults((status, answer)));
     }
     assert_snapshot!(answers, @r#"
-    a text: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 22"}]
-    a list: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 0"}]
-    nothing: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 0"}]
+    a text: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 22"}]
+    a list: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 0"}]
+    nothing: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 0"}]
     nothing in it: 422 [{"path":"/auth_method","message":"required field is missing"},{"path":"/fields","message":"required field is missing"}]
-    no JSON: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 1"}]
-    cut off: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 60"}]
-    not quoted: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 53"}]
+    no JSON: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 1"}]
+    cut off: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 60"}]
+    not quoted: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 53"}]
     unknown method: 422 [{"path":"/auth_method","message":"expected one of token, api_key, basic"}]
     method of another type: 422 [{"path":"/auth_method","message":"expected a string"}]
     method that the type lacks: 422 [{"path":"/auth_method","message":"expected one of token, api_key, basic"}]
@@ -125,7 +125,7 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
     CR: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
     LF: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
     NUL: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
-    field beside: 422 [{"path":"","message":"unknown field; expected only auth_method and fields"}]
+    field beside: 422 [{"path":"","message":"unknown field; expected only `auth_method` and `fields`"}]
     "#);
     assert_eq!(world.api.get(&format!("/api/resources/{resource}")).await?.1["credential"], Value::Null);
     assert!(!world.server.output().contains("canary"), "the log: {}", world.server.output());

@@ -102,8 +102,8 @@ async fn a_rate_that_is_used_up_says_when_to_come_back() -> Result<()> {
     let audit = world.api.audit(body["request_id"].as_str().context("a text")?).await?;
     answers.add("in the audit", (0, json!([audit["status"], audit["code"], audit["message"], audit["rule"]])));
     assert_snapshot!(answers, @r#"
-    429 {"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"this binding allows 1 calls a minute","request_id":"[id 1]"}
-    in the audit: 0 ["error","limit","this binding allows 1 calls a minute","rate"]
+    429 {"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"the call exceeds the rate limit of this binding (1 per minute)","request_id":"[id 1]"}
+    in the audit: 0 ["error","limit","the call exceeds the rate limit of this binding (1 per minute)","rate"]
     "#);
     Ok(())
 }
@@ -129,9 +129,9 @@ async fn a_locked_database_is_not_available_at_present() -> Result<()> {
     create: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written; nothing was changed","request_id":"[id 1]"}
     call: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written; try again later","request_id":"[id 2]"}
     "#);
-    assert_eq!(world.github.requests().len(), 0, "what is not recorded does not leave");
+    assert_eq!(world.github.requests().len(), 0, "a request reached the upstream although the call was not recorded");
     locked.release().await?;
-    eventually("calls run again", async || {
+    eventually("calls succeed again", async || {
         let answer = world.api.post(&call, &json!({ "params": { "path": "/echo" } })).await?.1;
         Ok((answer["status"] == "success").then_some(()))
     })

@@ -38,7 +38,7 @@ async fn the_same_request_creates_once() -> Result<()> {
     let api = world.server.api()?;
     for ((path, body), made) in cases.iter().zip(&first) {
         let (status, headers, again) = create(&api, path, "k-1", body).await?;
-        assert_eq!((status, &again), (201, made), "{path}: the same answer, after a restart too");
+        assert_eq!((status, &again), (201, made), "{path}: the answer differs after a restart");
         assert_eq!(headers["idempotent-replayed"], "true");
         let mut other = body.clone();
         other["name"] = json!("other");
@@ -114,8 +114,8 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     Ok(())
 }
 
-/// Of several concurrent requests, one creates the object. The others receive the same response, or an error that the
-/// request is still running.
+/// Of several concurrent requests, one creates the object. The other requests receive the same response, or an error
+/// that says that the first request is still running.
 #[tokio::test]
 async fn of_many_at_once_one_creates() -> Result<()> {
     let world = World::with(&[]).await?;
@@ -125,7 +125,7 @@ async fn of_many_at_once_one_creates() -> Result<()> {
     let mut made = None;
     for (status, _, body) in answers {
         if status == 201 {
-            let id = body["id"].as_str().context("a role has an id")?.to_owned();
+            let id = body["id"].as_str().context("the role has no id")?.to_owned();
             assert_eq!(*made.get_or_insert_with(|| id.clone()), id);
         } else {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! `/api/plugins`.
+//! Tests of `/api/plugins`.
 
 use std::fs;
 
@@ -67,7 +67,7 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     "misnamed" "failed" "monstrum.yaml: name: expected `misnamed`, the name of the folder, but found `test-echo`"
     "test-echo" "loaded" null
     "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not provide"
-    "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world"
+    "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world"
     "test-zecho" "needs_approval" null
     "#);
     Ok(())
@@ -119,7 +119,7 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// An approval without a body applies to the version that waits.
+/// An approval with no request body applies to the version that waits.
 #[tokio::test]
 async fn root_approves_without_a_body() -> Result<()> {
     let server = Server::start(&["github"]).await?;

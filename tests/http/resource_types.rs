@@ -1,4 +1,4 @@
-//! `/api/resource-types`.
+//! Tests of `/api/resource-types`.
 
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};

@@ -1,4 +1,4 @@
-//! `/api/roles`.
+//! Tests of `/api/roles`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -72,10 +72,10 @@ async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> 
     let bound = bind("test-echo", role).await?;
     assert_eq!((bound.0, of(&bound)), (201, Value::Null), "{}", bound.1);
     let bound = bind("github", role).await?;
-    assert_eq!(bound.0, 201, "it is saved nevertheless: {}", bound.1);
+    assert_eq!(bound.0, 201, "the role was not saved: {}", bound.1);
     assert_snapshot!(of(&bound), @r#"["role `fitting` constrains `paths`, which is not a scope dimension of type `github` (known dimensions: repos): this binding denies every tool"]"#);
     let path = format!("/api/bots/{}/resources/{}", world.bot, crate::world::text(&bound.1["id"]));
-    assert_eq!(of(&api.patch(&path, &json!({ "calls_per_minute": 5 })).await?), of(&bound), "so is a change");
+    assert_eq!(of(&api.patch(&path, &json!({ "calls_per_minute": 5 })).await?), of(&bound), "the change was not saved");
     let changed = api.patch(&format!("/api/roles/{role}"), &json!({ "scope_constraints": { "paths": ["x"] } })).await?;
     assert_snapshot!(of(&changed), @r#"["the role is bound to resources of type `github`, which has no scope dimension `paths`: these bindings deny every tool"]"#);
     let changed = api.patch(&format!("/api/roles/{role}"), &json!({ "scope_constraints": {} })).await?;

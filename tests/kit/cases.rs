@@ -96,7 +96,7 @@ result: { status: error }
     let server = with_cases("github", &cases)?;
     let (code, faults) = faults(&server, "github").await?;
     assert_eq!((code, faults), (Some(0), vec![json!([]); cases.len()]));
-    assert_eq!(fs::read_dir(server.home())?.count(), 1, "no data folder is made");
+    assert_eq!(fs::read_dir(server.home())?.count(), 1, "the command created a data folder");
     Ok(())
 }
 

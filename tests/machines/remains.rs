@@ -61,7 +61,7 @@ impl Remains {
         entries(&self.folder.join("boxes")).map(|folder| entries(&folder).count()).sum()
     }
 
-    /// Waits until nothing remains, and fails after [`GONE_MAX`].
+    /// Waits until no remains are left, and fails after [`GONE_MAX`].
     pub(super) async fn gone(&self) -> Result<()> {
         let until = tokio::time::Instant::now() + GONE_MAX;
         loop {
@@ -70,7 +70,7 @@ impl Remains {
                 return Ok(());
             }
             if tokio::time::Instant::now() > until {
-                bail!("still there: {found:#?}");
+                bail!("these remains still exist: {found:#?}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

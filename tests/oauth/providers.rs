@@ -1,5 +1,5 @@
-//! OAuth providers: an admin confirms them, a manifest only proposes endpoints, and a client secret is sent only to the
-//! endpoint that it was saved for.
+//! OAuth providers. An admin confirms a provider, a manifest only proposes endpoints, and a client secret is sent only
+//! to the endpoint for which it was saved.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -31,7 +31,7 @@ async fn a_manifest_proposes_and_an_admin_confirms() -> Result<()> {
         anyhow::Ok((status, listed["items"].as_array().map(Vec::len)))
     };
     assert_eq!(of(&format!("resource_type={PLUGIN}")).await?, (200, Some(1)));
-    assert_eq!(of("resource_type=jira").await?, (200, Some(0)), "the filter is not ignored");
+    assert_eq!(of("resource_type=jira").await?, (200, Some(0)), "the filter was ignored");
     assert_eq!(of("resource_type=no%20type&limit=1").await?, (200, Some(0)));
     answers.add("scopes", authorizing.api().patch(&path, &json!({ "scopes": [] })).await?);
     answers.add("no more secret", authorizing.api().patch(&path, &json!({ "client_secret": null })).await?);
@@ -69,11 +69,12 @@ async fn the_secret_goes_nowhere_else() -> Result<()> {
         answers.add(&change.to_string(), authorizing.api().patch(&path, &change).await?);
     }
     assert_snapshot!(answers, @r#"
-    {"token_url":"https://evil.example/token"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/client_secret: required when client_id, token_url or device_authorization_url changes; send null for a client without a secret","request_id":"[id 1]","errors":[{"path":"/client_secret","message":"required when client_id, token_url or device_authorization_url changes; send null for a client without a secret"}]}
-    {"device_authorization_url":"https://evil.example/device"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/client_secret: required when client_id, token_url or device_authorization_url changes; send null for a client without a secret","request_id":"[id 2]","errors":[{"path":"/client_secret","message":"required when client_id, token_url or device_authorization_url changes; send null for a client without a secret"}]}
-    {"client_id":"another"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/client_secret: required when client_id, token_url or device_authorization_url changes; send null for a client without a secret","request_id":"[id 3]","errors":[{"path":"/client_secret","message":"required when client_id, token_url or device_authorization_url changes; send null for a client without a secret"}]}
+    {"token_url":"https://evil.example/token"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/client_secret: required when `client_id`, `token_url` or `device_authorization_url` changes; send null for a client without a secret","request_id":"[id 1]","errors":[{"path":"/client_secret","message":"required when `client_id`, `token_url` or `device_authorization_url` changes; send null for a client without a secret"}]}
+    {"device_authorization_url":"https://evil.example/device"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/client_secret: required when `client_id`, `token_url` or `device_authorization_url` changes; send null for a client without a secret","request_id":"[id 2]","errors":[{"path":"/client_secret","message":"required when `client_id`, `token_url` or `device_authorization_url` changes; send null for a client without a secret"}]}
+    {"client_id":"another"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/client_secret: required when `client_id`, `token_url` or `device_authorization_url` changes; send null for a client without a secret","request_id":"[id 3]","errors":[{"path":"/client_secret","message":"required when `client_id`, `token_url` or `device_authorization_url` changes; send null for a client without a secret"}]}
     "#);
-    // The authorization URL may change without the client secret, because the client secret is never sent to it.
+    // The authorization URL can be changed while the client secret is kept, because the client secret is never sent to
+    // this URL.
     let moved = json!({ "authorization_url": format!("{}/auth?prompt=login", authorizing.oauth.url()) });
     assert_eq!(authorizing.api().patch(&path, &moved).await?.0, 200);
     authorizing.authorize().await
@@ -116,7 +117,10 @@ async fn a_manifest_that_proposes_another_endpoint_moves_nothing() -> Result<()>
     let (status, entry) = authorizing.api().post(&format!("/api/plugins/{PLUGIN}/reload"), &Value::Null).await?;
     assert_eq!((status, &entry["status"]), (200, &json!("loaded")), "{entry}");
     let (_, contract) = authorizing.api().get(&format!("/api/resource-types/{PLUGIN}")).await?;
-    assert!(contract.to_string().contains("https://evil.example/token"), "it is proposed: {contract}");
+    assert!(
+        contract.to_string().contains("https://evil.example/token"),
+        "the contract does not propose the endpoint: {contract}"
+    );
     assert_eq!(authorizing.api().get("/api/oauth/providers").await?.1, before);
     authorizing.authorize().await?;
     assert_eq!(authorizing.call().await?[0], 200);

@@ -92,7 +92,7 @@ pub(super) struct End {
     pub(super) marker: bool,
 }
 
-/// Builds an archive whose records are correct.
+/// Builds an archive with correct records.
 pub(super) fn zip(entries: &[Entry]) -> Vec<u8> {
     zip_ending(entries, &End::default())
 }

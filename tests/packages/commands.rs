@@ -13,7 +13,7 @@ use super::{Source, in_place, left};
 use crate::cli::{parsed, run, told};
 use crate::stable::stable;
 
-/// Returns the output of a command, without keys.
+/// Returns the output of a command, with public keys and numbers of bytes replaced.
 async fn said(server: &Server, arguments: &[&str]) -> Result<String> {
     let text = told(server, arguments).await?;
     let text = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?.replace_all(&text, "[public key]").into_owned();
@@ -25,14 +25,14 @@ fn author(server: &Server, source: &Source) -> Result<String> {
     let folder = server.home().join("author").join(&source.name);
     for (name, content) in &source.files {
         let path = folder.join(name);
-        fs::create_dir_all(path.parent().context("it lies in a folder")?)?;
+        fs::create_dir_all(path.parent().context("the file is in no folder")?)?;
         fs::write(&path, content)?;
     }
     for entry in walk(&folder)? {
         let mode = if entry.is_dir() { 0o755 } else { 0o644 };
         fs::set_permissions(entry, PermissionsExt::from_mode(mode))?;
     }
-    Ok(folder.to_str().context("its name is plain")?.to_owned())
+    Ok(folder.to_str().context("the name of the folder is not UTF-8")?.to_owned())
 }
 
 fn walk(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
@@ -60,8 +60,8 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     assert_eq!(fs::metadata(&key_file)?.permissions().mode() & 0o777, 0o600);
     let package = fs::read(server.home().join("test-echo-1.0.0.mst"))?;
     let (_, again) = parsed(&server, &["plugin", "pack", &folder]).await?;
-    assert_eq!(fs::read(server.home().join("test-echo-1.0.0.mst"))?, package, "the same bytes each time");
-    assert_eq!(again["public_key"], packed["public_key"], "one key for all packages");
+    assert_eq!(fs::read(server.home().join("test-echo-1.0.0.mst"))?, package, "two packages of the same plugin differ");
+    assert_eq!(again["public_key"], packed["public_key"], "the second package was signed with another key");
     let key = fs::read_to_string(&key_file)?;
     assert!(!format!("{packed}{}", server.output()).contains(key.trim()));
 
@@ -153,7 +153,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     [exit 1]
     [stderr]
     error: [home]/key contains no signing key
-      a signing key must be `monstrum-signing-key:` and 44 base64 characters
+      not a signing key: expected `monstrum-signing-key:` followed by 44 base64 characters
     hint: choose another file with --key-file
     [exit 1]
     [stderr]
@@ -167,7 +167,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     hint: sign the package with `monstrum plugin pack`, or see --allow-unsigned
     [exit 1]
     [stderr]
-    error: the package is not a ZIP archive: its end record is missing; it is truncated, or has a comment or other bytes at its end
+    error: the package is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
     hint: create the package with `monstrum plugin pack`
     [exit 1]
     [stderr]
@@ -178,13 +178,13 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     [exit 1]
     [stderr]
     error: Not found (404)
-      no such registry: start the server with --registry
+      no registry is configured; start the server with --registry
       request [id 1]
     hint: start the server with `--registry DIR`, or with the URL of a registry
     [exit 1]
     [stderr]
     error: The input is invalid (422)
-      /public_key: a public key must be `ed25519:` and 44 base64 characters, as `monstrum plugin pack` prints it
+      /public_key: not a public key: expected `ed25519:` followed by 44 base64 characters, as `monstrum plugin pack` prints it
       request [id 1]
     hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
@@ -202,7 +202,7 @@ async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Res
     fs::set_permissions(&elsewhere, PermissionsExt::from_mode(0o755))?;
     // The package has the same version, so that only its bytes differ from the server's plugin.
     let mut same = Source::of("test-echo", "1.0.0")?;
-    let component = same.files.get_mut("plugin.wasm").context("it has a component")?;
+    let component = same.files.get_mut("plugin.wasm").context("the plugin has no component")?;
     // A custom section with the name `x`, which has no effect.
     component.extend([0, 2, 1, b'x']);
     let (_, serving) = server.api()?.get("/api/plugins/test-echo").await?;
@@ -218,7 +218,11 @@ async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Res
         let told = "the server has another plugin `test-echo`, version 1.0.0";
         ensure!(stderr.contains("the server did not load the plugin in") && stderr.contains(told), "{stderr}");
         ensure!(stderr.contains("hint: set --plugins-dir to the server's plugins folder"), "{stderr}");
-        assert_eq!(server.api()?.get("/api/plugins/test-echo").await?.1, serving, "the server's own is as it was");
+        assert_eq!(
+            server.api()?.get("/api/plugins/test-echo").await?.1,
+            serving,
+            "the plugin of the server was changed"
+        );
     }
     Ok(())
 }
@@ -281,7 +285,7 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
         }
         Ok(())
     };
-    let signature = sent.signature.clone().context("it is signed")?;
+    let signature = sent.signature.clone().context("the package is not signed")?;
     let mut lines = Vec::new();
     for (name, package, signature) in [
         ("test-echo-1.0.0.mst", sent.package.as_slice(), None),
@@ -309,7 +313,7 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     [exit 1]
     [stderr]
     error: test-echo-1.0.1.mst cannot be part of a registry
-      the package was renamed: the file's name has `test-echo 1.0.1`, but the manifest has `test-echo 1.0.0`
+      the package was renamed: the file name contains `test-echo 1.0.1`, but the manifest contains `test-echo 1.0.0`
     hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
     [stderr]

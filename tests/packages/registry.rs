@@ -38,12 +38,15 @@ impl Packages {
     fn add(&self, source: &Source) -> Result<()> {
         let sent = source.packed(&self.key)?;
         fs::write(self.folder.join(&sent.file_name), &sent.package)?;
-        fs::write(self.folder.join(format!("{}.sig", sent.file_name)), sent.signature.context("it is signed")?)?;
+        fs::write(
+            self.folder.join(format!("{}.sig", sent.file_name)),
+            sent.signature.context("the package is not signed")?,
+        )?;
         Ok(())
     }
 
     async fn index(&self, server: &Server) -> Result<()> {
-        let folder = self.folder.to_str().context("its name is plain")?;
+        let folder = self.folder.to_str().context("the name of the folder is not UTF-8")?;
         let (code, answer) = parsed(server, &["registry", "index", folder]).await?;
         ensure!(code == Some(0), "{answer}");
         Ok(())
@@ -99,7 +102,7 @@ async fn goes_by_name(api: &Api) -> Result<String> {
 async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()> {
     let server = Server::prepare(&[])?;
     let packages = Packages::new(&server, &VERSIONS).await?;
-    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let place = packages.folder.to_str().context("the name of the folder is not UTF-8")?.to_owned();
     let (server, api) = serving(server, &packages, &place).await?;
     let by_folder = goes_by_name(&api).await?;
     drop(server);
@@ -151,7 +154,7 @@ async fn a_large_package_comes_from_a_web_server() -> Result<()> {
 async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     let server = Server::prepare(&[])?;
     let packages = Packages::new(&server, &VERSIONS).await?;
-    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let place = packages.folder.to_str().context("the name of the folder is not UTF-8")?.to_owned();
     let (server, api) = serving(server, &packages, &place).await?;
     let path = |name: &str| packages.folder.join(name);
     let good = fs::read_to_string(path("index.json"))?;
@@ -198,8 +201,8 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     let lines = lines.join("\n");
     let keys = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?;
     assert_snapshot!(keys.replace_all(&lines, "[key]"), @r#"
-    a path out of it: 502 the registry cannot be used: the index entry `test-result` 1.0.0 is invalid: `file` is not NAME-VERSION.mst
-    another server: 502 the registry cannot be used: the index entry `test-result` 1.0.0 is invalid: `file` is not NAME-VERSION.mst
+    a path out of it: 502 the registry cannot be used: the index entry `test-result` 1.0.0 is invalid: `file` is not `NAME-VERSION.mst`
+    another server: 502 the registry cannot be used: the index entry `test-result` 1.0.0 is invalid: `file` is not `NAME-VERSION.mst`
     another format: 502 the registry cannot be used: the index is malformed: its format is not `monstrum-registry-1`; create it with `monstrum registry index DIR`
     no JSON: 502 the registry cannot be used: the index is malformed: expected value at line 1 column 1; create it with `monstrum registry index DIR`
     an endless index: 502 [home]/packages/index.json of the registry has more than 16777216 bytes
@@ -242,7 +245,7 @@ async fn a_registry_is_reached_through_egress() -> Result<()> {
 async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     let server = Server::prepare(&[])?;
     let packages = Packages::new(&server, &[("test-echo", "1.0.0"), ("test-result", "1.0.0")]).await?;
-    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let place = packages.folder.to_str().context("the name of the folder is not UTF-8")?.to_owned();
     let (server, api) = serving(server, &packages, &place).await?;
     let mut lines = vec![told(&server, &["plugin", "search", "echo"]).await?];
     for name in ["test-echo", "test-result@1.0.0"] {

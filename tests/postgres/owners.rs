@@ -43,7 +43,8 @@ async fn a_takeover_that_one_host_approves_counts_for_the_other() -> Result<()> 
     assert_eq!(world.api.post("/api/plugins/aaa/approve", &json!({})).await?.0, 200);
     let moved = ("needs_approval".to_owned(), "loaded".to_owned());
     assert_eq!(states(&world.api).await?, moved);
-    eventually("the other host follows", async || Ok((states(&there).await? == moved).then_some(()))).await?;
+    eventually("the other host has applied the approval", async || Ok((states(&there).await? == moved).then_some(())))
+        .await?;
     for api in [&world.api, &there] {
         let answer = eventually("the new owner serves", async || {
             let answer = api.call(&world.bot, "test_echo_run", &json!({})).await?;

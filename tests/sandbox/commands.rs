@@ -91,13 +91,17 @@ async fn a_download_is_there_whole_or_not_at_all() -> Result<()> {
     let mut lines = vec![download("a.txt").await?];
     assert_eq!(std::fs::read_to_string(&file)?, "saved");
     lines.push(download("/workspace").await?);
-    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "what is named is written over");
+    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "the existing file was not replaced");
     lines.push(download("none").await?);
     doors.machines.breaks_off.store(true, Ordering::SeqCst);
     let broken_off = download("a.txt").await?;
     assert!(broken_off.contains("error: ") && broken_off.ends_with("[exit 1]"), "{broken_off}");
-    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "a part is not taken for the whole");
-    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "and it is not left");
+    assert_eq!(
+        std::fs::read_to_string(&file)?,
+        "PK of a.txt",
+        "the command treated an incomplete download as complete"
+    );
+    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "the command left an incomplete file");
     assert_snapshot!(lines.join("\n"), @"
     [stderr]
     [folder]/own: 5 bytes

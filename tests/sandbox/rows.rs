@@ -52,7 +52,7 @@ async fn what_is_deleted_goes_in_the_background_and_leaves_a_record() -> Result<
         in_chat(&doors, app, chat).await?;
     }
     let gone = async |left: usize| {
-        eventually("sandboxes go", async || {
+        eventually("the sandboxes are deleted", async || {
             Ok((doors.machines.count() == left && listed(&doors, "").await?.len() == left).then_some(()))
         })
         .await
@@ -61,7 +61,7 @@ async fn what_is_deleted_goes_in_the_background_and_leaves_a_record() -> Result<
     let delete = async |path: &str| -> Result<u16> { Ok(doors.api.delete(path).await?.0) };
     assert_eq!(delete("/api/chats/d%2F1?app_id=a").await?, 202);
     gone(3).await?;
-    assert_eq!(delete("/api/chats/d%2F1?app_id=a").await?, 202, "there is nothing left, and that is as well");
+    assert_eq!(delete("/api/chats/d%2F1?app_id=a").await?, 202, "deleting when no sandbox is left is an error");
     assert_eq!(delete("/api/apps/a").await?, 202);
     gone(1).await?;
     assert_eq!(delete("/api/apps/nothing").await?, 202);

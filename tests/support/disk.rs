@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::postgres::{Postgres, hand_over};
 
-/// Three times the size of an empty database.
+/// The size of the disk, three times the size of an empty database.
 const SIZE: &str = "size=40m";
 const BALLAST_BLOCK: [u8; 4096] = [0; 4096];
 
@@ -22,7 +22,7 @@ pub struct Disk {
 
 impl Disk {
     pub fn new() -> Result<Disk> {
-        let folder = tempfile::Builder::new().prefix("disk-").tempdir().context("no temporary folder")?;
+        let folder = tempfile::Builder::new().prefix("disk-").tempdir().context("cannot create a temporary folder")?;
         let is_mounted = rustix::process::geteuid().is_root();
         if is_mounted {
             let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "tmpfs"]).arg(folder.path()).status();
@@ -63,7 +63,8 @@ impl Disk {
     /// Frees space on the disk.
     pub fn free(&self, server: &Postgres, name: &str) -> Result<()> {
         if self.is_mounted {
-            return fs::remove_file(self.folder.path().join("ballast")).context("the disk was not full");
+            return fs::remove_file(self.folder.path().join("ballast"))
+                .context("cannot remove the file that fills the disk");
         }
         server.sql(name, "drop function full() cascade").map(drop)
     }

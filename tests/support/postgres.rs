@@ -18,7 +18,8 @@ use tempfile::TempDir;
 /// The maximum start time, including recovery after a crash, on a machine that may be busy.
 const START_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// The port number in the name of the socket. Each server's socket is in a separate folder.
+/// The port number in the name of the socket. Two servers can have the same number, because each has its own folder for
+/// the socket.
 const SOCKET_PORT: u16 = 5432;
 const USER: &str = "postgres";
 /// The user's password for TCP connections. It contains every character with a meaning in a URL.
@@ -112,7 +113,7 @@ impl Postgres {
         let mut seen = self.log().len();
         self.spawn()?;
         while !self.psql("postgres", "select 1")?.status.success() {
-            ensure!(Instant::now() < until, "PostgreSQL does not start within {START_MAX:?}: {}", self.log());
+            ensure!(Instant::now() < until, "PostgreSQL did not start within {START_MAX:?}: {}", self.log());
             std::thread::sleep(POLL);
             let log = self.log();
             let new = log.get(seen..).unwrap_or_default();
@@ -146,27 +147,27 @@ impl Postgres {
         Ok(())
     }
 
-    /// Stops the server without waiting for its clients.
+    /// Stops the server. Does not wait for its clients to disconnect.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::INT)?;
         let until = Instant::now() + START_MAX;
         while self.pid().is_some() {
-            ensure!(Instant::now() < until, "PostgreSQL does not end: {}", self.log());
+            ensure!(Instant::now() < until, "PostgreSQL did not stop: {}", self.log());
             std::thread::sleep(POLL);
         }
         self.release();
         Ok(())
     }
 
-    /// Kills the server's main process. The other processes detect this and end without writing anything.
+    /// Kills the server's main process. The server's other processes detect this and end, and write nothing more.
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::KILL)
     }
 
     /// Sends a signal to the server's main process.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.pid().context("PostgreSQL does not run")?;
-        kill_process(Pid::from_raw(pid).context("no process has the number 0")?, signal)?;
+        let pid = self.pid().context("PostgreSQL is not running")?;
+        kill_process(Pid::from_raw(pid).context("the id of the process is 0")?, signal)?;
         Ok(())
     }
 
@@ -283,7 +284,7 @@ fn free_port() -> Result<u16> {
 }
 
 fn home() -> Result<TempDir> {
-    let home = tempfile::Builder::new().prefix("postgres-").tempdir().context("no temporary folder")?;
+    let home = tempfile::Builder::new().prefix("postgres-").tempdir().context("cannot create a temporary folder")?;
     hand_over(home.path())?;
     Ok(home)
 }
@@ -304,7 +305,9 @@ fn owner() -> Result<Option<(u32, u32)>> {
     let id = |what| -> Result<u32> {
         let output = Command::new("id").args([what, USER]).output().context("cannot run id")?;
         let text = String::from_utf8(output.stdout)?;
-        text.trim().parse().context("there is no user `postgres`; Debian's package makes one: cargo xtask test")
+        text.trim().parse().context(
+            "the user `postgres` does not exist; install the PostgreSQL package, which creates it: cargo xtask test",
+        )
     };
     Ok(Some((id("-u")?, id("-g")?)))
 }

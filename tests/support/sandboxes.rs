@@ -48,7 +48,7 @@ struct Inside {
 
 struct Machine {
     is_running: bool,
-    /// The number of times that the sandbox was stopped. A command from before the last stop has ended.
+    /// The number of times that the sandbox was stopped. A change of this number ends the commands that were running.
     lives: usize,
     spec: Spec,
     execs: usize,
@@ -139,7 +139,7 @@ impl SandboxDouble {
         self.tick();
     }
 
-    /// Stops a sandbox without notifying the host, like a crash.
+    /// Stops a sandbox like a crash: the host is not notified.
     pub fn crash(&self, name: &SandboxName) {
         if let Some(machine) = self.inside().sandboxes.get_mut(name) {
             machine.is_running = false;
@@ -148,13 +148,13 @@ impl SandboxDouble {
         self.tick();
     }
 
-    /// Removes a sandbox without notifying the host.
+    /// Removes a sandbox. The host is not notified.
     pub fn lose(&self, name: &SandboxName) {
         self.inside().sandboxes.remove(name);
         self.tick();
     }
 
-    /// Creates a sandbox without a row.
+    /// Creates a sandbox for which the database has no row.
     pub fn plant(&self, name: &SandboxName) {
         self.inside().ensure(name, Spec::default());
     }

@@ -33,7 +33,7 @@ fn contents(server: &Server) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(server.data_dir())? {
         let path = entry?.path();
-        let name = path.file_name().context("an entry has a name")?.to_string_lossy().into_owned();
+        let name = path.file_name().context("the entry has no name")?.to_string_lossy().into_owned();
         if path.is_file() && !name.ends_with("-shm") && !name.ends_with("-wal") {
             files.push((name, fs::read(&path)?));
         }
@@ -48,7 +48,10 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     let server = Server::prepare(&["github"])?.variable(VARIABLE, &first).variable("MONSTRUM_LOG", "debug");
     let mut secrets = Secrets::in_world(World::on(server).await?, 2).await?;
     secrets.open_all().await?;
-    assert!(!secrets.world.server.data_dir().join("master.key").exists(), "a second place would be one too many");
+    assert!(
+        !secrets.world.server.data_dir().join("master.key").exists(),
+        "the server created the key in a second place"
+    );
     let (_, report) = parsed(&secrets.world.server, &["doctor"]).await?;
     assert_eq!(report["findings"], json!([]));
 
@@ -71,7 +74,7 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     secrets.world.server.set_variable(FILE_VARIABLE, Some("elsewhere.key"));
     told_of.push(told(&secrets.world.server, &SERVE).await?);
     secrets.world.server.set_variable(FILE_VARIABLE, None);
-    assert!(before == contents(&secrets.world.server)?, "nothing was written");
+    assert!(before == contents(&secrets.world.server)?, "the server changed a file");
     assert_snapshot!(told_of.join("\n"), @r#"
     [stderr]
     error: cannot write to MONSTRUM_MASTER_KEY: it is an environment variable
@@ -95,7 +98,7 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     [exit 1]
     [stderr]
     error: MONSTRUM_MASTER_KEY does not contain valid master keys
-      the master keys are malformed at line 1: expected a version from 1, a space and 64 hex digits
+      the master keys are malformed at line 1: expected a version number of at least 1, a space and 64 hex digits
     hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
@@ -105,7 +108,7 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     [exit 1]
     [stderr]
     error: MONSTRUM_MASTER_KEY does not contain valid master keys
-      the master keys are malformed at line 2: the version is a duplicate
+      the master keys are malformed at line 2: the version occurs more than once
     hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
@@ -118,7 +121,7 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     let help = run(&secrets.world.server, &["serve", "--help"]).await?;
     let shown = format!("{}{}{}", String::from_utf8(help.stdout)?, secrets.world.server.output(), told_of.join(""));
     for key in [&first, &second] {
-        ensure!(!shown.contains(&key[2..20]), "the key is shown");
+        ensure!(!shown.contains(&key[2..20]), "the output contains the key");
     }
     Ok(())
 }
@@ -177,7 +180,7 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
         assert_eq!(fs::read_to_string(&file)?, text);
     }
     write_key(&file, &both)?;
-    assert!(before == contents(&secrets.world.server)?, "nothing was written");
+    assert!(before == contents(&secrets.world.server)?, "the server changed a file");
     assert_snapshot!(told_of.join("\n"), @r#"
     $ from before the rotation
     [stderr]

@@ -17,7 +17,7 @@ use crate::world::World;
 
 /// The number of power cuts. Their times range from the start of the process to the end of the rotation.
 const CUTS: u32 = 40;
-/// A time-out far longer than a rotation.
+/// A time-out that is far longer than a rotation needs.
 const ROTATION_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -42,7 +42,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     back up [home]/data/master.key now; later, run this command with --prune to remove the older keys
     [exit 0]
     "#);
-    assert!(before.is_subset(&secrets.ring()?), "the older key stays");
+    assert!(before.is_subset(&secrets.ring()?), "the older key was removed");
     assert_eq!(secrets.key_versions()?, [1, 2]);
     assert_eq!(sqlite(&secrets.world.server.data_dir(), &[VERSIONS]).await?, json!([[2, 20]]));
     secrets.open_all().await?;
@@ -92,7 +92,7 @@ async fn rows_that_another_program_has_written_hide_no_record() -> Result<()> {
     let refused = told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
     ensure!(refused.contains(&format!("some sealed records cannot be decrypted: {FORGED}")), "{refused}");
     ensure!(refused.contains("instance_keys") && refused.contains("[exit 1]"), "{refused}");
-    assert_eq!(secrets.key_versions()?, [1, 2], "no key is removed");
+    assert_eq!(secrets.key_versions()?, [1, 2], "a key was removed");
     secrets.open_all().await?;
 
     sqlite(&data_dir, &["delete from instance_keys where sealed = 'x'"]).await?;
@@ -191,7 +191,7 @@ async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Re
                 tokio::time::sleep(POLL * (cut / 4)).await;
                 break;
             }
-            ensure!(began.elapsed() < ROTATION_MAX, "the rotation does not end");
+            ensure!(began.elapsed() < ROTATION_MAX, "timed out waiting for the rotation to end");
             tokio::time::sleep(POLL).await;
         }
         rotation.kill().await?;
@@ -201,15 +201,16 @@ async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Re
             secrets.open_all().await?;
         }
     }
-    assert!(unfinished > 0, "no cut came before the end of a rotation");
-    // The next rotation finishes the remaining work or starts anew. Afterwards, no work is left.
+    assert!(unfinished > 0, "no power cut interrupted a rotation");
+    // The next rotation finishes the interrupted rotation or starts a new one. Afterwards, every secret has the newest
+    // key.
     assert_eq!(parsed(&secrets.world.server, &["vault", "rotate"]).await?.0, Some(0));
-    ensure!(!is_unfinished(&secrets).await?, "something is left");
+    ensure!(!is_unfinished(&secrets).await?, "some credentials are still sealed with an older key");
     let (code, pruned) = parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
     assert_eq!((code, &pruned["resealed"], secrets.key_versions()?.len()), (Some(0), &json!(0), 1));
     let drafts = std::fs::read_dir(secrets.world.server.data_dir())?
         .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".new")));
-    assert_eq!(drafts.count(), 0, "a draft would hold keys");
+    assert_eq!(drafts.count(), 0, "a draft of the key file, which may contain keys, was left behind");
     secrets.open_all().await
 }
 
@@ -232,7 +233,8 @@ async fn on_postgresql_it_is_the_same() -> Result<()> {
     Ok(())
 }
 
-/// If other hosts keep serving, they must have the key before a record needs it. Otherwise, nothing is resealed.
+/// Other hosts that keep running must have the new key before a record needs it. If they do not have it, the rotation
+/// reseals nothing.
 #[tokio::test]
 async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;

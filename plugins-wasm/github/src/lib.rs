@@ -99,13 +99,13 @@ fn comment_list(request: &Request) -> Result<Value, Error> {
     page(comments, request)
 }
 
-/// Fetches the requested page of a list, by default the first.
+/// Fetches the requested page of a list, or the first page by default.
 fn page(list: HttpRequest, request: &Request) -> Result<Value, Error> {
     let number = given_count(request, "page")?.filter(|number| *number > 1);
     let response = list.optional_query("page", number).send()?.error_for_status()?;
     // The host rejects larger results, but its error does not say how to request a smaller result.
     if response.body().len() > RESULT_BYTES_MAX {
-        return Err(Error::message("The page exceeds 1 MiB; request fewer items with per_page"));
+        return Err(Error::message("The page exceeds 1 MiB; request fewer items with `per_page`"));
     }
     response.json()
 }

@@ -172,7 +172,7 @@ fn the_error_for_a_large_page_suggests_a_smaller_one() {
     for (tool, path) in [("github_list_comments", "issues/7/comments"), ("github_list_issues", "issues")] {
         let answer = Answer::get(&format!("{SITE}/{path}")).json(body.clone());
         let run = run(tool, json!({ "repo": "acme/site", "issue_number": 7 }), answer);
-        assert_eq!(run.error(), "The page exceeds 1 MiB; request fewer items with per_page");
+        assert_eq!(run.error(), "The page exceeds 1 MiB; request fewer items with `per_page`");
     }
 }
 

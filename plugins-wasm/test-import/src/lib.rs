@@ -1,4 +1,4 @@
-//! Imports an unknown interface, and uses it so that the import is not removed.
+//! Imports an unknown interface. The guest uses the interface, so that the compiler does not remove the import.
 
 #![cfg(target_arch = "wasm32")]
 #![allow(unsafe_code, reason = "the macros of wit-bindgen expand to unsafe code")]

@@ -1,4 +1,4 @@
-//! A component without an executor.
+//! A component that does not export the interface of an executor.
 
 #![cfg(target_arch = "wasm32")]
 #![allow(unsafe_code, reason = "the macros of wit-bindgen expand to unsafe code")]

@@ -10,8 +10,7 @@ use crate::error::Error;
 use crate::log::{self, Level};
 use crate::wit::monstrum::plugin::http as wire;
 
-const NOT_FOLLOWED: &str =
-    "the `next` link was not followed: it is not a path or URL of another page of the same origin";
+const NOT_FOLLOWED: &str = "the `next` link was not followed: it does not point to another page on the same origin";
 
 /// Fetches at most `pages_max` pages and returns their items.
 pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Vec<Value>, Error> {

@@ -44,7 +44,7 @@ impl Path {
         Path(Ok(text))
     }
 
-    /// Returns `base` without a trailing `/`, followed by the path. An absolute URL is returned unchanged.
+    /// Removes a trailing `/` from `base` and appends the path. Returns an absolute URL unchanged.
     pub(super) fn join(self, base: &str) -> Result<String, Error> {
         let text = self.0?;
         let is_absolute = ["http://", "https://"]
@@ -53,7 +53,7 @@ impl Path {
         if is_absolute {
             return Ok(text);
         }
-        // Without the `/`, the path could extend the host name.
+        // If the `/` were missing, the path could extend the host name.
         let slash = if text.starts_with('/') { "" } else { "/" };
         Ok(format!("{}{slash}{text}", base.strip_suffix('/').unwrap_or(base)))
     }

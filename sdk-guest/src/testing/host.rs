@@ -31,7 +31,7 @@ pub(super) fn prepare(host: Host) {
     HOST.set(Some(host));
 }
 
-/// Ends the test's use of the host, and returns the recorded requests, calls and log lines and the unused answers.
+/// Ends the test's use of the host. Returns the recorded requests, tool calls and log lines, and the unused answers.
 pub(super) fn finish() -> Host {
     HOST.take().expect("a call prepares its host before it runs")
 }

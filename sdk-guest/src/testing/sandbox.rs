@@ -84,7 +84,8 @@ impl Sandbox {
         found.ok_or_else(|| invalid(&path, if self.is_directory(&path) { "it is a directory" } else { ABSENT }))
     }
 
-    /// Returns whether a relative path is a directory: the workspace, or a directory of a file.
+    /// Returns whether a path, which is relative to the workspace, is the workspace itself or a directory that contains
+    /// a file.
     fn is_directory(&self, path: &str) -> bool {
         path.is_empty() || self.files.keys().any(|file| below(file, path).is_some())
     }

@@ -61,7 +61,7 @@ fn answers_of_tools_are_used_once_and_by_name() {
     let wrong = panic_of(call().tool("another_read", json!(1)));
     assert_eq!(wrong, "unexpected call of other_read; the remaining answers are:\n  another_read\n");
     let left = panic_of(call().tool("other_read", json!(1)).tool("other_write", json!(2)));
-    assert_eq!(left, "unused answers of tools:\n  other_write\n");
+    assert_eq!(left, "unused tool answers:\n  other_write\n");
 }
 
 #[test]

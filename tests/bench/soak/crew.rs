@@ -17,7 +17,7 @@ use crate::load::Connection;
 use crate::scene::{self, Bot, Grant, PLUGIN};
 use crate::upstream::{HELD, OK, SLOW};
 
-/// Full load.
+/// The number of connections at full load.
 const CONNECTIONS: usize = 64;
 const HOSTILE: usize = 13;
 const SLEEPERS: usize = 1;
@@ -39,7 +39,7 @@ pub struct Tally {
     pub as_expected: u64,
     pub busy: u64,
     pub wrong: u64,
-    /// An example of the wrong answers.
+    /// An example of an answer with an unexpected outcome.
     pub example: Option<String>,
     /// The times of the expected answers.
     pub times: Vec<Duration>,
@@ -132,7 +132,7 @@ impl Crew {
     pub async fn ended(mut self) -> Result<Vec<Tally>> {
         let mut tallies: Vec<Tally> = Vec::new();
         while let Some(ended) = self.tasks.join_next().await {
-            for tally in ended.context("a connection's task failed")?? {
+            for tally in ended.context("the task of a connection failed")?? {
                 match tallies.iter_mut().find(|known| known.name == tally.name) {
                     Some(known) => known.add(tally),
                     None => tallies.push(tally),
@@ -252,5 +252,5 @@ async fn ask(connection: &mut Connection, request: &[u8], kind: &Kind, tally: &m
 }
 
 fn described(answer: Result<String>) -> String {
-    answer.unwrap_or_else(|error| format!("no answer: {error:#}"))
+    answer.unwrap_or_else(|error| format!("the server sent no answer: {error:#}"))
 }

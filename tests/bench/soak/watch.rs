@@ -13,9 +13,10 @@ use crate::soak::MIB;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The number of samples per line of output.
 const LOOKS_A_LINE: usize = 5;
-/// The first tenth of the samples is the warm-up, in which caches and pools fill.
+/// The divisor that yields the number of warm-up samples. In the first tenth of the samples, caches and pools fill.
 const WARM_UP: usize = 10;
-/// The noise in bytes and files. The allowed growth from the first to the last third is a tenth plus the noise.
+/// The tolerated noise in bytes and in files. From the first third to the last third of the samples, the median may
+/// grow by a tenth plus the noise.
 const NOISE_BYTES: f64 = 20e6;
 const NOISE_FILES: f64 = 16.0;
 
@@ -60,7 +61,8 @@ impl Watch {
         faults
     }
 
-    /// Returns the medians of the first third, without the warm-up, and of the last third.
+    /// Returns two medians: the median of the first third of the samples after the warm-up, and the median of the last
+    /// third.
     fn thirds(&self, of: impl Fn(&Look) -> f64) -> (f64, f64) {
         let warm = &self.0[self.0.len() / WARM_UP..];
         let third = (warm.len() / 3).max(1);

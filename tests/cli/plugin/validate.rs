@@ -154,7 +154,7 @@ async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
     let server = changed(before, after)?;
     let (code, report) = parsed(&server, &VALIDATE).await?;
     assert_eq!(code, Some(1), "{report}");
-    let errors = report["errors"].as_array().context("a list of faults")?;
+    let errors = report["errors"].as_array().context("the report has no list of faults")?;
     let told: Vec<_> = errors.iter().map(|error| (text(&error["field"]), text(&error["message"]))).collect();
     let field = "resource_type.tools[3].input_schema";
     let too_large = "the pattern has more than 10240 bytes after compilation; use minLength and maxLength instead of a \
@@ -229,7 +229,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
         let server = changed(from, to)?;
         let (code, report) = parsed(&server, &VALIDATE).await?;
         assert_eq!(code, Some(1), "{to}: {report}");
-        for error in report["errors"].as_array().context("a report has errors")? {
+        for error in report["errors"].as_array().context("the report has no errors")? {
             told_of.push(format!(
                 "{to:?}: {}:{}:{}: {}: {}",
                 text(&error["file"]),
@@ -269,7 +269,8 @@ async fn translations_that_stand_for_nothing_are_told() -> Result<()> {
     let locale = server.plugins_dir().join("github/locales/de.json");
     fs::write(locale, r#"{ "tools.github_get_repos.description": "Zeigt ein Repository" }"#)?;
     let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
-    let warning = "translations `de`: the manifest has no text `tools.github_get_repos.description`";
+    let warning = "translation file `de`: the key `tools.github_get_repos.description` does not name a text of the \
+                   manifest";
     assert_eq!((code, &report["warnings"]), (Some(0), &json!([warning])));
     Ok(())
 }
@@ -311,7 +312,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
-    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
+    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world
     error: the plugin in plugins/test-wrong-world would not load: 1 error
     hint: correct the errors above and run this command again
     [exit 1]

@@ -1,4 +1,4 @@
-//! `/api/bots/{id}/resources`.
+//! Tests of `/api/bots/{id}/resources`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -115,12 +115,12 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     answers.add("of another bot", faults(world.api.delete(&elsewhere).await?));
     assert_snapshot!(answers, @r#"
     nothing: 422 [{"path":"/resource_id","message":"required field is missing"}]
-    neither role nor permissions: 422 [{"path":"","message":"role_id or permissions is required; without them, the binding allows nothing"}]
+    neither role nor permissions: 422 [{"path":"","message":"`role_id` or `permissions` is required, because a binding with neither allows nothing"}]
     unknown field: 422 [{"path":"/priority","message":"unknown field `priority`, expected one of `resource_id`, `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at`"}]
     no id: 422 [{"path":"/resource_id","message":"`mine` is not a valid resource id: expected a UUID in lower case with hyphens"}]
     resource of another workspace: 422 [{"path":"/resource_id","message":"no such resource in this workspace"}]
     role of another workspace: 422 [{"path":"/role_id","message":"no such role in this workspace"}]
-    unknown scopes: 422 [{"path":"/scope_constraints/a~1b~0","message":"unknown scope dimension; the type of this resource has: repos, paths, labels, kinds"},{"path":"/scope_constraints/orgs","message":"unknown scope dimension; the type of this resource has: repos, paths, labels, kinds"}]
+    unknown scopes: 422 [{"path":"/scope_constraints/a~1b~0","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"},{"path":"/scope_constraints/orgs","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"}]
     scopes that are no list: 422 [{"path":"/scope_constraints/repos","message":"invalid type: string \"acme/*\", expected a sequence"}]
     unknown permission: 422 [{"path":"/permissions/allowed_roles","message":"unknown field `allowed_roles`, expected `allowed_operations` or `allowed_tools`"}]
     unknown limit: 422 [{"path":"/limits/cpu","message":"unknown field `cpu`, expected one of `fuel`, `memory_mib`, `timeout_s`, `concurrent`"}]
@@ -130,10 +130,10 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     unknown part of delegate: 422 [{"path":"/delegate/depth","message":"unknown field `depth`, expected `allowed_tools` or `scope_constraints`"}]
     enabled by a text: 422 [{"path":"/enabled","message":"invalid type: string \"true\", expected a boolean"}]
     bound twice: 409 "this resource is already bound to this bot"
-    PATCH {"permissions":null}: 422 [{"path":"","message":"role_id or permissions is required; without them, the binding allows nothing"}]
+    PATCH {"permissions":null}: 422 [{"path":"","message":"`role_id` or `permissions` is required, because a binding with neither allows nothing"}]
     PATCH {"enabled":null}: 422 [{"path":"/enabled","message":"invalid type: null, expected a boolean"}]
     PATCH {"resource_id":"MINE"}: 422 [{"path":"/resource_id","message":"unknown field `resource_id`, expected one of `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at`"}]
-    PATCH {"scope_constraints":{"orgs":[]}}: 422 [{"path":"/scope_constraints/orgs","message":"unknown scope dimension; the type of this resource has: repos, paths, labels, kinds"}]
+    PATCH {"scope_constraints":{"orgs":[]}}: 422 [{"path":"/scope_constraints/orgs","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"}]
     PATCH {"limits":{"timeout_s":0}}: 422 [{"path":"/limits/timeout_s","message":"must be at least 1"}]
     of another bot: 404 "no such binding"
     of another bot: 404 "no such binding"

@@ -37,7 +37,7 @@ pub struct App {
     pub pattern_room: PatternRoom,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
-    /// Whether the start-up scan has finished, even if plugins failed.
+    /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.
     pub scanned: tokio::sync::watch::Sender<bool>,
 }
 
@@ -50,7 +50,7 @@ impl App {
         Ok(())
     }
 
-    /// Loads changed plugins and renews the policy.
+    /// Loads the folders of the plugins `names` again and renews the policy.
     pub async fn load_plugins(&self, names: &[String]) -> Result<(), StoreError> {
         for name in names {
             self.plugins.load(name).await;
@@ -58,8 +58,8 @@ impl App {
         self.changed().await
     }
 
-    /// Runs the start-up scan and renews the policy. Repeats the renewal every `retry` until it succeeds. The host is
-    /// then ready, even if plugins failed to load.
+    /// Runs the start-up scan and renews the policy. If the renewal fails, repeats it after the time `retry` until it
+    /// succeeds. The host is then ready, even if plugins failed to load.
     pub async fn scan_plugins(&self, retry: Duration) {
         if let Err(error) = self.plugins.scan().await {
             tracing::error!(error = %error, "failed to read the plugins folder");
@@ -84,8 +84,8 @@ impl App {
         meters::queues(lanes.waiting(), self.auditor.rows_waiting());
     }
 
-    /// Returns whether calls can be served: the start-up scan is over, the audit and the database work, and the policy
-    /// is current and verified.
+    /// Returns whether the host can serve calls: the start-up scan has finished, the audit and the database work, and
+    /// the policy is current and verified.
     pub async fn is_ready(&self) -> bool {
         *self.scanned.borrow()
             && self.auditor.is_healthy()

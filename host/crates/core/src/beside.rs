@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle, block_in_place};
 
 /// The difference between the niceness of these threads and the niceness of the serving threads. When both compete for
-/// a processor, a thread of low priority gets about a tenth of it.
+/// a processor, a thread of low priority gets about a tenth of the processor time.
 const NICENESS: i32 = 10;
 
 /// Runs work on a thread of low priority.
@@ -74,7 +74,7 @@ impl<T: Send + 'static> Drop for FreedBeside<T> {
 pub struct Beside(OnceLock<Arc<Semaphore>>);
 
 impl Beside {
-    /// Creates a limit without running work.
+    /// Creates a limit with no work in progress.
     pub const fn new() -> Beside {
         Beside(OnceLock::new())
     }
@@ -138,7 +138,7 @@ mod tests {
         let (done, is_done) = mpsc::channel();
         tokio::spawn(async move {
             let other = tokio::spawn(async move { done.send(()).unwrap() });
-            // The work ends only if the other task runs at the same time.
+            // The work can end only if the other task runs at the same time.
             in_place(true, || is_done.recv().unwrap());
             other.await.unwrap();
         })
@@ -163,7 +163,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
-        assert_eq!(room.0.get().unwrap().available_permits(), places - 1, "its caller has gone, and it goes on");
+        assert_eq!(room.0.get().unwrap().available_permits(), places - 1, "the work must outlive its future");
         drop(end);
         while room.0.get().unwrap().available_permits() < places {
             tokio::task::yield_now().await;

@@ -66,7 +66,7 @@ pub enum Unchecked {
 }
 
 impl Checks {
-    /// Creates an idle pool with as many places as there are processors.
+    /// Creates an idle pool. The number of its places is the number of processors.
     pub fn new() -> Checks {
         let processors = available_parallelism().map_or(1, |number| u32::try_from(number.get()).unwrap_or(u32::MAX));
         Checks { places: FairQueue::new(processors) }
@@ -142,7 +142,7 @@ impl Unchecked {
     /// Returns the outcome of a call whose check did not finish.
     pub fn outcome(self) -> CallOutcome {
         let (code, message) = match self {
-            Unchecked::Busy => (Code::Busy, "the server is busy checking other calls"),
+            Unchecked::Busy => (Code::Busy, "the server is busy checking other calls; try again"),
             Unchecked::Overrun(Overrun::Steps) => {
                 (Code::Limit, "checking this call exceeds the work limit of one call; send smaller parameters")
             }

@@ -76,7 +76,7 @@ pub fn place(workspace: WorkspaceId, resource: ResourceId, id: CredentialId, giv
 
 /// The status of a credential that can be used.
 const READY: &str = "ready";
-/// The status of a credential that its provider has rejected.
+/// The status of a credential whose grant the provider has rejected.
 const NEEDS_AUTHORIZATION: &str = "needs-authorization";
 
 /// A stored credential. The host decrypts it on first use and keeps it decrypted until its row changes.
@@ -98,7 +98,7 @@ impl Opened {
         let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
         let associated = place(row.workspace_id, row.resource_id, row.id, &given_for);
         let plaintext = vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
-        let fields = serde_json::from_slice(&plaintext).map_err(|_| "the sealed fields are not JSON".to_owned())?;
+        let fields = serde_json::from_slice(&plaintext).map_err(|_| "the decrypted fields are not JSON".to_owned())?;
         Ok(Opened { given_for, fields })
     }
 
@@ -120,8 +120,10 @@ impl HeldCredential {
         self.row == *row
     }
 
-    /// Returns whether the credential needs no new authorization by a person. A credential from OAuth needs one if
-    /// `issuer`, the current issuer for its type, is not its own issuer, or if its issuer has refused this host.
+    /// Returns whether the credential needs no new authorization by a person. A credential that was obtained by OAuth
+    /// needs a new authorization if the current issuer of its type (`issuer`) is not the issuer that issued it, or if
+    /// that issuer has refused the last refresh request of this host. All other credentials need none, including
+    /// credentials that cannot be decrypted.
     pub fn can_go_on(&self, issuer: Option<&Issuer>) -> bool {
         match self.opened().and_then(|opened| opened.given_for.oauth.as_ref()) {
             Some(own) => issuer == Some(own) && !self.refresher.is_refused(self.row.resource_id),
@@ -152,7 +154,7 @@ pub enum ConfirmError {
     MethodGone { method: AuthKind },
     #[error("the stored credential lacks fields that the resource type requires ({what}); save it again")]
     Incomplete { what: String },
-    #[error("failed to seal the credential")]
+    #[error("failed to encrypt the credential")]
     Vault(#[from] VaultError),
 }
 
@@ -273,7 +275,7 @@ impl ResourceCredential {
         }
     }
 
-    /// Returns the source for a call without a resource. Its requests carry no credential.
+    /// Returns the source for a call without a resource. The requests of such a call carry no credential.
     pub fn nothing() -> ResourceCredential {
         ResourceCredential::without(CredentialState::NotNeeded, Arc::default())
     }

@@ -2,10 +2,10 @@
 //! `call/admission.rs`, define the meaning of the keys.
 //!
 //! Each request belongs to a member of a group. The queue assigns a free place to the next group, and within the group
-//! to the next member. Therefore a group with many members, or a member with many requests, delays the others by at
-//! most one turn. A group that shares the queue with others may hold only a part of the places ([`Share::Part`]): at
-//! most half of the places, and a place of the last eighth only if the group holds no other place. A slow group thus
-//! leaves room for a group that arrives later.
+//! to the next member. Therefore a group with many members, or a member with many requests, delays the other groups or
+//! members by at most one turn. A group that shares the queue with other groups may hold only a part of the places
+//! ([`Share::Part`]): at most half of the places, and a place of the last eighth only if the group holds no other
+//! place. A slow group thus leaves room for a group that arrives later.
 //!
 //! Invariant: while the lock is free, no waiting group may take a free place.
 
@@ -25,7 +25,7 @@ const WAITING_MAX: u32 = 1024;
 /// The part of the places that one group may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// All places, because no other group uses the queue.
+    /// All places. A group has this share if no other group uses the queue.
     Whole,
     /// At most half of the places, and a place of the last eighth only if the group holds no other place.
     Part,
@@ -129,8 +129,8 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
             // The lock is released before a ticket is sent, because the drop of an unreceived ticket takes the lock.
             let Some((group, request)) = self.0.lock().next() else { return };
             if let Err(mut unwanted) = request.send(self.ticket(group)) {
-                // The receiver was dropped. This function frees the place itself, because `Ticket::drop` would call it
-                // recursively, once for each dropped receiver.
+                // The receiver was dropped. This function frees the place itself, because `Ticket::drop` would call
+                // this function recursively, once for each dropped receiver.
                 if let Some(group) = unwanted.group.take() {
                     self.0.lock().leave(&group);
                 }
@@ -310,13 +310,17 @@ mod tests {
         let a = fill(&queue, "a", Share::Part);
         assert_eq!(a.len(), 32);
         let b = fill(&queue, "b", Share::Part);
-        assert_eq!((b.len(), queue.free()), (24, 8), "the last eighth is left");
+        assert_eq!((b.len(), queue.free()), (24, 8), "the last eighth stays free");
         let newcomers: Vec<_> =
             ["c", "d", "e"].into_iter().map(|group| fill(&queue, group, Share::Part).len()).collect();
         assert_eq!(newcomers, [1, 1, 1]);
         drop(b);
-        assert_eq!(fill(&queue, "a", Share::Part).len(), 0, "half is the most, even when the others are idle");
-        assert_eq!(fill(&queue, "a", Share::Whole).len(), 32, "a group that is alone gets everything");
+        assert_eq!(
+            fill(&queue, "a", Share::Part).len(),
+            0,
+            "a group may hold at most half, even if the other groups are idle"
+        );
+        assert_eq!(fill(&queue, "a", Share::Whole).len(), 32, "the only group gets all places");
     }
 
     #[test]
@@ -361,7 +365,10 @@ mod tests {
         let c = queue.enter(&"c", 1, Share::Part, soon()).now_or_never().flatten();
         assert!(c.is_some());
         a.pop();
-        assert!(more_of_a.as_mut().now_or_never().flatten().is_some(), "its own place is free again");
+        assert!(
+            more_of_a.as_mut().now_or_never().flatten().is_some(),
+            "the place that the group released is free again"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -406,7 +413,7 @@ mod tests {
         assert!(gone.as_mut().now_or_never().is_none() && late.as_mut().now_or_never().is_none());
         drop(gone);
         drop(held);
-        // The ticket is in the channel of `late`, which is dropped without receiving it.
+        // The ticket is in the channel of `late`. `late` is dropped before it receives the ticket.
         drop(late);
         assert!(queue.enter(&"a", 1, Share::Part, soon()).await.is_some());
         let state = queue.0.lock();

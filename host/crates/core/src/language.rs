@@ -4,12 +4,12 @@
 use monstrum_guardian::Denial;
 use monstrum_manifest::{Locales, accepted_languages};
 
-/// The default language, for a caller without a preference. Most manifests are in this language.
+/// The language for a caller that states no preference. Most manifests are in this language.
 const DEFAULT: &str = "en-US";
 /// The maximum length of an Accept-Language header in bytes. Browsers send fewer than 100 bytes.
 const HEADER_BYTES_MAX: usize = 1024;
 
-/// A language of the platform's own texts.
+/// A language in which the texts of the platform are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UiLanguage {
     English,
@@ -21,8 +21,8 @@ pub enum UiLanguage {
 pub struct Language(String);
 
 impl Language {
-    /// Creates the preferences from the value of the header. The caller joins several header lines with commas. A value
-    /// that exceeds the maximum length is ignored.
+    /// Creates the preferences from the value of the header. If a request has several header lines, the caller of this
+    /// function joins their values with commas. Ignores a value that exceeds the maximum length.
     pub fn new(accept_language: String) -> Language {
         if accept_language.len() > HEADER_BYTES_MAX { Language::default() } else { Language(accept_language) }
     }
@@ -32,7 +32,8 @@ impl Language {
         if self.0.is_empty() { None } else { locales.best(&self.0) }
     }
 
-    /// Returns the best language for the platform's own texts: English, unless the caller prefers Chinese.
+    /// Returns the language for the texts of the platform: Chinese if the caller prefers it to English, and English
+    /// otherwise.
     pub fn ui_language(&self) -> UiLanguage {
         let primary = |tag: &&str| tag.split('-').next().unwrap_or_default().to_ascii_lowercase();
         let known = accepted_languages(&self.0).iter().map(primary).find(|tag| tag == "en" || tag == "zh");

@@ -17,7 +17,7 @@ pub enum Stage {
     Guardian,
     /// Waiting for admission.
     Queue,
-    /// Running the component, including the time for which it waits.
+    /// Running the component. This stage includes the time for which the component waits.
     Execute,
     /// Redacting the answer.
     Redact,

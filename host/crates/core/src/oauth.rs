@@ -47,7 +47,8 @@ pub enum OauthError {
     #[error("the OAuth provider of this resource type has no {field}; add it at /api/oauth/providers")]
     NoUrl { field: &'static str },
     #[error(
-        "this server does not listen on loopback only and has no URL to which browsers can return; set --public-url"
+        "browsers cannot return to this server: it has no public URL and does not listen on loopback only; \
+         set --public-url"
     )]
     NoPublicUrl,
     #[error("the link was used in another browser or has expired; start the authorization again")]
@@ -57,13 +58,13 @@ pub enum OauthError {
          the authorization again"
     )]
     Changed,
-    #[error("the answer came from another provider than the requested one; start the authorization again")]
+    #[error("the answer came from a provider other than the requested one; start the authorization again")]
     OtherIssuer,
     #[error("{}", refusal(.0))]
     Declined(String),
     #[error(transparent)]
     Token(#[from] TokenError),
-    #[error("a record of the authorization cannot be sealed or decrypted; start the authorization again")]
+    #[error("a record of the authorization cannot be encrypted or decrypted; start the authorization again")]
     Vault(#[from] VaultError),
     #[error("the database is unavailable; try again")]
     Store(#[from] StoreError),
@@ -385,8 +386,8 @@ impl Oauth {
     fn unseal(&self, flow: &OauthFlowRow) -> Result<Secret, OauthError> {
         let sealed = flow.sealed.as_deref().ok_or(OauthError::NotThisBrowser)?;
         let plaintext = self.vault.unseal(&sealed.parse()?, place_of(flow))?;
-        let text =
-            String::from_utf8(plaintext.to_vec()).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
+        let text = String::from_utf8(plaintext.to_vec())
+            .map_err(|_| VaultError::NotSealed { what: "it is not UTF-8 text" })?;
         Ok(Secret::new(text))
     }
 }

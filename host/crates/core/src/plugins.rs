@@ -45,7 +45,7 @@ use crate::plugins::permission_diff::permission_diff;
 use crate::plugins::records::RecordReader;
 use crate::plugins::version::{parse_stored, sha256};
 
-/// Whether a plugin serves.
+/// The status of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginStatus {
     /// The version in the folder serves.
@@ -67,7 +67,7 @@ pub struct Entry {
     pub serving: Option<Arc<Plugin>>,
     /// The version that waits for approval by a root key.
     pub pending: Option<Pending>,
-    /// Whether the load is retried, because it failed due to the database and not due to the plugin.
+    /// Whether the host retries the load. The value is true if the database, and not the plugin, caused the failure.
     pub is_to_retry: bool,
 }
 
@@ -99,7 +99,7 @@ impl Pending {
 pub enum ApproveError {
     #[error("no version of this plugin waits for approval")]
     NothingPending,
-    #[error("the version that waits for approval has a different {what}: `{found}`; review it again")]
+    #[error("the version that waits for approval has a different {what}: `{found}`; review the version again")]
     OtherDigest { what: &'static str, found: Digest },
     #[error("other plugins now own names of this version ({}); review the plugin again", owners.join("; "))]
     OtherOwners { owners: Vec<String> },
@@ -113,8 +113,8 @@ struct Assessment {
     is_recorded: bool,
     /// Whether the plugin owns all names in the version.
     owns_all: bool,
-    /// The permissions that the version requests in addition to those of the recorded version, and the names that it
-    /// takes, as sentences.
+    /// The sentences about the version: one for each permission that the version requests in addition to those of the
+    /// recorded version, and one for each group of names that the version takes from other plugins.
     added: Vec<String>,
     /// The names that the version takes from other plugins.
     takes: Vec<OwnerRow>,
@@ -150,7 +150,8 @@ impl Plugins {
     }
 
     /// Removes the leftovers of interrupted installs and loads every plugin folder. Loads the plugins that own a name
-    /// first, and then the others. Each group is sorted by name. If a plugin fails, the scan continues with the others.
+    /// before all other plugins. Each of the two groups is sorted by name. If a plugin fails to load, the scan
+    /// continues with the next plugin.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         self.records.begin_scan().await;
@@ -191,12 +192,12 @@ impl Plugins {
     async fn owners_first(&self, mut names: Vec<String>) -> Vec<String> {
         match self.records.read().await {
             Ok(records) => names.sort_by_key(|name| !records.owners.has(name)),
-            Err(error) => tracing::warn!(%error, "failed to read the owners of names"),
+            Err(error) => tracing::warn!(%error, "failed to read the owners of resource types and tools"),
         }
         names
     }
 
-    /// Loads the folder `name` again. Returns `None` if the folder does not exist. Its plugin then no longer serves.
+    /// Loads the folder `name` again. If the folder does not exist, returns `None`, and the plugin no longer serves.
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
         self.load_alone(name).await
@@ -230,7 +231,7 @@ impl Plugins {
         entry
     }
 
-    /// Brings the waiting version into force. This is the version that was read and shown, even if the folder has
+    /// Brings the waiting version into force. The version is the one that was read and shown, even if the folder has
     /// changed since then. The digests, if given, must match this version.
     pub async fn approve(
         &self,
@@ -288,7 +289,8 @@ impl Plugins {
         self.entries.read().get(name).cloned()
     }
 
-    /// Assesses every version in the folder like a server start, but stores nothing.
+    /// Assesses every version in the plugins folder in the same way as a server start, but stores nothing in the
+    /// database.
     pub async fn examine(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         let names = self.owners_first(self.names()?).await;
@@ -348,7 +350,7 @@ impl Plugins {
         self.settle(candidate, assessment).await
     }
 
-    /// Stores a new version. This does not change the serving version.
+    /// Stores a new version. The serving version stays the same.
     async fn keep(&self, candidate: &Candidate, assessment: &Assessment) -> Result<(), LoadError> {
         if !assessment.is_recorded {
             self.store.insert_plugin_version(&candidate.stored).await?;
@@ -434,7 +436,7 @@ impl Plugins {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
             return match self.records.read().await {
                 Ok(records) if !records.owners.permit(&serving) => None,
-                // If the database cannot be read, the policy decides by the owners that it has loaded.
+                // If the database cannot be read, the policy uses the owners that it has already loaded.
                 _ => Some(serving),
             };
         }
@@ -482,8 +484,8 @@ impl Plugins {
     }
 }
 
-/// Returns whether an entry of the plugins folder is a plugin. A link counts as a plugin, so that the load rejects it
-/// with an error that names it. Hidden entries and files do not count.
+/// Returns whether an entry of the plugins folder is a plugin. A link counts as a plugin, so that the load rejects the
+/// link with an error that names it. Hidden entries and files do not count.
 fn is_plugin_folder(entry: &std::fs::DirEntry) -> std::io::Result<bool> {
     let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
     Ok(!is_hidden && !entry.file_type()?.is_file())

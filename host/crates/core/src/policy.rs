@@ -117,7 +117,7 @@ pub struct Role {
     pub rules: Option<RoleRules>,
 }
 
-/// The grant of a resource to a bot, with the rules for the tools of the resource's type.
+/// The grant of a resource to a bot. The grant includes the rules for the tools of the resource's type.
 pub struct Binding {
     pub row: BindingRow,
     pub role: Option<Arc<Role>>,
@@ -127,7 +127,7 @@ pub struct Binding {
     /// The rules for a bot that is called through this binding. A binding without `delegate` adds no restriction.
     pub link: Arc<DelegationRules>,
     pub resource: Arc<Resource>,
-    /// The maximum memory of the binding's compiled patterns, in bytes, without the patterns of its role.
+    /// The maximum memory, in bytes, of the compiled patterns of the binding. The patterns of its role do not count.
     pattern_bytes: u64,
 }
 
@@ -177,8 +177,8 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Returns whether the resource was assembled from this row, plugin and credential. Such a resource is reused, so
-    /// that a change does not compile its tools and decrypt its credential again.
+    /// Returns whether the resource was assembled from this row, plugin and credential. If so, the new snapshot reuses
+    /// the resource, and the host need not compile its tools and decrypt its credential again.
     fn is_made_of(&self, row: &ResourceRow, plugin: &Arc<Plugin>, credential: Option<&Arc<HeldCredential>>) -> bool {
         let is_same_credential = is_same(self.credential.as_ref(), credential);
         is_same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
@@ -246,7 +246,7 @@ impl Resource {
 pub struct NetworkRules {
     /// The allowed address ranges (CIDR) that are not public.
     pub allow_addresses: Vec<IpNet>,
-    /// Whether `http://` is allowed. This rule also applies to loopback addresses.
+    /// Whether requests over `http://` are allowed. Requests to loopback addresses need this permission too.
     pub allow_http: bool,
 }
 
@@ -257,7 +257,7 @@ type ServedTool = (Arc<Plugin>, Arc<Tool>);
 #[derive(Clone, Default)]
 pub struct Snapshot {
     pub generation: i64,
-    /// The result of verifying the rows against their seals.
+    /// The result of the verification of the rows against their seals.
     pub verification: Verification,
     keys: imbl::HashMap<[u8; 32], Key>,
     key_hashes: imbl::HashMap<KeyId, [u8; 32]>,
@@ -302,12 +302,12 @@ impl Snapshot {
         self.keys.values()
     }
 
-    /// Returns the last use of each key that this host knows.
+    /// Returns the id of each key, its workspace, and its last use as recorded on this host.
     pub fn key_uses(&self) -> impl Iterator<Item = (Option<WorkspaceId>, KeyId, &LastUse)> {
         self.keys().map(|key| (key.workspace, key.id, key.last_use.as_ref()))
     }
 
-    /// Returns the last use of the key that this host knows.
+    /// Returns the time of the key's last use: the later of the time recorded on this host and the time in `row`.
     pub fn last_use(&self, row: &KeyRow) -> Option<UtcMillis> {
         let noted = key_hash(row).and_then(|hash| self.key(&hash)?.last_use.at());
         noted.max(row.last_used_at)
@@ -497,7 +497,7 @@ impl Policy {
             Ok(snapshot) => {
                 self.reported.report(&self.store, &snapshot.verification);
                 let before = self.snapshot.swap(Arc::new(snapshot));
-                // The snapshot may be large, and this is usually the last reference to it.
+                // The old snapshot may be large, and this is usually the last reference to the old snapshot.
                 drop(FreedBeside::new(before, true));
                 self.renewals.send_replace(());
                 self.stale.store(false, Ordering::Release);
@@ -515,7 +515,7 @@ impl Policy {
     /// Reads all rows if the changes are not completely known.
     async fn assemble(&self, base: &mut Option<Base>) -> Result<Snapshot, StoreError> {
         let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
-        // `take` leaves `None`, so that the next renewal reads all rows if this one fails.
+        // `take` leaves `None`, so that the next renewal reads all rows if this renewal fails.
         if let Some(base_before) = base.take().filter(|base| base.serves(&serving) && before.verification.is_whole())
             && let Some((changes, verified)) = self.store.changes_since(&base_before.verified).await?
         {
@@ -587,7 +587,7 @@ impl Policy {
 /// Runs `assemble` on a blocking thread.
 async fn beside(assemble: impl FnOnce() -> Snapshot + Send + 'static) -> Result<Snapshot, StoreError> {
     tokio::task::spawn_blocking(assemble).await.map_err(|error| StoreError::Unavailable {
-        what: "the assembly of the policy failed".to_owned(),
+        what: "failed to assemble the policy".to_owned(),
         source: Box::new(error),
     })
 }

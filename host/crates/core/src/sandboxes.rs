@@ -2,8 +2,8 @@
 //! deletes it on request.
 //!
 //! The rows of the database contain the decisions about sandboxes. Each row changes by compare-and-swap, so that
-//! several hosts on one database agree. The provider carries the decisions out. The policy, and not this module,
-//! decides whether a bot may have a sandbox.
+//! several hosts on one database agree. The provider carries out these decisions. The policy decides whether a bot may
+//! have a sandbox.
 
 mod activity;
 mod conversation;
@@ -101,7 +101,8 @@ pub struct Sandboxes {
     clock: Arc<dyn Clock>,
     options: Options,
     activities: Activities,
-    /// The sandboxes in which no command has run since their start. Callers have used only their files.
+    /// The sandboxes in which no command has run since the start of the sandbox. Callers have only accessed their
+    /// files.
     quiet: parking_lot::Mutex<HashSet<SandboxInstanceId>>,
     /// A lock that a claim holds while it counts running sandboxes and claims a place, so that concurrent claims do not
     /// exceed the limit.
@@ -249,7 +250,7 @@ fn has_run(row: &SandboxRow) -> bool {
     row.limit.is_some()
 }
 
-/// Waits for a provider for at most `max`. After that time, returns an error that the provider is unavailable.
+/// Waits for a provider for at most `max`. After that time, returns the error for an unavailable provider.
 async fn within<T>(
     max: Duration,
     what: &str,
@@ -259,8 +260,8 @@ async fn within<T>(
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Formats an error with its causes for rows and the log. The text is truncated and has no control characters, because
-/// it may quote the output of a program in a sandbox.
+/// Formats an error and its causes for the row and the log. Truncates the text and removes control characters, because
+/// the text may quote the output of a program in a sandbox.
 fn described(error: &SandboxError) -> String {
     const CHARS_MAX: usize = 300;
     let plain = |character: char| if character.is_control() { ' ' } else { character };

@@ -15,7 +15,7 @@ use url::Url;
 /// A decrypted credential that may be used.
 #[derive(Clone)]
 pub struct Credential {
-    /// The fields by name.
+    /// The values of the credential's fields, by field name.
     pub fields: BTreeMap<String, Secret>,
     /// The fields that the manifest declares as not secret, such as a user's e-mail address. All other fields are
     /// secret, including undeclared ones.
@@ -93,7 +93,7 @@ pub trait CredentialSource: Send + Sync {
     fn status(&self) -> CredentialState;
 }
 
-/// A source without a credential.
+/// A source that never has a credential.
 #[derive(Clone, Copy, Debug)]
 pub struct Anonymous;
 

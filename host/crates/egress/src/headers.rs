@@ -25,8 +25,8 @@ const OWNED: &[&str] = &[
 /// The prefixes of further headers that only the host may set.
 const OWNED_PREFIXES: &[&str] = &["proxy-", "x-forwarded-"];
 
-/// Headers that are rejected in requests with a credential. Cookies would be a second credential, and a partial
-/// response could split a secret, so that redaction would not find it.
+/// Headers that are rejected in requests with a credential. Cookies would be a second credential. A partial response
+/// could contain only a part of a secret, which redaction would not find.
 const OWNED_WITH_CREDENTIAL: &[&str] = &["cookie", "range", "if-range"];
 
 /// Returns the method if it is allowed.
@@ -38,7 +38,7 @@ pub(crate) fn method(request: &HttpRequest) -> Result<Method, Failure> {
         "PATCH" => Ok(Method::PATCH),
         "DELETE" => Ok(Method::DELETE),
         "HEAD" => Ok(Method::HEAD),
-        _ => Err(invalid("the method must be GET, POST, PUT, PATCH, DELETE or HEAD")),
+        _ => Err(invalid("the method is not supported; use GET, POST, PUT, PATCH, DELETE or HEAD")),
     }
 }
 

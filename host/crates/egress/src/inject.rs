@@ -77,7 +77,8 @@ fn add_query(outgoing: &mut Outgoing, credential: &Credential, rule: &QueryRule)
     Ok(())
 }
 
-/// Adds a field to the JSON body. The body is parsed and serialized again, so numbers over 64 bits become floats.
+/// Adds a field to the JSON body. The body is parsed and serialized again, so integers that do not fit into 64 bits
+/// become floats.
 fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -> Result<(), Failure> {
     let value = filled(credential, &rule.value)?;
     let body = outgoing.body.as_deref().filter(|body| !body.is_empty());
@@ -110,7 +111,7 @@ fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -
 }
 
 fn no_place() -> Failure {
-    invalid("the credential cannot be added to this body")
+    invalid("the body has no object at the place where the credential must be added")
 }
 
 /// Parses the index of a list item (RFC 6901), which has no sign and no leading zeros.
@@ -139,7 +140,7 @@ fn add_path(outgoing: &mut Outgoing, credential: &Credential, rule: &PathRule) -
 }
 
 /// Returns the positions of `wanted` in `path`. The characters of `wanted` may be percent-encoded in `path`, because
-/// the URL parser encodes braces. The rest of the path remains unchanged.
+/// the URL parser encodes braces. All other characters of the path remain unchanged.
 fn placeholders_in(path: &[u8], wanted: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let place_at = move |start: usize| {
         let mut at = start;

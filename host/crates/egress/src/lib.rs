@@ -4,7 +4,8 @@
 //! `headers`), checked against the allowed origins of the resource (`policy`) and searched for secrets (`scan`). The
 //! name is resolved once and all addresses are checked (`addresses`). The credential is added and the request is sent
 //! (`inject`, `client`). Redirects are followed if the manifest allows them (`redirect`), and a rejected token is
-//! refreshed once. The response is limited in size, stripped and redacted (`response`, `redact`).
+//! refreshed once. The size of the response is limited, headers that only the host needs are removed, and secrets are
+//! redacted (`response`, `redact`).
 //!
 //! This crate does not use the database. It receives secrets from a [`CredentialSource`] and returns results as data.
 

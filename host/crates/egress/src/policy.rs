@@ -15,8 +15,8 @@ pub struct Scope {
     /// The current inject rules of the manifest. A plugin may not set the headers that these rules set, even in
     /// requests without a credential.
     pub inject: Vec<InjectRule>,
-    /// The current audience of the manifest and the configuration. A request to another origin is sent without a
-    /// credential, so that the state of the credential does not affect it.
+    /// The current audience of the manifest and the configuration. A request to any other origin is sent without a
+    /// credential, so the state of the credential does not affect the request.
     pub audience: Vec<OriginPattern>,
     /// The maximum number of redirects that the host follows.
     pub follow_redirects: u8,
@@ -27,7 +27,7 @@ pub struct Scope {
 /// The network access that an operator allows for a resource, in addition to https to the public internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Network {
-    /// Allowed ranges that are not public.
+    /// Allowed address ranges outside the public internet.
     pub allow_addresses: Vec<IpNet>,
     /// Whether `http://` is allowed. If false, `http://` is rejected even for loopback addresses.
     pub allow_http: bool,
@@ -47,7 +47,7 @@ pub(crate) fn check(scope: &Scope, url: &Url) -> Result<(), Failure> {
         return Err(denied(format!("this resource may not connect to the origin `{origin}`")));
     }
     if url.scheme() != "https" && !scope.network.allow_http {
-        return Err(denied("this resource may only use https:// URLs".to_owned()));
+        return Err(denied("this resource may use only https:// URLs".to_owned()));
     }
     Ok(())
 }

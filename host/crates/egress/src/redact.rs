@@ -39,19 +39,20 @@ const VIEW_DEPTH_MAX: usize = 2;
 #[derive(Default)]
 pub struct Redactor {
     values: Vec<Secret>,
-    /// `None` if there are no secrets.
+    /// The compiled search for the secrets, or `None` if there are no secrets.
     search: Option<Search>,
     /// Additional patterns for header names. They are created on first use.
     names: OnceLock<Search>,
-    /// The views to search.
+    /// The decoded views in which secrets are searched.
     views: Vec<Lens>,
     /// Whether all values are printable ASCII.
     printable: bool,
-    /// Whether one of the values can be parsed as a number.
+    /// Whether at least one of the values can be parsed as a number.
     numeric: bool,
 }
 
-/// A view, and the readings that start inside one of its escapes, indexed by the number of nested views minus one.
+/// A view, and the readings for a secret that starts inside one of the view's escapes. The index into `readings` is the
+/// number of nested views minus one.
 struct Lens {
     view: View,
     readings: [Vec<Reading>; VIEW_DEPTH_MAX],
@@ -205,7 +206,7 @@ impl Redactor {
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
 
-    /// Returns the ranges of secrets, sorted and without overlaps.
+    /// Returns the ranges of secrets in `text`. The ranges are sorted and do not overlap.
     fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
         self.find_by(text, case, None)
     }
@@ -232,8 +233,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Returns the ranges of secrets in `text`, which is a view at nesting `depth`. The ranges are sorted and do not
-    /// overlap. The result is incomplete if the watch ends the search.
+    /// Returns the ranges of secrets in `text`, which is the result of `depth` nested decodings. The ranges are sorted
+    /// and do not overlap. The result is incomplete if the watch ends the search.
     fn find(&self, text: &[u8], depth: usize) -> Vec<Range<usize>> {
         if self.watch.is_some_and(|watch| !watch.may_look_at(text.len())) {
             return Vec::new();

@@ -9,7 +9,7 @@ use crate::url::follow;
 
 /// Returns the request that follows the redirect, or `None` if the response is not a redirect.
 ///
-/// The new request must pass all checks, like a request of the plugin. A redirect to another origin clears its
+/// The new request must pass the same checks as a request of the plugin. A redirect to another origin clears its
 /// authentication, and a later redirect back to the first origin does not restore it.
 pub(crate) fn next(
     request: &HttpRequest,

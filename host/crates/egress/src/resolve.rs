@@ -14,7 +14,8 @@ use tokio::sync::Semaphore;
 /// The maximum number of concurrent look-ups: far fewer than the 512 threads that tokio has for blocking work.
 const LOOKUPS_MAX: usize = 64;
 
-/// The maximum time that a look-up waits for a permit: about the time-out of a look-up.
+/// The maximum time that a look-up waits for a permit. The system's resolver typically uses a similar time-out for a
+/// look-up.
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// The reason why a name was not resolved. The error does not include the cause, because the cause could describe the
@@ -35,7 +36,7 @@ pub trait Resolve: Send + Sync {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, LookupError>>;
 }
 
-/// The machine's resolver, including the hosts file and the search domains.
+/// The resolver of the operating system, which also uses the hosts file and the search domains.
 #[derive(Debug)]
 pub struct SystemResolver {
     permits: Arc<Semaphore>,

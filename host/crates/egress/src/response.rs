@@ -1,4 +1,5 @@
-//! Step 8: limits the size of a response, removes the headers that only the host needs, and redacts the rest.
+//! Step 8: limits the size of a response, removes the headers that only the host needs, and redacts the remaining
+//! headers and the body.
 
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};

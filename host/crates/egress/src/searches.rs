@@ -39,8 +39,8 @@ impl Default for SearchBudget {
 }
 
 impl SearchBudget {
-    /// Creates the budget of a call with this much fuel. The default fuel is enough for fifty responses with 10 MiB of
-    /// ordinary text.
+    /// Creates the budget of a call with this much fuel. The default fuel is enough for fifty responses, each with 10
+    /// MiB of ordinary text.
     #[must_use]
     pub fn of_fuel(fuel: u64) -> Self {
         SearchBudget { bytes: AtomicU64::new(0), bytes_max: fuel.saturating_mul(BYTES_PER_FUEL) }
@@ -96,7 +96,7 @@ impl Watch {
         Watch { budget, cancelled: Arc::default(), is_over_budget: AtomicBool::new(false) }
     }
 
-    /// Charges a view of this many bytes. Returns false if the search must end.
+    /// Charges the search of a view with `bytes` bytes to the budget. Returns false if the search must end.
     pub(crate) fn may_look_at(&self, bytes: usize) -> bool {
         if !self.budget.spend(bytes) {
             self.is_over_budget.store(true, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Watch {
         self.check().is_ok()
     }
 
-    /// Fails if the search was ended early.
+    /// Fails if the call has ended or its budget is exhausted, in which case the search must end.
     pub(crate) fn check(&self) -> Result<(), SearchError> {
         if self.cancelled.load(Ordering::Relaxed) {
             Err(SearchError::Cancelled)
@@ -146,7 +146,8 @@ async fn run_in<T: Send + 'static>(
 }
 
 /// Runs the search `work` over `bytes` of text without blocking a worker thread of the runtime, and charges it to
-/// `budget`. Use this function for texts of a call that egress does not send. Dropping the future ends the search.
+/// `budget`. Use this function for texts of a call that are not part of an outbound request or its response. Dropping
+/// the future ends the search.
 pub async fn search<T: Send + 'static>(
     bytes: usize,
     budget: &Arc<SearchBudget>,
@@ -179,8 +180,8 @@ struct State {
     waiting: BTreeMap<(u64, u64), oneshot::Sender<SearchPermit>>,
 }
 
-/// A permit to search. Dropping the permit passes it to the next waiting call. The value is `None` after the permit was
-/// passed on.
+/// A permit to search. Dropping the permit passes it to the next waiting call. The value is `None` after the permit has
+/// been passed to another call.
 struct SearchPermit(Option<Arc<SearchQueue>>);
 
 impl SearchQueue {

@@ -46,7 +46,7 @@ pub enum Step {
     Build,
     /// Step 2: the URL is checked against the allowed origins.
     CheckEgress,
-    /// Step 3: the plugin's data are searched for secrets.
+    /// Step 3: the plugin's data is searched for secrets.
     Scan,
     /// Step 4: the name is resolved and the addresses are checked.
     Resolve,
@@ -56,7 +56,8 @@ pub enum Step {
     Redirect,
     /// Step 7: a rejected credential is refreshed, and the request is sent again.
     Refresh,
-    /// Step 8: the response is limited, stripped and redacted.
+    /// Step 8: the size of the response is limited, headers that only the host needs are removed, and secrets are
+    /// redacted.
     Respond,
 }
 
@@ -68,7 +69,7 @@ pub type StepObserver = dyn Fn(Step) + Send + Sync;
 pub type BeforeSending<'a> = dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
 
 impl Egress {
-    /// Creates an egress with separate caches.
+    /// Creates an egress with an empty client cache, which is shared only with the clones of this egress.
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
@@ -172,7 +173,7 @@ impl Sending<'_, '_> {
         }
     }
 
-    /// Builds the outgoing request. Clears `authenticate` if a credential may not be sent to its URL.
+    /// Builds the outgoing request. Sets `request.authenticate` to false if a credential may not be sent to the URL.
     fn build(&self, request: &mut HttpRequest) -> Result<Outgoing, Failure> {
         let method = headers::method(request)?;
         headers::check_body(request)?;
@@ -186,7 +187,7 @@ impl Sending<'_, '_> {
         Ok(Outgoing { method, url, headers, body: request.body.clone() })
     }
 
-    /// Returns the credential for `url`, or `None` if the request is sent without one.
+    /// Returns the credential for `url`, or `None` if the request must be sent without a credential.
     async fn credential_for(&self, request: &mut HttpRequest, url: &Url) -> Result<Option<Arc<Credential>>, Failure> {
         if !request.authenticate {
             return Ok(None);
@@ -202,7 +203,7 @@ impl Sending<'_, '_> {
         let now = self.egress.clock.now();
         let expires_in_ms = credential.expires_at.map_or(i64::MAX, |end| end.since_ms(now));
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
-            // The refresh also sends a request.
+            // The refresh also sends a request, so the call must be recorded first.
             self.announce().await?;
             // While the old credential is valid, the request waits only briefly. The refresh continues, so that later
             // requests can use the new credential.

@@ -129,7 +129,7 @@ fn check_segments(path: &str) -> Result<(), Failure> {
     if segments.any(is_step) { Err(invalid("the URL must not contain `.` or `..` as a path segment")) } else { Ok(()) }
 }
 
-/// Returns whether parsing changed neither the host nor, except for escapes, the rest of the URL.
+/// Returns whether the parser left the host unchanged, and changed only escapes in the remainder of the URL.
 fn is_same(url: &Url, authority: &str, path: &str) -> bool {
     let host = match url.host() {
         Some(Host::Domain(name)) => host_text(authority).eq_ignore_ascii_case(name),

@@ -26,7 +26,8 @@ const MISSING: &str = "(missing)";
 /// The reason why a call may not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// `PermissionDenied` if a role denies the call, `ScopeViolation` if a scope does.
+    /// `PermissionDenied` if the role, the binding's permissions or the tool list of a delegation link denies the call;
+    /// `ScopeViolation` if a scope constraint denies the call.
     pub status: Status,
     /// The rule that denied the call, as a stable identifier: `role.allowed_operations`, `scope.repos`,
     /// `scope.unknown_key`.
@@ -99,7 +100,7 @@ impl Denial {
         }
     }
 
-    /// Creates a denial from the first refusal. The other refusals only add to the smallest change.
+    /// Creates a denial from the first refusal. The smallest change also includes the changes for the other refusals.
     pub(crate) fn new(tool: &ToolRules, question: Question<'_>, first: &Refusal<'_>, others: &[Refusal<'_>]) -> Denial {
         let mut changes: Vec<String> = Vec::new();
         for refusal in std::iter::once(first).chain(others) {
@@ -206,9 +207,9 @@ impl Refusal<'_> {
             Refusal::Unfit { dimension, value } => {
                 let shown = visible(&text_of(value));
                 format!(
-                    "scope {} cannot be compared with `{shown}`, found at one of {}",
-                    dimension.key,
-                    paths(dimension)
+                    "the value `{shown}` at one of {} cannot be compared with the patterns of scope {}",
+                    paths(dimension),
+                    dimension.key
                 )
             }
             Refusal::Unmatched { holder, dimension, value } => {
@@ -346,7 +347,9 @@ fn add_entry(dimension: &Dimension, holder: Holder, value: &str) -> String {
         MatchMode::Exact => (value.to_owned(), ""),
     };
     if dimension.mode == MatchMode::Path && !match_path(value, &entry) {
-        return format!("none: no entry of {list} can permit a path that leaves its start or contains a NUL");
+        return format!(
+            "none: no entry of {list} can permit a path that contains a NUL or leads outside its start through `..`"
+        );
     }
     if visible(&entry) == entry {
         format!("add `{entry}` to {list}{note}")
@@ -382,14 +385,15 @@ fn text_of(value: &Value) -> Cow<'_, str> {
         Value::String(text) => Cow::Borrowed(text),
         other => {
             let mut start = Start(Vec::new());
-            // Writing fails if the text is longer than the kept part. The error is ignored.
+            // If the text is longer than the limit of `Start`, writing fails, and the kept part is used.
             let _: Result<(), serde_json::Error> = serde_json::to_writer(&mut start, other);
             Cow::Owned(String::from_utf8_lossy(&start.0).into_owned())
         }
     }
 }
 
-/// A writer that keeps the first bytes, which are more than are displayed, and fails on any further byte.
+/// A writer that keeps a limited number of bytes, which is more than a message displays, and fails when this limit is
+/// exceeded.
 struct Start(Vec<u8>);
 
 impl Write for Start {

@@ -1,4 +1,4 @@
-//! Pure policy: which bot may call which tool, with which parameters.
+//! The policy decisions: which bot may call which tool with which parameters.
 //!
 //! One function, [`decide()`], decides for the tool list, the call and the access check, so that their results always
 //! agree. Only this crate creates a [`Permit`], which contains the checked parameters. This crate performs no I/O.

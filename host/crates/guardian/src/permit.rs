@@ -44,8 +44,8 @@ pub struct Permit {
 /// Decides whether a call may run and, if so, creates its permit.
 ///
 /// # Errors
-/// The outer error means that the budget of steps was exhausted before a decision. The inner error is the denial, for
-/// the response and the audit.
+/// The outer error means that the budget of steps was exhausted before the decision was known. The inner error is the
+/// denial, which the response and the audit contain.
 pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
     if let Decision::Deny(denial) = decide_within(subject, Question::Call(call.params.members()), effort)? {
         return Ok(Err(denial));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::matching::{PatternList, match_glob};
 
-/// The patterns for each scope key, as written in a role, a binding or a delegation.
+/// The patterns for each scope key of a role, a binding or a link of a delegation.
 pub type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
 /// The permissions of a role or of a binding. An absent list does not restrict the permissions.
@@ -29,7 +29,7 @@ pub struct Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delegation {
-    /// Globs for tool names; if absent, the link does not restrict them.
+    /// Globs for tool names. If absent, the link does not restrict the tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
     /// Constraints that apply in addition to the called bot's constraints.
@@ -68,7 +68,7 @@ pub struct ToolRules {
     pub(crate) tool: ToolName,
     pub(crate) operation: String,
     pub(crate) dimensions: Vec<Dimension>,
-    /// See [`ToolRules::forwarding`].
+    /// Whether the tool only forwards to another call; see [`ToolRules::forwarding`].
     pub(crate) forwards: bool,
 }
 

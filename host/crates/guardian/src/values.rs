@@ -9,19 +9,19 @@ use std::ops::ControlFlow;
 use monstrum_types::{Effort, Overrun};
 use serde_json::{Map, Value};
 
-/// Steps to look up a key in an object.
+/// The cost, in steps, of looking up one key in an object.
 const KEY_STEPS: u64 = 32;
 
 /// A value at a parameter path.
 pub(crate) enum Found<'p> {
     /// A string, or the JSON text of a number or boolean.
     Text(Cow<'p, str>),
-    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a scalar at
-    /// which the path does not end.
+    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a list or a
+    /// scalar in the middle of the path.
     Unfit(&'p Value),
 }
 
-/// The reason why a visit ended before its last value.
+/// The reason why a visit ended before it reached the last value.
 pub(crate) enum Stop<T> {
     /// The budget is exhausted.
     Overrun(Overrun),

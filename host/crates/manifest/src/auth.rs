@@ -160,8 +160,8 @@ pub fn placeholders(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Replaces each `{field}` in `text` by its value; `None` if a value is missing. Placeholders inside values are not
-/// replaced. The result contains secrets: wrap it immediately.
+/// Replaces each `{field}` in `text` with the value of the field. Returns `None` if a value is missing. Placeholders
+/// inside values are not replaced. The result contains secrets: wrap it immediately.
 #[must_use]
 pub fn fill(text: &str, mut value: impl FnMut(&str) -> Option<String>) -> Option<String> {
     let mut filled = String::with_capacity(text.len());

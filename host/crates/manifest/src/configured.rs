@@ -148,14 +148,19 @@ fn check_tools(
             found.add(at.clone(), format!("the resource type already has a tool `{full}`"));
         }
         if contract::reserved_prefix(&full).is_some() {
-            found.add(at.clone(), format!("`{full}` starts with a reserved prefix: rename the resource"));
+            found.add(
+                at.clone(),
+                format!("the tool name `{full}` would start with a reserved prefix; rename the resource"),
+            );
         }
         match full.parse() {
             Ok(full) => {
                 let own_name = std::mem::replace(&mut tool.name, full);
                 configured.push(ConfiguredTool { tool, own_name });
             }
-            Err(_) if is_prefix(name) => found.add(at, format!("`{full}` is longer than 64 characters")),
+            Err(_) if is_prefix(name) => {
+                found.add(at, format!("the tool name `{full}` would be longer than 64 characters"));
+            }
             Err(_) => {}
         }
     }
@@ -163,8 +168,8 @@ fn check_tools(
     if errors.is_empty() { Ok(configured) } else { Err(errors) }
 }
 
-/// Returns whether `name`, the name of a resource, can be the prefix of tool names. The restrictions keep full tool
-/// names unambiguous.
+/// Returns whether the resource name `name` can be the prefix of tool names. The rules ensure that a full tool name
+/// identifies exactly one resource and one tool.
 fn is_prefix(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
@@ -210,7 +215,7 @@ mod tests {
     }
 
     fn check(name: &str, config: Value) -> Result<CheckedConfig, Vec<String>> {
-        let Value::Object(config) = config else { panic!("a configuration is an object") };
+        let Value::Object(config) = config else { panic!("the configuration must be an object") };
         let told =
             |errors: Vec<InputError>| errors.into_iter().map(|error| format!("{}: {}", error.path, error.message));
         check_config(&resource_type("configured"), name, config).map_err(|errors| told(errors).collect())
@@ -227,7 +232,7 @@ mod tests {
         let checked = check("shop_2", json!({"tools": [written]})).unwrap();
         assert_eq!(checked.values["tools"][0]["x-path"], "/orders");
         assert_eq!(checked.values["api_base"], "https://a.example");
-        let [one] = checked.tools.as_slice() else { panic!("one tool: {checked:?}") };
+        let [one] = checked.tools.as_slice() else { panic!("expected one tool: {checked:?}") };
         assert_eq!((one.tool.name.as_str(), one.own_name.as_str()), ("shop_2__orders", "orders"));
         assert_eq!(check("Any name", json!({})).unwrap().tools, []);
         assert_eq!(check("Any name", json!({"tools": []})).unwrap().tools, []);
@@ -255,7 +260,7 @@ mod tests {
         );
         let long = "a".repeat(60);
         let long = told(json!({"tools": [tool(&long)]}));
-        assert!(long.ends_with("is longer than 64 characters"), "{long}");
+        assert!(long.ends_with("would be longer than 64 characters"), "{long}");
     }
 
     #[test]

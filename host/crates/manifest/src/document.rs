@@ -11,7 +11,8 @@ use crate::error::{FieldPath, ManifestError, Segment, cut};
 use crate::nesting::check_nesting;
 use crate::yaml::{self, Keys};
 
-/// Maximum nesting depth of a document. The manifest itself needs 8 levels; the other levels are for schemas.
+/// Maximum nesting depth of a document. The fields of a manifest need 8 levels; the remaining levels are available to
+/// JSON Schemas.
 pub const MANIFEST_DEPTH_MAX: usize = 64;
 /// Maximum length of an error message in characters. Messages may quote the document.
 const MESSAGE_CHARS_MAX: usize = 400;
@@ -80,7 +81,7 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Reads a typed value, or returns the first error.
+    /// Reads a document into a typed value. Returns the first error if the document is invalid.
     pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, DocumentError> {
         let value = self.value(text)?;
         match typed(&value) {
@@ -89,7 +90,8 @@ impl Document {
         }
     }
 
-    /// Reads a mapping of any shape.
+    /// Reads a document that is a mapping with any fields. Also accepts a scalar, which the conversion to a typed value
+    /// rejects.
     pub(crate) fn value(&self, text: &str) -> Result<Value, DocumentError> {
         let Document { kind, bytes_max, keys } = *self;
         if text.len() > bytes_max {
@@ -116,11 +118,11 @@ impl Document {
     }
 }
 
-/// A part of the document that does not have the expected shape.
+/// An error in the structure of a document, with the field at which it occurred.
 pub(crate) struct Misshapen {
     pub(crate) field: FieldPath,
     pub(crate) message: String,
-    /// Whether the key itself is the error, not its value.
+    /// Whether the key of the field is the error, and not the field's value.
     pub(crate) is_unknown: bool,
 }
 
@@ -129,7 +131,7 @@ impl Misshapen {
         Misshapen { field, message, is_unknown: false }
     }
 
-    /// Adds the position. Finding it parses the text again.
+    /// Adds the position of the field. To find the position, the text is parsed again.
     pub(crate) fn located(self, text: &str) -> DocumentError {
         // A missing field gets the position of its nearest existing parent.
         let position = yaml::locate(text, &self.field, self.is_unknown);
@@ -151,7 +153,8 @@ pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T
         }
         shape_error(field, &error.inner().to_string())
     })?;
-    // Serde also accepts a list for a struct and a mapping for an enum's variant; documents may use one form only.
+    // Serde also accepts a list for a struct and a mapping for an enum's variant; documents must use the form that
+    // serde would write.
     let canonical =
         serde_json::to_value(&read).map_err(|error| Misshapen::new(FieldPath::default(), error.to_string()))?;
     let other = other_shape(&FieldPath::default(), value, &canonical);

@@ -10,7 +10,7 @@ use crate::error::cut;
 use crate::model::{Field, FieldKind};
 
 /// Maximum length of a field's value in bytes: large enough for a certificate chain, and small enough to store in a
-/// row.
+/// database row.
 const VALUE_BYTES_MAX: usize = 65_536;
 /// Minimum length of a secret in bytes. Redacting a shorter secret would also remove ordinary words.
 const SECRET_BYTES_MIN: usize = 8;

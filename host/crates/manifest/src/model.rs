@@ -13,7 +13,7 @@ use crate::origin::OriginPattern;
 pub struct Manifest {
     /// The plugin's name: lower-case letters, digits and hyphens. The plugin's folder must have the same name.
     pub name: PluginName,
-    /// A semantic version.
+    /// The plugin's version, which must be a semantic version.
     #[schemars(with = "String")]
     pub version: semver::Version,
     #[serde(default)]
@@ -54,7 +54,7 @@ pub struct ResourceType {
     pub mode: Mode,
     #[serde(default)]
     pub description: String,
-    /// A semantic name, or a PNG or WebP file in the plugin's folder.
+    /// The icon of the resource type: a semantic name such as `github`, or a PNG or WebP file in the plugin's folder.
     #[serde(default)]
     pub icon: String,
     #[serde(default)]
@@ -398,13 +398,13 @@ pub enum Capability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Fuel, about one unit per WebAssembly instruction.
+    /// The maximum fuel of a call. One WebAssembly instruction uses about one unit.
     #[serde(default)]
     pub fuel: Option<u64>,
-    /// Total size of all memories and tables, in MiB.
+    /// The maximum total size of all memories and tables of a call, in MiB.
     #[serde(default)]
     pub memory_mib: Option<u32>,
-    /// Wall-clock time in seconds, including host calls.
+    /// The maximum wall-clock time of a call in seconds, including host calls.
     #[serde(default)]
     pub timeout_s: Option<u32>,
 }

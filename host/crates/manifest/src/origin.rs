@@ -35,8 +35,8 @@ pub struct InvalidOrigin {
 }
 
 impl OriginPattern {
-    /// Returns the exact origin of `url`, without a wildcard or a path. Returns `None` if the scheme is not http or
-    /// https, or if no pattern can name the host.
+    /// Returns a pattern for exactly the origin of `url`. The pattern has no wildcard and no path. Returns `None` if
+    /// the scheme is not http or https, or if no pattern can name the host.
     #[must_use]
     pub fn of_url(url: &Url) -> Option<OriginPattern> {
         let host = host_of(url).ok()?;
@@ -121,8 +121,8 @@ fn host_of(url: &Url) -> Result<String, &'static str> {
     }
 }
 
-/// Returns whether `path` contains `..` after a server decodes its escapes. Such a path could leave a path prefix, so
-/// it does not match any pattern that has a path prefix.
+/// Returns whether `path` contains `..` after a server decodes its escapes. Such a path could lead outside a path
+/// prefix, so no pattern with a path prefix matches the path.
 fn climbs(path: &str) -> bool {
     // A server behind a proxy may receive text that was decoded more than once. Paths with more levels of escapes are
     // rejected.

@@ -40,7 +40,7 @@ fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest
     let value = MANIFEST.value(text).map_err(|error| in_file(vec![error]))?;
     let Shaped { read, mut errors, replaced } = repair::read::<Manifest>(text, value, ERRORS_MAX);
     errors.iter_mut().for_each(hint);
-    // Repairs change the order in which serde reports the other errors.
+    // After a repair, serde may report the remaining errors in a different order.
     errors.sort_by_key(|error| error.position.unwrap_or((usize::MAX, usize::MAX)));
     let content = read.as_ref().map(|manifest| validate(manifest, limits)).unwrap_or_default();
     if errors.is_empty()
@@ -63,7 +63,8 @@ fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest
 }
 
 /// Returns whether the replacement of `replaced` may have caused a content error at `field`. The function returns true
-/// for errors in the same part of the same section, and for errors in a part that refers to other parts.
+/// if both fields are in the same part of the same section of the manifest, or if they are in the same section and
+/// `field` is in a part that refers to other parts.
 fn may_follow(field: &FieldPath, replaced: &FieldPath) -> bool {
     const REFERRING: [&str; 3] = ["auth_methods", "credential_check", "calls"];
     let of_section = |path: &FieldPath| path.0.first().cloned();

@@ -45,7 +45,7 @@ pub struct InputSchema {
     root: Value,
     compiled: Compiled,
     defaults: Defaults,
-    /// The parameters that the top level allows; `None` if the schema allows undeclared parameters.
+    /// The parameters that the schema declares at its top level; `None` if the schema allows undeclared parameters.
     closed: Option<Declared>,
 }
 
@@ -97,7 +97,8 @@ impl InputSchema {
         let defaults = Defaults::of(&root, &root);
         let mut compiled = InputSchema { root, compiled, defaults, closed };
         match compiled.check_defaults(effort) {
-            // Earlier releases also checked the defaults, but without these limits.
+            // Earlier releases checked the defaults without these limits, so a stored version may contain such
+            // defaults.
             Err(why) if limits == SchemaLimits::Stored => compiled.compiled.exceeds.push(why),
             checked => checked?,
         }

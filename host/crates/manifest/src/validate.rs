@@ -21,17 +21,18 @@ pub(crate) const RESERVED_TOOL_PREFIXES: [&str; 7] = ["sandbox_", "bot_", "mcp_"
 /// Maximum number of tools in one plugin. The largest APIs have several hundred operations, and a model cannot choose
 /// among more tools.
 pub(crate) const TOOLS_MAX: usize = 1_000;
-/// Maximum number of scope dimensions of one type. Each call checks all dimensions, and an operator configures each by
-/// hand.
+/// Maximum number of scope dimensions of one type. Each call checks all dimensions, and an operator configures each
+/// dimension by hand.
 pub(crate) const DIMENSIONS_MAX: usize = 100;
-/// Maximum number of fields in one schema. A person fills in these fields as a form.
+/// Maximum number of fields in one schema. A person fills in these fields in a form.
 pub(crate) const FIELDS_MAX: usize = 100;
-/// Maximum number of entries in any other list (tags, egress, audience, calls, `param_paths`, …). Calls search these
-/// lists linearly.
+/// Maximum number of entries in each list without a specific limit (tags, egress, audience, calls, `param_paths`, …).
+/// Calls search these lists linearly.
 pub(crate) const ENTRIES_MAX: usize = 64;
-/// Maximum number of values of an enum field, from which a person picks one.
+/// Maximum number of values of an enum field. A person picks one of the values from a list.
 pub(crate) const ENUM_VALUES_MAX: usize = 1_000;
-/// Maximum number of regular expressions in all schemas of a manifest. Each expression takes compile time and memory.
+/// Maximum number of regular expressions in all schemas of a manifest. Compiling and storing an expression takes time
+/// and memory.
 pub(crate) const PATTERNS_MAX: usize = 500;
 /// Maximum number of redirects that a manifest may request: half the limit of common browsers and HTTP clients.
 pub(crate) const REDIRECTS_MAX: u8 = 10;

@@ -15,7 +15,8 @@ pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) 
         found
             .push("the resource type has no tools and its tool_discovery is `static`, so no bot can use it".to_owned());
     }
-    // A schema that does not compile is treated as declaring no parameters; the parser rejects such manifests.
+    // If a schema does not compile, the tool is treated as a tool without parameters. This case does not occur in valid
+    // manifests, because the parser rejects such schemas.
     let effort = Effort::of(MANIFEST_STEPS_MAX);
     let compile = |tool: &Tool| InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort).ok();
     let schemas: Vec<Option<InputSchema>> = resource_type.tools.iter().map(compile).collect();

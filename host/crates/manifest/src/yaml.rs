@@ -235,7 +235,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// Reads a key. Errors occur while the parser reads the key, so that the parser reports the key's position.
+/// Reads a key. The key is checked while the parser reads it, so that an error has the position of the key.
 struct KeyReader<'r, 's> {
     reader: &'s Reader<'r>,
     seen: &'s HashSet<String>,
@@ -299,7 +299,7 @@ impl<'de> Visitor<'de> for KeyReader<'_, '_> {
     }
 }
 
-/// Follows a path and fails at its end. The error carries the position; a successful read would not report one.
+/// Follows a path and fails at its end. The error carries the position, which a successful read would not report.
 struct Probe<'p> {
     path: &'p [Segment],
     at_key: bool,

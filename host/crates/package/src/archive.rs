@@ -103,16 +103,18 @@ pub enum EntryError {
     #[error("has sizes that contradict each other")]
     Size,
     /// The unpacked size of the entry exceeds the limit.
-    #[error("is too large: the limit is {FILE_BYTES_MAX} bytes for a file, {MANIFEST_BYTES_MAX} for {MANIFEST}")]
+    #[error(
+        "is too large: the limit is {FILE_BYTES_MAX} bytes for a file and {MANIFEST_BYTES_MAX} bytes for `{MANIFEST}`"
+    )]
     TooLarge,
     /// The offset in the central directory does not point to the entry.
-    #[error("is not at the offset that the central directory gives")]
+    #[error("is not at the offset in the central directory")]
     Outside,
     /// The local header and the central directory disagree.
     #[error("has a local header that disagrees with the central directory")]
     Disagrees,
     /// The unpacked data does not match the entry's records.
-    #[error("is damaged: its unpacked data do not match its records")]
+    #[error("is damaged: its data does not unpack to the recorded size and checksum")]
     Damaged,
 }
 
@@ -123,19 +125,23 @@ pub enum NameError {
     #[error("has an absolute path")]
     Absolute,
     /// A path component is empty, `.` or `..`.
-    #[error("has a path with an empty part, `.` or `..`")]
+    #[error("has a path with a component that is empty, `.` or `..`")]
     Part,
     /// The path contains a backslash.
-    #[error("has a backslash in its path; separate the parts of a path with `/`")]
+    #[error("has a backslash in its path; use `/` as the path separator")]
     Backslash,
     /// The path contains a NUL byte.
-    #[error("has a NUL in its path")]
+    #[error("has a NUL character in its path")]
     Nul,
     /// The path contains a character that some systems do not allow.
-    #[error("has a path with characters that are not allowed: use only printable ASCII without `:*?\"<>|`")]
+    #[error(
+        "has a path with characters that are not allowed: use only printable ASCII characters other than `:*?\"<>|`"
+    )]
     Character,
     /// A path component starts or ends with a space, or ends with a dot.
-    #[error("has a path part that starts with a space or ends with a space or dot, which some systems drop")]
+    #[error(
+        "has a path component that starts with a space, or ends with a space or a dot; some systems remove these characters"
+    )]
     Edge,
     /// The path is empty or too long.
     #[error("has an empty path or a path longer than {PATH_BYTES_MAX} bytes")]
@@ -213,8 +219,8 @@ impl Archive {
         &self.files[MANIFEST]
     }
 
-    /// Returns the name of the single top-level folder, if the archive has one because the plugin's folder was packed
-    /// rather than its contents.
+    /// Returns the name of the top-level folder that contains all files. Returns `None` if the files are at the top
+    /// level. An archive has such a folder if the plugin's folder was packed rather than its contents.
     #[must_use]
     pub fn folder(&self) -> Option<&str> {
         self.folder.as_deref()

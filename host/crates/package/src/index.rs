@@ -74,7 +74,7 @@ pub struct Listing {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     /// The index exceeds a limit.
-    #[error("the index has more than {INDEX_BYTES_MAX} bytes or {INDEX_ENTRIES_MAX} packages")]
+    #[error("the index exceeds the limit of {INDEX_BYTES_MAX} bytes or {INDEX_ENTRIES_MAX} packages")]
     TooLarge,
     /// The bytes are not a valid index.
     #[error("the index is malformed: {0}; create it with `monstrum registry index DIR`")]
@@ -135,7 +135,7 @@ impl Index {
             .windows(2)
             .find(|pair| pair[0].name == pair[1].name && pair[0].version.cmp_precedence(&pair[1].version).is_eq())
         {
-            let why = "the index has this version twice";
+            let why = "the index contains this version more than once";
             return Err(IndexError::Entry { name: twice.name.clone(), version: twice.version.clone(), why });
         }
         Ok(Index { format: FORMAT.to_owned(), packages })
@@ -170,7 +170,7 @@ impl Index {
         &self.packages
     }
 
-    /// Finds the package with the given version. Without a version, finds the newest release.
+    /// Finds the package with the given version. If `version` is `None`, finds the newest release.
     ///
     /// # Errors
     ///
@@ -216,14 +216,14 @@ impl Index {
     }
 }
 
-/// Returns the reason if the entry is invalid. The file names are fixed, so an entry cannot refer to a file outside the
-/// folder of the index.
+/// Returns the reason why the entry is invalid, or `None` if it is valid. The file names are derived from the name and
+/// the version, so an entry cannot refer to a file outside the folder of the index.
 fn invalid(entry: &IndexEntry) -> Option<&'static str> {
     if entry.file != package_file(&entry.name, &entry.version) {
-        return Some("`file` is not NAME-VERSION.mst");
+        return Some("`file` is not `NAME-VERSION.mst`");
     }
     if entry.signature != signature_file(&entry.name, &entry.version) {
-        return Some("`signature` is not NAME-VERSION.mst.sig");
+        return Some("`signature` is not `NAME-VERSION.mst.sig`");
     }
     if entry.size > PACKAGE_BYTES_MAX as u64 {
         return Some("the package is too large");
@@ -233,7 +233,7 @@ fn invalid(entry: &IndexEntry) -> Option<&'static str> {
     }
     let metadata = [&entry.author, &entry.license].into_iter().chain(&entry.tags);
     if entry.tags.len() > TAGS_MAX || metadata.into_iter().any(|text| text.len() > METADATA_BYTES_MAX) {
-        return Some("author, license or tags are too long");
+        return Some("the author, the license or a tag is too long, or there are too many tags");
     }
     None
 }

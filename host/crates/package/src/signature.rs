@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::limits::SIGNATURE_BYTES_MAX;
 
-/// The first line of a signed message, which separates it from other uses of the key.
+/// The first line of a signed message. It prevents the use of the signature for another kind of message.
 const TAG: &str = "monstrum package signature 1";
 /// The format identifier in a signature file.
 const FORMAT: &str = "monstrum-signature-1";
@@ -33,10 +33,12 @@ pub enum SignatureError {
     #[error("the signature file is malformed: {0}; create it with `monstrum plugin pack`")]
     Malformed(String),
     /// The text is not a public key.
-    #[error("a public key must be `{KEY_PREFIX}` and 44 base64 characters, as `monstrum plugin pack` prints it")]
+    #[error(
+        "not a public key: expected `{KEY_PREFIX}` followed by 44 base64 characters, as `monstrum plugin pack` prints it"
+    )]
     PublicKey,
     /// The text is not a signing key.
-    #[error("a signing key must be `{SECRET_PREFIX}` and 44 base64 characters")]
+    #[error("not a signing key: expected `{SECRET_PREFIX}` followed by 44 base64 characters")]
     SigningKey,
     /// The operating system failed to provide random bytes.
     #[error("the operating system failed to provide random bytes: {0}")]

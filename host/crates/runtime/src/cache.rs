@@ -47,7 +47,8 @@ impl Cache {
         Ok(Cache { dir, mac, build: build_id(engine), temporary: AtomicU64::new(0) })
     }
 
-    /// Loads the compiled form of a component if it is in the cache and authentic.
+    /// Loads the compiled form of a component from the cache. Returns `None` if the cache has no entry for the
+    /// component, or if the entry is not authentic or cannot be loaded.
     pub(crate) fn load(&self, engine: &wasmtime::Engine, digest: &Digest) -> Option<Component> {
         let name = self.name(digest);
         let entry = match read_entry(&self.dir.join(&name)) {
@@ -78,7 +79,7 @@ impl Cache {
             .and_then(|code| self.write(&name, &code))
             .and_then(|()| self.remove_oldest());
         if let Err(error) = written {
-            tracing::warn!(file = name, %error, "cannot store a compiled component");
+            tracing::warn!(file = name, %error, "cannot store a compiled component; the next start compiles it again");
         }
     }
 
@@ -131,7 +132,8 @@ impl Cache {
     }
 }
 
-/// Removes a file. A missing file is not an error, because several processes may share the folder.
+/// Removes a file. Succeeds if the file does not exist, because another process that shares the folder may have removed
+/// the file.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -165,7 +167,10 @@ fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let bytes = file.metadata()?.len();
     if bytes > ENTRY_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("the file has {bytes} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("the file has {bytes} bytes; at most {ENTRY_BYTES_MAX} are allowed"),
+        ));
     }
     let mut entry = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
     file.take(ENTRY_BYTES_MAX).read_to_end(&mut entry)?;

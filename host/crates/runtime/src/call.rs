@@ -30,7 +30,7 @@ pub struct CallEnd {
     pub fuel_used: u64,
     /// The plugin's log.
     pub log: Vec<LogLine>,
-    /// The number of lines that were dropped because of the size limit of the log.
+    /// The number of log lines that were dropped because the log exceeded its size limit.
     pub log_dropped: u64,
 }
 
@@ -115,7 +115,7 @@ pub(crate) enum TrialError {
     NotStarted(String),
 }
 
-/// Starts an instance, reads the names of its functions, and discards it.
+/// Starts an instance, reads the names of the functions that it exports, and discards the instance.
 pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<Vec<String>, TrialError> {
     let attempt = Attempt { component: component.clone(), limits, host: Arc::new(NoHost), log: SharedLog::default() };
     let names = attempt.run(|started, store| {
@@ -149,7 +149,7 @@ struct Attempt {
     log: SharedLog,
 }
 
-/// The end of a guest, with its result.
+/// The result of a guest, or the reason why there is no result, and the fuel that the guest used.
 struct GuestEnd<T> {
     answer: Result<T, GuestFailure>,
     fuel_used: u64,
@@ -197,7 +197,8 @@ impl Attempt {
         W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>> + Send,
     {
         let Attempt { component, limits, host, log } = self;
-        // The permit is declared before the store, so it is released after the store has left the pool.
+        // The permit is declared before the store, so the permit is released after the store has released its slot of
+        // the pool.
         let mut permit = None;
         let mut store = match store::new(&component.engine().wasmtime, &limits, host, log.clone()) {
             Ok(store) => store,
@@ -228,7 +229,8 @@ impl Attempt {
     }
 }
 
-/// Converts an error of wasmtime. Its details go to the plugin's log, for the author.
+/// Converts an error of wasmtime. If the plugin caused the error, the details are written to the plugin's log, for the
+/// author of the plugin.
 fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> GuestFailure {
     let error = broken.error();
     if matches!(broken, Broken::Start(StartError::Exports(_))) {

@@ -18,8 +18,8 @@ use crate::error::RuntimeError;
 /// this time on two cores.
 pub(crate) const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The maximum number of concurrent compilations. One compilation keeps most threads busy; a second one uses the idle
-/// time.
+/// The maximum number of concurrent compilations. One compilation keeps most threads busy, and a second one uses the
+/// threads that are idle.
 const COMPILATIONS_MAX: usize = 2;
 
 /// The niceness of the compiler threads relative to the threads of calls: half of the possible range.
@@ -46,7 +46,7 @@ impl Compiler {
             .thread_name(|number| format!("monstrum-compile-{number}"))
             .start_handler(|_| {
                 if let Err(error) = rustix::process::nice(NICENESS) {
-                    tracing::warn!(%error, "cannot lower the priority of the compiler threads");
+                    tracing::warn!(%error, "cannot lower the priority of the compiler threads; calls may be slower");
                 }
             })
             .panic_handler(|_| tracing::error!("a compiler thread panicked"))
@@ -104,7 +104,7 @@ mod tests {
     async fn a_panic_is_reported_and_releases_its_permit() {
         let compiler = Compiler::new().unwrap();
         for _ in 0..=COMPILATIONS_MAX {
-            let panicking = || -> () { panic!("as the test wants") };
+            let panicking = || -> () { panic!("deliberate panic of a test") };
             assert_eq!(compiler.run(COMPILE_TIMEOUT, panicking).await, Err(NotCompiled::Lost));
         }
     }

@@ -41,7 +41,7 @@ struct Loaded {
     instance: InstancePre<State>,
     exports: GuestIndices,
     functions: Option<FunctionsIndices>,
-    /// The names of the functions, which the trial sets.
+    /// The names of the component's functions, which are set after the trial.
     function_names: OnceLock<Vec<String>>,
 }
 
@@ -178,8 +178,7 @@ impl Work {
         imports: Vec<String>,
         digest: Digest,
     ) -> Result<Component, LoadError> {
-        // The compiler uses a different parser from the check, so this code also checks the imports that the compiler
-        // found.
+        // The check and the compiler use different parsers, so the imports that the compiler found are checked as well.
         for (name, _) in compiled.component_type().imports(&self.engine.wasmtime) {
             imports::check_import(&self.plugin, name, &self.capabilities)?;
         }
@@ -211,7 +210,7 @@ fn named_in<'imports>(error: &wasmtime::Error, imports: &'imports [String]) -> &
 
 fn digest_of(wasm: &[u8]) -> Digest {
     let text = format!("sha256:{}", hex::encode(Sha256::digest(wasm)));
-    text.parse().expect("a SHA-256 in hexadecimal is a digest")
+    text.parse().expect("a hexadecimal SHA-256 is a valid digest")
 }
 
 impl Component {
@@ -246,8 +245,8 @@ fn check_functions(names: &[String]) -> Result<(), String> {
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
         if !is_plain {
             return Err(format!(
-                "function {index}: a name must consist of 1 to {FUNCTION_NAME_MAX} characters (a-z, 0-9 and `_`) \
-                 and start with a letter"
+                "function {index} has an invalid name; a name must consist of 1 to {FUNCTION_NAME_MAX} characters \
+                 (a-z, 0-9 and `_`) and start with a letter"
             ));
         }
         if names[..index].contains(name) {
@@ -283,8 +282,8 @@ mod tests {
         assert_eq!(check(&["sync", "rotate_2", &"a".repeat(64)]), Ok(()));
         for bad in ["", "Sync", "2nd", "_x", "a-b", "a/b", "a.b", "a\n", "é", &"a".repeat(65)] {
             let why = check(&["good", bad]).unwrap_err();
-            let expected =
-                "function 1: a name must consist of 1 to 64 characters (a-z, 0-9 and `_`) and start with a letter";
+            let expected = "function 1 has an invalid name; a name must consist of 1 to 64 characters \
+                            (a-z, 0-9 and `_`) and start with a letter";
             assert_eq!(why, expected, "{bad:?}");
         }
         assert_eq!(check(&["a", "b", "a"]).unwrap_err(), "duplicate function `a`");

@@ -26,7 +26,7 @@ use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_M
 use crate::store::{self, State};
 
 /// The maximum number of concurrent calls, running or waiting in a host call. Further calls wait, within their own time
-/// limit. With 64 MiB each, this many calls fill the memory of a large server.
+/// limit. At 64 MiB for each call, this number of calls uses 64 GiB, the memory of a large server.
 const CALLS_MAX: u32 = 1024;
 
 /// The time that a guest computes before it yields its thread.
@@ -35,8 +35,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// The maximum number of elements of one table. `CPython` has about 10 000 functions.
 const TABLE_ELEMENTS_MAX: usize = 64 << 10;
 
-/// The number of bytes that a slot of the pool keeps in memory for its next use. Clearing more bytes would take longer
-/// than the page faults that it avoids.
+/// The number of bytes that a slot of the pool keeps in memory for its next use. If a slot kept more bytes, clearing
+/// them would take longer than the page faults that are avoided.
 const MEMORY_KEEP_BYTES: usize = 1 << 20;
 const TABLE_KEEP_BYTES: usize = 64 << 10;
 
@@ -140,8 +140,8 @@ fn pooled_or_on_demand() -> wasmtime::Result<wasmtime::Engine> {
         Err(error) => {
             tracing::warn!(
                 error = format!("{error:#}"),
-                "not enough address space for the instance pool; calls are slower because instances are \
-                 allocated on demand"
+                "not enough address space for the instance pool; allocating instances on demand, which makes calls \
+                 slower"
             );
             let mut on_demand = config();
             on_demand.allocation_strategy(InstanceAllocationStrategy::OnDemand);
@@ -187,7 +187,8 @@ fn pool() -> PoolingAllocationConfig {
     pool.table_elements(TABLE_ELEMENTS_MAX);
     pool.max_unused_warm_slots(WARM_SLOTS_MAX);
     pool.pagemap_scan(Enabled::Auto);
-    // Without pagemap_scan, all kept bytes are cleared after each use, even if the guest did not touch them.
+    // If pagemap_scan is not available, all kept bytes are cleared after each use, even bytes that the guest did not
+    // change.
     if PoolingAllocationConfig::is_pagemap_scan_available() {
         pool.linear_memory_keep_resident(MEMORY_KEEP_BYTES);
         pool.table_keep_resident(TABLE_KEEP_BYTES);

@@ -101,7 +101,7 @@ pub enum LoadError {
         import: String,
     },
     /// The component lacks a required export.
-    #[error("the component of plugin `{plugin}` does not export `{export}`: it was built for another world")]
+    #[error("the component of plugin `{plugin}` does not export `{export}`: it was built for a different WIT world")]
     WrongWorld {
         /// The plugin.
         plugin: PluginName,
@@ -109,7 +109,7 @@ pub enum LoadError {
         export: String,
     },
     /// An import or export has the wrong type.
-    #[error("the types of `{interface}` in the component of plugin `{plugin}` differ from the types of this host")]
+    #[error("the component of plugin `{plugin}` and this host define different types for `{interface}`")]
     WrongTypes {
         /// The plugin.
         plugin: PluginName,

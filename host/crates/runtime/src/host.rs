@@ -12,14 +12,14 @@ use crate::log::{LogLevel, LogSource};
 use crate::store::State;
 
 /// The maximum number of host calls of one call. `log.write` and `credentials.status` do not count. A plugin that
-/// fetches all pages of a list needs far fewer.
+/// fetches all pages of a list makes far fewer host calls.
 pub const HOST_CALLS_MAX: u32 = 1000;
 
 /// The maximum number of HTTP requests of one call. The limit protects upstream servers.
 pub const HTTP_CALLS_MAX: u32 = 50;
 
-/// The host functions for one call. The implementation holds the call's permit, because this crate does not know
-/// policies.
+/// The host functions for one call. The implementation holds the call's permit and applies the policies, which this
+/// crate does not know.
 pub trait HostCalls: Send + Sync {
     /// Sends a request. The implementation must check the request.
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>>;
@@ -27,7 +27,7 @@ pub trait HostCalls: Send + Sync {
     /// Calls a tool of another plugin. The implementation must check the name and the parameters. By default, no tools
     /// are available.
     fn tool_call(&self, _tool: String, _params: String) -> BoxFuture<'_, Result<JsonText, ToolFailure>> {
-        let failure = ToolFailure::error(Code::Unavailable, "this call cannot call tools");
+        let failure = ToolFailure::error(Code::Unavailable, "no tools are available to this call");
         Box::pin(std::future::ready(Err(failure)))
     }
 

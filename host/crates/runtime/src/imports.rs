@@ -1,7 +1,7 @@
 //! Reads the imports and exports of a component from its bytes, before it is compiled.
 //!
-//! Each import must be inert WASI, or an interface of `wit/` for which the manifest lists the capability. Otherwise the
-//! component is rejected with an error that names the import.
+//! Each import must be an inert interface of WASI, an interface that needs no capability, or an interface whose
+//! capability the manifest lists. Otherwise, the component is rejected with an error that names the import.
 
 use monstrum_manifest::Capability;
 use monstrum_types::PluginName;
@@ -19,11 +19,11 @@ pub(crate) const EXECUTOR: &str = "monstrum:plugin/executor@0.1.0";
 /// The additional export of plugins with functions.
 pub(crate) const FUNCTIONS: &str = "monstrum:plugin/functions@0.1.0";
 
-/// The maximum number of imports of a component. No world has this many imports.
+/// The maximum number of imports of a component. No WIT world of a plugin has this many imports.
 const IMPORTS_MAX: usize = 256;
 
-/// Interfaces of WASI 0.2 that standard libraries import. The host links these interfaces, but they give no access to
-/// the outside: no files, sockets, environment variables or arguments.
+/// Interfaces of WASI 0.2 that standard libraries import. The host links these interfaces, but they give a plugin no
+/// access to files, sockets, environment variables or arguments.
 const INERT_WASI: &[&str] = &[
     "wasi:cli/environment",
     "wasi:cli/exit",
@@ -120,7 +120,8 @@ pub(crate) fn check_import(plugin: &PluginName, name: &str, capabilities: &[Capa
     if served { Ok(()) } else { Err(LoadError::UnsupportedImport { plugin: plugin.clone(), import: name.to_owned() }) }
 }
 
-/// Checks the imports and exports of a component. Returns the names of its imports in order.
+/// Checks the imports and exports of a component. Returns the names of the imports in the order in which the component
+/// declares them.
 pub(crate) fn check(plugin: &PluginName, wasm: &[u8], capabilities: &[Capability]) -> Result<Vec<String>, LoadError> {
     if wasm.len() > COMPONENT_BYTES_MAX {
         return Err(LoadError::TooLarge { plugin: plugin.clone(), bytes: wasm.len(), bytes_max: COMPONENT_BYTES_MAX });
@@ -305,7 +306,9 @@ mod tests {
         );
         assert_eq!(
             check_wat(&wat, &[]).unwrap_err(),
-            format!("the component of plugin `probe` does not export `{EXECUTOR}`: it was built for another world")
+            format!(
+                "the component of plugin `probe` does not export `{EXECUTOR}`: it was built for a different WIT world"
+            )
         );
     }
 

@@ -19,14 +19,14 @@ pub(crate) const MEMORIES_MAX: u32 = 4;
 pub(crate) const TABLES_MAX: u32 = 16;
 
 /// The maximum number of live resource handles of one call, in the host and in the guest: streams, pollables and errors
-/// of WASI. A plugin without files and sockets needs a dozen.
+/// of WASI. A plugin, which has no files or sockets, needs about twelve handles.
 pub(crate) const HANDLES_MAX: usize = 1024;
 
 /// The maximum number of random bytes in one request of the guest, more than any key or nonce needs.
 pub(crate) const RANDOM_BYTES_MAX: u64 = 64 << 10;
 
-/// The number of bytes that a guest may always pass in one host call, so that a request body over its limit causes a
-/// failure and not a trap.
+/// The number of bytes that a guest may pass in one host call, regardless of its memory limit. This number exceeds the
+/// limit on request bodies, so that the guest receives a failure, and does not trap, if a body exceeds that limit.
 const HOSTCALL_BYTES_MIN: usize = 32 << 20;
 
 /// The size in bytes of a table element, which is a pointer.
@@ -65,7 +65,8 @@ impl Default for CallLimits {
 /// limiter limits each memory and table separately.
 ///
 /// The total includes allowed growth even if the growth then fails. wasmtime also reports failures of growth that it
-/// never requested from the limiter, so subtracting failed growth would let a guest lower the total.
+/// never requested from the limiter, so a guest could lower the total by failed requests if the limiter subtracted
+/// them.
 pub(crate) struct MemoryLimiter {
     bytes_max: usize,
     bytes: usize,

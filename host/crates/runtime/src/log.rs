@@ -14,14 +14,15 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-/// The maximum number of lines of one call, in total at most 4 MiB.
+/// The maximum number of log lines of one call. With the maximum size of a line, the log of a call has at most 4 MiB.
 pub const LOG_LINES_MAX: usize = 1000;
 
 /// The maximum size of one line in bytes, message and fields together. Stack traces of interpreters fit into this
 /// limit.
 pub const LOG_LINE_BYTES_MAX: usize = 4 << 10;
 
-/// The number of bytes that a stream accepts at once. A guest that prints more bytes must write again.
+/// The number of bytes that a stream accepts at once. A guest that prints more bytes must write the remaining bytes in
+/// a further call.
 const STREAM_CHUNK_BYTES: usize = 64 << 10;
 
 /// The severity of a line.

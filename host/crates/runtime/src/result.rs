@@ -40,7 +40,7 @@ pub enum StopReason {
     },
     /// The plugin crashed after its request for memory was denied.
     Memory,
-    /// A trap, a panic or an exit of the plugin.
+    /// The plugin trapped, panicked or exited.
     Trap,
     /// The result is not JSON, or its nesting exceeds the limit.
     BadResult,

@@ -35,15 +35,15 @@ const FIELDS_BYTES_MAX: usize = REQUEST_HEADER_BYTES_MAX + REQUEST_HEADERS_MAX *
 /// body.
 const BODY_CHUNK_BYTES: usize = 16 << 10;
 
-/// The maximum size of all bodies that the host holds for one call: three bodies of the maximum size, or many small
-/// ones.
+/// The maximum total size of the request and response bodies that the host holds for one call: three request bodies of
+/// the maximum size, or many small bodies.
 const HELD_BYTES_MAX: usize = 3 * REQUEST_BODY_BYTES_MAX;
 
-/// The maximum number of concurrent requests of one call. Further requests wait. Each response may have the maximum
-/// size.
+/// The maximum number of concurrent requests of one call. Further requests wait. The limit exists because each response
+/// may have the maximum size.
 const SENDING_MAX: usize = 4;
 
-/// The outgoing requests of a call, for both interfaces.
+/// The outgoing requests of a call, both through `monstrum:plugin/http` and through `wasi:http`.
 pub(crate) struct Outgoing {
     pub(crate) host: Arc<dyn HostCalls>,
     pub(crate) counters: Counters,
@@ -63,8 +63,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns the requests in flight. Dropping the store aborts these requests, but a call must wait until they have
-    /// ended.
+    /// Returns the requests in flight. Dropping the store aborts these requests, but does not wait for them, so a call
+    /// must wait until the requests have ended.
     pub(crate) fn tasks(&self) -> TaskTracker {
         self.tasks.clone()
     }
@@ -144,7 +144,7 @@ async fn collected(
     }
     let headers = written(&parts.headers)?;
     let (body, held) = whole(body, held).await?;
-    // The host sets Content-Length. A guest that declares a different length made an error.
+    // The host sets Content-Length. If the guest declares a different length, the request is rejected.
     if declared.is_some_and(|declared| declared.as_bytes() != body.len().to_string().as_bytes()) {
         return Err(Error::HttpRequestBodySize(u64::try_from(body.len()).ok()));
     }

@@ -16,9 +16,9 @@ pub(super) use totals::{NO_OPEN_FILE_LIMIT, NO_SOCKET_LIMIT, OPEN_FILE_LIMIT_REM
 
 /// The oldest kernel that can use an id-mapped mount as a layer of overlayfs.
 const KERNEL_MIN: (u32, u32) = (5, 19);
-/// With less free space than this, a few sandboxes fill the disk.
+/// The free disk space, in bytes, below which a few sandboxes can fill the disk.
 const FREE_BYTES_LOW: u64 = 10 << 30;
-/// With less free space than this, a sandbox of the default size cannot be created.
+/// The free disk space, in bytes, below which a sandbox of the default size cannot be created.
 const FREE_BYTES_MIN: u64 = 3 << 30;
 
 /// File systems that support id-mapped mounts, with the first kernel version in which they do.
@@ -35,8 +35,8 @@ const MAPPABLE: [(&str, (u32, u32)); 10] = [
     ("zfs", (5, 12)),
 ];
 
-/// The capabilities that building a sandbox requires, with their numbers. `SYS_PTRACE` is for the namespaces of
-/// processes with other user ids, and `MKNOD` for the devices in /dev.
+/// The capabilities that building a sandbox requires, with their numbers. `SYS_PTRACE` is needed to open the namespaces
+/// of processes with other user ids, and `MKNOD` to create the devices in /dev.
 const CAPABILITIES: [(&str, u32); 11] = [
     ("CHOWN", 0),
     ("DAC_OVERRIDE", 1),
@@ -80,7 +80,8 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
-/// Checks this machine for a provider with the folder `folder`, which need not exist, and the load of `plan`.
+/// Checks whether this machine can run a provider whose data is in `folder`, under the load of `plan`. The folder need
+/// not exist.
 #[must_use]
 pub fn examine(folder: &Path, plan: &Plan) -> Report {
     report(&Machine::this(folder), plan)
@@ -137,7 +138,8 @@ fn capabilities(machine: &Machine) -> Check {
     if lacking.is_empty() {
         return ok("capabilities", "all required capabilities are available");
     }
-    let remedy = "grant them to the server: CapabilityBoundingSet= in its service, or --cap-add for its container";
+    let remedy =
+        "grant them to the server: set CapabilityBoundingSet= in its systemd unit, or pass --cap-add to its container";
     missing("capabilities", format!("missing: {}", lacking.join(", ")), remedy)
 }
 
@@ -153,10 +155,11 @@ fn kernel(machine: &Machine) -> Check {
 fn user_namespaces(machine: &Machine) -> Check {
     match machine.user_namespaces_max {
         Some(0) => {
-            let remedy = "set user.max_user_namespaces to a few thousand, with sysctl and in /etc/sysctl.d";
+            let remedy =
+                "set user.max_user_namespaces to a few thousand with sysctl, and add the setting to /etc/sysctl.d";
             missing("user_namespaces", "user.max_user_namespaces is 0", remedy)
         }
-        Some(most) => ok("user_namespaces", format!("at most {most} user namespaces")),
+        Some(most) => ok("user_namespaces", format!("the kernel allows at most {most} user namespaces")),
         None => missing(
             "user_namespaces",
             "this kernel does not support user namespaces",
@@ -182,7 +185,7 @@ fn loop_devices(machine: &Machine) -> Check {
     if machine.has_loop_devices {
         return ok("loop_devices", "/dev/loop-control exists");
     }
-    let remedy = "load the loop driver with `modprobe loop`; a container needs /dev/loop-control and the loop devices";
+    let remedy = "load the loop driver with `modprobe loop`; in a container, also pass in /dev/loop-control and the loop devices";
     missing("loop_devices", "/dev/loop-control cannot be used", remedy)
 }
 
@@ -198,15 +201,15 @@ fn control_groups(machine: &Machine) -> Check {
         Ok(found) => found,
         Err(why) => {
             let remedy =
-                "mount control groups with the controllers memory and pids; a container needs writable control groups";
+                "mount control groups with the controllers `memory` and `pids`; in a container, mount them writable";
             return missing("control_groups", why.clone(), remedy);
         }
     };
     if !found.are_writable {
-        let remedy = "make them writable for the server: Delegate=yes in its service, or a container with --cgroupns=private and /sys/fs/cgroup mounted rw";
+        let remedy = "make them writable for the server: set Delegate=yes in its systemd unit, or start its container with --cgroupns=private and mount /sys/fs/cgroup read-write";
         return missing("control_groups", "the control groups are not writable", remedy);
     }
-    ok("control_groups", format!("version {}, with the controllers memory and pids", found.version))
+    ok("control_groups", format!("version {} with the controllers `memory` and `pids`", found.version))
 }
 
 fn processors(machine: &Machine) -> Check {
@@ -214,17 +217,19 @@ fn processors(machine: &Machine) -> Check {
         Ok(found) if !found.has_cpu => degraded(
             "cpu_limit",
             "the processor time of sandboxes cannot be limited",
-            "enable the controller `cpu`; the kernel needs CONFIG_CFS_BANDWIDTH",
+            "enable the controller `cpu`, and use a kernel with CONFIG_CFS_BANDWIDTH",
         ),
         Ok(_) => ok("cpu_limit", "the processor time of sandboxes can be limited"),
-        Err(_) => degraded("cpu_limit", "unknown without control groups", "see control_groups"),
+        Err(_) => {
+            degraded("cpu_limit", "cannot be checked without control groups", "fix the check `control_groups` first")
+        }
     }
 }
 
 fn swap(machine: &Machine) -> Check {
     let is_limited = machine.control_groups.as_ref().is_ok_and(|found| found.limits_swap);
     if machine.has_swap && !is_limited {
-        let remedy = "boot with swapaccount=1, or run without swap";
+        let remedy = "boot the kernel with swapaccount=1, or turn off swap";
         return degraded("swap_limit", "swap does not count towards the memory limit of a sandbox", remedy);
     }
     ok("swap_limit", if machine.has_swap { "swap counts towards the memory limit" } else { "this machine has no swap" })
@@ -242,7 +247,11 @@ fn usr(machine: &Machine) -> Check {
     let suits = |kind: &str| MAPPABLE.iter().any(|(name, since)| *name == kind && machine.kernel >= *since);
     if !suits(&machine.folder_file_system) {
         let detail = place("the data folder", &machine.folder_file_system);
-        return missing("layers", detail, "move the data folder to ext4, xfs or btrfs; in a container, use a volume");
+        return missing(
+            "layers",
+            detail,
+            "move the data folder to a disk with ext4, xfs or btrfs; in a container, use a volume",
+        );
     }
     if !suits(&machine.usr_file_system) {
         let detail = place("/usr", &machine.usr_file_system);
@@ -293,7 +302,7 @@ fn programs(machine: &Machine) -> Check {
     if lacking.is_empty() {
         return ok("programs", format!("{} on {}", machine.programs.join(", "), machine.system));
     }
-    let detail = format!("missing in sandboxes: {}", lacking.join(", "));
+    let detail = format!("these programs are missing in sandboxes: {}", lacking.join(", "));
     degraded(
         "programs",
         detail,
@@ -304,17 +313,17 @@ fn programs(machine: &Machine) -> Check {
 fn network(machine: &Machine) -> Check {
     let mut lacking: Vec<&str> = machine.network_programs_missing.iter().map(String::as_str).collect();
     if !machine.has_veth {
-        lacking.push("veth in the kernel");
+        lacking.push("kernel support for veth");
     }
     if !machine.has_nftables {
-        lacking.push("nf_tables in the kernel");
+        lacking.push("kernel support for nf_tables");
     }
     if !lacking.is_empty() {
         let detail = format!("sandboxes cannot have the network `full`; missing: {}", lacking.join(", "));
         return degraded(
             "network",
             detail,
-            "install nftables and iproute2; sandboxes without a network are not affected",
+            "install nftables and iproute2, and use a kernel with veth and nf_tables; sandboxes without a network are not affected",
         );
     }
     let forwards = if machine.forwards {
@@ -327,8 +336,7 @@ fn network(machine: &Machine) -> Check {
 
 fn firewall(machine: &Machine) -> Check {
     if machine.forward_is_dropped {
-        let remedy =
-            "for the network `full`, accept forwarded packets from and to the interfaces `ms*` in that firewall";
+        let remedy = "to use the network `full`, configure that firewall to accept forwarded packets from and to the interfaces `ms*`";
         return degraded("firewall", "a firewall of this machine drops forwarded packets", remedy);
     }
     ok("firewall", "no other firewall drops forwarded packets")
@@ -336,10 +344,14 @@ fn firewall(machine: &Machine) -> Check {
 
 fn disk(machine: &Machine) -> Check {
     let Some(free) = machine.free_bytes else {
-        return missing("disk", "the disk of the data folder cannot be read", "check the path of --data-dir");
+        return missing(
+            "disk",
+            "the free disk space of the data folder cannot be read",
+            "check that --data-dir is correct",
+        );
     };
     let detail = format!("{} GiB are free", free >> 30);
-    let remedy = "free disk space; by default, a sandbox uses up to 2 GiB";
+    let remedy = "delete files to free disk space; by default, a sandbox uses up to 2 GiB";
     match free {
         free if free < FREE_BYTES_MIN => missing("disk", detail, remedy),
         free if free < FREE_BYTES_LOW => degraded("disk", detail, remedy),
@@ -349,9 +361,12 @@ fn disk(machine: &Machine) -> Check {
 
 fn template(machine: &Machine) -> Check {
     if machine.has_built_template {
-        return ok("template", "the built template");
+        return ok("template", "sandboxes use the built template");
     }
-    ok("template", "the programs of this machine; `monstrum sandbox template build` builds a separate system")
+    ok(
+        "template",
+        "sandboxes use the programs of this machine; to give them a separate system, run `monstrum sandbox template build`",
+    )
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The host's side of file functions: checks paths and reads the answers of workers.
+//! The host's side of file functions. It checks paths and reads the answers of workers.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,12 +19,12 @@ use crate::running::Running;
 use crate::wire::{Refusal, ToInit};
 use crate::worker::{Entry, FileError, Operation, PART_BYTES_MAX, Part};
 
-/// The maximum time between two parts of a worker's answer: far longer than a disk needs for one piece.
+/// The maximum time between two parts of a worker's answer, which is far longer than a disk needs for one part.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The maximum time that a file function waits for other file functions on the same sandbox.
 const PLACE_MAX: Duration = Duration::from_secs(5);
 
-/// Converts a path to the form for workers: relative to the workspace, or `.` for the workspace itself.
+/// Converts a path to the form that workers accept: relative to the workspace, or `.` for the workspace itself.
 pub(crate) fn relative(path: &str) -> Result<String, SandboxError> {
     let invalid = |why: String| Err(SandboxError::Invalid(why));
     if path.len() > PATH_BYTES_MAX {
@@ -83,7 +83,7 @@ pub(crate) async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry
     Ok(entry(folder_of(&path), found(part, &bytes)?))
 }
 
-/// Describes the target of a path, following links.
+/// Describes the target of a path, and follows links.
 pub(crate) async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
     let path = relative(path)?;
     if path == "." {

@@ -23,9 +23,10 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// The maximum age of a list that a start uses.
 const LIST_AGE_MAX: Duration = Duration::from_secs(300);
-/// The maximum number of entries in /usr. No real /usr has more; exceeding the limit is an error.
+/// The maximum number of entries in /usr. No real /usr has more entries. If /usr has more entries, the list is not
+/// created and an error is returned.
 const ENTRIES_MAX: usize = 5_000_000;
-/// Terminates each path in the list file, since no path contains it.
+/// The byte that terminates each path in the list file. No path contains this byte.
 const TERMINATOR: u8 = 0;
 
 /// The list of one provider, in a file that the init reads.
@@ -35,7 +36,7 @@ pub(super) struct Hidden {
     /// The time at which the walk for the current list started.
     made: Arc<tokio::sync::Mutex<Option<Instant>>>,
     is_renewing: Arc<AtomicBool>,
-    /// Held while the file is written.
+    /// The lock for writing the file.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -82,14 +83,14 @@ impl Hidden {
         made.expect("making a list does not panic").map_err(|error| {
             tracing::error!(%error, "the list of private files in /usr could not be created");
             SandboxError::unavailable(
-                "the list of private files in /usr could not be created; the log contains the reason",
+                "the list of private files in /usr could not be created; see the log of the server for the reason",
             )
         })
     }
 }
 
 fn write(file: &Path) -> io::Result<()> {
-    // Clones the mount without the mounts below it, because sandboxes see only this mount.
+    // Clones only this mount and not the mounts below it, because sandboxes see only this mount.
     let usr: OwnedFd = open_tree(CWD, "/usr", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     let found = find(Path::new(&format!("/proc/self/fd/{}", usr.as_raw_fd())))?;
     let content: Vec<u8> =
@@ -114,7 +115,7 @@ pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
                 .checked_sub(1)
                 .ok_or_else(|| io::Error::other(format!("/usr has more than {ENTRIES_MAX} entries")))?;
             let metadata = match entry.metadata() {
-                // The entry was removed during the walk.
+                // The entry was removed while the folder was being listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 metadata => metadata?,
             };
@@ -132,7 +133,7 @@ pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn is_readable_by_all(metadata: &Metadata) -> bool {
     let mode = metadata.permissions().mode();
-    // A folder that can be entered but not listed does not hide files whose names are known.
+    // If a user can enter a folder but not list it, the user can still open files in it whose names are known.
     let needed = if metadata.is_dir() { 0o001 } else { 0o004 };
     metadata.is_symlink() || mode & needed == needed
 }
@@ -199,6 +200,6 @@ mod tests {
         let found = find(root.path()).expect("it can be walked");
         let paths: Vec<_> = found.iter().map(|path| path.to_str().expect("text")).collect();
         assert_eq!(paths, ["closed", "entered/own", "listed", "open/deep/own", "open/group"]);
-        assert!(find(&root.path().join("nothing")).is_err(), "an unreadable folder is an error");
+        assert!(find(&root.path().join("nothing")).is_err(), "an unreadable folder is not an error");
     }
 }

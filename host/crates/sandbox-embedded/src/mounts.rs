@@ -27,7 +27,7 @@ use crate::launcher::during;
 use crate::sys::{self, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 use crate::wire::Launch;
 
-/// Harmless devices with their numbers.
+/// The device files of a sandbox with their major and minor numbers. All of these devices are harmless.
 const DEVICES: [(&str, u32, u32); 6] =
     [("full", 1, 7), ("null", 1, 3), ("random", 1, 8), ("tty", 5, 0), ("urandom", 1, 9), ("zero", 1, 5)];
 /// The folder in which the devices are made before they are attached.
@@ -75,7 +75,7 @@ const MASKED_FILES: [&str; 29] = [
 /// Folders in /proc that reveal the host or control its kernel.
 const MASKED_FOLDERS: [&str; 10] =
     ["acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "tty"];
-/// The inode limit of /tmp: empty files use memory too.
+/// The inode limit of /tmp. It is needed because empty files use memory as well.
 const TMP_INODES: u32 = 131_072;
 /// The terminal limit of a sandbox. The kernel has 4,096 terminals and reserves 1,024 for the host, so that 64
 /// sandboxes can use their limit.
@@ -156,7 +156,7 @@ fn folder_of_image(folder: &str) -> io::Result<()> {
     }
 }
 
-/// Clones the mount of `path` without attaching it.
+/// Clones the mount of `path`. The clone is not attached yet.
 fn tree(folder: BorrowedFd<'_>, path: &Path, attributes: u64, ids: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = open_tree(folder, path, flags)?;
@@ -182,8 +182,8 @@ fn below(folder: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     openat2(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Mounts an overlay as the root user of the sandbox, because the mapping of the image contains the id of this user but
-/// not of the host's root.
+/// Mounts an overlay as the root user of the sandbox. The id mapping of the image contains the id of this user, but not
+/// the id of the host's root user.
 fn overlay(launch: &Launch, at: &str, lower: &str, layer: &str) -> io::Result<()> {
     let options = format!("lowerdir={lower},upperdir={layer}/upper,workdir={layer}/work");
     let options = std::ffi::CString::new(options)?;
@@ -198,7 +198,7 @@ fn overlay(launch: &Launch, at: &str, lower: &str, layer: &str) -> io::Result<()
     Ok(())
 }
 
-/// Creates a file system without attaching it.
+/// Creates a file system. It is not attached yet.
 fn made(kind: &str, options: &[(&str, String)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -219,7 +219,7 @@ fn tmpfs(owner: u32, mib: u32, inodes: u32, mode: &str, attributes: MountAttrFla
     made("tmpfs", &options, attributes | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// Creates the device files in a separate file system, while this process still has the right to create them.
+/// Creates the device files in a file system of their own, while this process still has the right to create them.
 fn make_devices(launch: &Launch) -> io::Result<()> {
     DirBuilder::new().mode(0o755).create(OWN_DEVICES)?;
     mount("devices", OWN_DEVICES, "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, c"mode=755,size=64k")?;
@@ -293,7 +293,7 @@ fn resolvers(launch: &Launch, content: &str, root: BorrowedFd<'_>) -> io::Result
     Ok(move_mount(&mount, "", &target, "", flags)?)
 }
 
-/// Ignores a path that this kernel does not have.
+/// Ignores the error for a path that does not exist on this kernel.
 fn if_there(attached: io::Result<()>) -> io::Result<()> {
     match attached {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -301,7 +301,7 @@ fn if_there(attached: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes the new tree the root and detaches everything else.
+/// Makes the new tree the root and detaches all other mounts.
 fn enter() -> io::Result<()> {
     rustix::process::chdir("r")?;
     rustix::process::pivot_root(".", ".")?;

@@ -41,9 +41,9 @@ const INSIDE: &str = "eth0";
 /// The lock for choosing addresses, shared by all servers on this machine.
 const LOCK: &str = "/run/monstrum-sandbox-network.lock";
 
-/// The maximum time until an interface is up. It takes a second at most, unless the machine is overloaded.
+/// The maximum time until an interface is up. The kernel needs a second at most, unless the machine is overloaded.
 const UP_MAX: Duration = Duration::from_secs(5);
-/// The poll interval of the interface.
+/// The interval at which the state of the interface is polled.
 const UP_POLL: Duration = Duration::from_millis(5);
 /// The message of a failed removal.
 const NOT_REMOVED: &str = "the network interface of the sandbox could not be removed";
@@ -84,8 +84,8 @@ pub struct Link {
 
 impl FullNetwork {
     /// Checks that this machine can provide the network, and changes nothing. If the machine cannot provide it, the
-    /// error names the reason and the remedy. `tag`, 1 to 8 hex digits, separates the interfaces of this server from
-    /// the interfaces of other servers on the machine.
+    /// error contains the reason and the remedy. `tag` consists of 1 to 8 hex digits and distinguishes the interfaces
+    /// of this server from the interfaces of other servers on the machine.
     pub fn new(tag: &str, settings: Settings) -> Result<FullNetwork, SandboxError> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if tag.is_empty() || tag.len() > 8 || !tag.bytes().all(is_hex) {
@@ -93,7 +93,7 @@ impl FullNetwork {
         }
         let range = settings.range.trunc();
         let is_special = !is_public(range.network().into()) && !is_public(range.broadcast().into());
-        // The name of an interface has space for 65,536 numbers.
+        // The name of an interface has space for a number below 65,536.
         if !is_special || range.prefix_len() > 28 || range.prefix_len() < 14 {
             let text = format!(
                 "the network range {range} of sandboxes must be a private range with a prefix length from 14 to 28"
@@ -136,7 +136,8 @@ impl FullNetwork {
         self.remove(&link.interface).map_err(|error| self.failure(NOT_REMOVED, &error))
     }
 
-    /// Loads the host's rules again if any sandbox has had a network: reloading another firewall may have removed them.
+    /// Loads the host's rules again if they have been loaded before, because a reload of another firewall may have
+    /// removed them.
     pub fn reload_rules(&self) -> Result<(), SandboxError> {
         if !self.is_loaded.load(Ordering::Relaxed) {
             return Ok(());
@@ -187,8 +188,8 @@ impl FullNetwork {
         made.map(|()| link)
     }
 
-    /// Creates the interface without an address, applies all settings, configures the sandbox's end, and then brings
-    /// the interface up.
+    /// Creates the interface with no address, applies all settings, configures the sandbox's end, and then brings the
+    /// interface up.
     fn make(&self, link: &Link, gateway: Ipv4Addr, netns: BorrowedFd<'_>) -> Result<(), NetworkError> {
         let name = &link.interface;
         let namespace = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
@@ -197,7 +198,8 @@ impl FullNetwork {
         if Path::new("/proc/sys/net/ipv6").exists() {
             write_setting(&format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
         }
-        // In addition to the rules: strict reverse path filtering, no ARP answers for other interfaces, no redirects.
+        // These settings supplement the rules: the kernel filters reverse paths strictly, answers no ARP requests for
+        // other interfaces, and neither sends nor accepts redirects.
         for (setting, value) in [
             ("rp_filter", "1"),
             ("arp_ignore", "1"),
@@ -213,7 +215,7 @@ impl FullNetwork {
         inside(netns, || self.await_up(INSIDE))
     }
 
-    /// Waits until an interface is up. The kernel starts to use each end of a pair some time after the set-up, and
+    /// Waits until an interface is up. The kernel begins to use each end of a pair some time after the set-up, and
     /// drops earlier packets.
     fn await_up(&self, name: &str) -> Result<(), NetworkError> {
         let started = Instant::now();
@@ -249,7 +251,7 @@ impl FullNetwork {
         self.run_nft(&rules::host_rules(&self.tag, &self.prefix(), self.settings.range))
     }
 
-    /// Rejects a range that overlaps with a network of the host, because either side would lose packets.
+    /// Rejects a range that overlaps with a network of the host, because the host or the sandboxes would lose packets.
     fn check_range(&self) -> Result<(), NetworkError> {
         let (range, mut list) = (self.settings.range, programs::command(&self.ip));
         list.args(["-j", "-4", "route", "show", "table", "all"]);
@@ -324,7 +326,10 @@ impl FullNetwork {
     fn failure(&self, what: &str, error: &NetworkError) -> SandboxError {
         tracing::error!(error = error as &dyn std::error::Error, "{what}");
         match error {
-            NetworkError::Full { .. } => SandboxError::Exhausted("all addresses for sandboxes are in use".to_owned()),
+            NetworkError::Full { .. } => SandboxError::Exhausted(
+                "all addresses in the network range of sandboxes are in use; try again when a sandbox has stopped"
+                    .to_owned(),
+            ),
             NetworkError::Overlap { range, .. } => SandboxError::unavailable(format!(
                 "the network range {range} of sandboxes overlaps with a network of the host; set --sandbox-network to another range"
             )),
@@ -373,7 +378,7 @@ enum NetworkError {
     Overlap { range: Ipv4Net, net: Ipv4Net },
 }
 
-/// Returns the address with this number in a network.
+/// Returns the address with this number in the network, counted from the network's own address.
 fn host(net: Ipv4Net, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(net.network()) + number)
 }
@@ -386,7 +391,7 @@ fn write_setting(path: &str, value: &str) -> Result<(), NetworkError> {
     std::fs::write(path, value).map_err(|source| NetworkError::File { path: path.to_owned(), source })
 }
 
-/// Runs `work` in another network namespace, on a separate thread, because each thread has its own network namespace.
+/// Runs `work` in another network namespace. Uses another thread, because each thread has its own network namespace.
 fn inside<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> Result<T, NetworkError> + Send,

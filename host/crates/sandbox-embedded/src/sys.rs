@@ -11,8 +11,8 @@ use rustix::process::Pid;
 use rustix::thread::{CapabilitiesSecureBits, UnshareFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Runs `body` in a child process, which exits with the returned code. Only for processes with one thread: their
-/// children can do everything that the parent can.
+/// Runs `body` in a child process, which exits with the returned code. The calling process must have only one thread.
+/// Its children can then do everything that the parent can.
 pub(crate) fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     // SAFETY: this process has one thread, so no lock or other state is left inconsistent in the child.
     match unsafe { libc::fork() } {
@@ -26,7 +26,7 @@ pub(crate) fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     }
 }
 
-/// Exits at once, without running exit handlers or flushing buffers that the parent also has.
+/// Exits at once. Neither runs exit handlers nor flushes buffers, because the parent has the same handlers and buffers.
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: the call takes a number and does not return.
     unsafe { libc::_exit(code) }
@@ -43,7 +43,7 @@ pub(crate) fn exec(program: &CStr, arguments: &[CString], environment: &[CString
     io::Error::last_os_error()
 }
 
-/// Makes this process create files as the user and group `id`, and keeps all capabilities. Zero restores root.
+/// Makes this process create files as the user and group `id`, and keeps all capabilities. The id zero restores root.
 pub(crate) fn make_files_as(id: u32) -> io::Result<()> {
     let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
     rustix::thread::set_capabilities_secure_bits(keep)?;
@@ -192,7 +192,7 @@ pub(crate) fn mount_setattr(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-// From linux/loop.h.
+// The request codes of loop devices from linux/loop.h.
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;

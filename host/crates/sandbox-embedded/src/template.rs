@@ -32,7 +32,7 @@ const PROGRAM_FOLDERS: [&str; 4] = ["usr/local/bin", "usr/bin", "usr/local/sbin"
 /// Links to folders in /usr, as on every current distribution.
 const USR_LINKS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// The files whose changes require a new default template.
+/// The files from which the name of the default template is derived. If one of them changes, a new template is made.
 const SOURCES: [&str; 8] = [
     "var/lib/dpkg/status",
     "etc/alternatives",
@@ -51,7 +51,7 @@ pub struct Template {
     pub root: PathBuf,
     /// The folder to mount at /usr, where the tree has an empty folder.
     pub usr: Option<PathBuf>,
-    /// The name of the system.
+    /// The name of the Linux system, such as `Debian GNU/Linux 12 (bookworm)`.
     pub system: String,
     /// The installed programs among bash, python3, node, bun, git and curl.
     pub programs: Vec<String>,
@@ -72,7 +72,7 @@ pub fn built_template(dir: &Path) -> Option<Template> {
     root.is_dir().then(|| described(&root, &root, None))
 }
 
-/// Describes the default template of a host without making it.
+/// Describes the default template of a host. The template need not exist.
 pub(crate) fn of_host(host: &Path) -> Template {
     described(host, host, Some(host.join("usr")))
 }
@@ -125,7 +125,9 @@ impl TemplateError {
                     error = &error as &dyn std::error::Error,
                     "the template of sandboxes could not be created"
                 );
-                SandboxError::unavailable("the template of sandboxes could not be created; the log contains the reason")
+                SandboxError::unavailable(
+                    "the template of sandboxes could not be created; see the log of the server for the reason",
+                )
             }
         }
     }
@@ -172,10 +174,11 @@ fn make_default(host: &Path, root: &Path) -> Result<(), TemplateError> {
             Ok(target) if target.starts_with("usr") || target.starts_with("/usr") => {
                 copy::symlink(&target, &root.join(link))?;
             }
-            // Very old distributions have separate folders. Their sandboxes would lack half of the programs.
+            // Very old distributions have a separate folder here instead of a link. Sandboxes would lack the programs
+            // in this folder.
             _ if of_host.exists() => {
                 let text = format!(
-                    "/{link} is not part of /usr on this machine; build a template with `monstrum sandbox template build`"
+                    "/{link} is not a link to /usr on this machine; build a template with `monstrum sandbox template build`"
                 );
                 return Err(TemplateError::Host(text));
             }
@@ -202,7 +205,7 @@ fn fingerprint(host: &Path) -> Result<String, TemplateError> {
     Ok(hex::encode(&digest.finalize()[..8]))
 }
 
-/// Describes a template without running any of its programs. `system` is the folder that contains /usr.
+/// Describes a template, but runs none of its programs. `system` is the folder that contains /usr.
 fn described(root: &Path, system: &Path, usr: Option<PathBuf>) -> Template {
     let is_there = |name: &str| PROGRAM_FOLDERS.iter().any(|folder| is_program(system, &Path::new(folder).join(name)));
     let release = fs::read_to_string(system.join("usr/lib/os-release"))

@@ -56,10 +56,10 @@ pub(crate) enum Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Part {
-    /// An [`Entry`].
+    /// The content is an [`Entry`].
     Entry = b'e',
     Bytes = b'b',
-    /// A [`FileError`], the last part of a failed answer.
+    /// The content is a [`FileError`]. This part is the last part of a failed answer.
     Error = b'f',
     /// The last part of a complete answer.
     End = b'.',
@@ -173,7 +173,7 @@ pub(crate) fn run(operation: &[u8], descriptors: &[OwnedFd]) -> i32 {
     i32::from(ended.and_then(|()| answer.to.flush()).is_err())
 }
 
-/// Writes the parts of an answer.
+/// A writer that divides an answer into parts.
 struct AnswerWriter<'a> {
     to: BufWriter<RawWriter<'a>>,
 }
@@ -205,7 +205,7 @@ impl AnswerWriter<'_> {
     }
 }
 
-/// Sends written bytes as parts.
+/// Sends the written bytes as parts of the answer.
 impl Write for AnswerWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let now = &bytes[..bytes.len().min(PART_BYTES_MAX)];
@@ -268,7 +268,8 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut AnswerWrit
     }
 }
 
-/// Tries a path as it is. If no entry has this name, tries again with the escaped bytes decoded.
+/// Calls `tried` with a path as it is. If no entry has this name, calls `tried` again with the escaped bytes of the
+/// path decoded.
 fn either<T>(path: &str, mut tried: impl FnMut(&[u8]) -> Result<T, FileError>) -> Result<T, FileError> {
     match (tried(path.as_bytes()), paths::bytes(path)) {
         (Err(FileError { kind: FileErrorKind::NotFound, .. }), Some(bytes)) => tried(&bytes),
@@ -295,10 +296,8 @@ fn check_holes(stat: &Stat) -> Result<(), FileError> {
     if bytes <= SPARSE_BYTES_MAX || stored >= bytes {
         return Ok(());
     }
-    let message = format!(
-        "a sparse file can be read up to a size of {} GiB; this file has {bytes} bytes",
-        SPARSE_BYTES_MAX >> 30
-    );
+    let message =
+        format!("a sparse file must not exceed {} GiB to be read; this file has {bytes} bytes", SPARSE_BYTES_MAX >> 30);
     Err(FileError::new(FileErrorKind::Exhausted, message))
 }
 
@@ -419,7 +418,9 @@ fn remove(folder: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), FileE
     if depth == REMOVE_DEPTH_MAX {
         return Err(FileError::new(
             FileErrorKind::Exhausted,
-            format!("the folders are nested more than {REMOVE_DEPTH_MAX} levels deep; remove them with a command"),
+            format!(
+                "the folders are nested more than {REMOVE_DEPTH_MAX} levels deep; remove them with a shell command"
+            ),
         ));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

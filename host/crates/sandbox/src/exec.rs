@@ -128,6 +128,6 @@ pub struct Chunk {
     pub bytes: Bytes,
 }
 
-/// Receives pieces of output while the command runs. A slow receiver slows the command; a closed receiver is
-/// ignored.
+/// A channel that receives pieces of output while the command runs. A slow receiver slows the command down. A closed
+/// receiver has no effect.
 pub type Feed = mpsc::Sender<Chunk>;

@@ -25,7 +25,7 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub enum EntryKind {
     File,
     Directory,
-    /// A link, a pipe, a socket or a device, which are never followed or opened.
+    /// An entry that is neither a file nor a folder: a link, a pipe, a socket or a device.
     Other,
 }
 
@@ -42,7 +42,7 @@ pub struct FileEntry {
     pub modified_ms: i64,
 }
 
-/// The limits of an archive. If an archive exceeds them, its stream ends with [`SandboxError::Exhausted`].
+/// The limits of an archive. If the archive exceeds a limit, its stream ends with [`SandboxError::Exhausted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveLimits {
     pub depth_max: usize,

@@ -17,7 +17,7 @@ pub(crate) struct PostgresAddress {
     pub(crate) options: PgConnectOptions,
 }
 
-/// Formats the address without the password.
+/// Formats the address, and omits the password.
 impl std::fmt::Display for PostgresAddress {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (user, database) = (self.options.get_username(), self.options.get_database().unwrap_or_default());
@@ -93,7 +93,8 @@ fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<
         "dbname" => options.database(value),
         "application_name" => options.application_name(value),
         "sslmode" => {
-            let known = "its sslmode must be disable, allow, prefer, require, verify-ca or verify-full";
+            let known =
+                "its sslmode is not supported (supported: disable, allow, prefer, require, verify-ca, verify-full)";
             options.ssl_mode(value.parse().map_err(|_| invalid(known))?)
         }
         "sslrootcert" => options.ssl_root_cert(value),
@@ -101,8 +102,8 @@ fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<
         "sslkey" => options.ssl_client_key(value),
         _ => {
             return Err(invalid(
-                "its only allowed parameters are host, port, user, password, dbname, application_name, sslmode, \
-                 sslrootcert, sslcert and sslkey",
+                "it has an unsupported query parameter (supported: host, port, user, password, dbname, \
+                 application_name, sslmode, sslrootcert, sslcert, sslkey)",
             ));
         }
     })

@@ -1,8 +1,9 @@
 //! Database connections, transactions, parameters and rows.
 //!
 //! All statements of this crate run through [`Session::run`] or [`Session::fetch`], except for the statements of
-//! [`Db::append`]. The same SQL text is used for all databases: it has `$1` parameters and uses only SQL that both
-//! SQLite and PostgreSQL support. To add a database, add a variant to the enums in this file and an arm to each match.
+//! [`Db::append`]. The same SQL text is used for all databases: its parameters are named `$1`, `$2` and so on, and it
+//! uses only SQL that both SQLite and PostgreSQL support. To add a database, add a variant to the enums in this file
+//! and an arm to each match.
 
 mod appender;
 mod args;
@@ -53,9 +54,9 @@ pub(crate) use retry;
 /// An open database.
 #[derive(Clone)]
 pub(crate) enum Db {
-    /// A connection for writes, several connections for reads, and a connection for the audit. Without the audit's
-    /// connection, the database is open for reading only. A writer holds `turn`, so that other writers wait for `turn`
-    /// and not for the file lock, where they would sleep between attempts.
+    /// A connection for writes, several connections for reads, and a connection for the audit. If the connection for
+    /// the audit is missing, the database is open for reading only. A writer holds `turn`, so that other writers wait
+    /// for `turn` and not for the file lock, where they would sleep between attempts.
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,
@@ -162,8 +163,8 @@ impl Db {
         self.read().await?.one(sql, args).await
     }
 
-    /// Runs a single statement that writes, and returns the number of changed rows. If the database aborts the
-    /// transaction because of a conflict with another one, retries it.
+    /// Runs a single statement that writes, and returns the number of changed rows. Retries the statement if the
+    /// database aborts its transaction because of a conflict with another transaction.
     pub(crate) async fn run(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         retry!(async {
             let mut session = self.write().await?;

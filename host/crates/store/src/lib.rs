@@ -1,5 +1,5 @@
-//! The database layer of Monstrum, with all its SQL statements. Each kind of row has its own file, and each statement
-//! is written once for both SQLite and PostgreSQL.
+//! The database layer of Monstrum, with all its SQL statements, mostly one file per table. Each statement is written
+//! once for both SQLite and PostgreSQL.
 //!
 //! Statements on rows of a workspace require the workspace id, so they never find rows of other workspaces. A change of
 //! a row that is part of the policy raises the generation of the policy in the same transaction. This crate handles

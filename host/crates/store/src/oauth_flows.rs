@@ -132,7 +132,7 @@ impl Store {
         self.authentic_one(BY_STATE, args![hash, now]).await
     }
 
-    /// Returns the authorizations whose next poll of the provider is due at `now`. The longest overdue are first.
+    /// Returns the authorizations whose next poll of the provider is due at `now`, ordered by the time of that poll.
     pub async fn due_oauth_flows(&self, now: UtcMillis, limit: u32) -> Result<Vec<OauthFlowRow>, StoreError> {
         self.authentic_up_to(DUE, values![now], limit).await
     }
@@ -174,8 +174,8 @@ impl Store {
         Ok(())
     }
 
-    /// Claims the due poll of the provider for one host, and schedules the next poll at `next`. Returns `false` if
-    /// another host has claimed the due poll.
+    /// Claims the due poll of an authorization for one host, and schedules the next poll at `next`. Returns `false` if
+    /// another host has already claimed the due poll, or if the authorization is no longer pending.
     pub async fn claim_oauth_poll(
         &self,
         row: &OauthFlowRow,

@@ -178,13 +178,14 @@ impl Store {
         matches!(self.db, Db::Postgres(_))
     }
 
-    /// Closes all connections. SQLite also checkpoints its write-ahead log. Later operations fail as unavailable.
+    /// Closes all connections. SQLite also checkpoints its write-ahead log. Later operations fail with
+    /// [`StoreError::Unavailable`].
     pub async fn close(&self) {
         self.db.close().await;
     }
 }
 
-/// The number of rows that SQLite's thread may read ahead, which equals a page of the audit verification.
+/// The number of rows that SQLite's thread may read ahead. The value equals the page size of the audit verification.
 const ROWS_AHEAD: usize = 1000;
 
 async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
@@ -195,7 +196,7 @@ async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreErr
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .pragma("journal_size_limit", LOG_BYTES_KEPT.to_string())
-        // A thread copies the log, so that no commit waits for it.
+        // The checkpoint thread copies the log into the database file, so that no commit waits for the copy.
         .pragma("wal_autocheckpoint", "0");
     if let Some(pages) = options.pages_max {
         writing = writing.pragma("max_page_count", pages.to_string());
@@ -214,7 +215,8 @@ fn sqlite(path: &Path, options: &StoreOptions) -> SqliteConnectOptions {
         .filename(path)
         .busy_timeout(options.lock_wait)
         .foreign_keys(true)
-        // Callers read entire results. With a smaller buffer, the two threads would wake each other for each row.
+        // Callers read entire results. With a smaller buffer, the caller's thread and SQLite's thread would wake each
+        // other for each row.
         .row_buffer_size(ROWS_AHEAD)
         // A schema that another program altered must not call functions with side effects.
         .pragma("trusted_schema", "off")

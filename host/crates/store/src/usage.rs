@@ -76,7 +76,7 @@ macro_rules! charge {
 }
 
 /// Charges a call that is within the budget of its bot. A call with zero tokens is always within the budget. The upsert
-/// locks the row of that month, so that concurrent charges see each other.
+/// locks the row of that month, so that each charge takes concurrent charges into account.
 const CHARGE: &str = charge!(
     "bot_usage.tokens + excluded.tokens",
     "and ($4 = 0 or $4 <= coalesce(monthly_token_budget, 9223372036854775807))",
@@ -84,7 +84,7 @@ const CHARGE: &str = charge!(
       coalesce((select monthly_token_budget from bots where id = $2), 9223372036854775807) - excluded.tokens"
 );
 
-/// Adds usage regardless of the budget. Tokens saturate like credits.
+/// Adds usage regardless of the budget. Like credits, tokens saturate at the maximum value of a 64-bit integer.
 const ADD: &str = charge!(
     "case when bot_usage.tokens > 9223372036854775807 - excluded.tokens \
      then 9223372036854775807 else bot_usage.tokens + excluded.tokens end",
@@ -92,7 +92,7 @@ const ADD: &str = charge!(
     ""
 );
 
-/// Adds a call to its task's usage. The tokens of a task never exceed the tokens of its bot.
+/// Adds a call to the usage of its task. The tokens of a task never exceed the tokens of its bot.
 const CHARGE_TASK: &str = "\
     insert into task_usage (workspace_id, bot_id, month, task_id, tokens, credits_millionths, calls) \
     values ($1, $2, $3, $6, $4, $5, 1) on conflict (bot_id, month, task_id) do update set \
@@ -147,8 +147,8 @@ impl Store {
         self.db.one(SPENT, args![workspace, bot, month]).await
     }
 
-    /// Returns the usage per month of a bot, or of one of its tasks. The newest month is first, and at most 120
-    /// months are returned.
+    /// Returns the usage of a bot, or of one task of the bot, for each month. The newest month is first, and at most
+    /// 120 months are returned.
     pub async fn usage(
         &self,
         workspace: WorkspaceId,

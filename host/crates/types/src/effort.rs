@@ -24,7 +24,7 @@ struct Budget {
     overrun: Cell<Option<Overrun>>,
 }
 
-/// A signal that ends a check from outside: at a deadline, or when the caller no longer waits.
+/// A signal that ends a check before its budget is exhausted: at a deadline, or when the caller no longer waits.
 #[derive(Clone, Debug)]
 pub struct Halt {
     deadline: Instant,
@@ -69,7 +69,7 @@ impl Halt {
 }
 
 impl Effort {
-    /// Creates a budget of `steps` without a deadline.
+    /// Creates a budget of `steps` that has no deadline.
     #[must_use]
     pub fn of(steps: u64) -> Effort {
         Effort::new(steps, None)

@@ -19,9 +19,9 @@ pub const URL_BYTES_MAX: usize = 8 * 1024;
 /// A plugin's request that has not been checked yet.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HttpRequest {
-    /// GET, POST, PUT, PATCH, DELETE or HEAD.
+    /// The method: GET, POST, PUT, PATCH, DELETE or HEAD.
     pub method: String,
-    /// An absolute URL, or a path that is appended to the resource's `api_base`.
+    /// The URL: an absolute URL, or a path that is appended to the resource's `api_base`.
     pub url: String,
     /// Query parameters, not yet encoded.
     pub query: Vec<(String, String)>,

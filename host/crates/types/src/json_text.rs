@@ -26,7 +26,7 @@ impl JsonText {
     /// # Errors
     /// Returns the position and cause of the first syntax error.
     pub fn parse(text: String) -> Result<Self, serde_json::Error> {
-        // A check of only the syntax would accept text that many parsers reject, such as an unpaired surrogate.
+        // A syntax check alone would accept text that many parsers reject, such as an unpaired surrogate.
         serde_json::from_str::<Checked>(&text)?;
         Ok(JsonText(text.trim_matches(WHITESPACE).into()))
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 pub struct AssociatedData(Vec<u8>);
 
 impl AssociatedData {
-    /// Creates associated data for a kind of record, such as `credential`. A record of one kind never opens as
+    /// Creates associated data for a kind of record, such as `credential`. A record of one kind cannot be unsealed as
     /// another kind.
     #[must_use]
     pub fn new(kind: &str) -> Self {
@@ -55,7 +55,7 @@ impl AssociatedData {
         self
     }
 
-    /// Appends the bytes of other associated data.
+    /// Appends associated data that is given as bytes.
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.push(bytes);
         self

@@ -38,7 +38,7 @@ impl AuditKeys {
     /// Unseals keys that [`AuditKeys::to_sealed`] sealed with the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, AuditKeys::place(version))?;
-        let wrong = VaultError::NotSealed { what: "audit keys must be 64 bytes long" };
+        let wrong = VaultError::NotSealed { what: "the audit keys are not 64 bytes long" };
         let (chain, head) =
             plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is truncated" })?;
         let head: &[u8; 32] = head.try_into().map_err(|_| wrong)?;
@@ -62,7 +62,7 @@ impl AuditKeys {
         self.version
     }
 
-    /// Computes the hash of a row: HMAC-SHA256(audit key, previous hash ‖ canonical row).
+    /// Computes the hash of a row: the HMAC-SHA-256 of the previous hash and the canonical row, under the audit key.
     #[must_use]
     pub fn mac(&self, previous: &[u8; 32], canonical_row: &[u8]) -> [u8; 32] {
         let mut mac = self.chain_mac.clone();

@@ -94,8 +94,8 @@ pub enum VaultError {
     },
     /// The record was altered, was moved to another row, or was sealed with another key of the same version.
     #[error(
-        "the record does not open with master key version {version}: it was altered, moved to another row, \
-         or sealed with another key"
+        "decryption with master key version {version} failed: the record was altered, moved to another row, or sealed \
+         with another key"
     )]
     Refused {
         /// The version of the master key that was tried.

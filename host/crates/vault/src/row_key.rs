@@ -36,7 +36,7 @@ impl RowKey {
     /// Unseals a key that [`RowKey::to_sealed`] sealed with the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, RowKey::place(version))?;
-        let wrong = VaultError::NotSealed { what: "a row key must be 32 bytes long" };
+        let wrong = VaultError::NotSealed { what: "the row key is not 32 bytes long" };
         let secret: &[u8; 32] = plaintext.as_slice().try_into().map_err(|_| wrong)?;
         Ok(RowKey::assemble(version, Zeroizing::new(*secret)))
     }

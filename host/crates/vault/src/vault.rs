@@ -9,14 +9,14 @@ use zeroize::Zeroizing;
 use crate::sealed::FORMAT;
 use crate::{AssociatedData, MasterKeys, Sealed, VaultError, random};
 
-/// The largest plaintext to seal. It exceeds the largest record, which is a stored API response with a body of up to
-/// 10 MiB.
+/// The maximum size of a plaintext, in bytes. The limit exceeds the size of the largest record, which is a stored API
+/// response with a body of up to 10 MiB.
 const PLAINTEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Seals and unseals records with the master keys.
 ///
-/// Each record is encrypted with AES-256-GCM under its own key, which HKDF-SHA256 derives from the master key and a
-/// random 32-byte salt. Two records therefore never share both key and nonce, even if there are many records.
+/// Each record is encrypted with AES-256-GCM. HKDF-SHA256 derives the key of a record from the master key and a random
+/// 32-byte salt. Two records therefore never share both key and nonce, even if there are many records.
 pub struct Vault {
     keys: MasterKeys,
 }
@@ -67,8 +67,8 @@ impl Vault {
         Ok(Sealed { key_version, salt, nonce, ciphertext })
     }
 
-    /// Decrypts a record. Fails if the record, the associated data or the master key is not the same as when the
-    /// record was sealed.
+    /// Decrypts a record. Fails if the record was altered, or if the associated data or the master key differs from the
+    /// one with which the record was sealed.
     pub fn unseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let version = sealed.key_version;
         let master = self.keys.key(version).ok_or(VaultError::UnknownKey { version })?;

@@ -204,7 +204,7 @@ fn a_symlink_or_a_folder_is_rejected() {
 fn a_malformed_key_file_is_rejected_without_showing_it() {
     let folder = folder();
     let key = "a1".repeat(32);
-    let expected = "expected a version from 1, a space and 64 hex digits";
+    let expected = "expected a version number of at least 1, a space and 64 hex digits";
     let cases = [
         (String::new(), ": it is empty".to_owned()),
         ("\n".to_owned(), ": it is empty".to_owned()),
@@ -216,7 +216,7 @@ fn a_malformed_key_file_is_rejected_without_showing_it() {
         (format!("1 {key}0"), format!(" at line 1: {expected}")),
         (format!("1 {key}\r\n"), format!(" at line 1: {expected}")),
         (format!("1 {key}\n\n2 {key}\n"), format!(" at line 2: {expected}")),
-        (format!("1 {key}\n1 {key}\n"), " at line 2: the version is a duplicate".to_owned()),
+        (format!("1 {key}\n1 {key}\n"), " at line 2: the version occurs more than once".to_owned()),
         (" ".repeat(64 * 1024 + 1), ": it is larger than 64 KiB".to_owned()),
     ];
     for (text, what) in cases {

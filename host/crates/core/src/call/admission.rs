@@ -1,4 +1,4 @@
-//! Limits on concurrent calls: on this host, of one plugin, of one bot, and of one binding. A call that exceeds a limit
+//! Limits the number of concurrent calls on this host, and of each plugin, bot and binding. A call that exceeds a limit
 //! waits up to 5 s for room. Free room goes to the waiting workspaces in turn and, within a workspace, to its bots in
 //! turn (`fair_queue.rs`), so that a bot with many calls delays only its own calls. While several workspaces use a
 //! plugin or the host, each workspace can hold only a part of the room ([`Share`]).
@@ -38,8 +38,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Returns the default limits. 64 calls of one plugin keep the throughput high with a slow upstream, and leave room
-    /// for other plugins.
+    /// Returns the default limits. With 64 calls of one plugin, the throughput stays high even if the upstream is slow,
+    /// and other plugins still have room.
     fn default() -> Self {
         Limits { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
     }
@@ -48,15 +48,15 @@ impl Default for Limits {
 /// A member of a group in a lane: a bot of the workspace. All calls without a bot count as one member, `None`.
 type Member = Option<BotId>;
 
-/// Room for one call. Dropping it releases the room.
+/// Room for one call. Dropping this value releases the room.
 pub struct Place {
     _tickets: Vec<Ticket<WorkspaceId, Member>>,
 }
 
-/// Room among the calls of one bot. A call acquires it before the host does any larger work for the call.
+/// Room among the calls of one bot. A call acquires this room before the host does any larger work for the call.
 pub struct BotPlace(Ticket<WorkspaceId, Member>);
 
-/// The lane without room at the deadline.
+/// The lane that had no room at the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
     /// The lane of the plugin, the bot or the binding.
@@ -69,11 +69,12 @@ pub enum NoRoom {
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
     pub workspace: WorkspaceId,
-    /// `None` for calls without a bot.
+    /// The bot that makes the call, or `None` for a call without a bot.
     pub bot: Option<BotId>,
-    /// The binding and its limit of concurrent calls; `None` for a binding without such a limit.
+    /// The binding and its limit of concurrent calls, or `None` if the binding has no such limit.
     pub binding: Option<(BindingId, u32)>,
-    /// `None` for calls that another limit bounds, such as calls of sandbox tools.
+    /// The plugin whose lane the call enters, or `None` for a call that another limit bounds, such as a call of a
+    /// sandbox tool.
     pub plugin: Option<&'a PluginName>,
     /// The share of the plugin's room that the workspace may hold.
     pub share_of_plugin: Share,
@@ -109,8 +110,8 @@ impl Lanes {
         }
     }
 
-    /// Waits for room among the calls of the bot. This wait precedes all others, so that the calls of a busy bot wait
-    /// for one another. A child call uses the place of its root call and must not call this function.
+    /// Waits for room among the calls of the bot. This wait precedes all other waits, so that the calls of a busy bot
+    /// wait for one another. A child call uses the place of its root call and must not call this function.
     pub async fn enter_bot(
         &self,
         workspace: WorkspaceId,
@@ -121,7 +122,8 @@ impl Lanes {
         lane.enter(&workspace, bot, Share::Whole, until).await.map(BotPlace).ok_or(NoRoom::Busy)
     }
 
-    /// Waits for room in the other lanes. The lane of the host is the last one. `of_bot` is `None` for a child call.
+    /// Waits for room in the lanes of the binding, the plugin and the host, in this order. A child call does not wait
+    /// for room on the host. `of_bot` is `None` for a child call.
     pub async fn enter(&self, asking: &Asking<'_>, of_bot: Option<BotPlace>) -> Result<Place, NoRoom> {
         let Asking { workspace, bot, binding, plugin, depth, held, until, .. } = *asking;
         let mut tickets = Vec::with_capacity(4);
@@ -250,7 +252,11 @@ mod tests {
             }
         }
         assert_eq!(asked_at.elapsed(), Duration::ZERO);
-        assert_eq!(caller.enter_shared(&lanes, 7).await.err(), Some(NoRoom::Busy), "two of four a depth");
+        assert_eq!(
+            caller.enter_shared(&lanes, 7).await.err(),
+            Some(NoRoom::Busy),
+            "a workspace may hold two of the four places of a depth"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -265,7 +271,11 @@ mod tests {
             }
         }
         assert!(held.iter().all(Result::is_ok));
-        assert_eq!(second.enter_shared(&lanes, 0).await.err(), Some(NoRoom::Busy), "half is the most");
+        assert_eq!(
+            second.enter_shared(&lanes, 0).await.err(),
+            Some(NoRoom::Busy),
+            "a workspace may hold at most half of the places"
+        );
         let other = Caller::new();
         let asked_at = Instant::now();
         for _ in 0..4 {

@@ -8,7 +8,7 @@ use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::{NotPermitted, refuse};
 
-/// Requests a permit for this call with these parameters. Returns the Guardian's permit or refusal.
+/// Requests a permit for this call with these parameters. Returns the permit or the refusal of the Guardian.
 pub fn permit(
     call: &IncomingCall,
     session: &Session,

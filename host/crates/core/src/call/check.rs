@@ -1,5 +1,5 @@
-//! The checks of a call that the Guardian does not make: whether the parameters match the schema of the tool, and
-//! whether the parent call may make the call. This module also predicts the outcome of a call without running it.
+//! Checks of a call in addition to the decision of the Guardian: whether the parameters match the schema of the tool,
+//! and whether the parent call may make the call. This module also predicts the outcome of a call without running it.
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question};
@@ -22,7 +22,7 @@ pub struct Prediction {
     /// The message that the caller would receive.
     pub message: Option<String>,
     pub rule: Option<String>,
-    /// The reason for administrators, who can change the rules.
+    /// The reason for the decision. It is written for administrators, who can change the rules.
     pub reason: Option<String>,
     pub smallest_change: Option<String>,
 }
@@ -68,9 +68,9 @@ impl Prediction {
         }
     }
 
-    /// Returns the prediction for invalid parameters if no rule of the bot denies the call.
+    /// Returns the prediction for a call whose tool the bot may use but whose parameters are invalid.
     fn unfit(outcome: CallOutcome) -> Prediction {
-        let reason = Some("the parameters do not satisfy the tool's input_schema".to_owned());
+        let reason = Some("the parameters do not satisfy the tool's `input_schema`".to_owned());
         Prediction { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
     }
 }
@@ -94,8 +94,8 @@ pub fn check_size(params: &Params) -> Result<(), Vec<InputError>> {
     Err(vec![InputError { path: String::new(), message }])
 }
 
-/// Validates parameters. Returns the parameters with defaults filled in and without the name of the resource, or the
-/// validation errors.
+/// Validates parameters. Returns the validation errors, or the parameters with defaults filled in. The returned
+/// parameters do not include the name of the resource.
 pub fn check_params(
     tool: &Tool,
     params: &Params,
@@ -123,8 +123,8 @@ pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Resu
 /// The maximum depth of child calls.
 pub const DEPTH_MAX: u8 = 8;
 
-/// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. A refusal has the same text as
-/// the refusal for an unknown tool.
+/// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. Returns an error if the depth
+/// exceeds [`DEPTH_MAX`]. For a tool that the caller may not call, returns the same refusal as for an unknown tool.
 pub fn check_lineage(
     lineage: &Lineage,
     session: &Session,
@@ -132,7 +132,7 @@ pub fn check_lineage(
     effort: &Effort,
 ) -> Result<(), NotPermitted> {
     if lineage.depth > DEPTH_MAX {
-        return Err(limit(format!("tool calls can be nested at most {DEPTH_MAX} levels deep")).into());
+        return Err(limit(format!("the call is nested more than {DEPTH_MAX} levels deep")).into());
     }
     match &lineage.made_by {
         MadeBy::Bot => {}
@@ -151,7 +151,7 @@ pub fn check_lineage(
                 let reason = "the calling plugin's manifest does not name the tool";
                 return Err(hidden(call, "executor.calls", reason).into());
             }
-            // The current policy decides, not the policy in force when the parent call started.
+            // The current policy applies, not the policy that was in force when the parent call started.
             let caller = session.bindings().find(|present| present.row.id == *binding);
             let is_allowed = caller.map(|caller| caller.allows_call(call.tool(), effort)).transpose()?;
             if is_allowed != Some(true) {
@@ -166,7 +166,7 @@ pub fn check_lineage(
 /// Refuses a call that is identical to one of its ancestors.
 pub fn check_new(lineage: &Lineage, digest: CallDigest) -> Result<(), Refusal> {
     if lineage.ancestors.contains(&digest) {
-        return Err(limit("an ancestor of this call is an identical call".to_owned()));
+        return Err(limit("the call is identical to one of its ancestors".to_owned()));
     }
     Ok(())
 }

@@ -189,7 +189,7 @@ impl Executor {
         child_calls: Option<&ChildCalls>,
         limits: CallLimits,
     ) -> CallOutcome {
-        // This call's row must be on disk first, because its child calls have outside effects on its behalf.
+        // The row `started` of this call must be on disk before the child calls have effects outside the host.
         if execution.entry.started().await.is_err() {
             return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
         }
@@ -212,7 +212,7 @@ impl Executor {
         let Execution { call, target, .. } = *execution;
         let mut limits = limits(self.ceilings, &target.plugin, target.binding().map(Arc::as_ref));
         if execution.is_of_sandbox() {
-            // The ceiling applies to plugins only. A command has a separate limit.
+            // The ceiling applies to plugins only. The time limit of a command comes from the parameters of the call.
             limits.timeout = sandbox::time_limit(permit);
         }
         let Some(lineage) = call.lineage() else { return limits };
@@ -225,12 +225,12 @@ impl Executor {
     fn over_rate(&self, binding: &Binding) -> Option<CallOutcome> {
         let per_minute = NonZeroU32::new(u32::try_from(binding.row.calls_per_minute?).unwrap_or(u32::MAX))?;
         let wait = self.rates.check(binding.row.id, per_minute).err()?;
-        let message = format!("this binding allows {per_minute} calls a minute");
+        let message = format!("the call exceeds the rate limit of this binding ({per_minute} per minute)");
         Some(CallOutcome::error(Code::Limit, message).by_rule("rate").retry_after(wait))
     }
 }
 
-/// Prepares the child calls of the call, which end at `until`. Returns `None` if the plugin makes no calls.
+/// Prepares the child calls of the call, whose deadline is `until`. Returns `None` if the plugin makes no calls.
 fn child_calls(execution: &Execution<'_>, until: Instant) -> Result<Option<ChildCalls>, Refusal> {
     let Execution { call, target, digest, pipeline, .. } = *execution;
     let plugin = &target.plugin;
@@ -301,7 +301,8 @@ fn outcome(end: CallEnd, functions: &HostFunctions) -> CallOutcome {
     }
 }
 
-/// Writes the plugin's log lines to the host's log at level debug, without secrets.
+/// Redacts the plugin's log lines and writes them to the host's log at level debug. If the redaction fails, logs only
+/// the number of withheld lines.
 async fn write_log(permit: &Permit, end: &CallEnd, secrets: &CallSecrets) {
     let (call, plugin) = (permit.request_id(), permit.plugin());
     if tracing::enabled!(target: "plugin", tracing::Level::DEBUG) {
@@ -309,7 +310,7 @@ async fn write_log(permit: &Permit, end: &CallEnd, secrets: &CallSecrets) {
         let texts = secrets.redacted_texts(end.log.iter().flat_map(texts).collect()).await;
         if let Err(withheld) = texts {
             let (lines, why) = (end.log.len(), withheld.message());
-            tracing::warn!(call.id = %call, plugin.name = %plugin, lines, why, "log lines are withheld");
+            tracing::warn!(call.id = %call, plugin.name = %plugin, lines, why, "withheld the log lines of a plugin");
         }
         for (LogLine { level, source, .. }, texts) in end.log.iter().zip(texts.unwrap_or_default().chunks_exact(2)) {
             let (level, source, message, fields) = (level.as_str(), source.as_str(), &texts[0], &texts[1]);

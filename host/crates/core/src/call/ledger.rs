@@ -47,15 +47,15 @@ impl Ledger {
         Some(match refused {
             Ok(Some(Spent { budget: Some(budget), tokens: spent })) => {
                 let message = format!(
-                    "the budget of this bot for {month} is {budget} tokens, of which {spent} are spent; this call \
-                     costs {tokens}"
+                    "this call costs {tokens} tokens and exceeds the bot's budget for {month} ({spent} of {budget} \
+                     tokens are spent)"
                 );
                 CallOutcome::error(Code::Budget, message).by_rule("budget")
             }
             // The bot or its budget was just deleted, or the charge would overflow a counter.
             Ok(_) => CallOutcome::error(Code::Budget, "this call cannot be charged; try again").by_rule("budget"),
             Err(error) => {
-                tracing::error!(%error, "the budget of a bot cannot be read");
+                tracing::error!(%error, "failed to read the budget of a bot");
                 cannot_be_written()
             }
         })
@@ -94,7 +94,7 @@ mod tests {
     }
 
     impl Books {
-        /// Opens a ledger with a bot that may spend `budget`, at noon of 30 November 2026.
+        /// Opens a ledger at noon on 30 November 2026, for a bot whose monthly budget is `budget`.
         async fn open(budget: i64) -> Books {
             let folder = tempfile::tempdir().unwrap();
             let store = row_seals::open_for_tests(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(books.charge(cost).await, Ok(()));
         let refused = |month: &str| {
             let message =
-                format!("the budget of this bot for {month} is 10 tokens, of which 6 are spent; this call costs 6");
+                format!("this call costs 6 tokens and exceeds the bot's budget for {month} (6 of 10 tokens are spent)");
             Err((Code::Budget, message))
         };
         assert_eq!(books.charge(cost).await, refused("2026-11"));

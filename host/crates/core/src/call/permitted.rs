@@ -20,7 +20,7 @@ use crate::policy::{Binding, Policy, Resource, Snapshot};
 pub struct PermittedCall {
     pub permit: Permit,
     pub target: Target,
-    /// The digest that identifies the call among its ancestors and descendants; `None` if the call has no parent and
+    /// The digest that identifies the call among its ancestors and descendants, or `None` if the call has no parent and
     /// cannot make child calls.
     pub digest: Option<CallDigest>,
     /// The policy snapshot by which the call was judged.
@@ -38,7 +38,7 @@ pub struct Pipeline {
     pub children: TaskTracker,
 }
 
-/// One run of a permitted call: the data that the executor needs in addition to the permit.
+/// The data that the executor needs, in addition to the permit, for one run of a permitted call.
 #[derive(Clone, Copy)]
 pub struct Execution<'a> {
     pub call: &'a IncomingCall,
@@ -59,18 +59,18 @@ impl Execution<'_> {
 /// The part of a plugin that a permitted call runs, and its resource.
 pub struct Target {
     pub plugin: Arc<Plugin>,
-    /// `None` for a function that is called without a resource.
+    /// The resource of the call, or `None` for a function that is called without a resource.
     pub resource: Option<Arc<Resource>>,
     pub kind: TargetKind,
 }
 
 /// The entry points of a plugin.
 pub enum TargetKind {
-    /// A tool, called by a bot.
+    /// A tool that a bot calls.
     Tool(ResolvedCall),
     /// The tool that checks the credential of a resource.
     CredentialCheck(Arc<Tool>),
-    /// A platform function, called by infrastructure.
+    /// A platform function, which infrastructure programs call.
     Function(String),
 }
 

@@ -60,12 +60,13 @@ pub(super) fn judge_check(
     let declared = declared.ok_or_else(|| unavailable("the resource type declares no credential check"))?;
     let tool = plugin.tools.iter().find(|tool| tool.manifest.name == declared.tool);
     let tool = Arc::clone(tool.ok_or_else(|| unavailable("the resource type declares no credential check"))?);
-    // Defaults are filled in on both sides, so that the parameters can be compared.
+    // The defaults are filled in for both the declared and the received parameters, so that they can be compared.
     let filled =
         |params: &Params| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
     let (params, wanted) = (filled(call.params())?, filled(&Params::new(Value::Object(declared.params.clone())))?);
     let permit = authorize_check(&tool.rules, (&declared.tool, wanted.members()), facts(call, &plugin, params));
-    let permit = permit.ok_or_else(|| unavailable("only the declared credential check can run without a bot"))?;
+    let permit =
+        permit.ok_or_else(|| unavailable("the call is not the declared credential check, so it needs a bot"))?;
     let target = Target { plugin, resource: Some(resource), kind: TargetKind::CredentialCheck(tool) };
     Ok(permitted(call, permit, target, snapshot))
 }

@@ -19,7 +19,7 @@ use crate::policy::{Binding, Resource};
 /// reserved, so this name cannot collide with a parameter of a tool.
 pub const RESOURCE_PARAM: &str = "_resource";
 
-/// The steps charged for each tool of a binding that is considered.
+/// The number of steps charged for each tool of each binding that the search considers.
 const CANDIDATE_STEPS: u64 = 64;
 
 /// A tool, the version of the plugin that serves it, and the binding that grants it to the bot.
@@ -52,7 +52,7 @@ impl ResolvedCall {
         Some(ResolvedCall { tool: Arc::clone(tool), ..self.clone() })
     }
 
-    /// Returns the same tool under the given binding and the delegations of `session`.
+    /// Returns a copy of this call for the same tool, with the rules of `binding` and of the delegations in `session`.
     pub fn with_rules_of(&self, binding: &Arc<Binding>, session: &Session) -> ResolvedCall {
         let (binding, delegation) = (Arc::clone(binding), Arc::clone(&session.delegation));
         ResolvedCall { binding, delegation, ..self.clone() }
@@ -131,8 +131,8 @@ fn unknown(tool: &str) -> Denial {
         return denial;
     }
     Denial {
-        reason: "the switch use_agent_sandbox of the bot is off".to_owned(),
-        smallest_change: "turn on the switch use_agent_sandbox of the bot".to_owned(),
+        reason: "the switch `use_agent_sandbox` of the bot is off".to_owned(),
+        smallest_change: "turn on the switch `use_agent_sandbox` of the bot".to_owned(),
         ..denial
     }
 }
@@ -218,7 +218,8 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
             (last, _) => {
                 candidates.extend(last);
                 Err(misnamed(format!(
-                    "`{}` is available through {} resources; name one of {}, or its id as resource_id",
+                    "`{}` is available through {} resources; set `_resource` to one of {}, or send the \
+                     resource's id as `resource_id`",
                     call.tool(),
                     candidates.len(),
                     names(candidates)

@@ -29,8 +29,8 @@ pub(super) struct Judges {
 }
 
 /// Waits until the policy no longer permits the call, and returns the refusal. The function never returns while the
-/// call is permitted. `judged_by` is the snapshot that permitted the call. For a call without a bot, only the key is
-/// watched.
+/// call is permitted. `judged_by` is the snapshot that permitted the call. For a call without a bot, the function
+/// watches only the key.
 pub(super) async fn revoked(
     judges: &Judges,
     call: &Arc<IncomingCall>,
@@ -51,7 +51,7 @@ pub(super) async fn revoked(
         }
         if let Some(resolved) = resolved.filter(|_| !is_judged) {
             let mut judged = std::pin::pin!(judged(judges, &snapshot, call, resolved));
-            // The check may wait for a thread. The key is watched during this wait.
+            // The check may wait for a thread. This loop watches the key during the wait.
             let judged = loop {
                 tokio::select! {
                     judged = &mut judged => break judged,
@@ -108,7 +108,7 @@ async fn judged(
             Err(NotPermitted::Overrun(overrun)) => Err(overrun),
         });
     judged.await.map_err(|unchecked: Unchecked| {
-        tracing::warn!(call.id = %request_id, ?unchecked, "a running call could not be checked again");
+        tracing::warn!(call.id = %request_id, ?unchecked, "failed to check a running call again");
         let message =
             "the permissions changed while the call ran, and a new check failed; the call may have had effects";
         Box::new(CallOutcome::error(Code::Interrupted, message).by_rule("revoked.check"))
@@ -158,14 +158,15 @@ async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, res
     match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).min() {
         Some(end) => {
             let left = u64::try_from(end.0.saturating_sub(now.0)).unwrap_or_default();
-            // The wait is at least 1 ms, so that a difference between the two clocks does not cause a busy loop.
+            // The wait is at least 1 ms, so that a difference between `clock` and the clock of the timer does not cause
+            // a busy loop.
             tokio::time::sleep(Duration::from_millis(left.max(1))).await;
         }
         None => std::future::pending().await,
     }
 }
 
-/// Returns whether the key of the call still exists unchanged; true for a call without a key.
+/// Returns whether the key of the call still exists and is unchanged. Returns true for a call without a key.
 pub(super) fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
     call.key().is_none_or(|key| snapshot.key_hash(key.id) == Some(&key.hash))
 }

@@ -1,8 +1,8 @@
 //! The secrets that a call uses, and the search for them in its output: the answer, the log lines and the rows in the
 //! audit.
 //!
-//! A short text is searched in place, and a long text on a separate thread. If the search does not end within the time
-//! limit of the call plus a grace period, the text is withheld.
+//! The host searches a short text in place, and a long text on another thread. If the search does not end within the
+//! time limit of the call plus a grace period, the text is withheld.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -59,12 +59,12 @@ impl std::fmt::Debug for SharedRedactors {
     }
 }
 
-/// The error for a text that could not be searched completely for secrets.
+/// The error for a text whose search for secrets did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withheld(Code);
 
 impl Withheld {
-    /// Returns the outcome that replaces an outcome that could not be searched.
+    /// Returns the outcome that the caller receives instead of an outcome whose search failed.
     pub fn outcome(self) -> CallOutcome {
         CallOutcome::error(self.0, self.message())
     }
@@ -72,8 +72,8 @@ impl Withheld {
     /// Returns the error message for the plugin and the caller.
     pub fn message(self) -> &'static str {
         match self.0 {
-            Code::Limit => "the search of this call's texts for secrets exceeded its budget",
-            Code::Timeout => "the answer could not be searched for secrets in time",
+            Code::Limit => "the search for secrets in this call's output exceeded its budget",
+            Code::Timeout => "the search for secrets in the answer timed out",
             _ => "the search for secrets failed",
         }
     }
@@ -151,7 +151,7 @@ impl CallSecrets {
     }
 
     /// Runs `work`, which applies each redactor once to `bytes` bytes. Searches a small number of bytes in place, and a
-    /// large number on a separate thread.
+    /// large number on another thread.
     pub async fn search<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -234,7 +234,7 @@ pub(crate) mod tests {
         // The search of these two megabytes of text is slow.
         let text = "\\".repeat(2 << 20);
         let mut search = std::pin::pin!(secrets.redacted_texts(vec![text]));
-        assert!(futures::poll!(search.as_mut()).is_pending(), "the search is on a thread of its own");
+        assert!(futures::poll!(search.as_mut()).is_pending(), "the search runs on another thread");
         search.await.unwrap();
     }
 
@@ -292,7 +292,7 @@ pub(crate) mod tests {
         let redacted = redacted.await;
         assert_eq!(
             (redacted.code, redacted.message.as_deref()),
-            (Some(Code::Timeout), Some("the answer could not be searched for secrets in time"))
+            (Some(Code::Timeout), Some("the search for secrets in the answer timed out"))
         );
         held.end().await;
     }

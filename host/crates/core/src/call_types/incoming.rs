@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::call_types::lineage::Lineage;
 use crate::language::Language;
 
-/// A call before the decision about it. Each kind of call has its own constructor. The `with_` functions add optional
-/// parts.
+/// A call about which the host has not decided yet. There is a constructor for each kind of call. The `with_` functions
+/// add optional parts.
 #[derive(Clone, Debug)]
 pub struct IncomingCall {
     request_id: RequestId,
@@ -66,7 +66,8 @@ impl std::fmt::Debug for Attachments {
 }
 
 impl IncomingCall {
-    /// Creates a call of a tool by a bot. The name of the tool comes from the caller, and such a tool need not exist.
+    /// Creates a call of a tool by a bot. The name of the tool comes from the caller, and a tool of this name need not
+    /// exist.
     pub fn bot_tool(
         request_id: RequestId,
         workspace: WorkspaceId,
@@ -150,13 +151,13 @@ impl IncomingCall {
         IncomingCall { key: Some(key), ..self }
     }
 
-    /// Sets the data that is not JSON.
+    /// Sets the attachments, which are the data of the call that is not JSON.
     #[must_use]
     pub fn with_attachments(self, attachments: Attachments) -> IncomingCall {
         IncomingCall { attachments, ..self }
     }
 
-    /// Returns a copy without parameters and attachments, from which child calls are made.
+    /// Returns a copy from which child calls are made. The copy has no parameters and no attachments.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
         IncomingCall {

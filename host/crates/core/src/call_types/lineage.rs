@@ -38,10 +38,10 @@ pub struct Lineage {
 pub enum MadeBy {
     /// A plugin makes the call. Its manifest (`calls`) and the binding through which it runs must both name the tool.
     Plugin { binding: BindingId, calls: PatternSet },
-    /// A bot makes the call. It may call the bot in the last link.
+    /// A bot makes the call on behalf of another bot, through the delegation in the last link.
     Bot,
-    /// A plugin makes the call through the import `sandbox`. Its manifest has the capability, and the switch of the bot
-    /// grants the tools.
+    /// A plugin makes the call through the import `sandbox`. The plugin's manifest has the capability `sandbox`, and
+    /// the switch of the bot grants the tools.
     SandboxImport,
 }
 
@@ -139,7 +139,8 @@ fn write(value: &Value, text: &mut String) {
         }
         Value::Object(fields) => write_object(fields, text),
         Value::Number(number) => text.push_str(&match number.as_f64() {
-            // Integers that a double represents exactly have no fraction in the text, so that 1.0 equals 1.
+            // An integer that a double represents exactly is written without a fraction, so that 1.0 and 1 have the
+            // same text.
             Some(double) if double.fract() == 0.0 && double.abs() < 9.0e15 => format!("{}", double + 0.0),
             _ => number.to_string(),
         }),

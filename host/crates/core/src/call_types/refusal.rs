@@ -10,7 +10,7 @@ pub type Refusal = Box<CallOutcome>;
 #[derive(Debug)]
 pub enum NotPermitted {
     Refused(Refusal),
-    /// The check exceeds the limit of steps on its thread.
+    /// The check exceeded the limit of steps for the thread on which it ran.
     Overrun(Overrun),
 }
 

@@ -25,7 +25,8 @@ pub struct GivenFor {
     /// The fields that were not secret when the credential was saved. All other fields must never be shown.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub plain_fields: BTreeSet<String>,
-    /// The issuer, which also refreshes the credential. Only credentials obtained by OAuth have an issuer.
+    /// The issuer that issued the credential and refreshes it, or `None` for a credential that was not obtained by
+    /// OAuth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oauth: Option<Issuer>,
 }
@@ -127,7 +128,7 @@ mod tests {
             // A record of an earlier release names no plugin. It belongs to the plugin that owned the type.
             (None, Some(&github), "github", true),
             (None, Some(&github), "other", false),
-            // A type that had no owner has no records of an earlier release.
+            // If the type had no owner, there are no records of earlier releases for it.
             (None, None, "github", false),
         ] {
             let narrowed = given_for(given).narrowed_to(&given_for(Some(now)), legacy);

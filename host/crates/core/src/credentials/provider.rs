@@ -15,7 +15,7 @@ pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Re
 pub fn open_secret(vault: &Vault, row: &OauthProviderRow) -> Result<Option<Secret>, VaultError> {
     let Some(sealed) = &row.client_secret else { return Ok(None) };
     let plaintext = vault.unseal(&sealed.parse()?, place_of(row))?;
-    let text = std::str::from_utf8(&plaintext).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
+    let text = std::str::from_utf8(&plaintext).map_err(|_| VaultError::NotSealed { what: "it is not UTF-8 text" })?;
     Ok(Some(Secret::new(text.to_owned())))
 }
 

@@ -30,7 +30,7 @@ const CLAIM_MS: i64 = 2 * ANSWER_WAIT_MAX.as_millis() as i64 + 5_000;
 const WAIT_MAX: Duration = Duration::from_millis(CLAIM_MS as u64 + 1_000);
 /// The interval at which a caller checks whether another host has finished its refresh.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The pause after a failure, during which this host sends no further refresh request for the credential.
+/// The pause after a failure. During the pause, this host sends no refresh request for the credential.
 const BACKOFF: Duration = Duration::from_secs(2);
 /// The time for which the host retries to store new tokens. A restart of the database takes less time.
 const STORE_MAX: Duration = Duration::from_secs(120);
@@ -108,15 +108,15 @@ impl Refresher {
         }
     }
 
-    /// Returns a newer credential than the credential with the access token `stale`. The newer credential is read from
-    /// the database or requested from the provider.
+    /// Returns a credential that is newer than the credential with the access token `stale`. Reads it from the
+    /// database, or requests it from the provider.
     pub async fn refresh(
         self: &Arc<Self>,
         target: RefreshTarget,
         stale: Option<Secret>,
     ) -> Result<Refreshed, CredentialState> {
         let this = Arc::clone(self);
-        // The cancellation of a caller must not lose tokens that were fetched but are not stored yet.
+        // If the caller is cancelled, the task still stores the tokens that it has fetched.
         let task = self.running.spawn(async move { this.wait_and_refresh(&target, stale.as_ref()).await });
         task.await.unwrap_or(Err(CredentialState::Unavailable))
     }
@@ -196,7 +196,7 @@ impl Refresher {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         }
         if let Some((until, state)) = last.backoff.filter(|(until, _)| Instant::now() < *until) {
-            tracing::debug!(resource.id = %target.resource, ?until, "no refresh during the pause after a failure");
+            tracing::debug!(resource.id = %target.resource, ?until, "skipped a refresh in the pause after a failure");
             return Ok(Attempt::Failed(state));
         }
         let provider = self.store.oauth_provider_of_type(target.workspace, &target.resource_type).await?;
@@ -230,7 +230,8 @@ impl Refresher {
         provider: &OauthProviderRow,
     ) -> Result<Tokens, TokenError> {
         let unusable = |why| TokenError::Unusable { why };
-        let secret = open_secret(&self.vault, provider).map_err(|_| unusable("its client secret cannot be opened"))?;
+        let secret =
+            open_secret(&self.vault, provider).map_err(|_| unusable("its client secret cannot be decrypted"))?;
         let token_url = parse_url(&provider.token_url).map_err(|_| unusable("its token_url is not a valid URL"))?;
         let asked = Provider {
             egress: &self.egress,
@@ -243,7 +244,7 @@ impl Refresher {
         let grant = match opened.fields.get("refresh_token") {
             Some(refresh_token) => Grant::Refresh { refresh_token },
             None if opened.given_for.auth_method == AuthKind::Oauth2ClientCreds => Grant::Client { scopes: &scopes },
-            None => return Err(unusable("there is no refresh token")),
+            None => return Err(unusable("the credential has no refresh token")),
         };
         asked.tokens(&token_url, &grant).await
     }
@@ -263,7 +264,7 @@ impl Refresher {
         let sealed = match seal(&self.vault, row.workspace_id, row.resource_id, row.id, &given_for, &fields) {
             Ok(sealed) => sealed,
             Err(error) => {
-                tracing::error!(credential.id = %row.id, %error, "failed to seal a refreshed credential");
+                tracing::error!(credential.id = %row.id, %error, "failed to encrypt a refreshed credential");
                 return Ok(Attempt::Failed(CredentialState::Unavailable));
             }
         };

@@ -31,7 +31,7 @@ const ERROR_CHARS_MAX: usize = 64;
 pub struct Provider<'a> {
     pub egress: &'a Egress,
     pub clock: &'a dyn Clock,
-    /// The network rules of the resource. They also apply to requests to its provider.
+    /// The network rules of the resource. These rules also apply to requests to the provider.
     pub network: &'a Network,
     pub client_id: &'a str,
     pub client_secret: Option<&'a Secret>,
@@ -78,11 +78,11 @@ impl TokenError {
 
     /// Returns whether the grant itself is invalid, so that a retry with it cannot succeed.
     pub fn is_of_grant(&self) -> bool {
-        // `bad_refresh_token` is GitHub's own code.
+        // Only GitHub uses the code `bad_refresh_token`.
         matches!(self.code(), Some("invalid_grant" | "bad_refresh_token" | "access_denied" | "expired_token"))
     }
 
-    /// Returns whether the provider may have rejected the place of the client secret in the request.
+    /// Returns whether the provider may have rejected the request because of the location of the client secret.
     fn may_be_of_client(&self) -> bool {
         const CODES: [&str; 4] =
             ["invalid_client", "incorrect_client_credentials", "invalid_request", "unauthorized_client"];
@@ -94,7 +94,7 @@ impl TokenError {
     }
 }
 
-/// The place of the client secret in a request.
+/// The location of the client secret in a request.
 #[derive(Clone, Copy)]
 enum SecretIn {
     Header,
@@ -129,8 +129,8 @@ impl Provider<'_> {
         secret_in: SecretIn,
     ) -> Result<Map<String, Value>, TokenError> {
         let request = self.request(url, form, secret_in);
-        // The answer is not redacted, because it may contain a sent value that the host needs, such as the refresh
-        // token.
+        // The answer is not redacted, because it may contain a value from the request that the host needs, such as the
+        // refresh token.
         let scope = Scope { api_base: Some(url.clone()), network: self.network.clone(), ..Scope::default() };
         let until = Instant::now() + ANSWER_WAIT_MAX;
         let nothing_to_do = || -> BoxFuture<'static, Result<(), Failure>> { async { Ok(()) }.boxed() };
@@ -202,7 +202,8 @@ impl Grant<'_> {
 fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
     let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
     let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
-    // A gateway may put its own text into `error` if its upstream is unavailable. Such a text is not an OAuth error.
+    // A gateway in front of the provider may put any text into `error` if the provider is unavailable. Such a text is
+    // not an OAuth error.
     let is_away = answer.status >= 500 || answer.status == 429;
     let is_of_oauth = |error: &Value| matches!(error.as_str(), Some("slow_down" | "authorization_pending"));
     if let Some(error) = error.filter(|error| !is_away || is_of_oauth(error)) {

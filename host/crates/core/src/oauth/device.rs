@@ -17,7 +17,8 @@ use crate::credentials::provider::{open_secret, scopes};
 use crate::credentials::token_endpoint::{Grant, TokenError, lifetime_s};
 use crate::policy::Resource;
 
-/// The maximum lifetime of a device code, in seconds. A longer lifetime of the provider is reduced to this maximum.
+/// The maximum lifetime of a device code, in seconds. If the provider sends a longer lifetime, the host uses this
+/// maximum.
 const DEVICE_LIFETIME_S_MAX: i64 = 30 * 60;
 /// The default poll interval, in seconds, for a provider that sends no interval (RFC 8628, section 3.2).
 const POLL_INTERVAL_S: i64 = 5;
@@ -87,7 +88,7 @@ impl Oauth {
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         let flow = OauthFlowRow { sealed: Some(self.seal(&flow, &answer.device_code)?), ..flow };
-        // A resource has at most one pending authorization. A new authorization ends the previous one.
+        // A resource has at most one pending authorization. A new authorization ends the previous authorization.
         let superseded = "another authorization of this resource was started";
         self.store.end_pending_oauth_flows(flow.workspace_id, flow.resource_id, superseded).await?;
         self.store.insert_oauth_flow(&flow).await?;
@@ -101,8 +102,8 @@ impl Oauth {
         })
     }
 
-    /// Polls providers until `stop`. The database contains the times of the next polls, so that another host, or this
-    /// host after a restart, continues to poll.
+    /// Polls providers until `stop` is cancelled. The database contains the times of the next polls, so that another
+    /// host, or this host after a restart, continues to poll.
     pub async fn follow_devices(self: &Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(DUE_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -17,7 +17,8 @@ use super::{Admin, OperationError, Operator, Root};
 use crate::app::App;
 use crate::audit;
 
-/// The number of calls that an export reads at a time. This number needs few round trips and little memory.
+/// The number of calls that an export reads in one query. With this number, an export needs few round trips and little
+/// memory.
 const EXPORT_PAGE: u32 = 500;
 
 fn view(row: AuditRow) -> AuditedCall {

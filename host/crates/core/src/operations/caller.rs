@@ -1,4 +1,4 @@
-//! The caller of an operation. An interface creates the caller from verified data; operations only read the caller.
+//! The caller of an operation. An interface creates the caller from verified data. Operations only read the caller.
 
 use std::ops::Deref;
 
@@ -24,7 +24,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Returns the key, for calls that end when the key is revoked.
+    /// Returns the key of the caller. A call with this key ends when the key is revoked.
     pub fn caller_key(&self) -> CallerKey {
         CallerKey { id: self.key, hash: self.key_hash }
     }
@@ -43,11 +43,12 @@ impl Caller {
     pub fn operator(&self) -> Result<(), OperationError> {
         self.one_of(
             &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator],
-            "a bot key may use only the tools of its own bot",
+            "this operation does not accept bot keys; use an operator, admin or root key",
         )
     }
 
-    /// Accepts a bot key for its own bot only. For another bot, returns the error for a bot that does not exist.
+    /// Accepts any key except a bot key of another bot. For another bot, returns the error for a bot that does not
+    /// exist.
     pub fn may_use(&self, bot: BotId) -> Result<(), OperationError> {
         if self.kind == KeyKind::Bot && self.bot != Some(bot) { Err(OperationError::not_found("bot")) } else { Ok(()) }
     }

@@ -29,13 +29,14 @@ pub struct NewCredential {
 }
 
 impl NewCredential {
-    /// Reads a request body by hand, because the messages of a parser would repeat parts of the input.
+    /// Parses a request body field by field, because the error messages of a derived parser would repeat parts of the
+    /// input.
     pub fn parse(bytes: &[u8]) -> Result<NewCredential, OperationError> {
         let mut body: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
             OperationError::invalid_at(
                 "",
-                format!("expected a JSON object with auth_method and fields; parsing failed at {place}"),
+                format!("expected a JSON object with `auth_method` and `fields`; parsing failed at {place}"),
             )
         })?;
         let mut errors = InputErrors::default();
@@ -50,7 +51,7 @@ impl NewCredential {
             None => fault(&mut errors, "/fields", "required field is missing"),
         };
         if !body.is_empty() {
-            errors.add("", "unknown field; expected only auth_method and fields");
+            errors.add("", "unknown field; expected only `auth_method` and `fields`");
         }
         let mut fields = BTreeMap::new();
         for (name, value) in given {
@@ -102,7 +103,7 @@ fn fault<T: Default>(errors: &mut InputErrors, path: &str, message: &str) -> T {
     T::default()
 }
 
-/// Removes empty fields, and sets absent fields to the default of the contract.
+/// Removes empty fields, and sets missing fields to the defaults that the credential schema declares.
 fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeMap<String, Secret> {
     fields.retain(|_, value| !value.expose().is_empty());
     for field in declared {
@@ -116,10 +117,10 @@ fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeM
     fields
 }
 
-/// Saves the credential of a resource, and replaces the previous one.
+/// Saves the credential of a resource. Replaces the previous credential, if any.
 ///
-/// With the method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the OAuth
-/// provider.
+/// If the method is `oauth2_client_creds` and `fields` is empty, the platform fetches a token with the client of the
+/// OAuth provider.
 pub async fn save(
     app: &App,
     caller: &Admin,
@@ -147,9 +148,9 @@ pub async fn save(
 /// Confirms the stored credential for the audience and the inject rules that the manifest and the configuration
 /// request.
 ///
-/// A credential needs authorization if a plugin version or a configuration requests another audience or other inject
-/// rules than the confirmed ones, or if another plugin has taken over the type. `requested_audience` names the origins
-/// that would receive the credential.
+/// A credential needs authorization if a plugin version or a configuration requests an audience or inject rules that
+/// were not confirmed, or if another plugin has taken over the type. `requested_audience` names the origins that would
+/// receive the credential.
 pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<CredentialMetadata, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -176,7 +177,7 @@ pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<Creden
 
 /// Runs the credential check of the resource's type, and returns the outcome.
 ///
-/// The check calls one tool with fixed parameters. The audit records the call without a bot.
+/// The check calls one tool with fixed parameters. The audit records the call, but no bot.
 pub async fn test(
     app: &App,
     caller: &Admin,
@@ -207,7 +208,8 @@ pub async fn delete(app: &App, caller: &Admin, id: ResourceId) -> Result<(), Ope
         .await
 }
 
-/// Returns the resource as its plugin provides it. A credential is checked against the requests of the plugin.
+/// Returns the resource from the policy, because a credential is checked against the manifest of the plugin. Returns an
+/// error if no loaded plugin accepts the configuration of the resource.
 pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, OperationError> {
     let detail = "no loaded plugin accepts this resource's configuration, so the credential cannot be checked";
     snapshot.resource(row.workspace_id, row.id).ok_or_else(|| OperationError::conflict(detail))
@@ -227,7 +229,7 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
     if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
         let source = resource.credential_source();
         let Some(held) = &resource.credential else { return Ok(None) };
-        // A refresh changes the stored row but not the policy.
+        // A refresh changes the stored row, but does not change the policy.
         let newest = stored.filter(|stored| stored.id == held.row.id);
         let mut state = source.status();
         if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {

@@ -10,7 +10,7 @@ use monstrum_types::{Code, InputError};
 /// An error of an operation. Its message may be shown to the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum OperationError {
-    /// The caller's key no longer exists.
+    /// The caller's key was deleted or rotated.
     #[error("{0}")]
     Unauthenticated(String),
     /// The caller has no right for this operation.
@@ -60,7 +60,7 @@ impl OperationError {
         OperationError::NotFound(format!("no such {what}"))
     }
 
-    /// Returns the error for a caller without the right for this operation.
+    /// Returns the error for a caller who has no right to run this operation.
     pub fn forbidden(message: impl Into<String>) -> Self {
         OperationError::Forbidden(message.into())
     }
@@ -76,7 +76,7 @@ impl OperationError {
         OperationError::Unavailable(message.into())
     }
 
-    /// Returns the error for a row that has changed since it was read for this change.
+    /// Returns the error for a row that another request has changed or deleted since this operation read it.
     pub fn changed_meanwhile() -> Self {
         let message = "the object was changed or deleted by another request; read it again and retry";
         OperationError::conflict(message)
@@ -113,8 +113,8 @@ impl OperationError {
     /// Returns the error for an unverified scope: a workspace or `instance`.
     pub fn unverified(scope: &str) -> Self {
         OperationError::Unverified(format!(
-            "the rows of scope `{scope}` in the database do not match their seals; for a list of these rows, see the \
-             server's log or `monstrum doctor`"
+            "the rows of scope `{scope}` in the database do not match their seals; run `monstrum doctor` to list these \
+             rows"
         ))
     }
 }

@@ -25,7 +25,7 @@ impl InputErrors {
         self.0.iter().map(|error| error.path.as_str()).collect()
     }
 
-    /// Returns all errors as one error; succeeds if no errors were added.
+    /// Returns all added errors as one error, or `Ok` if no error was added.
     pub fn check(self) -> Result<(), OperationError> {
         if self.0.is_empty() { Ok(()) } else { Err(OperationError::Invalid(self.0)) }
     }

@@ -55,7 +55,7 @@ fn view_with_text(row: KeyRow, text: &Secret) -> ShownKey {
     }
 }
 
-/// Creates a key. Only this answer shows its text.
+/// Creates a key. Only this answer shows the key in clear text.
 pub async fn create(app: &App, caller: &Admin, new: NewKeyInput) -> Result<ShownKey, OperationError> {
     if new.kind == Kind::Root {
         caller.root()?;
@@ -84,13 +84,13 @@ async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Oper
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", &new.name);
     match (new.kind, new.bot_id) {
-        (Kind::Bot, None) => errors.add("/bot_id", "required for a bot key"),
+        (Kind::Bot, None) => errors.add("/bot_id", "required when `kind` is `bot`"),
         (Kind::Bot, Some(bot)) => {
             if app.store.bot(caller.workspace, bot).await?.is_none() {
                 errors.add("/bot_id", "no such bot in this workspace");
             }
         }
-        (_, Some(_)) => errors.add("/bot_id", "allowed only for a bot key"),
+        (_, Some(_)) => errors.add("/bot_id", "allowed only when `kind` is `bot`"),
         (_, None) => {}
     }
     errors.check()
@@ -114,7 +114,7 @@ pub async fn list(app: &App, caller: &Admin, page: &Page<KeyId>) -> Result<KeyLi
     Ok(KeyList { items: rows.into_iter().map(|row| view(row, &snapshot)).collect(), next_cursor })
 }
 
-/// Rotates a key. Only this answer shows the new text, and the old text becomes invalid.
+/// Rotates a key. The old key no longer works, and only this answer shows the new key.
 pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, OperationError> {
     let row = key(app, caller, id).await?;
     let NewKey { text, hash, prefix } = api_key::generate().map_err(OperationError::internal)?;
@@ -123,7 +123,7 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
     let snapshot = app.policy.load();
     let rotate = async {
         if !app.store.rotate_key(&row, &prefix, &hash).await? {
-            // The key was deleted, or another rotation has replaced it, so the new text would not work.
+            // The key was deleted, or another rotation has replaced it, so the new key would not work.
             key(app, caller, id).await?;
             return Err(OperationError::conflict(
                 "another request rotated the key at the same time; read the key again and retry",
@@ -136,7 +136,7 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
     Ok(view_with_text(KeyRow { prefix, hash, ..row }, &text))
 }
 
-/// Deletes a key. The last root key cannot be deleted.
+/// Deletes a key. Fails if the key is the last root key.
 pub async fn delete(app: &App, caller: &Admin, id: KeyId) -> Result<(), OperationError> {
     let row = key(app, caller, id).await?;
     let _one_at_a_time = if row.kind == KeyKind::Root {

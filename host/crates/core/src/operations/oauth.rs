@@ -24,7 +24,7 @@ pub async fn start(app: &App, caller: &Admin, id: ResourceId) -> Result<Started,
     Ok(Started { authorization_url: started.begin_url, expires_at: started.expires_at })
 }
 
-/// Starts an authorization with a code that a person enters on another device.
+/// Starts an authorization that a person confirms by entering a code on another device.
 pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceStarted, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -39,7 +39,7 @@ pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceS
     })
 }
 
-/// Shows the progress of an authorization with a code.
+/// Shows the progress of an authorization that was started with `device`.
 pub async fn show_device(
     app: &App,
     caller: &Admin,

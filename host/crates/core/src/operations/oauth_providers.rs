@@ -1,6 +1,6 @@
-//! OAuth providers: the endpoints and the client with which a workspace obtains tokens of a resource type, confirmed by
-//! an admin. The manifest only proposes values, which are copied when the provider is created. A client secret can be
-//! written but not read.
+//! OAuth providers: the endpoints and the client with which a workspace obtains tokens for a resource type. An admin
+//! confirms each provider. The manifest only proposes values, which are copied when the provider is created. A client
+//! secret can be written but not read.
 
 use monstrum_api::list::List;
 use monstrum_api::oauth_providers::{NewOauthProvider, OauthProvider, OauthProviderChange, OauthProviderList};
@@ -44,7 +44,7 @@ pub async fn list(
     page: &Page<OauthProviderId>,
 ) -> Result<OauthProviderList, OperationError> {
     if let Some(resource_type) = resource_type {
-        // A workspace has at most one provider for a type. Text that is not a valid type matches none.
+        // A workspace has at most one provider for a type. A text that is not a valid type matches no provider.
         let found = match resource_type.parse() {
             Ok(resource_type) => app.store.oauth_provider_of_type(caller.workspace, &resource_type).await?,
             Err(_) => None,
@@ -114,8 +114,8 @@ pub async fn update(
     match &change.client_secret {
         Some(_) => row.client_secret = sealed(app, &row, secret)?,
         None if goes_elsewhere && row.client_secret.is_some() => {
-            let message = "required when client_id, token_url or device_authorization_url changes; send null for a \
-                           client without a secret";
+            let message = "required when `client_id`, `token_url` or `device_authorization_url` changes; send null for \
+                           a client without a secret";
             return Err(OperationError::invalid_at("/client_secret", message));
         }
         None => {}
@@ -176,7 +176,7 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
         errors.add("/scopes", format!("must have at most {SCOPES_MAX} entries"));
     }
     for (index, scope) in scopes.iter().enumerate() {
-        // RFC 6749, section 3.3.
+        // The characters that a scope may contain (RFC 6749, section 3.3).
         let is_token = |byte: u8| matches!(byte, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
         if scope.is_empty() || scope.len() > SCOPE_CHARS_MAX || !scope.bytes().all(is_token) {
             errors.add(

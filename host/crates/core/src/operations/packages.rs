@@ -23,7 +23,8 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// Returns the name of the plugin that is known before the package is opened. For an upload, this is the file name.
+    /// Returns the name under which the audit records the installation: the requested plugin, or the file name of an
+    /// upload, because the plugin's name is unknown until the package is opened.
     fn name(&self) -> &str {
         match self {
             Wanted::Named(named) => named.name.as_str(),
@@ -64,12 +65,12 @@ async fn install_wanted(app: &App, wanted: Wanted) -> Result<Installed, Operatio
         }
     };
     installed.map_err(|error| {
-        tracing::warn!(error = ?with_causes(&error), "a package was not installed");
+        tracing::warn!(error = ?with_causes(&error), "failed to install a package");
         error.into()
     })
 }
 
-/// Uninstalls a plugin. A plugin with bound resources cannot be uninstalled.
+/// Uninstalls a plugin. Fails if a binding uses a resource of the plugin.
 pub async fn uninstall(app: &Arc<App>, caller: &Root, name: String) -> Result<(), OperationError> {
     let before = app.plugins.entry(&name).ok_or_else(|| OperationError::not_found("plugin"))?;
     let change = Change::new("plugin.uninstall", &name).from(&view(before));
@@ -113,7 +114,7 @@ impl From<PackageError> for OperationError {
             }
             PackageError::Install(InstallError::Older { .. }) => OperationError::conflict(error.to_string()),
             PackageError::Install(InstallError::Load(_)) => OperationError::invalid_at("/package", error.to_string()),
-            // An operator can fix these errors, and their texts are safe to show.
+            // An operator can fix the cause of these errors, and their messages contain no secrets.
             PackageError::Install(InstallError::Stage(
                 StageError::InTheWay { .. } | StageError::NoExchange { .. } | StageError::Changing { .. },
             )) => OperationError::conflict(error.to_string()),

@@ -85,7 +85,7 @@ pub async fn show(app: &App, _: &Operator, name: String) -> Result<Plugin, Opera
     Ok(view(entry))
 }
 
-/// Returns the icon of a plugin, if it has one.
+/// Returns the icon of a plugin. Fails if the plugin has no icon.
 pub fn icon(app: &App, _: &Operator, name: &str) -> Result<Icon, OperationError> {
     let entry = app.plugins.entry(name).ok_or_else(|| OperationError::not_found("plugin"))?;
     let icon = entry.serving.as_ref().and_then(|plugin| plugin.icon.clone());

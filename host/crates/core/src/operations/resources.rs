@@ -114,7 +114,8 @@ pub async fn update(
     shown(app, row).await
 }
 
-/// Deletes a resource without bindings, and its credential.
+/// Deletes a resource and its credential. Fails if a binding uses the resource. Deleting a resource that has a
+/// credential requires an admin key.
 pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), OperationError> {
     // Deleting a credential requires an admin key, even if the credential is deleted with its resource.
     if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
@@ -146,7 +147,8 @@ async fn shown(app: &App, row: ResourceRow) -> Result<Resource, OperationError> 
     Ok(Resource { credential, ..view(row) })
 }
 
-/// Shows a resource without its credential. The state of the credential depends on the change.
+/// Converts a row to a resource. Leaves `credential` empty, because a change of the resource can change the state of
+/// its credential.
 fn view(row: ResourceRow) -> Resource {
     Resource {
         id: row.id,
@@ -225,8 +227,8 @@ fn check_network(errors: &mut InputErrors, network: &Network) {
     for (index, text) in network.allow_addresses.iter().enumerate() {
         if text.parse::<IpNet>().is_err() {
             let message = match text.parse::<IpAddr>() {
-                Ok(IpAddr::V4(_)) => "write a single address with /32",
-                Ok(IpAddr::V6(_)) => "write a single address with /128",
+                Ok(IpAddr::V4(_)) => "expected an address range; write a single address with /32",
+                Ok(IpAddr::V6(_)) => "expected an address range; write a single address with /128",
                 Err(_) => "expected an address range such as 10.1.0.0/16",
             };
             errors.add(format!("/network/allow_addresses/{index}"), message);

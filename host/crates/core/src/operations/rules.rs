@@ -10,7 +10,8 @@ use crate::app::App;
 pub(super) use crate::policy::pattern_limits::pointer_token;
 use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
-/// Checks the name of a role, bot, resource or workspace: 1 to 128 characters without control characters.
+/// Checks the name of a role, bot, resource or workspace. The name must have 1 to 128 characters and no control
+/// characters.
 pub(super) fn name(errors: &mut InputErrors, path: &str, name: &str) {
     const CHARS_MAX: usize = 128;
     if name.trim().is_empty() {
@@ -53,8 +54,8 @@ pub(super) fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> 
     }
 }
 
-/// Reserves memory of the workspace for the compiled patterns of the row to be saved. Hold the result until the row is
-/// in force.
+/// Reserves memory of the workspace for the compiled patterns of a row that will be saved. The caller must hold the
+/// result until the row is in force.
 pub(super) async fn pattern_room(
     app: &App,
     workspace: WorkspaceId,

@@ -74,7 +74,7 @@ impl Files<'_> {
         }
     }
 
-    /// Waits until this caller may hold `bytes` bytes in memory. Returns `None` if `bytes` is so small that it needs no
+    /// Waits until this caller may hold `bytes` bytes in memory. Returns `None` if a request of this size needs no
     /// turn.
     pub async fn turn(&self, bytes: usize) -> Result<Option<Turn>, OperationError> {
         if !needs_turn(bytes) {
@@ -143,8 +143,8 @@ impl Files<'_> {
         change.record(self.app, self.caller, self.within(write.boxed())).await
     }
 
-    /// Opens a file, or a folder as a ZIP. `takes_any_length` states whether the interface can send content of unknown
-    /// length.
+    /// Opens a file for download, or a folder as a ZIP archive. `takes_any_length` states whether the interface can
+    /// send content of unknown length.
     pub async fn download(
         &self,
         row: &SandboxRow,
@@ -158,12 +158,12 @@ impl Files<'_> {
             match entry.kind {
                 EntryKind::File => self.download_file(&open, path, &entry, &record).await,
                 EntryKind::Directory if !takes_any_length => Err(OperationError::Undeliverable(
-                    "the length of a folder's ZIP is not known in advance, so it cannot be sent over HTTP/1.0; use \
-                     HTTP/1.1"
+                    "the ZIP of a folder cannot be sent over HTTP/1.0, because its length is not known in advance; \
+                     use HTTP/1.1"
                         .to_owned(),
                 )),
                 EntryKind::Directory => self.download_folder(&open, path, &entry, &record).await,
-                EntryKind::Other => Err(OperationError::invalid_at("/path", "is neither a file nor a folder")),
+                EntryKind::Other => Err(OperationError::invalid_at("/path", "must be a file or a folder")),
             }
         };
         begun.await.inspect_err(|error| record.failed(error))

@@ -1,7 +1,7 @@
 //! The sandboxes of conversations, and commands in them.
 //!
-//! A command passes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation. So a key
-//! that may see a sandbox gains no permissions beyond those of the bot.
+//! A command passes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation.
+//! Therefore, access to a sandbox gives a key no permissions that the bot does not have.
 
 use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
 use monstrum_api::tools::Chat;

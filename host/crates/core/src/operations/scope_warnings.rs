@@ -1,6 +1,6 @@
 //! Warnings about scopes of a role that a resource type does not have. Such scopes are not validation errors, because
-//! one role may apply to several types, but a binding of such a type denies every tool. So the caller who saves the
-//! role or the binding gets a warning.
+//! one role may apply to several types, but a binding of such a type denies every tool. Therefore the caller who saves
+//! the role or the binding gets a warning.
 
 use monstrum_types::{RoleId, WorkspaceId};
 use serde_json::Value;

@@ -16,7 +16,7 @@ use crate::call_types::incoming::IncomingCall;
 use crate::checks::{Unchecked, pay_for_object};
 use crate::language::Language;
 
-/// The maximum number of characters of a task id, which callers choose.
+/// The maximum number of characters of a task id. Callers choose task ids.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
 
 /// Lists the tools that a bot may see.
@@ -77,7 +77,7 @@ pub async fn check(
 fn unchecked(unchecked: Unchecked) -> OperationError {
     match unchecked {
         Unchecked::Busy => OperationError::Busy(
-            "the server is busy with the checks of other calls of this bot or workspace; try again".to_owned(),
+            "the server is busy checking other calls of this bot or workspace; try again".to_owned(),
         ),
         Unchecked::Overrun(Overrun::Steps) => {
             let message = "the check exceeds the work limit of one request; send smaller parameters";
@@ -89,8 +89,8 @@ fn unchecked(unchecked: Unchecked) -> OperationError {
     }
 }
 
-/// Rejects a bot that does not exist for the caller. An interface calls this function before it reads an input; the
-/// operations check the bot again.
+/// Returns an error if the bot does not exist or the caller may not use it. An interface calls this function before it
+/// reads an input. The operations check the bot again.
 pub fn may_use(app: &App, caller: &Caller, bot: BotId) -> Result<(), OperationError> {
     caller.may_use(bot)?;
     match app.policy.load().bot(caller.workspace, bot) {

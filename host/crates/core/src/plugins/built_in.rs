@@ -1,6 +1,6 @@
 //! The built-in resource types. A built-in type has a manifest like a plugin, so that lists, roles, scopes and the
-//! audit need no special case. It has no folder and no component, because the pipeline of calls runs its tools. The
-//! names of built-in types are reserved, so that no plugin can replace a built-in type.
+//! audit need no special case. A built-in type has no folder and no component, because the pipeline of calls runs its
+//! tools. The names of built-in types are reserved, so that no plugin can replace a built-in type.
 
 mod sandbox;
 
@@ -30,7 +30,8 @@ pub(crate) fn all() -> Vec<Arc<Plugin>> {
     let mut bot = built_in(bot(), Locales::default());
     for tool in &mut bot.tools {
         let tool = Arc::get_mut(tool).expect("no other reference exists");
-        // The call by the other bot is a separate call with a separate decision, under the same delegation rules.
+        // The Guardian decides separately about the call that the other bot then makes. The same delegation rules apply
+        // to that call.
         tool.rules = tool.rules.clone().forwarding();
     }
     vec![Arc::new(bot), Arc::new(sandbox::plugin())]
@@ -46,8 +47,8 @@ fn bot() -> Value {
             "id": BOT,
             "name": "Bot",
             "mode": "system",
-            "description": "Another bot of the same workspace, which acts on behalf of the bots with a binding to it. \
-                The `delegate` of a binding restricts the tools and scopes that the other bot may use.",
+            "description": "Another bot of the same workspace, which acts on behalf of each bot that has a binding to \
+                it. The `delegate` of a binding restricts the tools and scopes that the other bot may use.",
             "icon": "bot",
             "auth_flow": "none",
             "config_schema": [{"field": "bot", "description": "Name or id of a bot of the same workspace"}],

@@ -21,7 +21,7 @@ pub const COMPONENT_BYTES_MAX: u64 = 32 << 20;
 pub const LOCALE_BYTES_MAX: u64 = 256 << 10;
 /// The maximum size of an icon, in bytes.
 pub const ICON_BYTES_MAX: u64 = 64 << 10;
-/// The maximum number of translations. No plugin has so many languages.
+/// The maximum number of translations. Plugins have far fewer translations.
 pub const LOCALES_MAX: usize = 100;
 
 /// The reason why a folder cannot be read.

@@ -1,8 +1,8 @@
 //! Installs and removes plugins while the server runs.
 //!
-//! The loaded version is always the verified version. A package is written next to its final place, and read and
-//! assessed there like at a server start. A single rename then puts the folder in its final place. A power cut at any
-//! point leaves either the old folder or the new folder.
+//! The loaded version is always the verified version. The host writes a package next to its final place, and reads and
+//! assesses the package there in the same way as at a server start. A single rename then puts the folder in its final
+//! place. A power cut at any point leaves either the old folder or the new folder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -119,7 +119,8 @@ impl Plugins {
         Ok(Installed { entry, replaced })
     }
 
-    /// Removes a plugin. Its records stay in the database, so that a later install is compared with them.
+    /// Removes a plugin. The records of the plugin stay in the database, so that a later install can be compared with
+    /// them.
     pub async fn uninstall(&self, name: &str) -> Result<(), UninstallError> {
         let _one_at_a_time = self.loading.lock().await;
         let is_plain = name.parse::<PluginName>().is_ok() || self.entry(name).is_some();
@@ -163,9 +164,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Rejects a type that the plugin does not own, unless the package's key is trusted for the type. Such a type is
-    /// free or belongs to another plugin. An update by the owner of the type only needs a key that is trusted for the
-    /// plugin's name.
+    /// Checks that the plugin owns its resource type or that the package's key is trusted for this type. An update of
+    /// the plugin that owns the type needs only a key that is trusted for the plugin's name.
     async fn check_type(
         &self,
         plugin: &PluginName,

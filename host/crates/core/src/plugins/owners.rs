@@ -54,7 +54,7 @@ impl Owners {
         names(manifest).iter().all(|name| self.0.get(name).is_some_and(|row| row.plugin == manifest.name))
     }
 
-    /// Assigns the free names of a manifest to its plugin, like a load at a server start.
+    /// Assigns the free names of a manifest to its plugin, as a server start does when it loads the plugin.
     pub(super) fn claim(&mut self, manifest: &Manifest, now: UtcMillis) {
         for name in names(manifest) {
             let row =
@@ -104,7 +104,8 @@ pub(super) fn losers(takes: &[OwnerRow]) -> BTreeSet<&PluginName> {
     takes.iter().map(|row| &row.plugin).collect()
 }
 
-/// Fills `owners` in a database that is older than this table. Does nothing in any other database.
+/// Fills the table `owners` in a database that was created before this table existed. Does nothing in any other
+/// database.
 ///
 /// A name belongs to the plugin whose recorded serving version has it. If several plugins have such a version, the name
 /// belongs to the plugin that first stored a version with it. The rows of the database must be verified, because this

@@ -16,8 +16,8 @@ use crate::plugins::folder::MANIFEST;
 use crate::plugins::registry::{Registry, RegistryError};
 use crate::plugins::{InstallError, Installed, Package, Plugins, TrustedTypes};
 
-/// The maximum number of packages that are unpacked at the same time. The limit bounds memory. It does not delay
-/// installs, because only one install runs at a time.
+/// The maximum number of packages that are unpacked at the same time. The limit bounds the memory for packages. It does
+/// not delay installs, because only one install runs at a time.
 const UNPACKED_AT_ONCE: usize = 2;
 
 /// An uploaded package.
@@ -50,7 +50,7 @@ pub enum PackageError {
     NotText,
     #[error("the package's {0}")]
     Manifest(#[from] monstrum_manifest::ManifestErrors),
-    #[error("the package was renamed: {what} has `{found}`, but the manifest has `{manifest}`")]
+    #[error("the package was renamed: {what} contains `{found}`, but the manifest contains `{manifest}`")]
     Renamed { what: &'static str, found: String, manifest: String },
     #[error(transparent)]
     Install(#[from] InstallError),
@@ -152,11 +152,11 @@ pub fn unpack(
         check_named((&signature.name, &signature.version), "the signature", (name, version))?;
     }
     if let Some((claimed, of_version)) = file_name.and_then(claimed_by_name) {
-        check_named((&claimed, &of_version), "the file's name", (name, version))?;
+        check_named((&claimed, &of_version), "the file name", (name, version))?;
     }
     if let Some(folder) = archive.folder().filter(|folder| *folder != name.as_str()) {
         let (found, manifest) = (folder.to_owned(), name.to_string());
-        return Err(PackageError::Renamed { what: "the folder in it", found, manifest });
+        return Err(PackageError::Renamed { what: "the folder in the package", found, manifest });
     }
     Ok(Package { manifest, files: archive.into_files() })
 }

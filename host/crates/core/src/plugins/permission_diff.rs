@@ -42,7 +42,7 @@ pub(super) fn permission_diff(
     }
     if let Some(check) = new.credential_check.as_ref().filter(|check| old.credential_check.as_ref() != Some(check)) {
         let params = Value::Object(check.params.clone());
-        added.push(format!("credentials are checked by a call of `{}` with {params}", check.tool));
+        added.push(format!("the credential check calls `{}` with parameters {params}", check.tool));
     }
     for dimension in &old.scope_dimensions {
         narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut added);
@@ -82,7 +82,7 @@ fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>
     };
     let (before, after) = (base(old), base(new));
     if after.is_some() && before != after {
-        added.push(format!("the default of api_base is {}", shown(after.as_ref())));
+        added.push(format!("the default of `api_base` is {}", shown(after.as_ref())));
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
         let edits = [("/resource_type/scope_dimensions/-", dimension), add(tool("repo.delete"))];
         assert_eq!(grown_from(&before, &edits), named);
         before["resource_type"]["scope_dimensions"] = json!([]);
-        assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), [""; 0], "nothing was constrained before");
+        assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), [""; 0], "the old version has no dimensions");
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         let check = |tool: &str, params: Value| json!({"tool": tool, "params": params});
         let mut before = manifest();
         let place = "/resource_type/credential_check";
-        let named = |params: &str| format!("credentials are checked by a call of `sample_delete` with {params}");
+        let named = |params: &str| format!("the credential check calls `sample_delete` with parameters {params}");
         assert_eq!(grown_from(&before, &[(place, check("sample_delete", json!({})))]), [named("{}")]);
         before["resource_type"]["credential_check"] = check("sample_delete", json!({}));
         assert_eq!(grown_from(&before, &[(place, check("sample_delete", json!({})))]), [""; 0]);
@@ -286,7 +286,7 @@ mod tests {
         calls to tools `jira_*`
         egress to `https://evil.example`
         egress to `https://example.com:8443`
-        the default of api_base is https://evil.example
+        the default of `api_base` is https://evil.example
         auth method `token`: audience `https://evil.example`
         auth method `token`: the audience is no longer declared
         auth method `api_key`: audience `https://evil.example`

@@ -63,8 +63,8 @@ pub struct Web {
 }
 
 impl Registry {
-    /// Creates a client of the registry at `place`. The client connects only to public addresses, to an address that
-    /// `place` contains as a number, and to addresses in `allow_addresses`.
+    /// Creates a client of the registry at `place`. The client connects only to public addresses, to the numeric
+    /// address in `place`, if any, and to addresses in `allow_addresses`.
     pub fn new(place: Place, allow_addresses: &[IpNet]) -> Registry {
         let named = place.named_address();
         match place {

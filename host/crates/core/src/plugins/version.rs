@@ -19,7 +19,7 @@ use crate::checks::{pay_for_object, pay_for_text};
 use crate::plugins::folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::{Ceilings, built_in};
 
-/// The prefix of a warning about a limit that is newer than the version.
+/// The prefix of a warning about a limit that was introduced after the version was stored.
 const EXCEEDS: &str = "exceeds a limit for new versions:";
 
 /// A version of a plugin that is ready to serve.
@@ -56,7 +56,7 @@ impl Plugin {
         }
     }
 
-    /// Returns the warnings about limits that the next version must meet.
+    /// Returns the warnings about limits that this version exceeds. The next version must meet these limits.
     pub fn exceeds(&self) -> impl Iterator<Item = &String> {
         self.warnings.iter().filter(|warning| warning.starts_with(EXCEEDS))
     }
@@ -73,12 +73,14 @@ impl Plugin {
 /// A tool with compiled schemas and rules.
 pub struct Tool {
     pub manifest: ToolManifest,
-    /// The plugin's own name of the tool. It differs from the tool's name if the tool belongs to a single resource.
+    /// The name under which the plugin knows the tool. Bots use a different name if the tool belongs to a single
+    /// resource.
     pub own_name: ToolName,
     pub rules: ToolRules,
     pub input: InputSchema,
     pub output: Option<Arc<OutputSchema>>,
-    /// Whether bots can neither see nor call the tool. Only a host function that plugins import calls a hidden tool.
+    /// Whether the tool is hidden. Bots can neither see nor call a hidden tool. Only a host function that plugins
+    /// import calls it.
     pub is_hidden: bool,
     /// The schemas as JSON text. See [`Tool::schema_texts`].
     schema_texts: OnceLock<SchemaTexts>,
@@ -213,7 +215,7 @@ pub async fn build(
         Ok::<_, LoadError>((manifest, locales, tools, warnings, calls))
     });
     let (manifest, locales, tools, warnings, calls) = compiled.await??;
-    // The trial start has the memory limit of later calls.
+    // The trial start uses the memory limit that later calls will have.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
     Ok(Plugin {

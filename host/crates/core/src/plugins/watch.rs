@@ -39,7 +39,8 @@ impl Watch {
         Watch { dir: dir.to_owned(), reported: fingerprints(dir).unwrap_or_default(), changing: BTreeMap::new() }
     }
 
-    /// Makes a later poll report a plugin again, because it could not be loaded.
+    /// Makes a later poll report the plugin `name` again. The caller uses this function for a plugin that could not be
+    /// loaded.
     pub fn forget(&mut self, name: &str) {
         self.reported.remove(name);
     }
@@ -88,7 +89,7 @@ fn fingerprints(dir: &Path) -> io::Result<BTreeMap<String, Fingerprint>> {
     Ok(found)
 }
 
-/// Hashes an entry. Hashes only the path of an entry that cannot be read, because the entry may have been removed.
+/// Hashes an entry. If the entry cannot be read, hashes only its path, because the entry may have been removed.
 fn describe(path: &Path, depth: usize, left: &mut usize, into: &mut DefaultHasher) {
     path.hash(into);
     let Ok(metadata) = path.symlink_metadata() else { return };

@@ -70,8 +70,8 @@ pub(super) fn changed(changes: PolicyChanges, refresher: &Arc<Refresher>, before
 fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) {
     let (mut types, mut tools) = (HashMap::new(), HashMap::new());
     for plugin in serving {
-        // Another host may have approved a takeover. The plugin that this host loaded before the takeover must not
-        // serve.
+        // Another host may have approved a version of another plugin that takes names from this plugin. The version
+        // that this host has loaded must then not serve.
         if plugin.component.is_some() && !snapshot.owners.permit(plugin) {
             tracing::debug!(plugin.name = %plugin.name, "the plugin does not serve, because another plugin owns one of \
                                                          its names");
@@ -305,7 +305,7 @@ fn resource(
             return None;
         }
     };
-    let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
+    let config_text = serde_json::to_string(&config).expect("a JSON object can be serialized as text");
     let scope = scope(&plugin.manifest, &config, network);
     Some(Resource {
         row,
@@ -366,7 +366,7 @@ fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) 
         return Some(Arc::clone(known));
     }
     let unreadable = |what: &str, error: &dyn std::fmt::Display| {
-        tracing::error!(binding.id = %row.id, %error, "the {what} of a binding is unreadable, so it grants nothing");
+        tracing::error!(binding.id = %row.id, %error, "a binding grants nothing, because its {what} is unreadable");
     };
     let mut grants = Vec::new();
     if let Some(permissions) = &row.permissions {

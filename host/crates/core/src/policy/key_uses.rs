@@ -1,6 +1,6 @@
-//! The time of each API key's last use, to the minute. A request records the time in memory. A background task and the
-//! shutdown write new times to the database. Requests do not wait for this write, and decisions do not depend on the
-//! time.
+//! The time of each API key's last use, with a resolution of one minute. A request records the time in memory. A
+//! background task and the shutdown write new times to the database. Requests do not wait for this write, and decisions
+//! do not depend on the time.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -12,7 +12,8 @@ use monstrum_types::{KeyId, UtcMillis, WorkspaceId};
 const KEYS_PER_TRANSACTION: usize = 100;
 
 /// The minimum time between two recorded uses of a key, in milliseconds. A minute is precise enough to find unused
-/// keys. With this minimum, a client that reads the list of keys page by page does not change the list.
+/// keys. Because of this minimum, a client that reads the list of keys page by page does not change the list with each
+/// request.
 const RESOLUTION_MS: i64 = 60_000;
 
 const NEVER: i64 = i64::MIN;
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!((last_use.at(), last_use.unsaved()), (Some(next), Some(next)));
         let last_use = LastUse::new(Some(NOW));
         last_use.note(NOW.plus_ms(1));
-        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None), "also after a start");
+        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None), "a restart must keep the time");
     }
 
     #[tokio::test]

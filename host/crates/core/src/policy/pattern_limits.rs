@@ -43,7 +43,7 @@ impl PatternBytes {
         *self.0.entry(workspace).or_default() += u128::from(bytes);
     }
 
-    /// Subtracts bytes that an earlier call of `add` added.
+    /// Subtracts `bytes`. An earlier call of `add` must have added them.
     pub(super) fn remove(&mut self, workspace: WorkspaceId, bytes: u64) {
         let sum = self.0.entry(workspace).or_default();
         *sum = sum.saturating_sub(bytes.into());

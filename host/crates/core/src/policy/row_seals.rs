@@ -67,18 +67,17 @@ pub enum RowKeyError {
     #[error("the row key cannot be decrypted; check the master key")]
     Vault(#[from] VaultError),
     #[error(
-        "this database was created by a release without authenticated rows; its rows are not sealed, so a server \
-         cannot verify which keys, trusted keys and plugins are yours; review them with `monstrum vault seal`, which \
-         seals the rows"
+        "a release without authenticated rows created this database, so the server cannot verify which keys, trusted \
+         keys and plugins are yours; run `monstrum vault seal` to review and seal the rows"
     )]
     Unsealed,
     #[error("a rotation of the row key was interrupted; run `monstrum vault rotate --row-key` again to finish it")]
     Interrupted,
 }
 
-/// Adds the row keys to the store. Creates a key for an empty database and seals the database with it. Rejects any
-/// other database without a key, because an attacker could have removed the key. `signed` is the version in the newest
-/// head of the audit. Older keys are retired, and no row is valid under a retired key.
+/// Adds the row keys to the store. Creates a key for an empty database and seals the database with it. Rejects a
+/// database that contains rows but no key, because an attacker could have removed the key. `signed` is the version in
+/// the newest head of the audit. Older keys are retired, and no row is valid under a retired key.
 pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn Clock) -> Result<Store, RowKeyError> {
     if let Some(keys) = held(&store, vault, signed).await? {
         return Ok(keys.given_to(store));

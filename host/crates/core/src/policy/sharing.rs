@@ -9,8 +9,8 @@ use crate::policy::Bot;
 /// The workspaces that use a plugin or the host, with the number of their bindings.
 type Users = imbl::HashMap<WorkspaceId, usize>;
 
-/// The users of each plugin and of the host, counted by their bindings. The count includes disabled bindings, because
-/// they may be enabled at any time.
+/// The workspaces that use each plugin and the host, with the number of their bindings. The count includes disabled
+/// bindings, because they may be enabled at any time.
 #[derive(Clone, Default)]
 pub(super) struct Sharing {
     plugins: imbl::HashMap<PluginName, Users>,
@@ -25,7 +25,7 @@ impl Sharing {
         }
     }
 
-    /// Subtracts the bindings of a bot that an earlier call of `add` counted.
+    /// Subtracts the bindings of a bot. An earlier call of `add` must have counted these bindings.
     pub(super) fn remove(&mut self, bot: &Bot) {
         for binding in &bot.bindings {
             uncount(&mut self.host, bot.row.workspace_id);
@@ -67,7 +67,7 @@ impl Sharing {
 }
 
 /// Returns the share of `workspace`. Only a sole user may use all call slots. A workspace without a binding can run a
-/// plugin for a credential check or a platform function, and gets the share of an additional user.
+/// plugin for a credential check or a platform function, and gets the share that an additional user would get.
 fn share(users: Option<&Users>, workspace: WorkspaceId) -> Share {
     let is_sole = users.is_some_and(|users| users.len() == 1 && users.contains_key(&workspace));
     if is_sole { Share::Whole } else { Share::Part }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
         sharing.count(&github, user);
         assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
-        assert_eq!(sharing.of_plugin(&jira, user), Share::Part, "of another plugin");
+        assert_eq!(sharing.of_plugin(&jira, user), Share::Part, "the workspace does not use this plugin");
         assert_eq!((sharing.of_plugin(&github, user), sharing.of_host(user)), (Share::Whole, Share::Whole));
     }
 }

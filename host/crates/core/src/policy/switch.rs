@@ -100,8 +100,8 @@ fn binding_id(bot: &BotRow) -> BindingId {
     derived(bot, "binding").parse().expect("a UUID is an id")
 }
 
-/// Derives an id that is the same in every snapshot and on every host. The derived id has UUID version 8, so it cannot
-/// equal the id of a row, which has version 7.
+/// Derives an id that is the same in every snapshot and on every host. The derived id has UUID version 8. It cannot
+/// equal the id of a row, because the ids of rows have UUID version 7.
 fn derived(bot: &BotRow, what: &str) -> String {
     let hash = Sha256::digest(format!("{what} of the sandbox of bot {}", bot.id));
     let mut bytes = [0; 16];

@@ -63,9 +63,9 @@ impl Verification {
         self.unverified.iter().find(|found| found.scope == scope)
     }
 
-    /// Returns whether this result is at least as new as `seals`. The caller reads `seals` from the database after the
-    /// result `before` and before this result. A seal that is older than the seal of `before` was restored by another
-    /// program.
+    /// Returns whether every scope of this result is verified and at least as new as its seal in `seals`, which the
+    /// caller has read from the database between `before` and this result. Returns `false` if the seal of a scope is
+    /// older than in `before` or has disappeared, because another program must have changed the database.
     pub fn has_reached(&self, seals: &[(String, i64)], before: &Verification) -> bool {
         let seals = by_scope(seals);
         let has_reached = |(scope, generation): (&Scope, &i64)| {
@@ -73,14 +73,15 @@ impl Verification {
             let earlier = before.generations.get(scope);
             match seal {
                 Some(seal) => seal <= generation && earlier.is_none_or(|earlier| earlier <= seal),
-                // The scope was possibly created after `seals` was read.
+                // If `before` does not contain the scope either, the scope was created after `seals` was read.
                 None => earlier.is_none(),
             }
         };
         self.unverified.is_empty() && self.generations.iter().all(has_reached)
     }
 
-    /// Returns whether exactly these seals, which the caller read from the database, verified this result.
+    /// Returns whether every scope of this result is verified and has the same generation as in `seals`, which the
+    /// caller has read from the database.
     pub fn is_of(&self, seals: &[(String, i64)]) -> bool {
         let seals = by_scope(seals);
         let is_same = |(scope, generation): (&Scope, &i64)| seals.get(scope.to_string().as_str()) == Some(generation);
@@ -92,8 +93,8 @@ fn by_scope(seals: &[(String, i64)]) -> HashMap<&str, i64> {
     seals.iter().map(|(scope, generation)| (scope.as_str(), *generation)).collect()
 }
 
-/// The rows and scopes that were already logged. Each row is logged only once, and each scope once while it is
-/// unverified.
+/// The rows and scopes that were already logged. Each row is logged only once. A scope is logged once each time it
+/// becomes unverified.
 #[derive(Default)]
 pub struct Reported(Mutex<(BTreeSet<RowName>, BTreeSet<String>)>);
 
@@ -137,9 +138,12 @@ mod tests {
             assert!(after.has_reached(&reached, &before));
         }
         assert!(!after.has_reached(&seals(3, 10), &before), "a change that was not read");
-        assert!(!after.has_reached(&seals(3, 6), &before), "an older seal was put back");
+        assert!(!after.has_reached(&seals(3, 6), &before), "an older seal was restored");
         assert!(!after.has_reached(&seals(3, 9)[..1], &before), "a seal was removed");
         let new = verified(&[(Scope::Instance, 3), (workspace, 1)]);
-        assert!(new.has_reached(&seals(3, 1)[..1], &verified(&[(Scope::Instance, 3)])), "a workspace that is newer");
+        assert!(
+            new.has_reached(&seals(3, 1)[..1], &verified(&[(Scope::Instance, 3)])),
+            "the workspace was created after the seals were read"
+        );
     }
 }

@@ -39,7 +39,8 @@ impl Activities {
         let fresh = || Use { count: 0, ended_at: self.clock.now(), cut: CancellationToken::new() };
         let used = uses.entry(id).or_insert_with(fresh);
         if used.cut.is_cancelled() {
-            // Earlier uses were cut off. The new use gets a new token, so that it is not cut off too.
+            // Earlier uses were cut off. The new use gets a new token, because a use with the old token would be cut
+            // off at once.
             used.cut = CancellationToken::new();
         }
         used.count += 1;
@@ -62,7 +63,8 @@ impl Activities {
         self.uses.lock().values().for_each(|used| used.cut.cancel());
     }
 
-    /// Takes the times of use that must be stored, one for each sandbox that is or was in use.
+    /// Takes the times of use that must be stored. There is one time for each sandbox that is in use or was in use
+    /// since the last call.
     pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
         let now = self.clock.now();
         let mut uses = self.uses.lock();

@@ -18,8 +18,9 @@ const DELETE_MAX: Duration = Duration::from_secs(60);
 /// The delay after the first failure, in milliseconds. The delay doubles with each further failure, up to the maximum.
 const BACK_OFF_MS: i64 = 5_000;
 const BACK_OFF_MS_MAX: i64 = 300_000;
-/// The maximum number of deletions that run at the same time. Parallel deletions prevent a hanging deletion from
-/// delaying the others. The limit prevents the deletion of a whole app from overloading the provider.
+/// The maximum number of deletions that run at the same time. Because several deletions run in parallel, a hanging
+/// deletion does not delay other deletions. The limit prevents the deletion of a whole app from overloading the
+/// provider.
 const AT_ONCE: usize = 8;
 /// The maximum number of deletions in one round.
 const JOBS_MAX: u32 = 100;
@@ -69,7 +70,7 @@ impl Sandboxes {
         self.deletion.notify_one();
     }
 
-    /// Carries out deletions until `stop`.
+    /// Carries out deletions until `stop` is cancelled.
     pub async fn follow_deletions(self: Arc<Self>, stop: CancellationToken) {
         loop {
             if let Err(error) = self.delete_due().await {

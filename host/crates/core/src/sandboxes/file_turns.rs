@@ -2,7 +2,7 @@
 //! key.
 //!
 //! A turn reserves the maximum number of bytes that its request may hold. The second half of all bytes is reserved for
-//! workspaces without a turn, so that a few busy workspaces cannot block the others. Small requests need no turn.
+//! workspaces without a turn, so that a few busy workspaces cannot block other workspaces. Small requests need no turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -21,8 +21,8 @@ const FREE_BYTES: usize = 1 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The limit of this host: eight files of maximum size.
 const ALL_BYTES_MAX: usize = 8 * FILE_BYTES_MAX;
-/// The total up to which a workspace that holds a turn may get another turn. The rest is reserved for workspaces
-/// without a turn.
+/// The total up to which a workspace that holds a turn may get another turn. The remaining bytes are reserved for
+/// workspaces that hold no turn.
 const SHARED_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
 /// The limit of one workspace: half of the host's limit.
 const WORKSPACE_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
@@ -83,7 +83,7 @@ impl FileTurns {
             turns.waiting.push_back((claim, sender));
             turn
         };
-        // A turn that arrives too late is dropped with its channel, which returns it.
+        // A turn that arrives too late is dropped with its channel. The drop returns the bytes of the turn.
         timeout(WAIT_MAX, turn).await.ok()?.ok()
     }
 
@@ -177,14 +177,21 @@ mod tests {
                 }
             }
         }
-        assert_eq!(held.iter().flatten().count(), 5, "one workspace has its half, the other its first turn");
+        assert_eq!(
+            held.iter().flatten().count(),
+            5,
+            "one workspace holds half, and the other workspace holds its first turn"
+        );
         let others = [WorkspaceId::new(), WorkspaceId::new(), WorkspaceId::new()];
         for workspace in others {
             let turn = turns.enter(workspace, KeyId::new(), LARGE).await;
-            assert!(turn.is_some(), "a workspace that holds nothing has to wait");
+            assert!(turn.is_some(), "a workspace without a turn must get a turn");
             held.push(turn);
         }
-        assert!(turns.enter(WorkspaceId::new(), KeyId::new(), LARGE).await.is_none(), "eight of the largest in all");
+        assert!(
+            turns.enter(WorkspaceId::new(), KeyId::new(), LARGE).await.is_none(),
+            "the host allows eight files of maximum size"
+        );
         held.clear();
         let left = turns.0.lock();
         assert_eq!((left.all, left.workspaces.len(), left.keys.len()), (0, 0, 0));
@@ -196,10 +203,10 @@ mod tests {
         let (workspace, keys) = (WorkspaceId::new(), [KeyId::new(), KeyId::new(), KeyId::new()]);
         let enter = |key| turns.enter(workspace, key, FILE_BYTES_MAX);
         let mut held = vec![enter(keys[0]).await, enter(keys[0]).await];
-        assert!(enter(keys[0]).await.is_none(), "two of the largest files of a key");
+        assert!(enter(keys[0]).await.is_none(), "a key may hold two files of maximum size");
         held.extend([enter(keys[1]).await, enter(keys[1]).await]);
         assert!(held.iter().all(Option::is_some));
-        assert!(enter(keys[2]).await.is_none(), "four of a workspace");
+        assert!(enter(keys[2]).await.is_none(), "a workspace may hold four files of maximum size");
         // A body of unknown length counts as a body of maximum size.
         held.clear();
         assert!(turns.enter(workspace, keys[0], usize::MAX).await.is_some());
@@ -219,10 +226,10 @@ mod tests {
         gone.abort();
         assert!(gone.await.is_err());
         drop(first);
-        let next = next.await.expect("it ends");
-        assert!(next.is_some(), "the turn of a request that is gone goes to the next one");
+        let next = next.await.expect("the task must not panic");
+        assert!(next.is_some(), "the next request must get the turn of a cancelled request");
         drop(next);
-        assert!(last.await.expect("it ends").is_some());
+        assert!(last.await.expect("the task must not panic").is_some());
         assert_eq!(turns.0.lock().all, 0);
     }
 }

@@ -26,7 +26,10 @@ impl Kept {
     /// Returns the reason why the workspace cannot create a sandbox, or `None` if the workspace is below its limits.
     pub fn refusal(self, options: &Options) -> Option<String> {
         let is_over = self.sandboxes >= u64::from(options.kept_max) || self.bytes >= bytes_max(options);
-        is_over.then(|| format!("this workspace keeps {}; delete finished conversations", self.words(options)))
+        is_over.then(|| {
+            let words = self.words(options);
+            format!("this workspace has reached a sandbox limit: it keeps {words}; delete finished conversations")
+        })
     }
 
     /// Returns the warning for callers, or `None` if the workspace is not near its limits.
@@ -35,7 +38,8 @@ impl Kept {
         let is_near = is_near(self.sandboxes, options.kept_max.into()) || is_near(self.bytes, bytes_max(options));
         let words = || {
             format!(
-                "this workspace keeps {}; no new sandbox can be created at the limit; delete finished conversations",
+                "this workspace keeps {}; when it reaches a limit, it cannot create new sandboxes; delete finished \
+                 conversations",
                 self.words(options)
             )
         };
@@ -97,9 +101,10 @@ mod tests {
         assert_eq!(judged(0, 4 * GIB - 1), (false, false));
         assert_eq!(judged(0, 4 * GIB), (true, false));
         assert_eq!(judged(0, 5 * GIB), (true, true));
-        let words = Kept { sandboxes: 10, bytes: 5 * GIB / 2 }.refusal(&options).expect("it is at its limit");
-        let expected = "this workspace keeps 10 of 10 sandboxes (--sandbox-kept-max) and 2.5 of 5 GiB \
-                        (--sandbox-kept-gib); delete finished conversations";
+        let words =
+            Kept { sandboxes: 10, bytes: 5 * GIB / 2 }.refusal(&options).expect("the workspace has reached a limit");
+        let expected = "this workspace has reached a sandbox limit: it keeps 10 of 10 sandboxes (--sandbox-kept-max) \
+                        and 2.5 of 5 GiB (--sandbox-kept-gib); delete finished conversations";
         assert_eq!(words, expected);
     }
 }

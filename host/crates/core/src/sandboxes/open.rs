@@ -114,7 +114,8 @@ impl Open {
             };
             let does_not_run = match &answered {
                 Err(SandboxError::Conflict(_)) => true,
-                // Either the file or the sandbox does not exist.
+                // `NotFound` means that the file or the sandbox does not exist. Only a missing sandbox must be started
+                // again.
                 Err(SandboxError::NotFound(_)) => provider.inspect(&self.name).await?.is_none(),
                 _ => false,
             };

@@ -1,4 +1,5 @@
-//! The system prompt of a bot: the bot's own text, and a paragraph about its sandbox that the platform appends.
+//! The system prompt of a bot: the text that was saved for the bot, and a paragraph about its sandbox that the platform
+//! appends.
 //!
 //! The paragraph describes the actual capabilities of the provider, because a model that tries a missing program or a
 //! closed network wastes time.
@@ -10,8 +11,7 @@ use monstrum_sandbox::{
 use crate::language::UiLanguage;
 use crate::plugins::built_in::SHELL;
 
-/// Returns the prompt of a bot: the bot's own text, followed by the paragraph about its sandbox if the bot has a
-/// sandbox.
+/// Returns the prompt of a bot: the saved text `own`, followed by the paragraph about the bot's sandbox, if any.
 pub fn with_sandbox(own: &str, paragraph: Option<&str>) -> String {
     match paragraph {
         None => own.to_owned(),

@@ -30,8 +30,8 @@ const LOOKS_MAX: usize = 5;
 const ROWS: u32 = 200;
 
 impl Sandboxes {
-    /// Stores the times of use of this process periodically until `stop`. Other hosts and a later start of this host
-    /// read them.
+    /// Periodically stores the times at which this process last used each sandbox, until `stop` is cancelled. Other
+    /// hosts, and this host after a restart, read these times.
     pub async fn follow_uses(self: Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(TOUCH_MS.unsigned_abs()));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -42,7 +42,7 @@ impl Sandboxes {
         }
     }
 
-    /// Stores the times of use of this process.
+    /// Stores the times at which this process last used each sandbox.
     pub async fn note_uses(&self) -> Result<(), StoreError> {
         let uses = self.activities.take();
         if uses.is_empty() {
@@ -55,7 +55,7 @@ impl Sandboxes {
         noted
     }
 
-    /// Stops idle sandboxes periodically until `stop`.
+    /// Periodically stops idle sandboxes until `stop` is cancelled.
     pub async fn follow_idle(self: Arc<Self>, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -69,8 +69,8 @@ impl Sandboxes {
         }
     }
 
-    /// Signals that the settings of a workspace have changed, so that sandboxes with a network that the workspace no
-    /// longer allows are stopped.
+    /// Signals that the settings of a workspace have changed. The next sweep then starts at once and stops the
+    /// sandboxes whose network the workspace no longer allows.
     pub fn settings_have_changed(&self) {
         self.sweep.notify_one();
     }
@@ -80,7 +80,8 @@ impl Sandboxes {
         self.switched.notify_one();
     }
 
-    /// Stops the sandboxes of bots whose switch is off after each signal of a change, until `stop`.
+    /// Waits for signals that a switch may have changed, until `stop` is cancelled. After each signal, stops the
+    /// sandboxes of bots whose switch is off.
     pub async fn follow_switches(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(self.switched.notified()).await.is_some() {
             if let Err(error) = self.stop_switched_off().await {
@@ -89,8 +90,9 @@ impl Sandboxes {
         }
     }
 
-    /// Stops every sandbox whose bot's switch is off and in which a command has run. The other sandboxes of such bots
-    /// stay, because operators may access their files. Reads a row again if it changes before the stop. The next sweep
+    /// Stops every sandbox whose bot's switch is off and in which a command has run. The sandboxes of such bots in
+    /// which no command has run keep running, because operators may access their files. Repeats the search until no
+    /// such sandbox is found, at most `LOOKS_MAX` times, because rows may change before the stop. The next sweep
     /// repeats a failed stop.
     pub async fn stop_switched_off(self: &Arc<Self>) -> Result<(), StoreError> {
         if self.provider().is_err() {

@@ -35,12 +35,12 @@ impl Sandboxes {
         if self.is_shared { Ok(()) } else { self.store.stop_sandboxes_of_node(&self.node).await }
     }
 
-    /// Repeats the comparison until it has succeeded once, or until `stop`.
+    /// Repeats the comparison until it has succeeded once or `stop` is cancelled.
     pub async fn follow_start(self: Arc<Self>, stop: CancellationToken) {
         let mut is_logged = false;
         while let Err(error) = self.reconcile().await {
             if !is_logged {
-                tracing::warn!(error = %with_causes(&error), "failed to compare sandboxes with their rows; retrying");
+                tracing::warn!(error = %with_causes(&error), "failed to compare sandboxes with the database; retrying");
                 is_logged = true;
             }
             if stop.run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL)).await.is_none() {
@@ -49,8 +49,9 @@ impl Sandboxes {
         }
     }
 
-    /// Compares the provider's sandboxes with the rows. Sets sandboxes without a row aside, and corrects the states in
-    /// the rows. Does not change the rows of other hosts, because this provider does not know their sandboxes.
+    /// Compares the provider's sandboxes with the rows. Sets aside the sandboxes that have no row, and corrects the
+    /// states in the rows. Does not change the rows of other hosts, because this provider does not know their
+    /// sandboxes.
     pub async fn reconcile(self: &Arc<Self>) -> Result<(), AccessError> {
         let _comparing = self.comparing.write().await;
         let Ok(provider) = self.provider.as_ref() else { return self.nothing_runs().await };
@@ -58,7 +59,8 @@ impl Sandboxes {
             // Only this process uses the data folder, so earlier claims of its rows have ended.
             self.store.release_sandboxes_of_node(&self.node).await?;
         }
-        // The rows are read before the list of the provider. A row that changes after this read is not overwritten.
+        // The rows are read before the provider lists its sandboxes. A row that changes after this read is not
+        // overwritten.
         let rows = self.rows(provider.name()).await?;
         let listed = within(LIST_MAX, "list its sandboxes", provider.list()).await?;
         let mut found: HashMap<SandboxName, Inspection> =
@@ -68,8 +70,8 @@ impl Sandboxes {
                 Some(inspection) => Some(inspection.state),
                 None => match self.restore(provider.as_ref(), &row).await {
                     Ok(state) => state,
-                    // The files may exist, so the row is not marked as lost. The comparison continues with the other
-                    // rows.
+                    // The files may exist, so the row is not marked as lost. The comparison continues with the next
+                    // row.
                     Err(error) => {
                         let error = with_causes(&error);
                         tracing::warn!(sandbox.id = %row.sandbox_id, %error, "failed to check the files of a sandbox");
@@ -83,7 +85,7 @@ impl Sandboxes {
         let set_aside = |name: SandboxName| async move {
             if let Err(error) = self.set_aside_unknown(provider.as_ref(), &name).await {
                 let error = with_causes(&error);
-                tracing::warn!(sandbox.name = %name, %error, "failed to set aside a sandbox without a row");
+                tracing::warn!(sandbox.name = %name, %error, "failed to set aside a sandbox that the database lacks");
             }
         };
         futures::stream::iter(unknown).for_each_concurrent(AT_ONCE, set_aside).await;
@@ -92,7 +94,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Marks this host's sandboxes as stopped, for a server without a provider.
+    /// Marks this host's sandboxes as stopped, because a server without a provider runs no sandboxes.
     async fn nothing_runs(&self) -> Result<(), AccessError> {
         self.store.release_sandboxes_of_node(&self.node).await?;
         for row in self.rows_of_all().await? {
@@ -104,14 +106,14 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Reads the rows of this host's sandboxes of one provider.
+    /// Reads the rows of this host's sandboxes that belong to `provider`.
     async fn rows(&self, provider: &str) -> Result<Vec<SandboxRow>, StoreError> {
         let mut rows = self.rows_of_all().await?;
         rows.retain(|row| row.provider == provider);
         Ok(rows)
     }
 
-    /// Reads the rows of this host's sandboxes of all providers.
+    /// Reads the rows of this host's sandboxes for every provider.
     async fn rows_of_all(&self) -> Result<Vec<SandboxRow>, StoreError> {
         let mut rows: Vec<SandboxRow> = Vec::new();
         loop {
@@ -150,7 +152,7 @@ impl Sandboxes {
             let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
             self.store.settle_sandbox(row.id, &operation, row.status, &settled).await?;
             let (was, is) = (row.status.as_str(), status.as_str());
-            tracing::info!(sandbox.id = %row.id, was, is, "the state of a sandbox was corrected");
+            tracing::info!(sandbox.id = %row.id, was, is, "corrected the recorded state of a sandbox");
         }
         Ok(())
     }
@@ -164,7 +166,7 @@ impl Sandboxes {
         let restored =
             within(SET_ASIDE_MAX, "restore the sandbox", provider.restore(&name(row), row.created_at)).await?;
         if restored {
-            tracing::warn!(sandbox.id = %row.id, "the files of a sandbox that were set aside were restored");
+            tracing::warn!(sandbox.id = %row.id, "restored the files of a sandbox that had been set aside");
         }
         Ok(restored.then_some(State::Stopped))
     }
@@ -176,7 +178,10 @@ impl Sandboxes {
             return Ok(());
         }
         within(SET_ASIDE_MAX, "set the sandbox aside", provider.set_aside(name, self.clock.now())).await?;
-        tracing::warn!(sandbox.name = %name, "a sandbox without a row was set aside; its files are deleted in 7 days");
+        tracing::warn!(
+            sandbox.name = %name,
+            "set aside a sandbox that the database lacks; its files will be deleted in 7 days"
+        );
         Ok(())
     }
 
@@ -185,7 +190,7 @@ impl Sandboxes {
         let before = self.clock.now().plus_ms(-ASIDE_KEPT_MS);
         match within(SET_ASIDE_MAX, "delete the files that were set aside", provider.delete_aside(before)).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "sandboxes that were set aside 7 days ago were deleted"),
+            Ok(count) => tracing::info!(count, "deleted the sandboxes that were set aside 7 days ago"),
             Err(error) => {
                 tracing::warn!(error = %with_causes(&error), "failed to delete sandboxes that were set aside");
             }
@@ -213,7 +218,9 @@ impl Sandboxes {
             self.running.wait().await;
         };
         if tokio::time::timeout(grace, stopped).await.is_err() {
-            tracing::warn!("some sandboxes were not stopped in time; the next start of the server corrects their rows");
+            tracing::warn!(
+                "timed out stopping some sandboxes; the server will correct their recorded status when it next starts"
+            );
         }
     }
 

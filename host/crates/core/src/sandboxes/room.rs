@@ -17,7 +17,8 @@ use super::{AccessError, LEASE_MS, Sandboxes};
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The maximum number of attempts to make room and claim the place.
 const TRIES: usize = 3;
-/// The time in milliseconds for which an unused sandbox is not stopped in favour of another sandbox.
+/// The time in milliseconds for which a sandbox must be unused before it may be stopped to make room for another
+/// sandbox.
 const SPARED_MS: i64 = 60_000;
 /// The time after which a claim starts no further attempt to make room.
 const MAKING_MAX: Duration = Duration::from_secs(5);
@@ -42,7 +43,7 @@ enum Place {
 }
 
 /// The scope that has no free place. In each scope, one claim at a time makes room. A bot or workspace that has reached
-/// its share stops its own sandboxes, and must not block the claims of others.
+/// its share stops its own sandboxes, and must not block the claims of other bots and workspaces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Room {
     Bot(BotId),
@@ -55,7 +56,7 @@ impl Room {
         match why {
             NoPlace::Bot => Room::Bot(row.bot_id),
             NoPlace::Workspace => Room::Workspace(row.workspace_id),
-            // For these two reasons, a claim may stop sandboxes of other workspaces.
+            // In both of these cases, a claim may stop sandboxes of other workspaces.
             NoPlace::Newcomers | NoPlace::All => Room::Host,
         }
     }
@@ -164,7 +165,7 @@ impl Sandboxes {
             return Ok(shares.is_full(&taken).then_some(NoPlace::All));
         }
         let refused = shares.refusal(&taken, workspace, bot, Others { workspaces: true, bots: true });
-        // These two results do not depend on other users.
+        // These two results do not depend on whether other bots or workspaces may use sandboxes.
         if matches!(refused, None | Some(NoPlace::All)) {
             return Ok(refused);
         }
@@ -180,8 +181,8 @@ impl Sandboxes {
     }
 
     /// Stops a sandbox whose place `for_row` may take, and returns whether a sandbox was stopped. Tries the sandboxes
-    /// of bots and workspaces that exceed their share first, in the order of their last use. Tries sandboxes whose last
-    /// stop failed last, because each attempt takes time.
+    /// of bots and workspaces that exceed their share first, in the order of their last use. Tries the sandboxes whose
+    /// previous stop failed after all other sandboxes, because each attempt takes time.
     async fn make_room(&self, for_row: &SandboxRow, why: NoPlace) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut idle: Vec<SandboxRow> = Vec::new();
@@ -217,7 +218,7 @@ impl Sandboxes {
                     tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "failed to stop a sandbox");
                 }
             }
-            // This claim gives up after a while, because other claims are waiting.
+            // This claim gives up after `MAKING_MAX`, because other claims are waiting.
             if begun.elapsed() > MAKING_MAX {
                 break;
             }

@@ -22,7 +22,7 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 /// The maximum time for which a call waits for other operations on its sandbox. It covers one start and the steps
 /// before the start.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// The time after which a waiting call reads the row again, unless it gets a notification of a change earlier.
+/// The time after which a waiting call reads the row again if it receives no notification of a change.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The minimum age in milliseconds at which a new use replaces the stored time of the last use.
 const TOUCH_AGAIN_MS: i64 = 200;
@@ -160,7 +160,7 @@ impl Sandboxes {
         match &row.node {
             Some(node) if *node != self.node => {
                 let words =
-                    format!("this sandbox is on the server with node.id {node}; send the request to that server");
+                    format!("this sandbox is on the server whose `node.id` is {node}; send the request to that server");
                 Err(AccessError::unavailable(words))
             }
             _ => Ok(()),
@@ -174,7 +174,7 @@ impl Sandboxes {
         }
         match self.settings_of(row.workspace_id).await {
             Ok(settings) => Ok(settings.network != Some(Network::Full)),
-            // Unreadable settings allow no network.
+            // If the settings are unreadable, the workspace allows no network.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => Ok(true),
             Err(error) => Err(error),
         }

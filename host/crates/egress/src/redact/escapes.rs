@@ -21,14 +21,15 @@ const NUMBER_DIGITS_MAX: usize = 8;
 /// A set of kinds of escapes that are decoded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Escapes {
-    /// The marks of the kinds. With fewer than three kinds, the last mark is repeated.
+    /// The marks of the kinds. If there are fewer than three kinds, the last mark is repeated.
     marks: [u8; 3],
-    /// Whether an HTML number without `;` ends before its value exceeds ASCII, so that `&#x2Fabc` is read as `/abc`.
-    /// HTML parsers read all digits, but the resulting character cannot occur in a secret if all secrets are ASCII.
+    /// Whether a numeric HTML character reference without `;` ends at the last digit for which the value is still
+    /// ASCII, so that `&#x2Fabc` is read as `/abc`. HTML parsers read all digits, but the resulting character cannot
+    /// occur in a secret if all secrets are ASCII.
     pub(super) short_numbers: bool,
 }
 
-/// One unit of a text, with its decoded bytes.
+/// A unit of a text, which is an escape or a plain byte, with its decoded bytes.
 pub(super) struct Unit {
     decoded: [u8; 4],
     decoded_length: usize,
@@ -88,7 +89,7 @@ impl Unit {
         Unit { decoded, decoded_length, length }
     }
 
-    /// Returns the unit with another length in the text.
+    /// Returns this unit with its length in the text replaced by `length`.
     pub(super) fn of_length(self, length: usize) -> Self {
         Unit { length, ..self }
     }
@@ -160,8 +161,9 @@ fn code_point(text: &[u8]) -> Option<Unit> {
     (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits))
 }
 
-/// Like [`code_point`], for text in which the case of `\U` was lost, such as the name of a header. As a `\u` escape,
-/// the first four digits would be a control character from U+0000 to U+0003, which does not occur in secrets.
+/// Like [`code_point`], for text in which the case of `\U` was lost, such as the name of a header. If the text were
+/// read as a `\u` escape, its first four digits would be a control character from U+0000 to U+0003, which does not
+/// occur in secrets.
 fn code_point_in_lower_case(text: &[u8]) -> Option<Unit> {
     matches!(text, [b'0', b'0', b'0', b'0'..=b'3', ..]).then(|| code_point(text))?
 }
@@ -191,7 +193,7 @@ fn braced(text: &[u8]) -> Option<Unit> {
     (text.get(digits) == Some(&b'}')).then(|| Unit::character(character, 3 + digits + 1))
 }
 
-/// Decodes an escape `\uNNNN` from the text after its `\u`; a surrogate pair consists of two such escapes.
+/// Decodes an escape `\uNNNN`, or two such escapes that form a surrogate pair, from the text after the first `\u`.
 fn code_units(digits: &[u8]) -> Option<Unit> {
     let first = code_unit(digits)?;
     if let Some(character) = char::from_u32(u32::from(first)) {
@@ -230,7 +232,7 @@ fn reference(text: &[u8], short_numbers: bool) -> Option<Unit> {
     Some(Unit::character(character, before + length))
 }
 
-/// Returns the character of the number at the start of `text`, and the number of digits.
+/// Parses the number at the start of `text`. Returns the character with this code point, and the number of digits read.
 fn number(text: &[u8], base: u32) -> Option<(char, usize)> {
     let digit = |byte: &u8| char::from(*byte).to_digit(base);
     let (mut value, mut length) = (0, 0);

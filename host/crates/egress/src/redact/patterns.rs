@@ -1,4 +1,4 @@
-//! The patterns of a secret: the secret itself, and those of its encodings that views do not decode.
+//! The patterns of a secret: the secret itself, and the encodings of the secret that the views do not decode.
 
 use std::ops::Range;
 
@@ -72,10 +72,10 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns
 }
 
-/// Returns the additional patterns of a secret with non-ASCII characters. Views do not reveal these patterns.
+/// Returns the additional patterns of a secret with non-ASCII characters, which the views do not decode.
 fn of_other_characters(secret: &str) -> Vec<Pattern> {
-    // The secret may occur in UTF-16 with too little ASCII for the detection of UTF-16. String escapes leave its
-    // non-ASCII characters unchanged.
+    // A text in UTF-16 may contain too little ASCII to be recognised as UTF-16. String escapes leave the non-ASCII
+    // characters of a secret unchanged.
     let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
     let json = &quoted[1..quoted.len() - 1];
     let in_single_quotes = secret.replace('\\', "\\\\").replace('\'', "\\'");
@@ -84,7 +84,8 @@ fn of_other_characters(secret: &str) -> Vec<Pattern> {
     let texts: Vec<_> = texts.into_iter().map(Zeroizing::new).collect();
     let wide = texts.iter().flat_map(|text| [utf16(text, u16::to_le_bytes), utf16(text, u16::to_be_bytes)]);
     let wide: Vec<_> = wide.map(Zeroizing::new).collect();
-    // `\xNN` may be a byte or a character. These patterns are the bytes that result from the wrong interpretation.
+    // An escape `\xNN` may stand for a byte or for a character. The patterns in `read` are the bytes that result from
+    // the wrong interpretation.
     let mut read: Vec<Vec<u8>> = wide.iter().map(|bytes| read_escaped(bytes)).collect();
     if let Ok(latin_1) = secret.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>() {
         read.push(read_escaped(&latin_1));
@@ -105,8 +106,9 @@ fn read_escaped(bytes: &[u8]) -> Vec<u8> {
     read
 }
 
-/// Returns the base64 of the other encodings of a secret. Base64 in lower case, as in header names, cannot be decoded,
-/// so these patterns are needed to find it.
+/// Returns the base64 of each supported encoding of a secret, such as percent-encoding, JSON, hex and HTML. Header
+/// names are in lower case, and base64 in lower case cannot be decoded, so redaction searches header names for these
+/// patterns.
 pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     let bytes = secret.as_bytes();
     let json = Zeroizing::new(serde_json::Value::from(secret).to_string());

@@ -25,8 +25,8 @@ const NO_DIGIT: u8 = 0xff;
 /// The table entry of line breaks.
 const BREAK: u8 = 0xfe;
 
-/// The number of zero digits that are added on both sides of a base64 run, so that its first and last digits are also
-/// decoded.
+/// The number of zero digits that are added on each side of a base64 run, so that the first and last digits of the run
+/// are decoded at each alignment.
 const MARGIN: usize = 3;
 
 impl Digits {
@@ -145,8 +145,8 @@ impl Digits {
     }
 }
 
-/// Decodes the digits at each of the four alignments and calls `take`. If all secrets are `printable`, only parts with
-/// enough ASCII are decoded.
+/// Decodes the digits at each of the four alignments and calls `take`. If all secrets are `printable`, only groups of
+/// digits that can contain enough consecutive ASCII bytes are decoded.
 fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
     if !printable {
         for start in 0..4 {

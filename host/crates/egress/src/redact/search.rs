@@ -15,7 +15,7 @@ use super::views::Reading;
 /// The number of bytes that determine a shift.
 const BLOCK: usize = 3;
 
-/// The shift for blocks that do not occur in the first bytes of a pattern.
+/// The shift for blocks that do not occur in the first [`SECRET_BYTES_MIN`] bytes of any pattern.
 const SHIFT_MAX: u8 = (SECRET_BYTES_MIN - BLOCK + 1) as u8;
 
 /// The number of slots for each block of a pattern. With 16 slots, a block that does not occur in a pattern shares its
@@ -33,9 +33,10 @@ const BACKSLASHES_MAX: usize = 8;
 pub(super) struct Search {
     patterns: Vec<Pattern>,
     slots: Slots,
-    /// For each slot of a block, the distance from the block to the end of the first bytes of the nearest pattern.
+    /// For each slot of a block, the smallest distance from the block to the end of the first [`SECRET_BYTES_MIN`] bytes of a
+    /// pattern.
     shifts: Box<[u8]>,
-    /// For each slot of a block, the patterns whose first bytes end with such a block.
+    /// For each slot of a block, the patterns whose first [`SECRET_BYTES_MIN`] bytes end with such a block.
     endings: HashMap<usize, Vec<usize>>,
     /// For each slot of a block, the patterns that start with such a block.
     starts: HashMap<usize, Vec<usize>>,
@@ -114,7 +115,7 @@ impl Search {
         }
     }
 
-    /// Adds the matches of patterns at `place` of `text`, if views decode the text from this place.
+    /// Decodes `text` from `place` with `reading`, and adds the patterns that match there to `found`.
     pub(super) fn find_at(
         &self,
         text: &[u8],

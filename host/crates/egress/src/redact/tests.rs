@@ -294,8 +294,8 @@ proptest! {
         prop_assume!(secret.trim().len() >= SECRET_BYTES_MIN);
         let all = encodings(&secret);
         let (name, encoded) = &all[which.index(all.len())];
-        // Digits after a number without `;` belong to the number, unless its value would exceed ASCII and all secrets
-        // are ASCII.
+        // After a numeric reference without `;`, further digits are read as part of the number. An exception is a
+        // number whose value would exceed ASCII, if all secrets are ASCII.
         let after = if name.ends_with("without ;") && !secret.is_ascii() { format!("-{after}") } else { after };
         let redactor = redactor(&[&secret]);
         let text = [before.as_bytes(), encoded, after.as_bytes()].concat();
@@ -317,8 +317,8 @@ proptest! {
     }
 }
 
-/// The result contains only text that was searched. It has no other spelling of a number and no duplicate keys, which
-/// parsers drop.
+/// The result contains only text that was searched. In the result, numbers have only the spelling that was searched,
+/// and objects have no duplicate keys, which the parser drops.
 #[test]
 fn json_with_duplicate_keys_or_unusual_numbers() {
     let told = |secret: &str, text: &str| {

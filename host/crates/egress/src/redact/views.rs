@@ -48,8 +48,8 @@ impl View {
         views
     }
 
-    /// Returns the readings that start inside an escape of this view, which is one of `views`, for up to `levels`
-    /// nested views.
+    /// Returns the readings, with up to `levels` nested views, for a secret that starts inside an escape of this view.
+    /// `views` contains all views, including this one.
     pub(super) fn readings(self, views: &[View], levels: usize) -> Vec<Reading> {
         let View::Escapes(outer) = self else { return Vec::new() };
         let inner = views.iter().filter_map(|view| match view {
@@ -59,14 +59,14 @@ impl View {
         match levels {
             0 => Vec::new(),
             1 => vec![Reading { outer, inner: None }],
-            // A second view does not change text without marks, so the reading with two views finds the matches of
-            // both.
+            // The second view does not change text without marks, so the reading with two views also finds the matches
+            // of the reading with one view.
             _ if outer.are_all() => vec![Reading { outer, inner: Some(outer) }],
             _ => std::iter::once(None).chain(inner.map(Some)).map(|inner| Reading { outer, inner }).collect(),
         }
     }
 
-    /// Returns whether this view is only useful for text that [`looks_like_utf16`].
+    /// Returns whether this view is useful only for text that [`looks_like_utf16`].
     pub(super) fn is_of_utf16(self) -> bool {
         !matches!(self, View::Escapes(_))
     }
@@ -196,7 +196,8 @@ impl Reading {
         let Some(inner) = self.inner.filter(|_| outer.decoded().first().is_some_and(is_mark)) else {
             return Some(outer);
         };
-        // The escape that the outer view may reveal, and the end of each of its bytes in the text.
+        // The escape that the outer view may produce, and, for each byte of this escape, the end of its source in the
+        // text.
         let (mut escape, mut ends, mut filled, mut at) = ([0; ESCAPE_BYTES_MAX], [0; ESCAPE_BYTES_MAX], 0, 0);
         while filled < ESCAPE_BYTES_MAX
             && may_go_on(&escape[..filled])

@@ -114,12 +114,12 @@ async fn the_call_with_the_fewest_searched_bytes_is_next() {
     assert_eq!(queue.state.lock().free, 1);
 }
 
-/// The total size of a text's views is at most a few times its length, for all texts.
+/// For every text, the total size of its views is at most `TIMES_MAX` times the length of the text.
 #[test]
 fn the_size_of_views_is_proportional_to_the_text() {
     const LENGTH: usize = 64 << 10;
-    /// The limit for text that is base64 of base64 at each alignment. The views of each level have 4 x 3/4 of its
-    /// length.
+    /// The maximum ratio of the views' total size to the length of the text. The worst case is text that is base64 of
+    /// base64 at each alignment: decoding a text at the four alignments gives four views, each with 3/4 of its length.
     const TIMES_MAX: u64 = 14;
     let repeated = |part: &str| part.bytes().cycle().take(LENGTH).collect::<Vec<u8>>();
     let texts = [
@@ -132,7 +132,7 @@ fn the_size_of_views_is_proportional_to_the_text() {
             let budget = Arc::new(SearchBudget::default());
             redactor.contains_watched(&repeated(text), &Watch::new(Arc::clone(&budget))).unwrap();
             let times = budget.bytes.load(Ordering::Relaxed) / LENGTH as u64;
-            assert!(times <= TIMES_MAX, "{text:?} beside {secret:?} is looked at {times} times");
+            assert!(times <= TIMES_MAX, "the views of {text:?} have {times} times its length (secret {secret:?})");
         }
     }
 }

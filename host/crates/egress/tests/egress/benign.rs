@@ -1,4 +1,4 @@
-//! Data without secrets remain unchanged, even if they look like secrets.
+//! Tests that redaction does not change data without secrets, even if the data looks like a secret.
 
 use monstrum_egress::Redactor;
 use monstrum_types::Secret;

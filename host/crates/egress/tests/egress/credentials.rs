@@ -99,14 +99,16 @@ async fn outside_the_audience_the_state_of_the_credential_is_ignored() {
         let mut call = Call::new(&server.url(), "/x");
         call.scope.audience = vec!["https://api.example".parse().unwrap()];
         call.source.current = Err(state);
-        // Without a credential, the plugin may set these headers.
+        // In a request without a credential, the plugin may set these headers.
         call.request.headers = vec![("Cookie".into(), "a=b".into()), ("Range".into(), "bytes=0-9".into())];
         call.send().await.unwrap();
-        // Inside the audience, the plugin may not set these headers, regardless of the state of the credential.
+        // In a request to an origin in the audience, the plugin may not set these headers, regardless of the state of
+        // the credential.
         call.scope.audience = vec![server.url().parse().unwrap()];
         assert_eq!(call.send().await.unwrap_err().code, FailureCode::Denied, "{state:?}");
     }
-    // An expired credential for another origin is neither rejected nor refreshed.
+    // If the request goes to an origin outside the audience, an expired credential neither fails the request nor causes
+    // a refresh.
     for refreshable in [true, false] {
         let mut call = Call::new(&server.url(), "/x");
         call.credential.audience = vec!["https://api.example".parse().unwrap()];

@@ -18,7 +18,7 @@ use crate::support::{Call, Server};
 /// The place of the echo in a response.
 #[derive(Clone, Debug)]
 enum Place {
-    /// A body in chunks of these lengths. The last length is repeated.
+    /// A body in chunks of these lengths. If the body is longer, the last length is repeated.
     Body {
         gzip: bool,
         chunks: Vec<usize>,

@@ -178,7 +178,8 @@ fn characters(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) ->
     text.chars().map(write).collect::<String>().into_bytes()
 }
 
-/// Replaces characters with references from `write`, without `;` if the next character cannot continue the reference.
+/// Replaces characters with the references that `write` returns. The `;` of a reference is omitted if the next
+/// character cannot be read as part of the reference.
 fn without_ends(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) -> String) -> Vec<u8> {
     let mut written = String::new();
     let mut characters = text.chars().peekable();

@@ -36,7 +36,8 @@ impl Seen {
     }
 }
 
-/// A server on a separate port. Dropping the value stops the server.
+/// A server on a loopback port, which the system assigns unless a test chooses an address. Dropping the value stops the
+/// server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -140,8 +141,8 @@ pub(crate) fn ok(body: &str) -> Vec<u8> {
     answer("200 OK", &[], body.as_bytes())
 }
 
-/// A resolver with scripted answers for some names. The resolver repeats the last answer of a name. Other names do not
-/// exist.
+/// A resolver with scripted answers for some names. The resolver repeats the last answer of a name. Names without
+/// scripted answers do not exist.
 pub(crate) struct Names {
     answers: Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>,
     pub(crate) asked: AtomicUsize,
@@ -278,7 +279,7 @@ impl Call {
         if self.source.current.as_ref().err() == Some(&CredentialState::Ready) {
             self.source.current = Ok(Arc::new(self.credential.clone()));
         }
-        // The deadline is long, because the largest bodies take a while on a busy machine.
+        // The deadline is generous, because a busy machine needs a long time for the largest bodies.
         let deadline = Instant::now() + Duration::from_secs(300);
         let before = || -> BoxFuture<'_, Result<(), Failure>> {
             self.announced.fetch_add(1, Ordering::SeqCst);

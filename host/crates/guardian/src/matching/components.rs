@@ -50,7 +50,7 @@ impl ComponentSearch {
         ComponentSearch { literals, globs: globs.into_boxed_slice(), length: run.len() }
     }
 
-    /// Returns an upper bound of the cost of a search, in which each component is compared with each distinct glob.
+    /// Returns an upper bound of the cost of a search. A search compares each component with each distinct glob.
     pub(super) fn weight(&self) -> Matching {
         let words = self.length.div_ceil(WORD_BITS) as u64;
         let mut sum = Matching { fixed: 64, per_byte: 1, per_component: 64 + 4 * words };

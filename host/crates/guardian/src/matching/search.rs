@@ -2,8 +2,9 @@
 
 use super::glob::{Element, strip_elements};
 
-/// Maximum number of words in the table of one search: 4 MiB, enough for 4 000 distinct elements and for far more
-/// repeated elements. The elements of a longer run that do not fit into the table are compared one by one.
+/// Maximum number of words in the table of one search: 4 MiB, enough for runs of 4 000 distinct elements, and for much
+/// longer runs whose elements repeat. The elements of a longer run that do not fit into the table are compared one by
+/// one.
 const TABLE_WORDS_MAX: usize = 1 << 19;
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -22,8 +23,9 @@ pub(super) struct Search {
     rest: Box<[Element]>,
 }
 
-/// Builds the table. Each row is a copy of the previous row, changed for the elements whose ranges begin or end at this
-/// class. The time therefore depends on the size of the table, not on the number of classes that an element accepts.
+/// Builds the table. Each row is a copy of the previous row, except for the bits of the elements whose ranges begin or
+/// end at this class. The time therefore depends on the size of the table, not on the number of classes that an element
+/// accepts.
 fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u32) -> usize) -> Vec<u64> {
     let mut changes: Vec<(usize, usize)> = Vec::new();
     for (index, element) in elements.iter().enumerate() {
@@ -68,8 +70,8 @@ impl Search {
         }
     }
 
-    /// Returns an upper bound of the steps for each byte of a text: the words of the state, and the elements beyond the
-    /// table.
+    /// Returns an upper bound of the steps for each byte of a text: the number of words of the state, plus the number
+    /// of elements that do not fit into the table.
     pub(super) fn steps_per_byte(&self) -> u64 {
         4 + 2 * self.words as u64 + 4 * self.rest.len() as u64
     }

@@ -135,7 +135,7 @@ fn a_decision_ends_with_its_effort() {
     halt.cancel();
     assert_eq!(decided(&Effort::until(u64::MAX, halt)), Err(Overrun::Cancelled));
     let matched = decided(&Effort::of(u64::MAX)).unwrap();
-    assert_eq!(matched, Decision::Allow, "the first of them matches");
+    assert_eq!(matched, Decision::Allow, "the first pattern must match");
     // A typical decision uses only a small part of the budget.
     let world = World::new().constrained(&[("repos", &["acme/*", "acme-labs/*", "other/api"])]);
     let usual = json!({ "repo": "other/web" });

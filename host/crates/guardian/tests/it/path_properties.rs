@@ -6,8 +6,8 @@ use monstrum_manifest::MatchMode;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Returns whether the path is absolute, together with its components. Returns `None` if the path leaves its start or
-/// if `..` follows a `**`.
+/// Returns whether the path is absolute, together with its components. Returns `None` if the path leads outside its
+/// start or if `..` follows a `**`.
 fn components(path: &str, is_pattern: bool) -> Option<(bool, Vec<&str>)> {
     let absolute = path.starts_with('/');
     let mut all: Vec<&str> = Vec::new();

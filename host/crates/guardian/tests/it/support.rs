@@ -109,6 +109,6 @@ impl World {
 pub(crate) fn denial(decision: Decision) -> Denial {
     match decision {
         Decision::Deny(denial) => denial,
-        Decision::Allow => panic!("allowed, but a refusal was expected"),
+        Decision::Allow => panic!("expected a denial, but the call was allowed"),
     }
 }

@@ -134,7 +134,7 @@ fn errors_of_shape_name_line_and_field() {
     "input_schema: {}" -> "input_schema:"
         monstrum.yaml:22:20: resource_type.tools[1].input_schema: expected a mapping, found nothing
     "name: sample_write" -> "name: Sample-Write"
-        monstrum.yaml:19:13: resource_type.tools[1].name: `Sample-Write` is not a valid tool name: expected a text that matches ^[a-z][a-z0-9_]{0,63}$
+        monstrum.yaml:19:13: resource_type.tools[1].name: `Sample-Write` is not a valid tool name: expected 1 to 64 lower-case letters, digits and underscores, starting with a letter
     "[item]" -> "item"
         monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: expected a list, found string "item"
     "- method: token" -> "- method: magic"
@@ -166,7 +166,8 @@ fn errors_of_shape_name_line_and_field() {
     "###);
 }
 
-/// The parser reports the errors of structure and content in all sections, without follow-up errors of replaced parts.
+/// The parser reports the errors of structure and content in all sections, but no errors that result from the
+/// replacement of an invalid part.
 #[test]
 fn all_errors_of_shape_and_content_are_reported_at_once() {
     let text = SMALL
@@ -448,7 +449,7 @@ fn every_rule_has_an_error() {
     "- method: token\n      inject: [{ basic: { username: \"{user}\", password: x } }]"
         monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{user}` is not a field: expected one of the credential's fields (`access_token`)
     "- method: token\n      inject: [{ header: a, value: x }, { header: A, value: x }]"
-        monstrum.yaml:13:41: resource_type.auth_methods[0].inject[1]: two rules write to the same place
+        monstrum.yaml:13:41: resource_type.auth_methods[0].inject[1]: an earlier rule sets the same part of the request
     "- method: token\n      oauth_config: {}"
         monstrum.yaml:13:21: resource_type.auth_methods[0].oauth_config: the method `token` does not use OAuth
     "- method: api_key"

@@ -16,10 +16,10 @@ use super::{Compiled, ERRORS_MAX, is_too_long};
 const MESSAGE_CHARS_MAX: usize = 200;
 /// Maximum length, in bytes, of a string that a message quotes.
 const QUOTED_CHARS_MAX: usize = 64;
-/// The number of values from which only the first error of an input is reported. The validator collects all errors
+/// If an input has at least this number of values, only its first error is reported. The validator collects all errors
 /// before it returns one, and an `anyOf` with a hundred branches has a hundred errors for each invalid value.
 const VALUES_MAX: u64 = 1_000;
-/// Maximum number of steps to collect errors: about 70 milliseconds.
+/// The maximum number of steps spent on collecting errors: about 70 milliseconds.
 const STEPS_MAX: u64 = 1 << 26;
 /// The cost of creating an error, as a multiple of the cost of the visit that finds the error.
 const ERROR_VISITS: u64 = 16;
@@ -77,7 +77,7 @@ impl Compiled {
         effort.overrun().map_or(Ok(error.map(input_error)), Err)
     }
 
-    /// Returns the steps to find all errors. Each level of alternatives visits its schemas once more.
+    /// Returns the number of steps for finding all errors. Each level of alternatives visits its schemas once more.
     fn error_steps(&self, weight: &Weight) -> u64 {
         self.steps.of(weight).saturating_mul(ERROR_VISITS).saturating_mul(2 + self.choices)
     }
@@ -105,7 +105,7 @@ pub(super) fn undeclared(parent: &str, name: &str) -> InputError {
     InputError { path: cut_path(format!("{parent}/{}", escape(name))), message: "undeclared parameter".to_owned() }
 }
 
-/// Truncates a pointer, because names in it may be as long as the input.
+/// Truncates a pointer, because the names in the pointer may be as long as the input.
 fn cut_path(path: String) -> String {
     if path.len() > 1_024 { cut(&path, 1_024) } else { path }
 }

@@ -13,9 +13,10 @@ use crate::error::cut;
 use super::limits::{PATTERN_BYTES_MAX, PATTERN_BYTES_STORED_MAX, STATED_CHARS_MAX, TEXT_CHARS_MAX};
 use super::paying;
 
-/// The first size limit to try, in bytes. An expression of a few characters fits into this limit.
+/// The first size limit, in bytes, with which an expression is compiled. An expression of a few characters fits into
+/// this limit.
 const PATTERN_BYTES_MIN: usize = 512;
-/// Fixed cost of a match in steps: the engine allocates working memory and starts.
+/// The fixed cost of a match, in steps, for allocating working memory and starting the engine.
 const MATCH_STEPS: u64 = 256;
 /// The hint in the error for a pattern that is too large.
 const HINT: &str = "use minLength and maxLength instead of a count such as `{1,200}`, and small classes such as \
@@ -25,7 +26,8 @@ const HINT: &str = "use minLength and maxLength instead of a count such as `{1,2
 #[derive(Debug)]
 pub(super) struct Pattern {
     matcher: Validator,
-    /// `None` for expressions that the validator compares as plain text instead of compiling.
+    /// An upper bound of the size of the compiled expression; `None` for an expression that the validator compares as
+    /// plain text.
     compiled_bytes: Option<usize>,
     text_bytes: usize,
 }
@@ -35,7 +37,7 @@ impl Pattern {
     /// version.
     fn compile(text: &str) -> Option<Pattern> {
         let pattern = |matcher, compiled_bytes| Pattern { matcher, compiled_bytes, text_bytes: text.len() };
-        // Plain text fits any size limit.
+        // An expression that the validator compares as plain text compiles even with a size limit of 0.
         if let Some(matcher) = matcher(text, 0) {
             return Some(pattern(matcher, None));
         }
@@ -46,7 +48,8 @@ impl Pattern {
             }
             size = match size {
                 PATTERN_BYTES_STORED_MAX.. => return None,
-                // The limit itself must be one of the tried sizes.
+                // `PATTERN_BYTES_MAX` must be one of the tried sizes, so that the size shows whether the limit is
+                // exceeded.
                 _ if size < PATTERN_BYTES_MAX => PATTERN_BYTES_MAX.min(size * 2),
                 _ => PATTERN_BYTES_STORED_MAX.min(size * 2),
             };
@@ -60,13 +63,13 @@ impl Pattern {
     }
 
     /// Returns an upper bound of the quarter steps for each byte of text. If the engine cannot convert the expression
-    /// to an automaton, as for `[ab]*a[ab]{100}$`, matching takes 0.22 nanoseconds per byte of text and byte of the
-    /// expression.
+    /// to an automaton, as for `[ab]*a[ab]{100}$`, matching takes 0.22 nanoseconds for each byte of text, multiplied by
+    /// the bytes of the compiled expression.
     pub(super) fn quarter_steps(&self) -> u64 {
         self.compiled_bytes.map_or(4, |size| size as u64)
     }
 
-    /// Returns whether the expression matches in `text`. Spends the steps of the match first.
+    /// Returns whether the expression matches in `text`. The steps of the match are spent before the match.
     pub(super) fn is_match(&self, text: &Value) -> Result<bool, Overrun> {
         self.spend(text)?;
         Ok(self.matcher.is_valid(text))

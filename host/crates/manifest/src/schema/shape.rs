@@ -1,8 +1,8 @@
 //! Limits on the size, depth and references of a schema.
 //!
-//! A recursive schema can take time exponential in the depth of a value. Compiling a chain of references, in which each
-//! reference refers to the next reference twice, can also take exponential time. Therefore recursive schemas are
-//! rejected, and a schema is measured with all references expanded.
+//! A recursive schema can take time exponential in the depth of a value. Compiling a chain of schemas, in which each
+//! schema refers to the next schema twice, can also take exponential time. Therefore recursive schemas are rejected,
+//! and a schema is measured with all references expanded.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ const DEFAULT_BYTES_MAX: usize = 65_536;
 /// Maximum number of values of one `enum`: enough for all time zones or currencies. A check compares a value with each
 /// of these values.
 const ENUM_VALUES_MAX: usize = 1_000;
-/// Maximum number of regular expressions in one schema. Each expression takes compile time and memory.
+/// Maximum number of regular expressions in one schema. Compiling and storing an expression takes time and memory.
 const PATTERNS_MAX: usize = 100;
 
 const DRAFTS: [&str; 4] = [
@@ -36,7 +36,7 @@ const DRAFTS: [&str; 4] = [
     "http://json-schema.org/draft-06/schema",
 ];
 
-/// Keywords whose value is a schema, or a list of schemas.
+/// Keywords whose value is a schema or a list of schemas.
 const SCHEMA_KEYWORDS: [&str; 10] = [
     "additionalItems",
     "additionalProperties",
@@ -185,7 +185,7 @@ impl<'a> Measure<'a> {
             // additionalProperties matches the names once more.
             quarters = quarters.saturating_add(pattern.quarter_steps().saturating_mul(2));
         }
-        // The function stops before it compiles the other patterns.
+        // If the limit is exceeded, the remaining patterns are not compiled.
         if self.patterns.len() > PATTERNS_MAX { Err(too_many_patterns()) } else { Ok(quarters) }
     }
 

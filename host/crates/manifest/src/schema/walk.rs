@@ -20,8 +20,8 @@ pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<Strin
     found
 }
 
-/// Returns the object schemas that always apply to the same value as `schema`: like [`parts`], but without
-/// alternatives.
+/// Returns the object schemas that always apply to the same value as `schema`: like [`parts`], but excluding `anyOf`,
+/// `oneOf`, conditions and dependent schemas.
 pub(super) fn certain_parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut found = Vec::new();
     add_parts(root, schema, false, &mut found);

@@ -70,7 +70,7 @@ fn inject(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field],
         let at = if method.inject.is_some() { at.index(index) } else { at.clone() };
         rule_target(errors, rule, &at);
         if !targets.insert(target(rule)) {
-            errors.add(at.clone(), "two rules write to the same place");
+            errors.add(at.clone(), "an earlier rule sets the same part of the request");
         }
         for text in rule.templates() {
             template(errors, method, credential, text, &at);
@@ -126,7 +126,7 @@ fn template(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field
         errors.add(at.clone(), "braces must enclose the name of a credential field, as in `{access_token}`");
     }
     for name in placeholders(text) {
-        // OAuth provides this field without a schema.
+        // With OAuth, the host provides this field, so the credential schema does not need to declare the field.
         let by_oauth = method.method.is_oauth() && name == "access_token";
         if by_oauth || credential.iter().any(|field| field.field == name) {
             continue;

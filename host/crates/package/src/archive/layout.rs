@@ -3,7 +3,7 @@
 //! these parts.
 //!
 //! ZIP readers differ in which of the redundant records they trust. If the records of an archive disagree, a reviewer
-//! could see other files than the host installs, so the parser rejects the archive.
+//! could see different files from those that the host installs, so the parser rejects the archive.
 
 use super::{ArchiveError, EntryError};
 use crate::limits::{ENTRIES_MAX, FILE_BYTES_MAX};
@@ -21,11 +21,11 @@ const ZIP64_LOCATOR_BYTES: usize = 20;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
-/// Bits 0, 6 and 13: encryption, strong encryption, and masked header values.
+/// The flag bits for encryption (bit 0), strong encryption (bit 6) and masked header values (bit 13).
 const FLAGS_ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
-/// Bit 3: the CRC and sizes are stored after the data, in a data descriptor.
+/// The flag bit for a data descriptor (bit 3), which stores the CRC and the sizes after the data.
 const FLAG_DESCRIPTOR: u16 = 1 << 3;
-/// Bits 1 and 2: the compression level. Bit 11: the name is UTF-8.
+/// The accepted flag bits, which indicate the compression level (bits 1 and 2) and a UTF-8 name (bit 11).
 const FLAGS_KNOWN: u16 = 1 << 1 | 1 << 2 | 1 << 11;
 
 /// Extra fields that make some readers use another size, name or content.
@@ -41,7 +41,7 @@ const MODE_FOLDER: u32 = 0o040_000;
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
     pub(super) is_folder: bool,
-    /// The unpacked size according to the records. Unpacking verifies it.
+    /// The unpacked size according to the archive's records. Unpacking checks the actual size against it.
     pub(super) bytes: usize,
     start: usize,
     end: usize,
@@ -68,7 +68,9 @@ pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
 /// Returns the number of entries and the offset of the central directory.
 fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
     let cut = || {
-        ArchiveError::NotZip("its end record is missing; it is truncated, or has a comment or other bytes at its end")
+        ArchiveError::NotZip(
+            "its end record is missing (the archive is truncated, or has a comment or other bytes at its end)",
+        )
     };
     let at = archive.len().checked_sub(END_BYTES).ok_or_else(cut)?;
     if u32_at(archive, at) != Some(END) || u16_at(archive, at + 20) != Some(0) {
@@ -94,7 +96,7 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
         .filter(|offset| usize::try_from(size).ok().and_then(|size| offset.checked_add(size)) == Some(at));
     directory
         .map(|directory| (count, directory))
-        .ok_or(ArchiveError::Layout("its central directory is not where its end record says"))
+        .ok_or(ArchiveError::Layout("its central directory is not at the offset in its end record"))
 }
 
 /// Parses a record of the central directory and checks the local header of its file. Also returns the offset of the

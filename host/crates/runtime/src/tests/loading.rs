@@ -79,8 +79,8 @@ async fn an_export_of_another_type_is_refused() {
     }
 }
 
-const WRONG_EXECUTOR: &str = "the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `probe` differ \
-                              from the types of this host";
+const WRONG_EXECUTOR: &str =
+    "the component of plugin `probe` and this host define different types for `monstrum:plugin/executor@0.1.0`";
 
 #[tokio::test]
 async fn an_executor_without_execute_is_refused() {
@@ -97,8 +97,7 @@ async fn an_import_of_another_type_is_refused() {
     let refused = refusal(wat::parse_str(wat).unwrap()).await;
     assert_eq!(
         refused.to_string(),
-        "the types of `monstrum:plugin/credentials@0.1.0` in the component of plugin `probe` differ from the types of \
-         this host"
+        "the component of plugin `probe` and this host define different types for `monstrum:plugin/credentials@0.1.0`"
     );
 }
 
@@ -145,7 +144,8 @@ async fn a_compilation_that_times_out_does_not_block_others() {
     let hasty = Runtime { compile_timeout: Duration::ZERO, ..bench.runtime.clone() };
     let refused = hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap_err();
     assert_eq!(refused.to_string(), "compiling the component of plugin `probe` took longer than 0 s");
-    // The same component loads with a longer time limit. Afterwards it loads from the cache within the short limit.
+    // The same component loads with a longer time limit. Afterwards, the component loads from the cache even with the
+    // time limit of zero.
     bench.load(guest(ECHO)).await;
     hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap();
 }
@@ -157,7 +157,7 @@ async fn a_trial_has_the_memory_limit_of_calls() {
         let wasm = guest(&format!("(memory $more 100) {ECHO}"));
         bench.runtime.load(&plugin, wasm, &[Capability::Http], pages << 16)
     };
-    // The guest has 100 pages in addition to the 2 initial pages of all guests.
+    // The guest has 100 pages in addition to the 2 initial pages that every guest has.
     load(102).await.unwrap();
     let refused = load(101).await.unwrap_err();
     assert!(matches!(&refused, LoadError::Trial { reason, .. } if reason.starts_with("the plugin ran out of memory")));

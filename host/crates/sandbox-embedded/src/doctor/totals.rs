@@ -7,16 +7,15 @@ use crate::doctor::{Check, degraded, ok};
 use crate::mounts::TERMINALS_MAX;
 use crate::totals::{TotalSettings, Totals};
 
-/// The reason when socket buffers cannot be limited.
+/// The message if socket buffers cannot be limited.
 pub(crate) const NO_SOCKET_LIMIT: &str = "socket buffers do not count towards the memory limit of a sandbox: a few sandboxes can use up the socket buffers of the host";
 /// The remedy for [`NO_SOCKET_LIMIT`].
-pub(crate) const SOCKET_LIMIT_REMEDY: &str = "boot without cgroup.memory=nosocket, or use a kernel with memory.kmem.tcp.limit_in_bytes or control groups version 2";
-/// The reason when the host can run out of open files before memory.
+pub(crate) const SOCKET_LIMIT_REMEDY: &str = "remove cgroup.memory=nosocket from the kernel command line, or use a kernel that has memory.kmem.tcp.limit_in_bytes or control groups version 2";
+/// The message if the host can run out of open files before sandboxes run out of memory.
 pub(crate) const NO_OPEN_FILE_LIMIT: &str =
     "fs.file-max is too low and cannot be raised: sandboxes can use up the open files of the host";
 /// The remedy for [`NO_OPEN_FILE_LIMIT`].
-pub(crate) const OPEN_FILE_LIMIT_REMEDY: &str =
-    "raise fs.file-max with sysctl and in /etc/sysctl.d; `monstrum sandbox doctor` shows the required value";
+pub(crate) const OPEN_FILE_LIMIT_REMEDY: &str = "raise fs.file-max with sysctl, and add the setting to /etc/sysctl.d; run `monstrum sandbox doctor` to see the required value";
 
 /// The load for which a server is configured.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +48,9 @@ fn sockets(machine: &Machine) -> Check {
     match &machine.control_groups {
         Ok(found) if found.limits_sockets => ok("socket_limit", "socket buffers are limited"),
         Ok(_) => degraded("socket_limit", NO_SOCKET_LIMIT, SOCKET_LIMIT_REMEDY),
-        Err(_) => degraded("socket_limit", "unknown without control groups", "see control_groups"),
+        Err(_) => {
+            degraded("socket_limit", "cannot be checked without control groups", "fix the check `control_groups` first")
+        }
     }
 }
 
@@ -63,19 +64,27 @@ fn open_files(machine: &Machine, totals: &Totals) -> Check {
     if machine.raises_open_files {
         return ok("open_files", format!("{detail}; the server raises fs.file-max to {needed} at startup"));
     }
-    degraded("open_files", detail, format!("set fs.file-max to {needed}, with sysctl and in /etc/sysctl.d"))
+    degraded(
+        "open_files",
+        detail,
+        format!("set fs.file-max to {needed} with sysctl, and add the setting to /etc/sysctl.d"),
+    )
 }
 
 fn processes(machine: &Machine, plan: &Plan, totals: &Totals) -> Check {
     let wanted = u64::from(plan.running_max) * u64::from(plan.limits.processes);
-    let detail = format!("all sandboxes together have at most {} processes", totals.processes);
+    let detail = format!("all sandboxes together may have at most {} processes", totals.processes);
     if totals.processes > machine.counts.processes / 4 * 3 {
         let remedy = "lower --sandbox-total-processes, or raise kernel.pid_max and kernel.threads-max";
-        return degraded("processes", format!("{detail}; the host has {}", machine.counts.processes), remedy);
+        return degraded(
+            "processes",
+            format!("{detail}, but the host allows only {}", machine.counts.processes),
+            remedy,
+        );
     }
     if wanted > totals.processes {
         let detail = format!(
-            "{detail}; {} sandboxes with {} processes each would need {wanted}",
+            "{detail}, but {} sandboxes with {} processes each would need {wanted}",
             plan.running_max, plan.limits.processes
         );
         return ok("processes", format!("{detail}; to allow more, raise kernel.pid_max and kernel.threads-max"));
@@ -86,19 +95,19 @@ fn processes(machine: &Machine, plan: &Plan, totals: &Totals) -> Check {
 fn memory(machine: &Machine, plan: &Plan, totals: &Totals) -> Check {
     let wanted_mib = u64::from(plan.running_max) * u64::from(plan.limits.memory_mib);
     let total_mib = totals.memory_bytes >> 20;
-    let detail = format!("all sandboxes together have at most {total_mib} MiB of memory");
+    let detail = format!("all sandboxes together may use at most {total_mib} MiB of memory");
     if totals.memory_bytes >= machine.counts.memory_bytes {
-        let detail = format!("{detail}; the host has {} MiB", machine.counts.memory_bytes >> 20);
+        let detail = format!("{detail}, but the host has only {} MiB", machine.counts.memory_bytes >> 20);
         return degraded("memory", detail, "lower --sandbox-total-memory-mib to leave memory for the host");
     }
     if wanted_mib > total_mib {
         let detail = format!(
-            "{detail}; {} sandboxes with {} MiB each would need {wanted_mib} MiB",
+            "{detail}, but {} sandboxes with {} MiB each would need {wanted_mib} MiB",
             plan.running_max, plan.limits.memory_mib
         );
         return ok(
             "memory",
-            format!("{detail}; if sandboxes reach the common limit, the kernel kills programs in them"),
+            format!("{detail}; if all sandboxes together reach the limit, the kernel kills programs in them"),
         );
     }
     ok("memory", detail)

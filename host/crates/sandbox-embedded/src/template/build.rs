@@ -82,12 +82,13 @@ pub fn build_template(
 fn built(dir: &Path, options: &BuildOptions, progress: &mut dyn FnMut(&str)) -> Result<Template, TemplateError> {
     let source = Source::of(Path::new("/"), options)?;
     let tool = |name: &str| {
-        let missing = || TemplateError::Host(format!("`{name}` is missing; install it with `apt-get install {name}`"));
+        let missing =
+            || TemplateError::Host(format!("`{name}` is not installed; install it with `apt-get install {name}`"));
         programs::find(name).ok_or_else(missing)
     };
     let (debootstrap, curl, tar) = (tool("debootstrap")?, tool("curl")?, tool("tar")?);
     let unshare = programs::find("unshare").ok_or_else(|| {
-        TemplateError::Host("`unshare` is missing; install it with `apt-get install util-linux`".to_owned())
+        TemplateError::Host("`unshare` is not installed; install it with `apt-get install util-linux`".to_owned())
     })?;
     copy::folder_with_mode(dir, 0o700)?;
     let lock = File::create(dir.join("building.lock")).map_err(TemplateError::at(dir))?;
@@ -123,7 +124,7 @@ fn bun_of(architecture: &str) -> Option<&'static Pinned> {
     }
 }
 
-/// Runs debootstrap in separate namespaces, so that its mounts and processes end with it.
+/// Runs debootstrap in namespaces of its own, so that its mounts and processes end with it.
 fn bootstrap(
     unshare: &Path,
     debootstrap: &Path,
@@ -134,7 +135,7 @@ fn bootstrap(
 ) -> Result<(), TemplateError> {
     let mut command = programs::command(unshare);
     command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]).arg(debootstrap);
-    // debootstrap installs no package without a signature of the distribution.
+    // With this option, debootstrap installs only packages that the distribution has signed.
     command.args(["--force-check-gpg", "--variant=minbase"]).arg(format!("--include={PACKAGES}"));
     command.arg(format!("--components={}", source.components)).arg(&source.suite).arg(root).arg(&source.mirror);
     command.envs(options.proxy.iter().map(|(name, value)| (name, value))).stderr(Stdio::inherit());

@@ -136,7 +136,7 @@ pub(crate) struct World {
 impl World {
     /// The host's address on the internet.
     pub(crate) const HOST: &str = "9.9.9.1";
-    /// Public addresses. 192.0.0.9 is an exception in a special-purpose range.
+    /// Public addresses. The address 192.0.0.9 is public although its range is special-purpose.
     pub(crate) const PUBLIC: [&str; 5] = ["9.9.9.9", "1.1.1.1", "93.184.215.14", "192.0.0.9", "192.88.98.7"];
     /// Addresses that exist and must be unreachable.
     pub(crate) const SPECIAL: [&str; 12] = [
@@ -166,7 +166,8 @@ impl World {
             internet.run(&["ip", "address", "add", address, "dev", "lo"]);
         }
         host.run(&["ip", "route", "add", "default", "via", "9.9.9.9"]);
-        // The internet replies to every address, so that connections without address translation would succeed.
+        // The internet replies to every address, so that a connection would succeed even if its address were not
+        // translated.
         internet.run(&["ip", "route", "add", "default", "via", "9.9.9.1"]);
         let listeners = [host.listen(), internet.listen()];
         World { host, internet, _listeners: listeners }
@@ -177,7 +178,7 @@ impl World {
         let inbox = self.internet.inside(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
         inbox.set_read_timeout(Some(Duration::from_millis(500))).expect("it is set");
         let mut senders = HashSet::new();
-        // The ports are explicit, because the kernel may assign one twice.
+        // The test chooses the ports itself, because the kernel may assign the same port twice.
         for batch in 0..count / AT_A_TIME {
             let first = FIRST_PORT + batch * AT_A_TIME;
             sandbox.send(World::PUBLIC[1], first..first + AT_A_TIME);

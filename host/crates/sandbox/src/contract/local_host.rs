@@ -137,7 +137,7 @@ impl Drop for Markers {
 impl Drop for MarkedProcess {
     fn drop(&mut self) {
         let ended = self.child.kill().and_then(|()| self.child.wait());
-        assert!(ended.is_ok() || std::thread::panicking(), "the marked process was not ended: {ended:?}");
+        assert!(ended.is_ok() || std::thread::panicking(), "the marked process could not be ended: {ended:?}");
     }
 }
 

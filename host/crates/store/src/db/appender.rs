@@ -1,5 +1,5 @@
-//! The SQLite connection of the audit's writer. Its statements run on the thread of the caller, so that a row costs no
-//! hop to another thread.
+//! The SQLite connection of the audit writer. Statements run on the caller's thread, so that writing a row does not
+//! require a switch to another thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,19 +13,20 @@ use super::{Arg, BulkInsert, checked};
 use crate::error::{closed, of_rusqlite};
 use crate::{StoreError, StoreRow};
 
-/// The number of prepared statements: the insert of a row, and those of [`StoreRow`].
+/// The maximum number of cached prepared statements: the insert statement for audit rows, and the statements of
+/// [`StoreRow`].
 const STATEMENTS_MAX: usize = 8;
 
-/// The connection, and the thread that copies what it writes into the file.
+/// The connection of the audit writer, and the thread that checkpoints the write-ahead log.
 pub(crate) struct Appender {
-    /// `None` after it was closed.
+    /// The connection; `None` after it has been closed.
     connection: Mutex<Option<Connection>>,
     checkpointer: Checkpointer,
 }
 
 impl Appender {
-    /// Opens the connection. The file exists and is in WAL mode, which is a property of the file. A transaction that
-    /// writes to the file holds `turn`.
+    /// Opens the connection. The file must already exist and be in WAL mode, which SQLite records in the file. Every
+    /// transaction that writes to the file must hold `turn`.
     pub(crate) fn open(
         path: &Path,
         lock_wait: Duration,
@@ -36,7 +37,7 @@ impl Appender {
             let connection = connect(path)?;
             connection.busy_timeout(lock_wait)?;
             connection.pragma_update(None, "foreign_keys", "on")?;
-            // A confirmed commit is on disk.
+            // Confirm a commit only after it is on disk.
             connection.pragma_update(None, "synchronous", "full")?;
             if let Some(pages) = pages_max {
                 connection.pragma_update(None, "max_page_count", pages)?;
@@ -50,7 +51,8 @@ impl Appender {
         Ok(Appender { connection: Mutex::new(Some(connection)), checkpointer })
     }
 
-    /// Inserts rows and writes `with` in one transaction, which is on disk when this returns.
+    /// Inserts `rows` and writes `with` in one transaction, which is on disk when this function returns. Returns, for
+    /// each item of `with`, whether it was written.
     pub(crate) fn append<'a, const COLUMNS: usize>(
         &self,
         insert: &BulkInsert,
@@ -86,18 +88,18 @@ impl Appender {
         Ok(written)
     }
 
-    /// Ends the thread that copies the log. Commits go on.
+    /// Ends the thread that checkpoints the log. Later commits still succeed.
     pub(crate) async fn end_checkpoints(&self) {
         self.checkpointer.close().await;
     }
 
-    /// Closes the connection. Later operations fail as unavailable.
+    /// Closes the connection. Later operations fail with [`StoreError::Unavailable`].
     pub(crate) fn close(&self) {
         drop(self.connection.lock().take());
     }
 }
 
-/// Opens a connection that never copies the log as a part of a commit.
+/// Opens a connection whose commits never checkpoint the log.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -107,12 +109,12 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Runs a statement with `$1` parameters. Returns the number of changed rows.
+/// Runs a statement whose parameters are named `$1`, `$2` and so on, and returns the number of changed rows.
 fn run_named(statement: &mut Statement<'_>, args: &[Arg<'_>]) -> Result<usize, StoreError> {
     for (number, arg) in args.iter().enumerate() {
         // SQLite numbers parameters in the order in which their names first appear.
         let index = statement.parameter_index(&format!("${}", number + 1)).map_err(of_rusqlite)?;
-        bind(statement, index.ok_or(StoreError::Statement("a value has no parameter".into()))?, arg)?;
+        bind(statement, index.ok_or(StoreError::Statement("the statement has no parameter for a value".into()))?, arg)?;
     }
     statement.raw_execute().map_err(of_rusqlite)
 }

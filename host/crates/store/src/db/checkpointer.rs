@@ -1,8 +1,10 @@
-//! Copies the write-ahead log of an SQLite file into the file, on a thread of its own, so that no commit waits for it.
+//! Checkpoints of an SQLite file: a separate thread copies the write-ahead log into the database file, so that no
+//! commit waits for the copy.
 //!
-//! A checkpoint runs beside commits and never waits for a reader or a writer. The log starts from its beginning again
-//! after a checkpoint has copied all of it. Under load, commits add to the log while it is copied. A log that has
-//! become large is therefore copied again while no transaction can begin; what is left is then small.
+//! A checkpoint runs concurrently with commits and never waits for a reader or a writer. After a checkpoint has copied
+//! the whole log, SQLite reuses the log from its beginning. Under load, commits append to the log during a checkpoint.
+//! If the log has become large, the thread therefore runs a second checkpoint while no transaction can begin, so that
+//! little of the log remains to be copied.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,17 +17,18 @@ use tokio::sync::oneshot;
 use crate::StoreError;
 use crate::error::{of_rusqlite, unavailable};
 
-/// The size in bytes (64 MiB) to which the log is truncated when it starts from its beginning again, so that one large
-/// transaction does not occupy disk space permanently.
+/// The size in bytes (64 MiB) to which SQLite truncates the log when it reuses the log from its beginning, so that one
+/// large transaction does not occupy disk space permanently.
 pub(crate) const LOG_BYTES_KEPT: i64 = 64 << 20;
-/// The interval at which the log is copied when few bytes are written.
+/// The interval between checkpoints while few bytes are written.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The number of bytes of rows after which the log is copied before the interval has passed.
+/// The number of written bytes after which a checkpoint runs before the interval has passed.
 const BYTES_MAX: usize = 4 << 20;
-/// The number of pages of 4 KiB at which a log is copied while no transaction can begin: 16 MiB.
+/// The size of the log, in pages of 4 KiB, at which a second checkpoint runs while no transaction can begin. The value
+/// corresponds to 16 MiB.
 const LARGE_LOG_PAGES: i64 = 4096;
 
-/// The thread. It ends when this is dropped.
+/// The checkpoint thread. The thread ends when this value is dropped.
 pub(crate) struct Checkpointer {
     shared: Arc<Shared>,
     ended: Mutex<Option<oneshot::Receiver<()>>>,
@@ -39,13 +42,14 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The number of bytes that were written since the last checkpoint.
+    /// The number of bytes written since the last checkpoint.
     bytes: usize,
     is_closing: bool,
 }
 
 impl Checkpointer {
-    /// Starts the thread with a connection of its own. A transaction that writes holds `turn`.
+    /// Starts the thread, which is the only user of `connection`. Every transaction that writes to the file must hold
+    /// `turn`.
     pub(crate) fn start(
         connection: Connection,
         turn: Arc<tokio::sync::Mutex<()>>,
@@ -62,11 +66,11 @@ impl Checkpointer {
                 drop(connection);
                 drop(running);
             })
-            .map_err(|source| unavailable("the thread that copies the write-ahead log cannot be started", source))?;
+            .map_err(|source| unavailable("the checkpoint thread cannot be started", source))?;
         Ok(Checkpointer { shared, ended: Mutex::new(Some(ended)) })
     }
 
-    /// Reports that a transaction wrote `bytes`.
+    /// Records that a transaction wrote `bytes`. Wakes the thread if [`BYTES_MAX`] is reached.
     pub(crate) fn wrote(&self, bytes: usize) {
         let mut state = self.shared.state.lock();
         state.bytes += bytes;
@@ -99,7 +103,7 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Waits until the log is to be copied. Returns `false` when the thread is to end.
+    /// Waits until the next checkpoint is due. Returns `false` if the thread must end.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
         if !state.is_closing && state.bytes < BYTES_MAX {
@@ -115,16 +119,22 @@ fn run(connection: &Connection, turn: &tokio::sync::Mutex<()>, shared: &Shared, 
     while shared.wait() {
         match copy(connection, turn) {
             Ok(()) => is_failing = false,
-            Err(error) if is_failing => tracing::debug!(%error, place, "the write-ahead log still cannot be copied"),
+            Err(error) if is_failing => {
+                tracing::debug!(%error, place, "still cannot copy the write-ahead log into the database");
+            }
             Err(error) => {
                 is_failing = true;
-                tracing::warn!(%error, place, "the write-ahead log cannot be copied into the database; it grows");
+                tracing::warn!(
+                    %error,
+                    place,
+                    "cannot copy the write-ahead log into the database; the log grows until a copy succeeds"
+                );
             }
         }
     }
 }
 
-/// Copies the log. Copies a large log completely.
+/// Runs a checkpoint. If the log is large, runs a second checkpoint while no transaction can begin.
 fn copy(connection: &Connection, turn: &tokio::sync::Mutex<()>) -> Result<(), StoreError> {
     if checkpoint(connection)? >= LARGE_LOG_PAGES {
         let _turn = turn.blocking_lock();
@@ -133,7 +143,7 @@ fn copy(connection: &Connection, turn: &tokio::sync::Mutex<()>) -> Result<(), St
     Ok(())
 }
 
-/// Copies as much of the log as the readers permit, without waiting for them. Returns the size of the log in pages.
+/// Copies as much of the log as current readers allow, without waiting for them. Returns the size of the log in pages.
 fn checkpoint(connection: &Connection) -> Result<i64, StoreError> {
     connection.query_row("pragma wal_checkpoint(passive)", [], |row| row.get(1)).map_err(of_rusqlite)
 }

@@ -1,4 +1,4 @@
-//! Opening of a PostgreSQL database: checks its encoding and migrates its schema.
+//! Opening of a PostgreSQL database, which includes checking its encoding and migrating its schema.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/pos
 /// The time limit for migrations, which may rewrite tables. Other hosts that start at the same time wait for them.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Migrates the schema on a separate connection, and then opens the database.
+/// Migrates the schema on a connection that is used only for the migration, and then opens the database.
 pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db, StoreError> {
     let patient = Limits { lock: MIGRATION_TIMEOUT, statement: MIGRATION_TIMEOUT, ..limits };
     let mut connection = connect(&address.options, patient).await?;

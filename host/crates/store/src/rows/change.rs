@@ -82,7 +82,7 @@ impl Store {
 }
 
 impl Store {
-    /// Inserts a single row in a separate change.
+    /// Inserts a single row as a complete change.
     pub(crate) async fn insert_row<T: Authentic>(&self, row: &T, left_out: &[Arg<'_>]) -> Result<(), StoreError> {
         change!(self, &[row.scope()], |change| {
             change.insert(row, left_out.iter().map(Arg::borrowed).collect(), Vec::new()).await
@@ -147,9 +147,9 @@ impl Change<'_> {
         self.count::<T>(row.scope(), |total| total.add(&addend))
     }
 
-    /// Replaces the row that has this key with the result of `next`. Does nothing if `next` returns `None` or if the
-    /// row's MAC is invalid. Returns whether a row was replaced. The key, the scope and the columns that the MAC does
-    /// not cover stay unchanged.
+    /// Replaces the row that has this key with the result of `next`. Returns whether a row was replaced. Does nothing
+    /// if the row does not exist or its MAC is invalid, if `next` returns `None`, or if this change does not cover the
+    /// scope of the row. The key, the scope and the columns that the MAC does not cover stay unchanged.
     pub(crate) async fn update<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],
@@ -197,8 +197,8 @@ impl Change<'_> {
         Ok(macs)
     }
 
-    /// Deletes the row with this key, unless `may` rejects it. Returns whether a row was deleted. Rows with a wrong
-    /// MAC can also be deleted.
+    /// Deletes the row with this key, even if its MAC is wrong. Returns whether a row was deleted. Keeps the row if
+    /// `may` rejects it or if this change does not cover the scope of the row.
     pub(crate) async fn delete<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],

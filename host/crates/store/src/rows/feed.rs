@@ -17,7 +17,8 @@ use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
 use crate::{BindingRow, BotRow, CredentialRow, KeyRow, ResourceRow, RoleRow, Store, StoreError};
 
-/// The maximum number of changed rows that are read one by one. For more rows, reading everything is faster.
+/// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
+/// faster.
 const ROWS_MAX: usize = 2_000;
 /// The kind of a recorded change that makes hosts read everything.
 const ALL: &str = "all";
@@ -268,7 +269,8 @@ impl VerifiedPolicy {
         Some((changes, self))
     }
 
-    /// Replaces a row in the number and sum of the rows of its scope.
+    /// Updates the number and the sum of a scope's rows for one changed row. Returns `None` if the scope is unknown or
+    /// the row is invalid.
     fn replace(&mut self, rows: &Rows, scope: Scope, changed: &Read) -> Option<()> {
         let verified = self.scopes.get_mut(&scope)?;
         let name = RowName { table: changed.table, key: changed.id.clone() };

@@ -17,7 +17,7 @@ pub(crate) use crate::rotated::{
     rows_under_a_retired_row_key_are_rejected,
 };
 
-/// Another program with write access to the database. Its statements must be valid on both databases.
+/// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
 pub(crate) trait Intruder {
     async fn run(&mut self, sql: String);
     async fn columns(&mut self) -> Vec<String>;
@@ -167,7 +167,7 @@ pub(crate) async fn a_restored_seal_is_rejected_with_all_its_rows(store: &Store,
     assert_eq!(unverified(&snapshot), [format!("{workspace}: {why}")]);
     let refused = store.insert_role(&rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
-    // A seal whose generation was forged does not open.
+    // A seal whose generation was forged cannot be decrypted.
     intruder.run("update policy_seals set generation = 9".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
     assert!(unverified(&snapshot).iter().all(|found| found.ends_with("its seal cannot be decrypted")));
@@ -232,8 +232,8 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
 
 /// The lists in the code contain every table and column of the database.
 pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
-    // Counters, sealed responses, sealed keys, the audit log with its separate chain, the seals themselves, and the
-    // list of changed rows, which is verified against the seals.
+    // Tables without MACs: counters, sealed responses, sealed keys, the audit log (which has a separate chain), the
+    // seals, and the list of changed rows (which is verified against the seals).
     const NEITHER: [&str; 9] = [
         "settings",
         "bot_usage",
@@ -280,7 +280,7 @@ pub(crate) async fn an_operator_can_seal_a_scope_again(store: &Store, intruder: 
     store.insert_key(&key).await.unwrap();
 }
 
-/// Checks that the row of the restored workspace, whose MAC is wrong, is not counted, so that the scope of the instance
+/// The row of the restored workspace has a wrong MAC. The row must not be counted, so that the scope of the instance
 /// stays valid.
 pub(crate) async fn a_restored_workspace_does_not_restore_its_keys(store: &Store, intruder: &mut impl Intruder) {
     let other = other_workspace(store).await;
@@ -318,8 +318,8 @@ pub(crate) async fn problems(store: &Store) -> Vec<String> {
     store.verify_rows().await.unwrap().problems()
 }
 
-/// An operator cannot accept rows that are not counted, because they change during normal use, but can delete a
-/// forged one.
+/// Rows of uncounted tables change during normal use, so an operator cannot accept them. The operator can delete a
+/// forged row of such a table.
 pub(crate) async fn forged_rows_that_are_not_counted_can_be_deleted(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;

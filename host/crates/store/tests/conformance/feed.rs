@@ -52,7 +52,7 @@ pub(crate) async fn only_changed_rows_are_read(store: &Store) {
     assert!(nothing.roles.is_empty() && nothing.keys.is_empty(), "the later state already contains these changes");
 }
 
-/// A changed resource is returned with its credential, which the caller may not have.
+/// A changed resource is returned with its credential, because the caller may not have read the credential yet.
 pub(crate) async fn a_changed_resource_comes_with_its_credential(store: &Store) {
     let workspace = default_workspace(store).await;
     let here = bound(store, workspace).await;
@@ -115,7 +115,7 @@ pub(crate) async fn changes_that_are_not_listed_are_noticed(store: &Store, intru
     let before = verified(store).await;
     let role = restricted(&here.role, NOW.plus_ms(1));
     assert!(store.update_role(&role, here.role.updated_at).await.unwrap());
-    // With an empty list, a generation is missing.
+    // If the list is empty, the generation of the change is missing.
     intruder.run("create table kept as select * from policy_changes".to_owned()).await;
     intruder.run("delete from policy_changes".to_owned()).await;
     assert!(is_refused(store, &before).await);
@@ -125,7 +125,7 @@ pub(crate) async fn changes_that_are_not_listed_are_noticed(store: &Store, intru
     let other = format!("update policy_changes set kind = 'bots', id = '{}' where id = '{}'", here.bot.id, role.id);
     intruder.run(other).await;
     assert!(is_refused(store, &before).await);
-    // The list may name a wrong scope, or a kind that does not exist.
+    // The list of changes may name a wrong scope, or a kind that does not exist.
     intruder.run(format!("update policy_changes set kind = 'roles', id = '{}', scope = 'instance'", role.id)).await;
     assert!(is_refused(store, &before).await);
     intruder.run(format!("update policy_changes set scope = '{workspace}', kind = 'rolls'")).await;
@@ -159,7 +159,7 @@ pub(crate) async fn an_older_row_is_not_read_as_a_change(store: &Store, intruder
     let columns = "allowed_operations = (select allowed_operations from old_roles), \
                    updated_at = (select updated_at from old_roles), mac = (select mac from old_roles)";
     intruder.run(format!("update roles set {columns}")).await;
-    assert!(is_refused(store, &before).await, "starting from the state before the change");
+    assert!(is_refused(store, &before).await, "the older row is refused, given the state before the restriction");
     intruder.run("update settings set generation = generation + 1".to_owned()).await;
     intruder
         .run(format!(
@@ -167,10 +167,10 @@ pub(crate) async fn an_older_row_is_not_read_as_a_change(store: &Store, intruder
             role.id
         ))
         .await;
-    assert!(is_refused(store, &later).await, "starting from the state after the change");
+    assert!(is_refused(store, &later).await, "the older row is refused, given the state after the restriction");
     let whole = store.snapshot().await.unwrap();
     assert_eq!(crate::authentic::unverified(&whole).len(), 1);
-    assert!(is_refused(store, &later).await, "while a scope is unverified");
+    assert!(is_refused(store, &later).await, "all changes are refused while a scope is unverified");
 }
 
 /// After a credential is deleted, another program restores it before its resource changes.
@@ -188,7 +188,7 @@ pub(crate) async fn a_restored_credential_is_not_read_with_its_resource(store: &
     assert!(is_refused(store, &before).await);
 }
 
-/// The list names a forged row that has no valid MAC.
+/// The list of changes names a forged row, which has no valid MAC.
 pub(crate) async fn a_forged_row_is_not_read_as_a_change(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let here = bound(store, workspace).await;

@@ -31,7 +31,7 @@ fn digest(byte: &str) -> Digest {
     format!("sha256:{}", byte.repeat(32)).parse().unwrap()
 }
 
-/// Creates a version whose digests match its content. The store does not read a version with other digests.
+/// Creates a version whose digests match its content. The store does not return a version whose digests do not match.
 fn version(version: &str, component: &str) -> PluginVersionRow {
     let of = |bytes: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(bytes))).parse().unwrap();
     let (manifest, component) = ("name: github\n", [&[0, 0x61, 0x73, 0x6d, 0xff], component.as_bytes()].concat());
@@ -217,7 +217,7 @@ pub(crate) async fn unusual_texts_round_trip(store: &Store) {
     assert_eq!(store.resource(workspace, resource.id).await.unwrap(), Some(resource));
 }
 
-/// PostgreSQL cannot store U+0000, so the store also rejects it on SQLite.
+/// PostgreSQL cannot store U+0000, so the store also rejects text with U+0000 if the database is SQLite.
 pub(crate) async fn a_text_with_nul_is_rejected(store: &Store) {
     let workspace = default_workspace(store).await;
     let generation = store.generation().await.unwrap();

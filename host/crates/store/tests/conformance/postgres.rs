@@ -22,7 +22,7 @@ fn server() -> &'static Postgres {
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "full_page_writes=off", "max_connections=500"]).unwrap())
 }
 
-/// A separate database on the shared server.
+/// A database on the shared server that only one test uses.
 pub(crate) struct Database {
     url: String,
 }
@@ -94,7 +94,7 @@ async fn rows_are_still_there_after_reopening() {
     assert_eq!((after.generation, after.workspaces), (before.generation, before.workspaces));
 }
 
-/// The schemas of the two databases are written separately and must have the same tables.
+/// The schemas of SQLite and PostgreSQL are written separately and must have the same tables.
 #[tokio::test]
 async fn the_schema_equals_that_of_sqlite() {
     let sqlite = crate::sqlite::Database::create();
@@ -116,7 +116,7 @@ async fn the_schema_equals_that_of_sqlite() {
     let loose = "select count(*) from information_schema.columns where table_schema = 'public' \
                  and table_name not like '\\_%' and data_type = 'text' and collation_name is distinct from 'C'";
     let loose: i64 = sqlx::query_scalar(loose).fetch_one(&mut database.intruder().await).await.unwrap();
-    assert_eq!(loose, 0, "columns with another collation");
+    assert_eq!(loose, 0, "all text columns have the collation C");
 }
 
 #[tokio::test]

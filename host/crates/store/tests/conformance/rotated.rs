@@ -1,4 +1,4 @@
-//! Tests of row key rotation: at every point, only the rows that were valid before the rotation are valid.
+//! Tests of row key rotation: during and after a rotation, only the rows that were valid before the rotation are valid.
 
 use std::sync::Arc;
 

@@ -101,10 +101,10 @@ pub(crate) async fn a_conversation_has_one_sandbox(store: &Store) {
     };
     let by_name = "sandbox_instances_workspace_id_provider_sandbox_id_key";
     let by_chat = "sandbox_instances_workspace_id_app_id_chat_id_key";
-    // The same sandbox id with another chat, and with another bot.
+    // The sandbox id is already used, first by a sandbox of another chat and then by a sandbox of another bot.
     assert_eq!(refused(SandboxRow { chat_id: Some("1-a".to_owned()), ..sandbox(&one, "a") }).await, by_name);
     assert_eq!(refused(SandboxRow { chat_id: None, ..sandbox(&two, "a") }).await, by_name);
-    // The same chat with another sandbox id.
+    // The chat already has a sandbox with another id.
     assert_eq!(refused(SandboxRow { chat_id: Some("a".to_owned()), ..sandbox(&one, "b") }).await, by_chat);
     inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "c") }).await;
     inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "d") }).await;

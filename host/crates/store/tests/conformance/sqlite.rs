@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use crate::rows::{AppendRows as _, bot, canonical, chain, default_workspace, event, reads_differently};
 
-/// A database in a separate temporary folder.
+/// A database in a temporary folder that only one test uses.
 pub(crate) struct Database {
     folder: tempfile::TempDir,
 }
@@ -57,7 +57,7 @@ async fn run(connection: &mut SqliteConnection, sql: impl Into<String>) {
     sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(connection).await.unwrap();
 }
 
-/// The rows of 100 MiB are copied into the file while they are written, although no commit copies them.
+/// While 100 MiB of rows are written, the checkpoint thread copies them into the file. The commits do not copy them.
 #[tokio::test]
 async fn the_log_stays_small_while_rows_are_written() {
     const BATCHES: i64 = 100;
@@ -290,7 +290,7 @@ async fn insert_of_version_1(intruder: &mut SqliteConnection, row: &AuditRow) {
     insert.execute(intruder).await.unwrap();
 }
 
-/// A call can begin under an earlier release and end under this release.
+/// A call can begin while an earlier release runs and end after an upgrade to this release.
 #[tokio::test]
 async fn rows_of_both_versions_are_one_list_and_one_chain() {
     use AuditKind::{Finished, Interrupted, Started};

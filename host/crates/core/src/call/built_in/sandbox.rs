@@ -35,9 +35,9 @@ use crate::sandboxes::{AccessError, Conversation, Open, Sandboxes};
 const START_MAX: Duration = Duration::from_secs(90);
 /// The time that a call has in addition to the time limit of its command.
 const MARGIN: Duration = Duration::from_secs(30);
-/// The folder in the sandbox with complete outputs, which a model can read again later.
+/// The folder in the sandbox for the complete outputs of commands. A model can read these files later.
 const OUTPUTS: &str = ".monstrum/output";
-/// The maximum number of outputs in that folder.
+/// The maximum number of files in the folder [`OUTPUTS`].
 const OUTPUTS_MAX: usize = 20;
 
 /// The message for a command whose sandbox was stopped or deleted.
@@ -215,7 +215,7 @@ impl Machine<'_> {
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             AccessError::Store(error) => {
-                tracing::error!(%error, "the sandbox's row cannot be read");
+                tracing::error!(%error, "failed to read a sandbox from the database");
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             AccessError::Lost => {
@@ -238,7 +238,7 @@ impl Machine<'_> {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
             }
             AccessError::Provider(SandboxError::Exhausted(message)) => {
-                // A listing consumes nothing, so the error means that the list is too long.
+                // A listing uses no memory or disk space of the sandbox, so this error means that the list is too long.
                 let is_listing = self.permit.tool() == LIST_FILES;
                 CallOutcome::error(if is_listing { Code::ResultTooLarge } else { Code::Limit }, message)
             }
@@ -328,7 +328,7 @@ async fn forget_oldest(open: &Open) {
     names.truncate(names.len().saturating_sub(OUTPUTS_MAX));
     for name in names {
         if let Err(error) = open.remove(&format!("{folder}/{name}")).await {
-            tracing::debug!(error = %with_causes(&error), "an old output could not be removed from its sandbox");
+            tracing::debug!(error = %with_causes(&error), "failed to remove an old output from a sandbox");
         }
     }
 }

@@ -96,7 +96,7 @@ pub(super) async fn check(
 
 fn check_alone(errors: &mut InputErrors, row: &BindingRow, before: Option<&BindingRow>) {
     if row.role_id.is_none() && row.permissions.is_none() {
-        errors.add("", "role_id or permissions is required; without them, the binding allows nothing");
+        errors.add("", "`role_id` or `permissions` is required, because a binding with neither allows nothing");
     }
     let limits = row.limits.as_ref().and_then(Value::as_object).into_iter().flatten();
     for (name, _) in limits.filter(|(_, value)| value.as_u64() == Some(0)) {
@@ -118,7 +118,7 @@ fn check_scopes(errors: &mut InputErrors, row: &BindingRow, dimensions: Option<&
             Some(dimensions) if !dimensions.iter().any(|dimension| dimension.key == *key) => {
                 let known: Vec<&str> = dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                errors.add(path, format!("unknown scope dimension; the type of this resource has: {known}"));
+                errors.add(path, format!("unknown scope dimension (known dimensions: {known})"));
             }
             Some(_) => {}
         }

@@ -80,7 +80,7 @@ impl Record {
     }
 }
 
-/// The progress of sending a content, and the row that records it.
+/// The progress of a transfer, and the audit row that records it.
 struct Sent {
     record: Arc<Record>,
     bytes: u64,

@@ -19,7 +19,7 @@ impl Revoked {
     pub fn reason(self) -> &'static str {
         match self {
             Revoked::Key => "the key of the request was deleted or rotated",
-            Revoked::Switch => "the switch use_agent_sandbox of the bot is off",
+            Revoked::Switch => "the switch `use_agent_sandbox` of the bot is off",
         }
     }
 }
@@ -28,7 +28,9 @@ impl From<Revoked> for OperationError {
     fn from(revoked: Revoked) -> OperationError {
         match revoked {
             Revoked::Key => OperationError::Unauthenticated("this key was deleted or rotated".to_owned()),
-            Revoked::Switch => OperationError::forbidden("use_agent_sandbox is off for this bot"),
+            Revoked::Switch => {
+                OperationError::forbidden("the switch `use_agent_sandbox` of this bot is off; turn it on first")
+            }
         }
     }
 }

@@ -20,8 +20,9 @@ pub enum Place {
 }
 
 impl Place {
-    /// Returns the address if the URL contains it as a number, which allows connections to it. A host name must resolve
-    /// to public addresses or to addresses that the operator allows separately.
+    /// Returns the address of the URL if its host is a numeric address. By writing a numeric address, the operator
+    /// allows connections to it. A host name must resolve to public addresses or to addresses that the operator allows
+    /// separately.
     pub fn named_address(&self) -> Option<IpNet> {
         match self {
             Place::Folder(_) => None,

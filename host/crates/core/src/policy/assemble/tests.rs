@@ -12,7 +12,7 @@ mod equivalence;
 
 const NOW: UtcMillis = UtcMillis(1_700_000_000_000);
 
-/// The rows and the other inputs of a snapshot.
+/// The rows, the plugins and the refresher from which a snapshot is assembled.
 struct World {
     rows: PolicyRows,
     serving: Vec<Arc<Plugin>>,
@@ -184,7 +184,7 @@ async fn a_change_keeps_unchanged_objects() {
     resource.name = "renamed".to_owned();
     let fourth = world.snapshot(&third);
     assert_eq!((kept(&third, &fourth, a), kept(&third, &fourth, b)), (5, 5));
-    assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "its role is unchanged");
+    assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "the role is unchanged");
 }
 
 /// Checks that a revocation takes effect with the next snapshot, and that its assembly compiles no patterns.

@@ -226,7 +226,7 @@ fn names_are_matched_within_the_budget() {
 
 #[test]
 fn lists_of_unique_items_take_linear_time() {
-    // Differently nested lists for which the validator's own hash is equal.
+    // Lists with different nesting to which the validator assigns the same hash.
     let nested = |n: u32| {
         (0..16).fold(json!([]), |inner, bit| if n & (1 << bit) == 0 { json!([inner]) } else { json!([[], inner]) })
     };
@@ -238,7 +238,7 @@ fn lists_of_unique_items_take_linear_time() {
     let effort = Effort::of(3_000 * 256);
     assert_eq!(schema.check(&Params::new(json!({"a": items})), &effort), Err(Overrun::Steps));
 
-    // The keyword gives the same results as the validator's own keyword.
+    // The keyword gives the same results as the validator's built-in keyword.
     let own = jsonschema::validator_for(&json!({"uniqueItems": true})).unwrap();
     let values = [
         json!(1),

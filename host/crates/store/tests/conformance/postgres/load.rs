@@ -53,7 +53,7 @@ impl Load {
         Load { stop, answered, workers }
     }
 
-    /// Waits until `count` more steps have completed, successfully or not.
+    /// Waits until the workers have completed `count` more steps, including failed steps.
     async fn steps(&self, count: i64) {
         let (until, goal) = (Instant::now() + WAIT_MAX, self.answered.load(Ordering::Acquire) + count);
         while self.answered.load(Ordering::Acquire) < goal {
@@ -75,7 +75,7 @@ impl Work {
         match store.insert_bot(&bot(workspace, &name)).await {
             Ok(()) => self.bots.push(name),
             Err(StoreError::Unavailable { .. }) => self.refused += 1,
-            Err(other) => panic!("a bot: {other:?}"),
+            Err(other) => panic!("inserting a bot failed: {other:?}"),
         }
         let writer = self.worker.to_string();
         let appended = async {

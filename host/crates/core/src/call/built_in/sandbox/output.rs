@@ -9,14 +9,14 @@ pub(super) const TEXT_BYTES_MAX: usize = 50_000;
 pub(super) const LINES_MAX: usize = 2_000;
 /// The maximum size of the line that states the size of the removed part.
 const MARKER_BYTES_MAX: usize = 400;
-/// The maximum length of the provider's error message in that line.
+/// The maximum length of the provider's error message in the line that replaces the removed part.
 const REASON_CHARS_MAX: usize = 60;
 
-/// The place of the complete output.
+/// The location of the complete output.
 pub(super) enum Kept {
     /// A file in the sandbox, by its path.
     In(String),
-    /// The output was not kept, for this reason.
+    /// The complete output was not kept. The text is the reason.
     Nowhere(String),
 }
 
@@ -47,7 +47,8 @@ pub(super) fn whole(output: &ExecOutput) -> String {
     format!("{}{between}==> stderr <==\n{}", stdout.text, stderr.text)
 }
 
-/// Divides `max` equally between two streams. If one stream needs less than half, the other stream gets the rest.
+/// Divides `max` equally between two streams. If one stream needs less than half, the other stream gets the remaining
+/// part.
 fn shares(max: usize, first: usize, second: usize) -> (usize, usize) {
     let half = max / 2;
     match (first <= half, second <= half) {
