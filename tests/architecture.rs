@@ -16,7 +16,7 @@ const CRATES: &[&[&str]] = &[
     &["host"],
 ];
 
-/// Libraries that only the listed places may use.
+/// The libraries that only some parts of the code may use, each with the files and folders that may use it.
 const LIBRARIES: &[(&str, &[&str])] = &[
     ("metrics", &["host/crates/core/src/meters.rs", "host/src/telemetry"]),
     ("axum", &["host/src/gateway", "host/src/boot.rs", "host/src/boot/listen"]),
@@ -42,7 +42,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the lines of the file without comments and unit tests.
+    /// Returns the lines of the file, except comments and unit tests.
     fn code(&self) -> Vec<String> {
         order::code(&self.text).lines().map(|line| line.trim_start().to_owned()).collect()
     }

@@ -1,6 +1,6 @@
-//! The canary test. A secret is stored as a credential and used in every kind of call. It must not be found anywhere
-//! except sealed in the database. The test searches every answer of the API, all output of the server at log level
-//! debug, every file of the data folder, and the memory of a plugin that searches its own memory.
+//! The canary test. A secret is stored as a credential and used in every kind of call. The secret must not exist
+//! anywhere except sealed in the database. The test searches every answer of the API, all output of the server at log
+//! level debug, every file of the data folder, and the memory of a plugin that searches its own memory.
 
 pub(crate) mod encodings;
 mod oauth;
@@ -79,11 +79,11 @@ async fn the_secret_is_found_nowhere() -> Result<()> {
         .iter()
         .filter(|request| request.header("authorization") == Some(&format!("Bearer {TOKEN}")))
         .count();
-    assert!(used > 20, "the secret was sent {used} times only");
+    assert!(used > 20, "the secret was sent only {used} times");
 
     world.server.stop().await?;
     let output = world.server.output();
-    assert!(output.contains("DEBUG"), "the log was to be searched at its debug level");
+    assert!(output.contains("DEBUG"), "the server did not log at level debug");
     leaks.extend(
         output.lines().filter_map(|line| Some(format!("the log: {} in {line}", search.find(line.as_bytes())?))),
     );
@@ -93,7 +93,8 @@ async fn the_secret_is_found_nowhere() -> Result<()> {
     Ok(())
 }
 
-/// Stores the secret as the credential of several resources, by every auth method, and also in wrong places.
+/// Stores the secret as the credential of several resources, by every auth method. Also sends the secret in fields that
+/// are not meant for it.
 async fn store_it(ear: &mut Ear<'_>) -> Result<Vec<String>> {
     let world = ear.world;
     for plugin in CALLS {
@@ -153,7 +154,8 @@ async fn use_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes calls that end in every other way. In some of them, the caller knows the secret and sends it in wrong places.
+/// Makes calls that end in every other way. In some calls, the caller knows the secret and sends it in parameters that
+/// are not meant for it.
 async fn misuse_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let github = &ear.world.github;
     github.answer("/repos/acme/leak", Canned::json(404, &json!({ "message": format!("no {TOKEN} here") })));
@@ -194,7 +196,7 @@ async fn misuse_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
 /// Makes calls that are rejected by scope with a message that contains the value.
 async fn constrain_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let bindings = ear.ask(Method::GET, &format!("/api/bots/{bot}/resources"), None).await?;
-    for binding in bindings["items"].as_array().context("a list has items")? {
+    for binding in bindings["items"].as_array().context("the list has no items")? {
         let path = format!("/api/bots/{bot}/resources/{}", text(&binding["id"]));
         ear.ask(Method::PATCH, &path, Some(&json!({ "scope_constraints": { "repos": ["acme/*"] } }))).await?;
     }
@@ -203,13 +205,18 @@ async fn constrain_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a plugin search its own memory.
+/// Calls a plugin that searches its own memory for the secret.
 async fn search_for_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
     let patterns: Vec<String> = encodings(TOKEN).iter().map(|(_, form)| pattern(form)).collect();
     let target = format!("{}/collect", ear.world.github.url().replace("127.0.0.1", "127.0.0.2"));
     let answer = ear.call(bot, "test_steal_run", &json!({ "target": target, "patterns": patterns })).await?;
-    let hits = answer["data"]["memory"]["hits"].as_array().with_context(|| format!("no hits in {answer}"))?;
-    ensure!(hits.len() == patterns.len() && hits.iter().all(|hits| hits == 0), "found in the memory: {hits:?}");
+    let hits = answer["data"]["memory"]["hits"]
+        .as_array()
+        .with_context(|| format!("the answer contains no search results: {answer}"))?;
+    ensure!(
+        hits.len() == patterns.len() && hits.iter().all(|hits| hits == 0),
+        "the plugin found the secret in its memory: {hits:?}"
+    );
     Ok(())
 }
 

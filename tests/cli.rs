@@ -1,5 +1,5 @@
-//! The command line, run as people and scripts run it: results go to standard output, all other output goes to standard
-//! error, and the exit code indicates success or failure.
+//! The command line, run like people and scripts run it. Results go to standard output, and all other output goes to
+//! standard error. The exit code indicates success or failure.
 
 mod audit;
 mod doctor;
@@ -20,22 +20,22 @@ use support::Server;
 
 use crate::stable::stable;
 
-/// A time-out far longer than any command that ends on its own.
+/// A time-out that is far longer than any command needs to end.
 const COMMAND_MAX: Duration = Duration::from_secs(120);
 
-/// Runs a command that ends on its own.
+/// Runs a command that ends without being interrupted.
 pub(crate) async fn run(server: &Server, arguments: &[&str]) -> Result<Output> {
     let output = tokio::time::timeout(COMMAND_MAX, server.command(arguments)).await;
-    output.with_context(|| format!("monstrum {} does not end", arguments.join(" ")))?
+    output.with_context(|| format!("timed out waiting for `monstrum {}` to end", arguments.join(" ")))?
 }
 
-/// Returns the output and the exit code of a command, without the parts that differ between runs. Log lines, which
-/// begin with a time, are omitted.
+/// Returns the output and the exit code of a command. Replaces the values that differ between runs, and omits log
+/// lines, which begin with a time.
 pub(crate) async fn told(server: &Server, arguments: &[&str]) -> Result<String> {
     let output = run(server, arguments).await?;
     let stderr = String::from_utf8(output.stderr)?;
     let stderr: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("20")).collect();
-    let code = output.status.code().context("it was not killed")?;
+    let code = output.status.code().context("the command was killed by a signal")?;
     let text = format!("{}[stderr]\n{}\n[exit {code}]", String::from_utf8(output.stdout)?, stderr.join("\n"));
     let text = stable(&json!(text)).as_str().unwrap_or_default().to_owned();
     let text = Regex::new("mk_[A-Za-z0-9_-]{5,43}")?.replace_all(&text, "[key]").into_owned();

@@ -1,4 +1,4 @@
-//! Ends of a server: a power cut during a thousand calls, termination by a signal, and starts that must be rejected.
+//! Servers that end by a power cut during a thousand calls or by a signal, and starts that must be rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,8 @@ const BOTS: usize = 48;
 const CALLS: usize = 1_000;
 /// The number of answers before the power cut.
 const ANSWERS: usize = 250;
-/// Enough for both ends of a thousand connections, and for the other files of a test.
+/// The limit of open files. It is sufficient for both ends of a thousand connections, and for the other files of a
+/// test.
 const OPEN_FILES: u64 = 4_096;
 
 /// A call that was answered before the server ended.
@@ -79,7 +80,7 @@ async fn bots(api: &Api, github: &FakeGithub) -> Result<Vec<String>> {
     Ok(bots)
 }
 
-/// Makes all calls at once, and simulates a power cut when enough of them are answered.
+/// Makes all calls at once, and simulates a power cut when enough calls are answered.
 async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<String, Answered>> {
     let (answered, mut answers) = watch::channel(0_usize);
     let api = world.api.clone();
@@ -87,7 +88,7 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
         let (tool, params) = call_of(number);
         let (api, bot, answered) = (api.clone(), &bots[number % bots.len()], answered.clone());
         async move {
-            // Most of the connections break.
+            // The power cut breaks most of the connections, so an error is expected.
             let answer = api.call(bot, tool, &params).await.ok()?;
             answered.send_modify(|count| *count += 1);
             let part = |name: &str| text(&answer[name]).to_owned();
@@ -104,7 +105,7 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
         () = vary_delay(github) => unreachable!("it goes on until it is dropped"),
         (answered, status) = async { tokio::join!(calls, killed) } => (answered, status?),
     };
-    ensure!(!status.success(), "the server was to be killed, it ended with {status}");
+    ensure!(!status.success(), "the server was not killed: it ended with {status}");
     Ok(answered.into_iter().flatten().collect())
 }
 
@@ -112,10 +113,11 @@ async fn cut_the_power(world: &mut World, bots: &[String]) -> Result<BTreeMap<St
 async fn recorded(api: &Api) -> Result<BTreeMap<String, Value>> {
     let (status, export) = api.get("/api/audit/export").await?;
     ensure!(status == 200, "{export}");
-    let lines = export.as_str().context("an export of many lines is no single JSON")?.lines();
+    let lines = export.as_str().context("the export is not JSON Lines")?.lines();
     let calls = lines.map(|line| {
         let call: Value = serde_json::from_str(line)?;
-        let marker = marker(&call["params"].to_string()).with_context(|| format!("no marker in {call}"))?;
+        let marker =
+            marker(&call["params"].to_string()).with_context(|| format!("the call contains no marker: {call}"))?;
         Ok((marker, call))
     });
     calls.collect()
@@ -139,7 +141,9 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
     assert_eq!(report["valid"], true, "{report}");
     let recorded = recorded(&api).await?;
     for (marker, answer) in &answered {
-        let call = recorded.get(marker).with_context(|| format!("{marker} was answered and is not in the audit"))?;
+        let call = recorded
+            .get(marker)
+            .with_context(|| format!("{marker} was answered, but the audit does not contain it"))?;
         assert_eq!(
             [text(&call["request_id"]), text(&call["status"])],
             [&answer.request_id, &answer.status],
@@ -148,8 +152,9 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
     }
     let mut interrupted = 0;
     for marker in &reached {
-        let call =
-            recorded.get(marker).with_context(|| format!("{marker} reached the upstream and is not in the audit"))?;
+        let call = recorded
+            .get(marker)
+            .with_context(|| format!("{marker} reached the upstream, but the audit does not contain it"))?;
         let events = api.audit(text(&call["request_id"])).await?;
         let kinds: Vec<&str> =
             events["events"].as_array().into_iter().flatten().map(|event| text(&event["kind"])).collect();
@@ -161,10 +166,10 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
             _ => assert_eq!(kinds, ["started", "finished"], "{marker}"),
         }
     }
-    assert!(interrupted > 0, "the power was cut when nothing was under way");
+    assert!(interrupted > 0, "no call was running when the power was cut");
     assert!(recorded.values().all(|call| call["status"] != "running"), "a call of the previous run is still running");
     let served = answered.values().filter(|answer| answer.status == "success").count();
-    assert!(served > ANSWERS / 2, "only {served} of {} answers were successes", answered.len());
+    assert!(served > ANSWERS / 2, "only {served} of {} answers were successful", answered.len());
     Ok(())
 }
 
@@ -202,7 +207,7 @@ async fn ends(world: &mut World) -> Result<BTreeMap<String, usize>> {
     assert_eq!(api.verify_audit().await?["valid"], true);
     let (_, list) = api.get("/api/audit?limit=1000").await?;
     let mut ends = BTreeMap::new();
-    for call in list["items"].as_array().context("a list has items")? {
+    for call in list["items"].as_array().context("the list has no items")? {
         *ends
             .entry(format!("{} {} {}", text(&call["status"]), text(&call["code"]), text(&call["message"])))
             .or_default() += 1;
@@ -216,7 +221,7 @@ async fn calls_in_flight_finish_within_the_grace() -> Result<()> {
         server.signal(Signal::TERM)?;
         // After the signal, the server accepts no new calls, but still waits for the running calls.
         let url = server.url().context("it runs")?.to_owned();
-        crate::world::eventually("the server takes no more", async || {
+        crate::world::eventually("the server accepts no new calls", async || {
             Ok(tokio::net::TcpStream::connect(url.trim_start_matches("http://")).await.is_err().then_some(()))
         })
         .await?;
@@ -262,13 +267,13 @@ async fn calls_that_outlast_the_grace_are_told_and_recorded_as_interrupted() -> 
     Ok(())
 }
 
-/// Returns the output of a rejected start, without the parts that differ between runs. The start must fail and leave no
-/// new files behind.
+/// Returns the error output of a rejected start, with the values that differ between runs replaced. The start must fail
+/// and leave no new files behind.
 async fn refused(server: &Server, arguments: &[&str]) -> Result<String> {
     let arguments: Vec<&str> = ["serve", "--listen", "127.0.0.1:0"].iter().chain(arguments).copied().collect();
     let output = server.command(&arguments).await?;
-    ensure!(output.status.code() == Some(1), "it ended with {}", output.status);
-    ensure!(output.stdout.is_empty(), "it said {}", String::from_utf8_lossy(&output.stdout));
+    ensure!(output.status.code() == Some(1), "the server ended with {}", output.status);
+    ensure!(output.stdout.is_empty(), "the server printed {}", String::from_utf8_lossy(&output.stdout));
     Ok(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))).to_owned())
 }
 
@@ -276,8 +281,8 @@ async fn refused(server: &Server, arguments: &[&str]) -> Result<String> {
 async fn a_second_server_on_the_same_data_folder_is_refused() -> Result<()> {
     let world = World::with(&[]).await?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: another monstrum uses the data folder [home]/data
-    hint: stop the other server first, or give this one a folder of its own with --data-dir
+    error: another monstrum process uses the data folder [home]/data
+    hint: stop the other server first, or use another data folder with --data-dir
     "#);
     // The first server is not affected.
     assert_eq!(world.api.verify_audit().await?["valid"], true);
@@ -289,7 +294,7 @@ async fn a_data_folder_that_cannot_be_used_is_named() -> Result<()> {
     let server = Server::prepare(&[])?;
     let file = server.home().join("a file");
     std::fs::write(&file, "not a folder")?;
-    let file = file.to_str().context("a temporary folder has a plain name")?;
+    let file = file.to_str().context("the name of the temporary folder is not UTF-8")?;
     // Even an administrator cannot create a folder in /proc.
     let told = [
         refused(&server, &["--data-dir", file]).await?,
@@ -299,15 +304,15 @@ async fn a_data_folder_that_cannot_be_used_is_named() -> Result<()> {
     assert_snapshot!(told.join("\n"), @r#"
     error: cannot use the data folder [home]/a file
       File exists (os error 17)
-    hint: the user who runs the server must own [home]/a file, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns [home]/a file and that its disk has free space, or use --data-dir
 
     error: cannot use the data folder [home]/a file/data
       Not a directory (os error 20)
-    hint: the user who runs the server must own [home]/a file/data, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns [home]/a file/data and that its disk has free space, or use --data-dir
 
     error: cannot use the data folder /proc/monstrum
       No such file or directory (os error 2)
-    hint: the user who runs the server must own /proc/monstrum, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns /proc/monstrum and that its disk has free space, or use --data-dir
     "#);
     assert_eq!(std::fs::read_to_string(file)?, "not a folder");
     Ok(())
@@ -323,7 +328,7 @@ async fn a_database_that_is_none_is_left_alone() -> Result<()> {
     assert_snapshot!(refused(&server, &[]).await?, @r#"
     error: the database cannot be used
       the database is corrupt: `[home]/data/monstrum.db`: the file is not an SQLite database
-    hint: put back the database of your backup, or give another folder with --data-dir
+    hint: restore the database from a backup, or use another data folder with --data-dir
     "#);
     assert_eq!(std::fs::read_to_string(&database)?, content);
     Ok(())
@@ -354,16 +359,16 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     let kept = std::fs::read(&key)?;
     std::fs::remove_file(&key)?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    error: [home]/data/master.key is missing, but the database contains records encrypted with this key; restore the file from a backup
+    hint: a server cannot read its secrets without its master key: restore the file from a backup
     "#);
-    assert!(!key.exists(), "a new key was made in place of the one that is lost");
-    // A wrong key has the same effect as a missing one.
+    assert!(!key.exists(), "a new key was created in place of the lost key");
+    // A wrong key has the same effect as a missing key.
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: [home]/data/master.key: the master key of version 1 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    error: [home]/data/master.key: master key version 1 is not the key that encrypted the secrets of this database
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     "#);
     std::fs::write(&key, kept)?;
     world.server.launch().await?;

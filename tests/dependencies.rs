@@ -1,7 +1,7 @@
 //! No package depends on a crate that its sources do not use, and the workspaces list no crate that no package uses.
 //!
-//! The tests search text like cargo-machete. They need a second and no additional tool. A crate that is only mentioned
-//! in a comment by its path (`name::`) counts as used.
+//! The tests search text like cargo-machete. They take about a second and need no additional tool. A crate that is only
+//! mentioned in a comment by its path (`name::`) counts as used.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -132,7 +132,8 @@ fn names_in_code_are_told_from_others() {
     assert_eq!(listed(manifest, "dependencies"), ["a-b", "c"]);
 }
 
-/// Optional crates ship too, and the plugins that ship are built from a separate lock file.
+/// The checks must cover optional crates, which releases contain, and the plugins of a release, which have another lock
+/// file.
 #[test]
 fn ci_checks_licences_and_advisories_of_all_that_ships() {
     let has_line = |path: &str, line: &str| read(&root().join(path)).lines().any(|found| found.trim() == line);

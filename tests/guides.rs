@@ -1,4 +1,4 @@
-//! README.md and the other pages: their examples run exactly as written, and everything that they mention exists.
+//! README.md and the other pages: the examples run exactly as written, and all items that the pages mention exist.
 
 mod api;
 mod configuration;
@@ -23,7 +23,7 @@ struct Page {
 }
 
 fn root() -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests/ lies in the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests/ is not in the workspace")?;
     Ok(root.to_owned())
 }
 
@@ -50,7 +50,7 @@ fn pages() -> Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// Shorter secrets are rejected with 422.
+/// The API rejects secrets that are too short with 422.
 #[test]
 fn secrets_in_examples_are_long_enough_to_be_saved() -> Result<()> {
     let secret = Regex::new(r#""(access_token|api_key|api_token|client_secret|password)": *"([^"]*)""#)?;

@@ -42,7 +42,7 @@ struct Attack {
     plugin: &'static str,
     tool: String,
     params: Value,
-    /// The data of a success, or the status, code and message of a failure.
+    /// The data of a successful call, or the status, code and message of a failed call.
     told: Result<Value, End>,
 }
 
@@ -112,7 +112,7 @@ fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Returns parameters with which a plugin does nothing.
+/// Returns parameters with which a plugin does not attack.
 fn calm(plugin: &str) -> Value {
     match plugin {
         "test-alloc" => json!({ "chunk_kib": 0 }),
@@ -130,7 +130,7 @@ fn plugins(attacks: &[Attack]) -> Vec<(&'static str, String)> {
     plugins
 }
 
-/// Creates a world with every plugin of the table, and with a second bot that may use the plugins without a credential.
+/// Creates a world with every plugin of the table. A second bot may also use the plugins, but has no credential.
 async fn besieged(attacks: &[Attack]) -> Result<(World, String)> {
     let server = Server::prepare(&["test-echo"])?;
     for guest in GUESTS {
@@ -154,7 +154,7 @@ async fn besieged(attacks: &[Attack]) -> Result<(World, String)> {
 }
 
 impl Attack {
-    /// Attacks once. The answer and the audit must match the table, and the next call must succeed.
+    /// Runs the attack once. The answer and the audit must match the table, and the next call must succeed.
     async fn run(&self, world: &World, calm_bot: &str) -> Result<()> {
         let answer = world.call(&self.tool, &self.params).await?;
         let audit = world.audit_of(&answer).await?;
@@ -214,10 +214,13 @@ async fn every_hostile_guest_is_contained() -> Result<()> {
     let (failed, sizes) = attacked?;
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     let beside = first? + second?;
-    assert!(beside > 100, "only {beside} calls beside the attacks");
+    assert!(beside > 100, "only {beside} calls succeeded during the attacks");
     let [before, warm, after] = sizes[..] else { unreachable!("it is measured three times") };
-    assert!(warm <= before + WARMTH_KIB_MAX, "KiB in memory: {before} before, {warm} after one round");
-    assert!(after <= warm + LEFT_KIB_MAX, "KiB in memory: {warm} after one round, {after} after the hoarders");
+    assert!(warm <= before + WARMTH_KIB_MAX, "memory grew from {before} KiB to {warm} KiB in one round of attacks");
+    assert!(
+        after <= warm + LEFT_KIB_MAX,
+        "memory grew from {warm} KiB after one round to {after} KiB after the repeated attacks"
+    );
     let verified = world.api.verify_audit().await?;
     assert_eq!(verified["valid"], true, "{verified}");
     Ok(())
@@ -235,7 +238,7 @@ fn other_component(import: &str, execute: &str) -> Result<Vec<u8>> {
             (instance $e (export "execute" (func $f)))
             (export "monstrum:plugin/executor@0.1.0" (instance $e)))"#
     );
-    wat::parse_str(&wat).context("the component's text is wrong")
+    wat::parse_str(&wat).context("the component text cannot be parsed")
 }
 
 #[tokio::test]
@@ -258,19 +261,19 @@ async fn components_that_cannot_be_served_are_named_and_the_others_serve() -> Re
     std::fs::write(&manifest, format!("{text_of_manifest}\nexecutor: {{ capabilities: [] }}\n"))?;
     let world = World::on(server).await?;
     let (_, list) = world.api.get("/api/plugins").await?;
-    let items = list["items"].as_array().context("a list has items")?;
+    let items = list["items"].as_array().context("the list has no items")?;
     let told = items.iter().map(|item| json!([item["name"], item["status"], item["error"]]).to_string());
     assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
-    ["test-import","failed","the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"]
+    ["test-import","failed","the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not provide"]
     ["test-result","loaded",null]
     ["test-wasi-http","failed","the component of plugin `test-wasi-http` imports `wasi:http/types@0.2.12`, but its manifest does not list `http` under executor.capabilities"]
-    ["test-wrong-world","failed","the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world"]
-    ["wall-keys","failed","the component of plugin `wall-keys` imports `wasi:keyvalue/store@0.2.0`, which this host does not know"]
+    ["test-wrong-world","failed","the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world"]
+    ["wall-keys","failed","the component of plugin `wall-keys` imports `wasi:keyvalue/store@0.2.0`, which this host does not provide"]
     ["wall-large","failed","the component of plugin `wall-large` does not start: the plugin ran out of memory: memory minimum size of 600 pages exceeds memory limits"]
     ["wall-sandbox","failed","the component of plugin `wall-sandbox` imports `monstrum:plugin/sandbox@0.1.0`, but its manifest does not list `sandbox` under executor.capabilities"]
-    ["wall-serving","failed","the component of plugin `wall-serving` imports `wasi:http/incoming-handler@0.2.0`, which this host does not know"]
+    ["wall-serving","failed","the component of plugin `wall-serving` imports `wasi:http/incoming-handler@0.2.0`, which this host does not provide"]
     ["wall-trap","failed","the component of plugin `wall-trap` does not start: the plugin crashed: wasm trap: wasm `unreachable` instruction executed"]
-    ["wall-type","failed","the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `wall-type` differ from those of this host: failed to convert function to given type: type mismatch with parameters: expected `record` found `string`"]
+    ["wall-type","failed","the component of plugin `wall-type` and this host define different types for `monstrum:plugin/executor@0.1.0`: failed to convert function to given type: type mismatch with parameters: expected `record` found `string`"]
     "#);
     world.grant_all("test-result").await?;
     assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");

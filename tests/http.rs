@@ -1,4 +1,5 @@
-//! The API, route by route. The files mirror the tree of its URLs, and the tests compare whole answers.
+//! Tests of the API, one file for each route or group of routes. The files mirror the tree of the URLs, and the tests
+//! compare whole answers.
 
 mod access;
 mod audit;
@@ -30,7 +31,7 @@ use support::Api;
 
 use crate::stable::stable;
 
-/// Answers as lines: a label, the status and the body, without the parts that differ between runs.
+/// Answers as lines: a label, the status and the body. Values that differ between runs are replaced.
 #[derive(Default)]
 pub(crate) struct Answers(Vec<(String, u16, Value)>);
 
@@ -82,5 +83,5 @@ pub(crate) async fn workspace(root: &Api, name: &str) -> Result<Api> {
     let body = json!({ "name": "admin", "kind": "admin" });
     let request = root.request(reqwest::Method::POST, "/api/keys").header("Monstrum-Workspace", name).json(&body);
     let (_, _, key) = send(request).await?;
-    Ok(root.with_key(key["key"].as_str().with_context(|| format!("no key in {key}"))?))
+    Ok(root.with_key(key["key"].as_str().with_context(|| format!("the response contains no key: {key}"))?))
 }

@@ -19,7 +19,7 @@ use tokio::process::Command;
 
 use crate::cli::run;
 
-/// A time-out far longer than the build of a plugin needs on a busy machine.
+/// A time-out that is far longer than the build of a plugin needs, even on a busy machine.
 const BUILD_MAX: Duration = Duration::from_secs(900);
 
 /// Locked by a test while it builds a plugin. One build at a time is enough for a machine that also runs other tests.
@@ -28,12 +28,13 @@ static BUILDING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// cargo retries if a registry is temporarily unavailable.
 const RETRIES: (&str, &str) = ("CARGO_NET_RETRY", "10");
 
-/// Runs cargo in a plugin's folder as an author would, without the variables that the outer cargo sets.
+/// Runs cargo in a plugin's folder as an author would. Removes the variables that the outer cargo sets.
 async fn cargo(folder: &Path, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
     command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").envs([RETRIES]);
-    let output = tokio::time::timeout(BUILD_MAX, command.output()).await.context("cargo does not end")??;
+    let output =
+        tokio::time::timeout(BUILD_MAX, command.output()).await.context("timed out waiting for cargo to end")??;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "cargo {}:\n{out}\n{err}", arguments.join(" "));
     Ok(output)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// The program. It takes the lock and keeps it until the standard input ends.
+/// The program, which takes the lock and keeps it until the standard input ends.
 const HOLD: &str = "
 import sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -22,7 +22,7 @@ sys.stdin.read()
 pub(crate) struct Locked(Child);
 
 impl Locked {
-    /// Takes a lock that lets others read, like a transaction that writes.
+    /// Takes the lock of a transaction that writes. Other processes can still read.
     pub(crate) async fn hold(database: &Path) -> Result<Locked> {
         Locked::start(database, "beside others").await
     }
@@ -37,7 +37,7 @@ impl Locked {
         command.args(["-c", HOLD]).arg(database).arg(how);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("cannot run python3")?;
-        let stdout = child.stdout.take().context("it has a standard output")?;
+        let stdout = child.stdout.take().context("the process has no standard output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).await?;
         ensure!(line.trim() == "locked", "the database could not be locked: {line}");
@@ -48,7 +48,7 @@ impl Locked {
     pub(crate) async fn release(mut self) -> Result<()> {
         drop(self.0.stdin.take());
         let status = self.0.wait().await?;
-        ensure!(status.success(), "the process that held the lock: {status}");
+        ensure!(status.success(), "the process that held the lock ended with {status}");
         Ok(())
     }
 }

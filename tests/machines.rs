@@ -1,7 +1,7 @@
-//! Real sandboxes: a server with the embedded provider on this machine. Needs root.
+//! Tests with real sandboxes: a server with the embedded provider on this machine. The tests need root.
 //!
-//! The contract suite of crate sandbox tests the promises of sandboxes. These tests cover what needs the whole server:
-//! the life of a conversation, and the clean-up after the server is killed at any moment.
+//! The contract suite of the crate `monstrum-sandbox` tests what a provider must do. These tests cover behaviour that
+//! needs the whole server: the life of a conversation, and the clean-up after a server that was killed at any moment.
 
 mod killed;
 mod life;
@@ -67,7 +67,7 @@ impl Machine {
         Ok(self.row(chat).await?.and_then(|row| row["status"].as_str().map(str::to_owned)))
     }
 
-    /// Returns the remains of this data folder's sandboxes. A stopped server must leave none.
+    /// Returns the remains of this data folder's sandboxes. A stopped server must not leave any remains.
     fn remains(&self) -> Remains {
         Remains::of(&self.server.data_dir())
     }

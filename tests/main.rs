@@ -1,5 +1,5 @@
-//! The integration tests, in one binary. They use the real server through its API and command line, and share nothing:
-//! every test has separate ports, folders and databases.
+//! The integration tests, in one binary. The tests use the real server through its API and command line. They share no
+//! data: every test has its own ports, folders and databases.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! OAuth against a real server: every flow, and the possible errors of each.
+//! OAuth against a real server: every flow, and the errors that each flow can cause.
 
 mod browser;
 mod device;
@@ -92,9 +92,9 @@ impl Authorizing {
         Ok(text(&body["authorization_url"]).to_owned())
     }
 
-    /// Opens a page of the server like a browser without a key.
+    /// Opens a page of the server like a browser, which has no key.
     pub(crate) async fn open(&self, url: &str, cookie: Option<&str>) -> Result<Page> {
-        let own = self.world.server.url().context("the server runs")?;
+        let own = self.world.server.url().context("the server is not running")?;
         let path = url.strip_prefix(own).with_context(|| format!("{url} is not a page of {own}"))?;
         let mut request = self.api().with_key("").request(Method::GET, path);
         if let Some(cookie) = cookie {
@@ -106,14 +106,16 @@ impl Authorizing {
         Ok(Page { status: answer.status().as_u16(), location, cookie, text: answer.text().await? })
     }
 
-    /// Passes through the provider. Returns its answer as the address of our callback, and the cookie of the browser.
+    /// Signs in at the provider. Returns the callback URL to which the provider redirects, and the cookie of the
+    /// browser.
     pub(crate) async fn answered(&self) -> Result<(String, String)> {
         let begun = self.open(&self.started().await?, None).await?;
         ensure!(begun.status == 303, "{}", begun.text);
         let cookie = begun.cookie.as_deref().and_then(|cookie| cookie.split(';').next()).context("a cookie")?;
-        let sent_to = begun.location.as_deref().context("a browser is sent on")?;
+        let sent_to = begun.location.as_deref().context("the response does not redirect the browser")?;
         let ended = self.oauth.person_at(sent_to).await?;
-        let callback = ended["url"].as_str().with_context(|| format!("no way back: {ended}"))?;
+        let callback =
+            ended["url"].as_str().with_context(|| format!("the provider did not redirect to the callback: {ended}"))?;
         Ok((callback.to_owned(), cookie.to_owned()))
     }
 

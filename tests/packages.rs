@@ -22,7 +22,7 @@ use support::{Api, Server};
 
 use crate::http::send;
 
-/// A plugin in the form that its author has.
+/// The files of a plugin, as its author has them.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) name: String,
@@ -46,14 +46,14 @@ impl Source {
         collect(&folder, &folder, &mut files)?;
         let mut source = Source { name: plugin.to_owned(), version: version.to_owned(), files };
         source.edit(|text| text.replace("version: 1.0.0", &format!("version: {version}")))?;
-        // The file differs between versions, so that a mixture of two versions equals neither.
+        // The file differs between versions, so that a mixture of two versions is not equal to either version.
         source.files.insert("README.md".to_owned(), format!("{plugin} {version}\n").into_bytes());
         Ok(source)
     }
 
     /// Changes the manifest.
     pub(super) fn edit(&mut self, change: impl FnOnce(String) -> String) -> Result<()> {
-        let manifest = self.files.get_mut("monstrum.yaml").context("a plugin has a manifest")?;
+        let manifest = self.files.get_mut("monstrum.yaml").context("the plugin has no manifest")?;
         *manifest = change(String::from_utf8(manifest.clone())?).into_bytes();
         Ok(())
     }
@@ -81,7 +81,7 @@ fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) ->
         if path.is_dir() {
             collect(root, &path, files)?;
         } else {
-            let name = path.strip_prefix(root)?.to_str().context("its name is plain")?.to_owned();
+            let name = path.strip_prefix(root)?.to_str().context("the name of the file is not UTF-8")?.to_owned();
             files.insert(name, fs::read(&path)?);
         }
     }

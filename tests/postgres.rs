@@ -46,17 +46,17 @@ async fn the_address_is_all_that_changes() -> Result<()> {
     world.api = world.server.api()?;
     let again = world.call("github_list_issues", &json!({ "repo": "acme/site" })).await?;
     assert_eq!(again["status"], "success", "{again}");
-    assert!(!world.server.data_dir().join("monstrum.db").exists(), "there is another database besides");
+    assert!(!world.server.data_dir().join("monstrum.db").exists(), "the server also created a SQLite database");
 
     world.server.stop().await?;
     let folder = world.server.data_dir();
-    let folder = folder.to_str().context("a temporary folder has a plain name")?;
+    let folder = folder.to_str().context("the name of the temporary folder is not UTF-8")?;
     let verify = ["audit", "verify", "--data-dir", folder, "--database-url", &url];
     let output = world.server.command(&verify).await?;
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(told, "audit chain verified: 15 rows\n", "{}", String::from_utf8_lossy(&output.stderr));
 
-    // A changed row is detected as in SQLite.
+    // The verification detects a changed row, like in SQLite.
     postgres.sql("monstrum", "drop trigger audit_rows_no_update on audit_rows")?;
     postgres.sql("monstrum", "update audit_rows set tool = 'github_get_issue' where sequence = 12")?;
     let output = world.server.command(&verify).await?;
@@ -64,7 +64,7 @@ async fn the_address_is_all_that_changes() -> Result<()> {
     ensure!(output.status.code() == Some(1) && told.contains("the row was changed after it was written"), "{told}");
 
     let printed = world.server.output() + &told;
-    ensure!(printed.contains("ready"), "nothing was logged that could hold it");
+    ensure!(printed.contains("ready"), "the log contains no lines");
     for password in
         [postgres.password().to_owned(), url.split(['/', '@']).nth(2).context("a login")?.replace("postgres:", "")]
     {

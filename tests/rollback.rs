@@ -1,5 +1,5 @@
 //! A database that is older than its newest signed head. A start rejects it, `doctor` and `audit verify` report it, and
-//! only `audit accept-loss` allows a start with it.
+//! only `audit accept-loss` allows a start with that database.
 
 use std::path::Path;
 
@@ -47,12 +47,12 @@ impl Restored {
         copy_database(&world.server.data_dir(), older.path())?;
         world.server.launch().await?;
         world.api = world.server.api()?;
-        let id = key["id"].as_str().context("a key has an id")?;
+        let id = key["id"].as_str().context("the key has no id")?;
         let (status, body) = world.api.delete(&format!("/api/keys/{id}")).await?;
         ensure!(status == 204, "{status} {body}");
         world.call("test_echo_run", &json!({ "repo": "acme/site" })).await?;
         world.server.stop().await?;
-        let revoked = key["key"].as_str().context("a new key has a text")?.to_owned();
+        let revoked = key["key"].as_str().context("the new key has no text")?.to_owned();
         Ok(Restored { world, revoked, older })
     }
 
@@ -70,14 +70,14 @@ impl Restored {
     /// Returns the findings of `doctor` about the audit.
     async fn diagnosis(&self) -> Result<Vec<Value>> {
         let (_, report) = parsed(self.server(), &["doctor"]).await?;
-        let findings = report["findings"].as_array().context("a report has findings")?.clone();
+        let findings = report["findings"].as_array().context("the report has no findings")?.clone();
         Ok(findings.into_iter().filter(|finding| finding["about"] == "audit").collect())
     }
 }
 
 fn copy_database(from: &Path, to: &Path) -> Result<()> {
     for name in ["monstrum.db-wal", "monstrum.db-shm"] {
-        ensure!(!from.join(name).exists(), "{name}: a server that was stopped leaves its database in one file");
+        ensure!(!from.join(name).exists(), "{name}: the stopped server left its database in more than one file");
     }
     std::fs::copy(from.join("monstrum.db"), to.join("monstrum.db"))?;
     Ok(())
@@ -107,8 +107,8 @@ async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Resu
     let refusal = restored.refusal().await?;
     ensure!(refusal.contains("the database is older than the signed heads of its audit"), "{refusal}");
     ensure!(refusal.contains("monstrum audit accept-loss --reason TEXT"), "{refusal}");
-    ensure!(!restored.diagnosis().await?.is_empty(), "doctor does not name it");
-    let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+    ensure!(!restored.diagnosis().await?.is_empty(), "`doctor` does not report the older database");
+    let folder = data_dir.to_str().context("the name of the temporary folder is not UTF-8")?;
     let (code, report) = parsed(restored.server(), &["audit", "verify", "--data-dir", folder]).await?;
     ensure!(code == Some(1) && report["valid"] == false, "{report}");
 
@@ -118,7 +118,7 @@ async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Resu
     let accept = ["audit", "accept-loss", "--reason", "its disk had failed"];
     let (code, accepted) = parsed(restored.server(), &accept).await?;
     ensure!(code == Some(0), "{accepted}");
-    let kept = accepted["superseded_heads"].as_str().context("the old heads are kept")?;
+    let kept = accepted["superseded_heads"].as_str().context("the old heads were not kept")?;
     ensure!(Path::new(kept).is_file(), "{kept}");
     let again = told(restored.server(), &accept).await?;
     ensure!(again.contains("there is no loss to accept"), "{again}");
@@ -133,14 +133,14 @@ async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Resu
         (&json!("audit.accept_loss"), &json!("offline"), &Value::Null, &json!("success"))
     );
     assert_eq!(change["after"]["reason"], "its disk had failed");
-    ensure!(!change["after"]["lost"].as_array().context("the losses are a list")?.is_empty());
+    ensure!(!change["after"]["lost"].as_array().context("the losses are not a list")?.is_empty());
     let (status, report) = restored.world.api.get("/api/audit/verify").await?;
     assert_eq!((status, &report["valid"], &report["problems"]), (200, &json!(true), &json!([])));
     restored.world.call("test_echo_run", &json!({ "repo": "acme/site" })).await?;
     restored.world.server.restart().await
 }
 
-/// Each row is valid, and so is the seal. Only the head outside the database shows that they are old.
+/// The rows and the seal are valid. Only the head outside the database shows that the rows and the seal are old.
 #[tokio::test]
 async fn an_older_policy_with_its_seals_is_refused_though_the_audit_is_whole() -> Result<()> {
     let restored = Restored::make().await?;
@@ -150,7 +150,7 @@ async fn an_older_policy_with_its_seals_is_refused_though_the_audit_is_whole() -
     ensure!(refusal.contains("the policy was signed at generation"), "{refusal}");
     let diagnosis = restored.diagnosis().await?;
     ensure!(diagnosis.iter().any(|finding| finding["what"].to_string().contains("generation")), "{diagnosis:?}");
-    let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+    let folder = data_dir.to_str().context("the name of the temporary folder is not UTF-8")?;
     let (code, report) = parsed(restored.server(), &["audit", "verify", "--data-dir", folder]).await?;
     ensure!(code == Some(1) && report["problems"].to_string().contains("generation"), "{report}");
     ensure!(!restored.revoked.is_empty());
@@ -175,19 +175,20 @@ async fn a_change_is_covered_by_a_head_soon_and_a_running_server_accepts_no_loss
     let heads = world.server.data_dir().join(HEADS);
     let generation = || -> Result<i64> {
         let text = std::fs::read_to_string(&heads)?;
-        let last: Value = serde_json::from_str(text.lines().last().context("there is a head")?)?;
+        let last: Value = serde_json::from_str(text.lines().last().context("the audit has no signed head")?)?;
         assert_eq!((&last["v"], &last["row_key_version"]), (&json!(3), &json!(1)));
-        last["policy_generation"].as_i64().context("a head names the state of the policy")
+        last["policy_generation"].as_i64().context("the head does not contain the state of the policy")
     };
     let before = generation()?;
     world.grant_all("test-echo").await?;
     eventually("a head covers the change", async || Ok((generation()? > before).then_some(()))).await?;
     let refused = told(&world.server, &["audit", "accept-loss", "--reason", "none"]).await?;
-    ensure!(refused.contains("a server is running there"), "{refused}");
+    ensure!(refused.contains("a server is using the data folder"), "{refused}");
     Ok(())
 }
 
-/// Without seals, a database resembles one from before authenticated rows, but a head proves the opposite.
+/// A database that has no seals resembles a database from before rows were authenticated. A signed head proves that its
+/// rows had been authenticated.
 #[tokio::test]
 async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Result<()> {
     let mut restored = Restored::make().await?;
@@ -207,8 +208,7 @@ async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Resu
     Ok(())
 }
 
-/// Nothing is created in a rejected database: no workspace, no key, and no `admin.key` that would replace the one in
-/// use.
+/// A rejected start creates nothing: no workspace, no key, and no `admin.key` that would replace the existing file.
 #[tokio::test]
 async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
     let restored = Restored::make().await?;
@@ -222,7 +222,7 @@ async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
     let written = "select (select count(*) from instance_keys) + (select count(*) from workspaces) \
                    + (select count(*) from api_keys) + (select count(*) from policy_seals)";
     assert_eq!(sqlite(&data_dir, &[written]).await?, json!([[0]]));
-    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was written");
+    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was written to the file");
 
     // An operator may still start with a new database.
     let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "the disk is gone"]).await?;
@@ -230,7 +230,7 @@ async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
     Ok(())
 }
 
-/// Keys are listed in the order of their ids, and forged keys may precede all others.
+/// Keys are listed in the order of their ids, and forged keys may precede all other keys.
 #[tokio::test]
 async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
     let mut world = World::with(&[]).await?;
@@ -242,7 +242,7 @@ async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
                   select printf('01900000-0000-7000-8000-%012d', i), 'forged' || i, 'root', 'mk_', 'hash' || i, 0 from n";
     sqlite(&data_dir, &[forged]).await?;
     world.server.launch().await?;
-    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was made");
+    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was created");
     assert_eq!(sqlite(&data_dir, &["select count(*) from api_keys where mac is not null"]).await?, json!([[1]]));
     let api = world.server.api()?;
     assert_eq!(api.get("/api/workspaces").await?.0, 200);
@@ -292,7 +292,7 @@ async fn heads_of_a_chain_that_is_cut_are_not_kept_for_another_chain() -> Result
     for line in heads.lines() {
         let head: Value = serde_json::from_str(line)?;
         let is_cut = head["writer"] == first.as_str() && head["sequence"].as_i64() > Some(3);
-        ensure!(!is_cut, "a head of rows that are gone was kept: {head}");
+        ensure!(!is_cut, "a head of missing rows was kept: {head}");
     }
     Ok(())
 }

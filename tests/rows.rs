@@ -14,7 +14,7 @@ use crate::http::send;
 use crate::tamper::sqlite;
 use crate::world::{World, eventually, text};
 
-/// Other hosts detect changes by this number.
+/// The statement that announces a change. Other hosts detect changes by the column `generation`.
 const BELL: &str = "update settings set generation = generation + 1";
 
 /// The database whose rows are attacked.
@@ -24,7 +24,7 @@ enum Kind {
     Postgres,
 }
 
-/// Returns the one server for all tests of this file.
+/// Returns the server that all tests of this file share.
 fn postgres() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "max_connections=300"]).expect("PostgreSQL starts"))
@@ -78,54 +78,61 @@ impl Scene {
         format!("/api/bots/{}/resources/{}", self.world.bot, self.bound.binding)
     }
 
-    /// Runs the statements in one transaction, so that no host reads a part of them.
+    /// Runs the statements in one transaction, so that no host reads only a part of the changes.
     async fn attack(&self, statements: &[&str]) -> Result<()> {
         match &self.database {
             None => {
                 let statements = [&["begin immediate"], statements, &["commit"]].concat();
                 sqlite(&self.world.server.data_dir(), &statements).await?;
             }
-            // One command is one transaction.
+            // All statements of one `psql` command run in one transaction.
             Some(database) => drop(postgres().sql(database, &statements.join("; "))?),
         }
         Ok(())
     }
 
-    /// Checks that calls, changes and exports are rejected, and that the row or scope is reported in all three places.
+    /// Checks that calls, changes and exports are rejected, and that the log, `doctor` and the verification of the
+    /// audit report the row or scope.
     async fn is_refused_and_named(&self, named: &str) -> Result<()> {
         let is_unverified =
             |(status, body): &(u16, Value)| *status == 503 && text(&body["type"]) == "urn:monstrum:error:unverified";
-        eventually("the call is refused", async || Ok(is_unverified(&self.call().await?).then_some(()))).await?;
+        eventually("the call is rejected", async || Ok(is_unverified(&self.call().await?).then_some(()))).await?;
         let change = self.world.api.post("/api/roles", &json!({ "name": "new" })).await?;
-        ensure!(is_unverified(&change), "a change is refused, too: {change:?}");
+        ensure!(is_unverified(&change), "a change was not rejected: {change:?}");
         let export = self.world.api.get("/api/export").await?;
-        ensure!(is_unverified(&export), "an export of all workspaces is refused, too: {export:?}");
+        ensure!(is_unverified(&export), "an export of all workspaces was not rejected: {export:?}");
         let export = self.world.api.request(Method::GET, "/api/export").header("Monstrum-Workspace", "default");
         let (status, _, answer) = send(export).await?;
-        ensure!(is_unverified(&(status, answer.clone())), "an export of one is refused, too: {status} {answer}");
+        ensure!(
+            is_unverified(&(status, answer.clone())),
+            "an export of one workspace was not rejected: {status} {answer}"
+        );
         self.is_named(named).await
     }
 
     /// Returns the complete output of `doctor`.
     async fn doctor(&self) -> Result<String> {
         let folder = self.world.server.data_dir();
-        let folder = folder.to_str().context("a temporary folder has a plain name")?;
+        let folder = folder.to_str().context("the name of the temporary folder is not UTF-8")?;
         let doctor = self.world.server.command(&["doctor", "--data-dir", folder]).await?;
         Ok(format!("{}{}", String::from_utf8_lossy(&doctor.stdout), String::from_utf8_lossy(&doctor.stderr)))
     }
 
     async fn is_named(&self, named: &str) -> Result<()> {
         let report = self.world.api.verify_audit().await?;
-        ensure!(report["valid"] == false && report.to_string().contains(named), "`audit verify` on {named}: {report}");
+        ensure!(
+            report["valid"] == false && report.to_string().contains(named),
+            "`audit verify` does not report {named}: {report}"
+        );
         let found = self.doctor().await?;
-        ensure!(found.contains(named), "`doctor` on {named}: {found}");
+        ensure!(found.contains(named), "`doctor` does not report {named}: {found}");
         let log = self.world.server.output();
-        ensure!(log.contains(named), "the log on {named}: {log}");
+        ensure!(log.contains(named), "the log does not report {named}: {log}");
         Ok(())
     }
 }
 
-/// The change of the attacker, and the table that the reports name.
+/// Each case has the table that the reports name, and the change of the attacker.
 #[rstest]
 #[case::role_widened("roles", "update roles set allowed_operations = '[\"*\"]', scope_constraints = '{}'")]
 #[case::resource_moved("resources", "update resources set config = replace(config, '127.0.0.1', '127.0.0.9')")]
@@ -160,7 +167,7 @@ async fn a_forged_root_key_does_not_exist(#[values(Kind::Sqlite, Kind::Postgres)
     let named = "row api_keys/019a0000-0000-7000-8000-000000000001";
     eventually("the log names the key", async || Ok(scene.world.server.output().contains(named).then_some(()))).await?;
     scene.is_named(named).await?;
-    ensure!(scene.call().await?.0 == 200, "a row more changes nothing else");
+    ensure!(scene.call().await?.0 == 200, "the additional row affects other rows");
     Ok(())
 }
 
@@ -196,15 +203,15 @@ async fn a_deleted_key_and_a_deleted_binding_stay_deleted(
         BELL,
     ];
     scene.attack(&back).await?;
-    scene.is_refused_and_named("are not verified").await?;
+    scene.is_refused_and_named("failed verification").await?;
     let log = scene.world.server.output();
     ensure!(log.contains(text(&key["id"])) && log.contains(&scene.bound.binding), "{log}");
     let found = scene.doctor().await?;
     for row in [format!("row api_keys/{}", text(&key["id"])), format!("row bot_resources/{}", scene.bound.binding)] {
-        ensure!(found.contains(&format!("{row} is there, and the audit has it deleted at")), "{found}");
+        ensure!(found.contains(&format!("{row} exists, but the audit records its deletion at")), "{found}");
     }
     let revoked = scene.world.api.with_key(text(&key["key"]));
-    assert_eq!(revoked.get("/api/bots").await?.0, 401, "this host knows that the key was gone");
+    assert_eq!(revoked.get("/api/bots").await?.0, 401, "this host does not remember the deletion of the key");
     Ok(())
 }
 
@@ -218,13 +225,13 @@ async fn a_binding_that_was_switched_off_is_not_switched_on_again(
     assert_eq!(scene.world.api.patch(&scene.binding(), &json!({ "enabled": false })).await?.0, 200);
     let back = ["delete from bot_resources", "insert into bot_resources select * from kept", BELL];
     scene.attack(&back).await?;
-    scene.is_refused_and_named("are not verified").await?;
+    scene.is_refused_and_named("failed verification").await?;
     let row = format!("row bot_resources/{}", scene.bound.binding);
     let found = scene.doctor().await?;
-    ensure!(found.contains(&format!("{row} is not as the audit has it since")), "{found}");
+    ensure!(found.contains(&format!("{row} differs from its last change in the audit at")), "{found}");
     scene.attack(&["delete from bot_resources", BELL]).await?;
     let found = scene.doctor().await?;
-    ensure!(found.contains(&format!("{row} is gone, and the audit has its last change at")), "{found}");
+    ensure!(found.contains(&format!("{row} is missing; the audit records its last change at")), "{found}");
     Ok(())
 }
 
@@ -259,7 +266,7 @@ async fn two_rows_do_not_change_places(
     Ok(())
 }
 
-/// The row and its seal are valid, but older than those that this host has read.
+/// The row and its seal are valid, but older than the row and the seal that this host has read.
 #[rstest]
 #[tokio::test]
 async fn a_seal_is_not_put_back_with_its_rows(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) -> Result<()> {
@@ -272,8 +279,8 @@ async fn a_seal_is_not_put_back_with_its_rows(#[values(Kind::Sqlite, Kind::Postg
         .await?;
     let signed = || -> Result<i64> {
         let heads = std::fs::read_to_string(scene.world.server.data_dir().join("audit-heads.log"))?;
-        let last: Value = serde_json::from_str(heads.lines().last().context("there is a head")?)?;
-        last["policy_generation"].as_i64().context("a head names the state of the policy")
+        let last: Value = serde_json::from_str(heads.lines().last().context("the audit has no signed head")?)?;
+        last["policy_generation"].as_i64().context("the head does not contain the state of the policy")
     };
     let before = signed()?;
     assert_eq!(scene.world.api.delete(&scene.binding()).await?.0, 204);
@@ -313,24 +320,27 @@ async fn an_operator_looks_and_seals_what_is_there() -> Result<()> {
     scene.world.server.stop().await?;
     scene.attack(&["update roles set name = 'renamed'"]).await?;
     let folder = scene.world.server.data_dir();
-    let folder = folder.to_str().context("a temporary folder has a plain name")?;
+    let folder = folder.to_str().context("the name of the temporary folder is not UTF-8")?;
     let seal = ["vault", "seal", "--scope", "default", "--data-dir", folder];
     let asked = scene.world.server.command(&seal).await?;
-    ensure!(!asked.status.success(), "nothing is sealed without an answer");
-    ensure!(String::from_utf8_lossy(&asked.stdout).contains("its MAC is missing or wrong"), "the row is shown");
+    ensure!(!asked.status.success(), "rows were sealed before the operator confirmed");
+    ensure!(
+        String::from_utf8_lossy(&asked.stdout).contains("its MAC is missing or wrong"),
+        "the output does not show the row"
+    );
     let sealed = scene.world.server.command(&[&seal[..], &["--yes"]].concat()).await?;
     ensure!(sealed.status.success(), "{}", String::from_utf8_lossy(&sealed.stderr));
     scene.world.server.launch().await?;
     scene.world.api = scene.world.server.api()?;
-    ensure!(scene.call().await?.0 == 200, "the workspace is served again");
+    ensure!(scene.call().await?.0 == 200, "the workspace is not served again");
     let changes = scene.world.api.get("/api/audit/changes").await?.1;
-    ensure!(changes.to_string().contains("vault.seal"), "the audit says so: {changes}");
+    ensure!(changes.to_string().contains("vault.seal"), "the audit does not record the sealing: {changes}");
     ensure!(scene.world.api.verify_audit().await?["valid"] == true, "the audit is whole");
     Ok(())
 }
 
-/// Converts the database of a data folder to one from before rows were authenticated: the rows have no MAC, and there
-/// are no seals, no row key, and no head of the audit that indicates otherwise.
+/// Converts the database of a data folder to a database from before rows were authenticated: the rows have no MAC, and
+/// the folder has no seals, no row key, and no head of the audit that indicates otherwise.
 pub(crate) async fn strip(data_dir: &Path) -> Result<()> {
     let tables = [
         "workspaces",
@@ -359,24 +369,27 @@ async fn a_database_from_before_is_sealed_by_an_operator_only() -> Result<()> {
     let mut scene = Scene::make().await?;
     scene.world.server.stop().await?;
     strip(&scene.world.server.data_dir()).await?;
-    ensure!(scene.world.server.launch().await.is_err(), "a start never seals on its own");
+    ensure!(scene.world.server.launch().await.is_err(), "the start sealed rows");
     let output = scene.world.server.output();
-    ensure!(output.contains("monstrum vault seal"), "it names the command: {output}");
+    ensure!(output.contains("monstrum vault seal"), "the output does not name the command: {output}");
     let folder = scene.world.server.data_dir();
-    let folder = folder.to_str().context("a temporary folder has a plain name")?;
+    let folder = folder.to_str().context("the name of the temporary folder is not UTF-8")?;
     let sealed = scene.world.server.command(&["vault", "seal", "--yes", "--data-dir", folder]).await?;
     ensure!(sealed.status.success(), "{}", String::from_utf8_lossy(&sealed.stderr));
     let shown = String::from_utf8_lossy(&sealed.stdout).into_owned();
-    ensure!(shown.contains("root") && shown.contains("test-echo"), "keys and plugins are listed: {shown}");
+    ensure!(
+        shown.contains("root") && shown.contains("test-echo"),
+        "the output does not list keys and plugins: {shown}"
+    );
     scene.world.server.launch().await?;
     scene.world.api = scene.world.server.api()?;
-    ensure!(scene.call().await?.0 == 200, "it is served again");
+    ensure!(scene.call().await?.0 == 200, "calls are not served again");
     let again = scene.world.server.command(&["vault", "seal", "--yes", "--data-dir", folder]).await?;
-    ensure!(!again.status.success(), "it is sealed once");
+    ensure!(!again.status.success(), "the rows were sealed more than once");
     scene.world.server.stop().await?;
     let again = scene.world.server.command(&["vault", "seal", "--yes", "--data-dir", folder]).await?;
     let told = String::from_utf8_lossy(&again.stderr).into_owned();
-    ensure!(!again.status.success() && told.contains("are sealed already"), "{told}");
-    ensure!(!told.contains("accept-loss"), "nothing is lost, so nothing is to be accepted: {told}");
+    ensure!(!again.status.success() && told.contains("are already sealed"), "{told}");
+    ensure!(!told.contains("accept-loss"), "the output suggests `accept-loss` although nothing is lost: {told}");
     Ok(())
 }

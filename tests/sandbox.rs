@@ -79,7 +79,7 @@ impl Doors {
         let machines = Arc::new(Machines::default());
         let outside = Outside { sandboxes: Some(Arc::clone(&machines) as _), ..Outside::default() };
         let running = boot::start_with(settings, outside).await?;
-        let key = running.admin_key.as_ref().context("a first start makes a key")?;
+        let key = running.admin_key.as_ref().context("the first start created no key")?;
         let api = Api::new(&running.base_url, key.expose())?;
         let bot = api.bot("tester").await?;
         let doors = Doors { api, machines, bot, running, home };
@@ -131,8 +131,8 @@ impl Doors {
     /// Calls the file API with the key of `api`, in the conversation `c`.
     pub(crate) async fn file(&self, api: &Api, body: &Value) -> Result<(u16, Value)> {
         let mut whole = json!({ "appId": "a", "chatId": "c" });
-        let fields = body.as_object().context("a body is an object")?;
-        whole.as_object_mut().context("a body is an object")?.extend(fields.clone());
+        let fields = body.as_object().context("the body is not an object")?;
+        whole.as_object_mut().context("the body is not an object")?.extend(fields.clone());
         api.post("/api/core/ai/sandbox/file", &whole).await
     }
 
@@ -189,12 +189,12 @@ pub(crate) async fn plant(
         attempts: 0,
         next_attempt_at: None,
     };
-    ensure!(store.insert_sandbox(&row).await?, "the bot is there");
+    ensure!(store.insert_sandbox(&row).await?, "the bot does not exist");
     store.close().await;
     Ok(row.id.to_string())
 }
 
-/// Removes the parts of an answer that differ between runs.
+/// Returns an answer without its request id and its duration, which differ between runs.
 pub(crate) fn shown(answer: &Value) -> Value {
     let mut answer = answer.clone();
     if let Some(fields) = answer.as_object_mut() {

@@ -73,7 +73,8 @@ impl Hosts {
 
     async fn on(options: StoreOptions, folder: Option<tempfile::TempDir>) -> Result<Hosts> {
         let store = row_seals::open_for_tests(options.clone()).await?;
-        let workspace = store.workspace_named(DEFAULT_WORKSPACE).await?.context("it always exists")?.id;
+        let workspace =
+            store.workspace_named(DEFAULT_WORKSPACE).await?.context("the default workspace does not exist")?.id;
         let bot = bot_in(&store, workspace, "agent").await?;
         let (clock, double) = (Arc::new(FixedClock::new(NOW)), Arc::new(SandboxDouble::default()));
         Ok(Hosts { store, clock, double, workspace, bot, options, _folder: folder })
@@ -89,7 +90,7 @@ impl Hosts {
         self.host_of(NODE, false, self.store.clone(), options)
     }
 
-    /// Creates the only host, without a provider.
+    /// Creates the only host. The host has no provider, for the reason `why`.
     pub(crate) fn host_without(&self, why: &str) -> Arc<Sandboxes> {
         let place = Place { node: NODE.to_owned(), is_shared: false };
         let (store, clock) = (self.store.clone(), Arc::clone(&self.clock));
@@ -133,7 +134,7 @@ impl Hosts {
 
     pub(crate) async fn row(&self, chat: &str) -> Result<SandboxRow> {
         let row = self.store.sandbox_of_conversation(self.workspace, "app", chat).await?;
-        row.with_context(|| format!("the conversation {chat} has a sandbox"))
+        row.with_context(|| format!("the conversation {chat} has no sandbox"))
     }
 
     /// Returns the state of every row, by conversation.
@@ -187,7 +188,7 @@ impl Hosts {
             next_attempt_at: None,
         };
         change(&mut row);
-        assert!(self.store.insert_sandbox(&row).await?, "its bot is there");
+        assert!(self.store.insert_sandbox(&row).await?, "the bot of the sandbox does not exist");
         Ok(row)
     }
 }

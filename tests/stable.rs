@@ -1,4 +1,5 @@
-//! Answers without the parts that differ between runs, so that whole answers can be compared.
+//! Replaces the values in answers that differ between runs, such as ids and times, so that tests can compare whole
+//! answers.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,8 +8,8 @@ use regex::{Captures, Regex};
 use serde_json::Value;
 use support::Recorded;
 
-/// The patterns and their replacements. Ids are numbered in the order of their appearance, so that equal ids stay
-/// equal.
+/// The patterns of changing values, and their replacements. Ids are numbered in the order of their first appearance, so
+/// that equal ids get equal numbers.
 const CHANGING: [(&str, &str); 6] = [
     (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", "id"),
     (r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z", "[time]"),
@@ -18,7 +19,7 @@ const CHANGING: [(&str, &str); 6] = [
     (r"(/[\w.-]+)*/monstrum-[A-Za-z0-9]{6}", "[home]"),
 ];
 
-/// Returns `value` without the parts that differ between runs.
+/// Returns `value` with the values that differ between runs replaced.
 pub(crate) fn stable(value: &Value) -> Value {
     let patterns = CHANGING.map(|(pattern, name)| (Regex::new(pattern).expect("the patterns are valid"), name));
     Stable { patterns, ids: HashMap::new() }.value(value)

@@ -1,5 +1,5 @@
-//! A person with write access to a server's files can change its audit, but not without detection. Every edit, deletion
-//! or reordering of a row, and every truncation behind a signed head, is found.
+//! A person with write access to a server's files can change its audit, but the change is detected. Every edit,
+//! deletion or reordering of a row, and every truncation behind a signed head, is found.
 
 mod since;
 
@@ -20,7 +20,7 @@ const HEADS: &str = "audit-heads.log";
 /// The maximum number of concurrent checks.
 const AT_ONCE: usize = 4;
 
-/// Runs statements on a SQLite database and prints the rows of the last one as JSON.
+/// Runs statements on a SQLite database and prints the rows of the last statement as JSON.
 const SQLITE: &str = "\
 import json, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -53,7 +53,7 @@ impl Record {
         ensure!(again.0 == 200, "{}", again.1);
         world.call("test_echo_mismatch", &json!({ "repo": "acme/site" })).await?;
         let bindings = world.api.get(&format!("/api/bots/{}/resources", world.bot)).await?.1;
-        let binding = bindings["items"][0]["id"].as_str().context("the binding has an id")?;
+        let binding = bindings["items"][0]["id"].as_str().context("the binding has no id")?;
         world
             .api
             .patch(&format!("/api/bots/{}/resources/{binding}", world.bot), &json!({ "scope_constraints": {} }))
@@ -80,7 +80,7 @@ impl Record {
 
     /// Verifies a data folder with the command line. Returns the exit code and the report.
     async fn verify(&self, data_dir: &Path) -> Result<(Option<i32>, Value)> {
-        let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+        let folder = data_dir.to_str().context("the name of the temporary folder is not UTF-8")?;
         let output = self.world.server.command(&["audit", "verify", "--data-dir", folder, "--json"]).await?;
         let report = serde_json::from_slice(&output.stdout)
             .with_context(|| format!("no report: {}", String::from_utf8_lossy(&output.stderr)))?;
@@ -88,7 +88,7 @@ impl Record {
     }
 
     /// Runs statements on the database of a copy. If the last statement changed anything, verifies the copy, and fails
-    /// unless a problem is found at `sequence`. Returns whether there was a change.
+    /// unless a problem is found at `sequence`. Returns whether anything changed.
     async fn found(&self, statements: &[&str], sequence: i64) -> Result<bool> {
         let copy = self.copy()?;
         let statements = [DISARM, statements, &["select changes()"]].concat();
@@ -98,13 +98,13 @@ impl Record {
         let (code, report) = self.verify(&copy).await?;
         std::fs::remove_dir_all(&copy)?;
         ensure!(code == Some(1) && report["valid"] == false, "not found: {code:?} {report}");
-        let problems = report["problems"].as_array().context("problems are a list")?;
+        let problems = report["problems"].as_array().context("the problems are not a list")?;
         ensure!(problems.iter().any(|problem| problem["sequence"] == sequence), "the row is not named: {report}");
         Ok(true)
     }
 }
 
-/// Runs statements on the database of a data folder, and returns the rows of the last one.
+/// Runs statements on the database of a data folder, and returns the rows of the last statement.
 pub(crate) async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
     let mut python = Command::new("python3");
     let output = python.args(["-c", SQLITE]).arg(data_dir.join("monstrum.db")).args(statements).output().await?;
@@ -154,7 +154,7 @@ fn edits_of(name: &str, is_text: bool) -> Vec<String> {
 async fn every_edit_of_every_column_is_found() -> Result<()> {
     let record = Record::make().await?;
     let columns = sqlite(&record.copy()?, &["select name, lower(type) from pragma_table_info('audit_rows')"]).await?;
-    let columns = columns.as_array().context("a table has columns")?;
+    let columns = columns.as_array().context("the table has no columns")?;
     assert_eq!(columns.len(), 13);
     let edits = columns.iter().flat_map(|column| edits_of(text(&column[0]), column[1] == "text"));
     let tried = edits.map(|edit| {
@@ -250,10 +250,10 @@ async fn a_file_of_heads_that_was_changed_is_found(
     let copy = record.copy()?;
     let heads = copy.join(HEADS);
     let lines: Vec<String> = std::fs::read_to_string(&heads)?.lines().map(str::to_owned).collect();
-    assert!(lines.len() >= 3, "a start, a restart and two ends have signed heads: {lines:?}");
+    assert!(lines.len() >= 3, "two starts and two ends signed fewer heads than expected: {lines:?}");
     match change(lines.clone()) {
         Some(changed) => {
-            assert_ne!(changed, lines, "the change changes nothing");
+            assert_ne!(changed, lines, "the change has no effect on the file");
             std::fs::write(&heads, changed.into_iter().map(|line| line + "\n").collect::<String>())?;
         }
         None => std::fs::remove_file(&heads)?,
@@ -263,7 +263,7 @@ async fn a_file_of_heads_that_was_changed_is_found(
     Ok(())
 }
 
-/// A head whose line was truncated by a crash does not count, and the other heads are still valid.
+/// A head whose line was truncated by a crash is ignored, and the other heads are still valid.
 #[tokio::test]
 async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     let record = Record::make().await?;
@@ -276,7 +276,7 @@ async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     Ok(())
 }
 
-/// A server that starts after the crash removes the truncated line, so that the line is no fault later either.
+/// A server that starts after the crash removes the truncated line, so that later verifications do not report the line.
 #[tokio::test]
 async fn a_head_that_was_half_written_is_no_fault_after_the_next_start() -> Result<()> {
     let mut record = Record::make().await?;
@@ -290,7 +290,7 @@ async fn a_head_that_was_half_written_is_no_fault_after_the_next_start() -> Resu
     let (code, report) = record.verify(&record.copy()?).await?;
     assert_eq!((code, &report["problems"]), (Some(0), &json!([])));
     let after = std::fs::read_to_string(&path)?;
-    assert!(after.len() > heads.len() && after.starts_with(&heads), "heads follow the whole lines: {after}");
+    assert!(after.len() > heads.len() && after.starts_with(&heads), "no head follows the complete lines: {after}");
     Ok(())
 }
 

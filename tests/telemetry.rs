@@ -11,7 +11,7 @@ use support::{Server, TOKEN};
 
 use crate::world::{World, text};
 
-/// Makes a call that succeeds, one that a scope rejects, and one of a tool that does not exist.
+/// Makes three calls: a call that succeeds, a call that a scope rejects, and a call of a tool that does not exist.
 async fn some_calls(world: &World) -> Result<Vec<Value>> {
     world.grant("github", &["*"], &json!({ "repos": ["acme/*"] })).await?;
     let mut answers = Vec::new();
@@ -47,14 +47,17 @@ async fn metrics_count_calls_by_status_and_code_and_time_each_stage() -> Result<
         "monstrum_queue_audit_rows 0",
         "monstrum_database_usable 1",
     ] {
-        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+        assert!(metrics.lines().any(|found| found == line), "the metrics do not contain {line}:\n{metrics}");
     }
     for name in
         ["monstrum_audit_commit_seconds_bucket", "monstrum_audit_commit_rows_sum", "monstrum_database_poll_seconds"]
     {
-        assert!(metrics.contains(name), "{name} is not in\n{metrics}");
+        assert!(metrics.contains(name), "the metrics do not contain {name}:\n{metrics}");
     }
-    assert!(!metrics.contains("acme") && !metrics.contains("no_such_tool"), "labels come from fixed lists:\n{metrics}");
+    assert!(
+        !metrics.contains("acme") && !metrics.contains("no_such_tool"),
+        "the metrics contain a label value from a call:\n{metrics}"
+    );
     Ok(())
 }
 
@@ -71,14 +74,14 @@ async fn log_lines_are_json_by_setting_and_name_the_call() -> Result<()> {
     ensure!(ended.len() == 3, "{output}");
     for (line, answer) in ended.iter().zip(&answers) {
         let call = line["spans"].as_array().into_iter().flatten().find(|span| span["name"] == "call");
-        let call = call.with_context(|| format!("no span of a call in {line}"))?;
+        let call = call.with_context(|| format!("the line contains no span of a call: {line}"))?;
         assert_eq!((&call["call.id"], &call["bot.id"]), (&answer["request_id"], &json!(world.bot)), "{line}");
         assert_eq!((&line["status"], line["level"].as_str()), (&answer["status"], Some("DEBUG")), "{line}");
         let decision = if answer["status"] == "success" { "allow" } else { "deny" };
         assert_eq!(call["decision"], decision, "{line}");
     }
     for never in [TOKEN, "acme/site", "other/x"] {
-        assert!(!output.contains(never), "`{never}` is in the log:\n{output}");
+        assert!(!output.contains(never), "the log contains `{never}`:\n{output}");
     }
     Ok(())
 }
@@ -91,7 +94,7 @@ fn taken(mut stream: TcpStream) -> Result<(String, Vec<u8>)> {
         let count = stream.read(&mut part)?;
         received.extend(part.get(..count).unwrap_or_default());
         let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") else {
-            ensure!(count > 0, "the request ends in its head");
+            ensure!(count > 0, "the request ended within its head");
             continue;
         };
         let head = String::from_utf8_lossy(received.get(..end).unwrap_or_default()).to_lowercase();
@@ -101,7 +104,7 @@ fn taken(mut stream: TcpStream) -> Result<(String, Vec<u8>)> {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?;
             return Ok((head, body.to_vec()));
         }
-        ensure!(count > 0, "the request ends in its body");
+        ensure!(count > 0, "the request ended within its body");
     }
 }
 
@@ -135,10 +138,10 @@ async fn spans_of_a_call_are_exported_and_hold_no_secret() -> Result<()> {
         sent.extend(body);
     }
     for name in names {
-        assert!(holds(&sent, name), "`{name}` is in no span");
+        assert!(holds(&sent, name), "no span contains `{name}`");
     }
     for never in [TOKEN, "acme/site", "other/x"] {
-        assert!(!holds(&sent, never), "`{never}` is in a span");
+        assert!(!holds(&sent, never), "a span contains `{never}`");
     }
     Ok(())
 }

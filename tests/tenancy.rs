@@ -15,19 +15,19 @@ use crate::http::{made, send, workspace};
 use crate::sandbox::plant;
 use crate::world::{World, text};
 
-/// Collections without tenants. Their answers are still searched for the data of the other tenant.
+/// Collections that do not belong to a tenant. Their answers are also searched for the data of the other tenant.
 const OF_THE_INSTANCE: [&str; 3] = ["plugins", "resource-types", "trust"];
 const NAME: &str = "same";
 
 /// One of two tenants that must not see each other's data.
 struct Tenant {
-    /// A word in all texts that the tenant wrote.
+    /// A word that occurs in all texts that the tenant has written.
     marker: &'static str,
     workspace: String,
     admin: Api,
     operator: Api,
     bot_key: Api,
-    /// The values of `{id}` for the routes of each collection, and of the other path parameters.
+    /// The values of `{id}` for the routes of each collection, and the values of the other path parameters.
     ids: BTreeMap<&'static str, String>,
 }
 
@@ -36,7 +36,7 @@ impl Tenant {
         let name = format!("tenant-{marker}");
         let admin = workspace(&world.api, &name).await?;
         let (_, workspaces) = world.api.get("/api/workspaces").await?;
-        let items = workspaces["items"].as_array().context("workspaces are a list")?;
+        let items = workspaces["items"].as_array().context("the workspaces are not a list")?;
         let workspace = items.iter().find(|item| item["name"] == name.as_str()).context("it is there")?;
         let key = async |body: Value| -> Result<(String, Api)> {
             let (status, key) = admin.post("/api/keys", &body).await?;
@@ -89,14 +89,15 @@ impl Tenant {
         path = path.replace("{chat_id}", &format!("{NAME}?app_id={NAME}")).replace("{app_id}", NAME);
         let id = match collection {
             "resource-types" => "test-echo",
-            // For a collection without an id here, the path uses an id of this tenant that the other one must not see
-            // either.
+            // For a collection without an id here, the path uses an id of this tenant that the other tenant must not
+            // see either.
             _ => self.ids.get(collection).map_or_else(|| self.id("bots"), String::as_str),
         };
         path.replace("{id}", id)
     }
 
-    /// Returns all objects of the tenant as its admin reads them, without the fields that reading changes.
+    /// Returns all objects of the tenant as its admin reads them. Removes the fields that change when an object is
+    /// read.
     async fn all(&self) -> Result<Vec<Value>> {
         let bot = format!("/api/bots/{}", self.id("bots"));
         let paths = [
@@ -135,13 +136,13 @@ impl Tenant {
         let secret = format!("secret-of-{}", self.marker);
         let texts = [self.marker, secret.as_str(), self.workspace.as_str()];
         for word in ids.chain(texts) {
-            ensure!(!answer.contains(word), "`{word}` is in {answer}");
+            ensure!(!answer.contains(word), "the answer contains `{word}`: {answer}");
         }
         Ok(())
     }
 }
 
-/// Returns a valid body for the route, without data of another tenant.
+/// Returns a valid body for the route that contains no data of another tenant.
 fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
     match (method, template) {
         ("PUT", "/api/resources/{id}/credential") => {
@@ -173,8 +174,8 @@ async fn ask(api: &Api, method: &str, path: &str, body: Option<&Value>) -> Resul
 /// caller's data. Returns the number of requests.
 async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize> {
     let mut requests = 0;
-    for (template, item) in description["paths"].as_object().context("a description has paths")? {
-        for method in item.as_object().context("a path has methods")?.keys().map(|method| method.to_uppercase()) {
+    for (template, item) in description["paths"].as_object().context("the API description has no paths")? {
+        for method in item.as_object().context("the path has no methods")?.keys().map(|method| method.to_uppercase()) {
             let collection = template.split('/').nth(2).unwrap_or_default();
             let names = template.contains('{');
             // A collection without path parameters only creates objects of the caller.
@@ -202,8 +203,8 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
     Ok(requests)
 }
 
-/// Makes the tenant's objects refer to the other tenant's: in bodies, in queries, in cursors and by the header of root
-/// keys.
+/// Makes the tenant's objects refer to objects of the other tenant: in bodies, in queries, in cursors and by the header
+/// of root keys.
 async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let bot = format!("/api/bots/{}", own.id("bots"));
     let (bindings, call) = (format!("{bot}/resources"), format!("{bot}/tools/test_echo_run/call"));
@@ -286,7 +287,7 @@ async fn matrix(server: Server, store: StoreOptions) -> Result<()> {
     for tenant in [&one, &two] {
         for body in tenant.all().await? {
             let stranger = if tenant.marker == one.marker { &two } else { &one };
-            stranger.is_hidden_in(&body.to_string(), "").context("what the tenant itself reads")?;
+            stranger.is_hidden_in(&body.to_string(), "").context("the tenant reads data of the other tenant")?;
         }
     }
     for (own, other) in [(&one, &two), (&two, &one)] {

@@ -13,7 +13,7 @@ use crate::cli::{parsed, run};
 use crate::tamper::sqlite;
 use crate::world::text;
 
-/// The facts about a fixture that a test needs and cannot read from it.
+/// The facts about a fixture that a test needs and cannot read from the fixture.
 #[derive(Deserialize)]
 struct Facts {
     audit_rows: u64,
@@ -31,7 +31,8 @@ struct Keys {
     bot: String,
 }
 
-/// Prepares a server on the fixture, with the steps that an operator of that revision takes before the first start.
+/// Prepares a server on the fixture. Takes the steps that an operator of that revision must take before the first
+/// start.
 async fn prepared() -> Result<Server> {
     let server = Server::prepare_on_fixture("7ca6635")?;
     sealed(&server).await?;
@@ -51,7 +52,7 @@ async fn sealed(server: &Server) -> Result<()> {
 async fn items(api: &Api, path: &str, member: &str) -> Result<Vec<String>> {
     let (status, list) = api.get(path).await?;
     ensure!(status == 200, "GET {path} answered {status}: {list}");
-    let items = list["items"].as_array().with_context(|| format!("{path} is a list: {list}"))?;
+    let items = list["items"].as_array().with_context(|| format!("{path} did not return a list: {list}"))?;
     let mut found: Vec<String> = items.iter().map(|item| text(&item[member]).to_owned()).collect();
     found.sort();
     Ok(found)
@@ -95,7 +96,7 @@ async fn a_data_folder_of_7ca6635_opens_with_all_that_is_in_it() -> Result<()> {
     let rotated = run(&server, &["vault", "rotate"]).await?;
     ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
     let folder = server.data_dir();
-    let folder = folder.to_str().context("a temporary folder has a plain name")?;
+    let folder = folder.to_str().context("the name of the temporary folder is not UTF-8")?;
     let (code, report) = parsed(&server, &["audit", "verify", "--data-dir", folder]).await?;
     assert_eq!((code, &report["valid"]), (Some(0), &json!(true)), "{report}");
     Ok(())
@@ -109,7 +110,7 @@ async fn keys_are_known(root: &Api, facts: &Facts) -> Result<()> {
         assert_eq!(items(&root.with_key(key), "/api/bots", "name").await?, bots);
     }
     let (status, _) = root.with_key(&facts.keys.bot).get("/api/bots").await?;
-    assert_eq!(status, 403, "a key of a bot lists no bots");
+    assert_eq!(status, 403, "the key of a bot can list bots");
     Ok(())
 }
 
@@ -129,7 +130,7 @@ async fn calls_are_judged_as_before(root: &Api, facts: &Facts) -> Result<()> {
     let (_, usage) = root.get(&format!("/api/bots/{}/usage", facts.bot)).await?;
     let months = usage["items"].as_array().context("a list")?;
     let spent: u64 = months.iter().filter_map(|month| month["tokens"].as_u64()).sum();
-    assert_eq!(spent, 20, "once in the fixture, once here: {usage}");
+    assert_eq!(spent, 20, "the usage must be two calls, one in the fixture and one in this test: {usage}");
     Ok(())
 }
 
@@ -177,14 +178,17 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     let findings = report["findings"].as_array().context("a list")?;
     let finding = findings.iter().find(|finding| finding["about"] == "plugin tracker").context("a finding")?;
     assert_eq!(finding["severity"], "weak", "{finding}");
-    assert!(text(&finding["what"]).starts_with("version 1.2.0 serves on, but a next version like it is refused: "));
+    assert!(
+        text(&finding["what"])
+            .starts_with("version 1.2.0 is in force, but a new version with these properties would be rejected: ")
+    );
 
     // The next version must respect the limits. Until then, the stored version stays in force.
     manifest_over_the_limits(&server, "1.3.0")?;
     server.launch().await?;
     let (_, plugin) = server.api()?.get("/api/plugins/tracker").await?;
     assert_eq!((&plugin["status"], &plugin["version"]), (&json!("failed"), &json!("1.2.0")), "{plugin}");
-    assert!(text(&plugin["error"]).contains("the pattern has more than 10240 bytes once compiled"), "{plugin}");
+    assert!(text(&plugin["error"]).contains("the pattern has more than 10240 bytes after compilation"), "{plugin}");
     serves(&server, &facts).await
 }
 

@@ -1,5 +1,5 @@
-//! Keys at rest: the keys that seal the secrets of a server, their rotation, and the value of a copied folder to an
-//! attacker.
+//! Keys at rest: the keys that seal the secrets of a server, their rotation, and what an attacker gains from a copied
+//! folder.
 
 pub(crate) mod backup;
 mod moved;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::http::send;
 use crate::world::{World, text};
 
-/// A world whose bot may use several GitHub resources, each with a separate credential.
+/// A world whose bot may use several GitHub resources. Each resource has its own credential.
 struct Secrets {
     world: World,
     resources: Vec<String>,
@@ -33,7 +33,7 @@ impl Secrets {
             resources.push(resource);
         }
         let secrets = Secrets { world, resources };
-        ensure!(!secrets.create().await?, "the request was made before");
+        ensure!(!secrets.create().await?, "the answer was stored before the test made the request");
         Ok(secrets)
     }
 
@@ -41,7 +41,7 @@ impl Secrets {
         Secrets::in_world(World::with(&["github"]).await?, count).await
     }
 
-    /// Sends a request with an idempotency key. Returns whether the answer was a stored one.
+    /// Sends a request with an idempotency key. Returns whether the answer was a stored answer.
     async fn create(&self) -> Result<bool> {
         let request = self.world.api.request(Method::POST, "/api/bots").header("Idempotency-Key", "k-1");
         let (status, headers, body) = send(request.json(&json!({ "name": "kept" }))).await?;
@@ -76,7 +76,7 @@ impl Secrets {
             let answer = self.call(resource).await?;
             ensure!(answer["status"] == "success", "{answer}");
         }
-        ensure!(self.create().await?, "the kept answer does not open");
+        ensure!(self.create().await?, "the stored answer cannot be decrypted");
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Secrets {
     fn key_versions(&self) -> Result<Vec<u32>> {
         let mut versions = Vec::new();
         for line in self.ring()? {
-            versions.push(line.split(' ').next().context("a line has a version")?.parse()?);
+            versions.push(line.split(' ').next().context("the line has no version")?.parse()?);
         }
         versions.sort_unstable();
         Ok(versions)

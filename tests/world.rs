@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use support::{Api, Bound, FakeGithub, Server};
 
-/// A time-out far longer than any step on a working machine.
+/// A time-out that is far longer than any step needs, unless the server hangs.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -70,22 +70,28 @@ impl World {
     /// Returns the names of the tools that the bot may see.
     pub(crate) async fn tools(&self) -> Result<Vec<String>> {
         let (status, body) = self.api.get(&format!("/api/bots/{}/tools", self.bot)).await?;
-        ensure!(status == 200, "the list of tools: {status} {body}");
-        let items = body["items"].as_array().context("a list has items")?;
+        ensure!(status == 200, "the tools could not be listed: {status} {body}");
+        let items = body["items"].as_array().context("the list has no items")?;
         Ok(items.iter().map(|tool| text(&tool["name"]).to_owned()).collect())
     }
 
     /// Returns the resident memory of the server.
     pub(crate) fn resident_kib(&self) -> Result<u64> {
-        let pid = self.server.pid().context("the server runs")?;
+        let pid = self.server.pid().context("the server is not running")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("a process has a size")?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .context("the memory of the process is unknown")?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
     /// Waits until the upstream has recorded `count` requests.
     pub(crate) async fn reached(&self, count: usize) -> Result<()> {
-        eventually("the upstream is asked", async || Ok((self.github.requests().len() >= count).then_some(()))).await
+        eventually("the upstream has received the requests", async || {
+            Ok((self.github.requests().len() >= count).then_some(()))
+        })
+        .await
     }
 }
 
@@ -101,7 +107,7 @@ pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Resu
         if let Some(found) = ask().await? {
             return Ok(found);
         }
-        ensure!(Instant::now() < until, "{what}: not within {WAIT_MAX:?}");
+        ensure!(Instant::now() < until, "timed out after {WAIT_MAX:?} waiting until {what}");
         tokio::time::sleep(POLL).await;
     }
 }

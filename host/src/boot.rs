@@ -1,4 +1,4 @@
-//! Startup and shutdown of a server: the only module that names concrete implementations.
+//! Startup and shutdown of a server. This is the only module that names concrete implementations.
 
 mod archive;
 mod data;
@@ -55,23 +55,25 @@ pub use sandboxes::SANDBOX_FOLDER;
 #[cfg(target_os = "linux")]
 pub(crate) use sandboxes::{KeptImages, kept_images};
 
-/// How often the server checks the database for changes of the policy.
+/// The interval at which the server checks the database for changes of the policy.
 const POLICY_POLL: Duration = Duration::from_millis(500);
-/// How often the server compares all seals in the database with the seals that verified the policy in force.
+/// The interval at which the server compares all seals in the database with the seals of the policy in
+/// force.
 const SEALS_POLL: Duration = Duration::from_secs(10);
-/// How often the server polls the plugins folder.
+/// The interval at which the server polls the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
-/// How often expired idempotency keys are deleted.
+/// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often the last uses of keys are written; for each key, at most once a minute.
+/// The interval at which the server records when API keys were last used. The record of one key is written at most once
+/// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
-/// How long fetching and storing a token may take at shutdown.
+/// The time limit, at shutdown, for finishing requests for OAuth tokens and storing the tokens.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
-/// How long sandboxes may take to stop at shutdown. The next start corrects the rows of sandboxes that exceed this
-/// limit.
+/// The time limit, at shutdown, for stopping sandboxes. If stopping a sandbox takes longer, the server corrects the
+/// recorded status of the sandbox at its next start.
 const SANDBOXES_MAX: Duration = Duration::from_secs(15);
-/// At shutdown, how long clients may take to read finished answers, and how long writing the last uses of keys may
-/// take.
+/// Two time limits at shutdown: one for clients to read finished answers, and one for recording when API keys were last
+/// used.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// An error while starting a server.
@@ -83,9 +85,9 @@ pub enum BootError {
     Plugins(#[from] monstrum_core::plugins::folder::FolderError),
     #[error("cannot create the plugins folder {}", path.display())]
     CreatePlugins { path: PathBuf, source: std::io::Error },
-    #[error("the engine for components does not start")]
+    #[error("cannot start the WebAssembly engine")]
     Runtime(#[from] monstrum_runtime::RuntimeError),
-    #[error("cannot use the heads of the audit")]
+    #[error("cannot use the audit heads")]
     Heads(#[from] monstrum_core::audit::HeadsError),
     #[error("the database cannot be used")]
     Store(#[from] monstrum_store::StoreError),
@@ -97,7 +99,7 @@ pub enum BootError {
 pub struct Running {
     pub address: SocketAddr,
     pub base_url: String,
-    /// The root key, if this start created it.
+    /// The root key, if the server created it during this start.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
     shutdown_grace: Duration,
@@ -108,21 +110,21 @@ pub struct Running {
     _data: data::Lock,
 }
 
-/// Starts a server. It accepts requests when this function returns; plugins are scanned in the background.
+/// Starts a server. The server accepts requests when this function returns; plugins are scanned in the background.
 pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
 
-/// Replacements for the network and for the provider of sandboxes.
+/// Replacements for the network and the sandbox provider of a server.
 #[derive(Default)]
 pub struct Outside {
-    /// Options of egress. The author's kit replaces the network here.
+    /// The options of egress. `monstrum plugin test` replaces the network with these options.
     pub egress: EgressOptions,
-    /// The provider of sandboxes; `None` uses the provider of the settings.
+    /// The provider of sandboxes; `None` means the provider that the settings name.
     pub sandboxes: Option<Arc<dyn SandboxProvider>>,
 }
 
-/// Starts a server with replaced parts.
+/// Starts a server with the network and the sandbox provider that `outside` specifies.
 pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
     listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -219,16 +221,17 @@ impl Running {
         self.stop.clone()
     }
 
-    /// Waits until the server is stopped, then shuts it down: no new calls start, calls in progress finish or are
-    /// recorded as interrupted, and a last head is signed.
+    /// Waits until the server is stopped, then shuts it down: it rejects new calls, waits for running calls or records
+    /// them as interrupted, and signs a final audit head.
     pub async fn stopped(self) {
         let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
-            // A stop also ends the server's task. The order prefers the stop, which is not an error.
+            // Cancelling `stop` also ends the task `served`. `stop` is polled first, so that a requested stop is not
+            // logged as an error.
             biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
-                tracing::error!(?ended, "the server ended by itself");
+                tracing::error!(?ended, "the server stopped unexpectedly");
                 stop.cancel();
             }
         }
@@ -241,18 +244,21 @@ impl Running {
             chore.abort();
         }
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
-        // A token that was fetched must be stored before the process ends.
+        // Fetched tokens must be stored before the process ends.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
-            tracing::warn!("a credential was being obtained or refreshed");
+            tracing::warn!(
+                "the shutdown timed out waiting for requests for OAuth tokens; a token that was not stored is lost"
+            );
         }
         app.auditor.close();
         if let Err(error) = audited.await {
-            tracing::error!(%error, "the audit's writer failed");
+            tracing::error!(%error, "the audit writer failed");
         }
-        // This comes after the audit, because losing the times of last use is acceptable if the process is killed here.
+        // The audit is completed first: if the process is killed now, only the last-use times of API keys are lost,
+        // which is acceptable.
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
-            tracing::warn!("the last uses of keys were not written in time");
+            tracing::warn!("the shutdown timed out before the last-use times of API keys were written");
         }
         app.store.close().await;
         tracing::info!("stopped");
@@ -266,7 +272,7 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
     created.map_err(|source| BootError::CreatePlugins { path: path.clone(), source })
 }
 
-/// Loads the plugins folder: the start-up scan, then every change.
+/// Loads the plugins folder: first runs the start-up scan, then loads every change.
 async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
     let mut watch = app.plugins.watch();
     app.scan_plugins(POLICY_POLL).await;
@@ -289,17 +295,17 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
             Ok(_) => is_readable = true,
             Err(error) if is_readable => {
                 is_readable = false;
-                tracing::error!(%error, "the plugins folder cannot be read; what serves serves on");
+                tracing::error!(%error, "cannot read the plugins folder; the loaded plugins stay in force");
             }
             Err(_) => {}
         }
     }
 }
 
-/// Loads changed plugins. If the policy cannot be renewed here, `follow_policy` retries.
+/// Loads changed plugins. If the policy cannot be renewed, this function logs the error and `follow_policy` retries.
 async fn load_changed(app: &App, names: &[String]) {
     if let Err(error) = app.load_plugins(names).await {
-        tracing::error!(%error, "the plugins cannot be activated yet; retrying");
+        tracing::error!(%error, "cannot activate the changed plugins; retrying");
     }
 }
 
@@ -315,13 +321,13 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
         }
         meters::database(renewed.is_ok(), began.elapsed());
         if let Err(error) = renewed {
-            tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
+            tracing::warn!(error = %error, "cannot read the policy; calls are rejected until the policy can be read");
         }
         app.sign_policy();
     }
 }
 
-/// Reloads plugins whose names another host has moved or freed.
+/// Reloads plugins whose names another host has reassigned or released.
 async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {
@@ -342,7 +348,7 @@ async fn follow_key_uses(app: Arc<App>, stop: CancellationToken) {
 
 async fn save_key_uses(app: &App) {
     if let Err(error) = key_uses::save(&app.store, app.policy.load().key_uses()).await {
-        tracing::warn!(%error, "the last uses of keys are not written yet");
+        tracing::warn!(%error, "cannot write the last-use times of API keys; retrying");
     }
 }
 
@@ -354,13 +360,13 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         if let Err(error) = gateway::forget_expired(&app).await {
-            tracing::warn!(error = %error, "expired idempotency keys were not dropped");
+            tracing::warn!(error = %error, "cannot delete expired idempotency keys");
         }
         if let Err(error) = app.oauth.purge().await {
-            tracing::warn!(%error, "authorizations that have ended were not dropped");
+            tracing::warn!(%error, "cannot delete finished authorizations");
         }
         if let Err(error) = app.policy.forget_changes().await {
-            tracing::warn!(%error, "the names of rows that changed long ago were not deleted");
+            tracing::warn!(%error, "cannot delete change notifications that are older than an hour");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The command line, with one file for each subcommand.
 //!
-//! `serve` runs the server. `vault rotate` and `key recover` change the data folder of a stopped server. These commands
-//! need no server: `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`, `sandbox
-//! doctor` and `template`, `completions`, and `audit verify --data-dir`. All other commands are clients of the API.
-//! Results go to standard output, progress and errors to standard error.
+//! `serve` runs the server. `vault rotate`, `vault seal`, `key recover` and `audit accept-loss` change the data folder
+//! of a stopped server. These commands need no server: `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`,
+//! `registry index`, `doctor`, `sandbox doctor` and `template`, `completions`, and `audit verify --data-dir`. All other
+//! commands are clients of the API. Results go to standard output, progress and errors to standard error.
 
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
@@ -39,25 +39,26 @@ use crate::gateway;
 
 use failure::Failure;
 
-/// How long the process waits for unfinished background work before it exits.
+/// The maximum time that the process waits for unfinished background work before it exits.
 const LEFTOVERS_MAX: Duration = Duration::from_secs(1);
 
 /// The hint for a database server that cannot be used.
-const DATABASE_HINT: &str = "is the database of --database-url running and within reach? may its user log in?";
+const DATABASE_HINT: &str =
+    "check that the database of --database-url is running and reachable, and that its user may log in";
 
 const EXAMPLES: &str = "\
 Examples:
   monstrum serve                                  run a server from ./data
-  monstrum plugin new weather                     begin a plugin of your own
-  monstrum plugin validate plugins/github         check a plugin before it is dropped in
+  monstrum plugin new weather                     create a new plugin
+  monstrum plugin validate plugins/github         check a plugin before you install it
   monstrum plugin install github-1.0.0.mst        install a signed package
-  monstrum plugin list                            what the server has loaded
-  monstrum audit list --status permission_denied  who was refused what
-  monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
-  monstrum doctor                                 what is weak or broken here
-  monstrum sandbox doctor                         whether sandboxes can run here
-  monstrum vault rotate                           seal every secret with a fresh master key
-  monstrum key create --name ci --kind operator   make an API key";
+  monstrum plugin list                            list the plugins of the server
+  monstrum audit list --status permission_denied  list denied calls
+  monstrum why helper github_list_issues          explain whether a bot may call a tool
+  monstrum doctor                                 find weak settings and broken parts
+  monstrum sandbox doctor                         check whether sandboxes can run on this machine
+  monstrum vault rotate                           encrypt every secret with a new master key
+  monstrum key create --name ci --kind operator   create an API key";
 
 /// Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited.
 #[derive(Parser)]
@@ -72,11 +73,11 @@ struct Cli {
 /// The options of every command.
 #[derive(Args, Clone)]
 struct Options {
-    /// The server [default: http://127.0.0.1:8080]
+    /// The server's URL [default: http://127.0.0.1:8080]
     #[arg(long, env = "MONSTRUM_URL", value_name = "URL", global = true, help_heading = "Global options")]
     url: Option<String>,
 
-    /// An API key; better given as MONSTRUM_KEY than as an argument [default: the key in DATA/admin.key]
+    /// The API key; prefer MONSTRUM_KEY, because other users can see arguments [default: the key in DATA/admin.key]
     #[arg(
         long, env = "MONSTRUM_KEY", value_name = "KEY", global = true, help_heading = "Global options",
         hide_env_values = true, value_parser = secret
@@ -87,7 +88,7 @@ struct Options {
     #[arg(long, env = "MONSTRUM_WORKSPACE", value_name = "NAME", global = true, help_heading = "Global options")]
     workspace: Option<String>,
 
-    /// The server's data folder, for the key in it [default: ./data]
+    /// The server's data folder, which contains the root key [default: ./data]
     #[arg(long, env = "MONSTRUM_DATA_DIR", value_name = "DIR", global = true, help_heading = "Global options")]
     data_dir: Option<PathBuf>,
 
@@ -96,13 +97,13 @@ struct Options {
     json: bool,
 }
 
-/// The places of a server's parts that can be outside its data folder.
+/// The locations of the database and the master keys, which can be outside the data folder.
 #[derive(Args, Default)]
 struct FolderFlags {
-    /// The database of the folder, if it is not in it
+    /// The database URL, if the database is not in the data folder
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     database_url: Option<DatabaseUrl>,
-    /// The file of the master keys, if it is not in it
+    /// The master key file, if it is not in the data folder
     #[arg(long, env = "MONSTRUM_MASTER_KEY_FILE", value_name = "FILE")]
     master_key_file: Option<PathBuf>,
 }
@@ -128,7 +129,7 @@ enum Command {
     Platform(platform::Platform),
     Why(why::Why),
     Doctor(Box<doctor::Doctor>),
-    /// Print what a shell needs to complete commands
+    /// Print a shell completion script
     #[command(after_help = completions::EXAMPLES)]
     Completions {
         /// The shell
@@ -153,8 +154,8 @@ pub fn main() -> ExitCode {
     result.unwrap_or_else(|failure| failure.report(json))
 }
 
-/// Whether the command works on the data folder without a server. Only the flag `--data-dir` requests that: clients of
-/// a server use the environment variable to find the key.
+/// Returns whether the command works on the data folder without a server. Only the flag `--data-dir` requests this
+/// mode. The environment variable does not, because clients of a server use it to find the key.
 fn is_offline(matches: &ArgMatches) -> bool {
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
     is_given("data_dir") && !is_given("url")
@@ -162,7 +163,10 @@ fn is_offline(matches: &ArgMatches) -> bool {
 
 fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
-        return Err(Failure::new("another TLS library is installed in this process", "this is a fault of the build"));
+        return Err(Failure::new(
+            "another TLS provider is already installed in this process",
+            "this is a bug; report it",
+        ));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
         Failure::of("cannot start the threads of the process", &error, "raise the limit on processes (ulimit -u)")
@@ -203,7 +207,7 @@ impl Options {
 fn resolve(flags: ServeFlags) -> Result<Settings, Failure> {
     Settings::resolve(flags, Path::new(""))
         .and_then(Settings::with_keys_of_environment)
-        .map_err(|error| Failure::from_error(&error, "`monstrum serve --help` shows every setting and its values"))
+        .map_err(|error| Failure::from_error(&error, "`monstrum serve --help` describes every setting and its values"))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of a value parser")]

@@ -1,6 +1,7 @@
 //! Settings: the only module that reads the environment and the settings file.
 //!
-//! A flag takes precedence over its `MONSTRUM_…` variable, the variable over `monstrum.toml`, the file over the default.
+//! A flag takes precedence over its `MONSTRUM_…` variable, the variable over `monstrum.toml`, and the file over the
+//! default.
 
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
@@ -32,7 +33,7 @@ use monstrum_core::policy::pattern_limits::{WORKSPACE_MIB_DEFAULT, WORKSPACE_MIB
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServeFlags {
-    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:8080]
+    /// Address to listen on; port 0 selects a free port [default: 127.0.0.1:8080]
     #[arg(long, env = "MONSTRUM_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
 
@@ -40,8 +41,8 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub max_connections: Option<NonZeroU32>,
 
-    /// Maximum number of open connections from one IPv4 address or IPv6 /64; 0 sets no limit, for a server behind a proxy
-    /// [default: half of --max-connections]
+    /// Maximum number of open connections from one IPv4 address or IPv6 /64; 0 disables the limit, for a server behind
+    /// a proxy [default: half of --max-connections]
     #[arg(long, env = "MONSTRUM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "CONNECTIONS")]
     pub max_connections_per_address: Option<u32>,
 
@@ -53,11 +54,11 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_AUDIT_KEEP_DAYS", value_name = "DAYS")]
     pub audit_keep_days: Option<NonZeroU32>,
 
-    /// Folder of the plugins, one folder each [default: DATA/plugins]
+    /// Folder of the plugins, with one folder for each plugin [default: DATA/plugins]
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
 
-    /// Load a plugin when its folder changes; false waits for `monstrum plugin reload` [default: true]
+    /// Load a plugin when its folder changes; if false, changes require `monstrum plugin reload` [default: true]
     #[arg(long, env = "MONSTRUM_WATCH_PLUGINS", action = clap::ArgAction::Set, value_name = "BOOL")]
     pub watch_plugins: Option<bool>,
 
@@ -66,12 +67,12 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<DatabaseUrl>,
 
-    /// File of the master keys, which encrypt every secret; MONSTRUM_MASTER_KEY can hold the keys themselves, with commas
-    /// between their lines [default: DATA/master.key]
+    /// File of the master keys, which encrypt every secret; MONSTRUM_MASTER_KEY can contain the keys instead, with
+    /// commas between their lines [default: DATA/master.key]
     #[arg(long, env = "MONSTRUM_MASTER_KEY_FILE", value_name = "FILE")]
     pub master_key_file: Option<PathBuf>,
 
-    /// URL under which browsers reach this server; OAuth needs it if the server does not listen on loopback
+    /// URL at which browsers reach this server; OAuth requires the URL unless the server listens on loopback
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<PublicUrl>,
 
@@ -87,11 +88,11 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_MAX_FUEL", value_name = "UNITS")]
     pub max_fuel: Option<NonZeroU64>,
 
-    /// Maximum memory of one call, all its memories and tables together, up to 1024 [default: 64]
+    /// Maximum memory of one call, for all its memories and tables together, up to 1024 [default: 64]
     #[arg(long, env = "MONSTRUM_MAX_MEMORY_MIB", value_name = "MIB", value_parser = memory_mib)]
     pub max_memory_mib: Option<NonZeroU32>,
 
-    /// Maximum duration of one call, time in queues included [default: 30]
+    /// Maximum duration of one call, including the time in queues [default: 30]
     #[arg(long, env = "MONSTRUM_MAX_TIMEOUT_S", value_name = "SECONDS")]
     pub max_timeout_s: Option<NonZeroU32>,
 
@@ -115,15 +116,15 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_SANDBOX", value_name = "PROVIDER")]
     pub sandbox: Option<SandboxKind>,
 
-    /// Seconds without use after which a sandbox is stopped; its files stay [default: 300]
+    /// Idle time in seconds after which a sandbox is stopped; its files are kept [default: 300]
     #[arg(long, env = "MONSTRUM_SANDBOX_IDLE_S", value_name = "SECONDS", value_parser = sandboxes::idle_s)]
     pub sandbox_idle_s: Option<u32>,
 
-    /// Seconds between two searches for idle sandboxes [default: 300]
+    /// Interval of the search for idle sandboxes, in seconds [default: 300]
     #[arg(long, env = "MONSTRUM_SANDBOX_SWEEP_S", value_name = "SECONDS", value_parser = sandboxes::sweep_s)]
     pub sandbox_sweep_s: Option<u32>,
 
-    /// Maximum memory of one sandbox, unless its workspace has a limit of its own [default: 1024]
+    /// Maximum memory of one sandbox, unless its workspace sets another limit [default: 1024]
     #[arg(long, env = "MONSTRUM_SANDBOX_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::memory_mib)]
     pub sandbox_memory_mib: Option<u32>,
 
@@ -143,30 +144,32 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES", value_parser = sandboxes::running_max)]
     pub sandbox_max: Option<u32>,
 
-    /// Share of --sandbox-max that one workspace has while other workspaces may use sandboxes; 100 sets no share
-    /// [default: 50]
+    /// Maximum share of --sandbox-max for one workspace while other workspaces may use sandboxes; 100 disables the
+    /// limit [default: 50]
     #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_WORKSPACE", value_name = "PERCENT", value_parser = sandboxes::share)]
     pub sandbox_share_workspace: Option<u32>,
 
-    /// Share of --sandbox-max that one bot has while other bots may use sandboxes; 100 sets no share [default: 25]
+    /// Maximum share of --sandbox-max for one bot while other bots may use sandboxes; 100 disables the limit
+    /// [default: 25]
     #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_BOT", value_name = "PERCENT", value_parser = sandboxes::share)]
     pub sandbox_share_bot: Option<u32>,
 
-    /// Maximum number of sandboxes that one workspace keeps, running or not; beyond it, new ones are refused
+    /// Maximum number of sandboxes that one workspace keeps, running or not; the server rejects new sandboxes beyond it
     /// [default: 1000]
     #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_MAX", value_name = "SANDBOXES", value_parser = sandboxes::kept_max)]
     pub sandbox_kept_max: Option<u32>,
 
-    /// Maximum disk space that the sandboxes of one workspace take up on this host; beyond it, new ones are refused
+    /// Maximum disk space of the sandboxes of one workspace on this host; the server rejects new sandboxes beyond it
     /// [default: 50]
     #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_GIB", value_name = "GIB", value_parser = sandboxes::kept_gib)]
     pub sandbox_kept_gib: Option<u32>,
 
-    /// Maximum memory of all sandboxes of this host together [default: the memory of the host less an eighth, at least 1 GiB]
+    /// Maximum total memory of all sandboxes on this host
+    /// [default: the memory of the host minus one eighth, at least 1 GiB]
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::total_memory_mib)]
     pub sandbox_total_memory_mib: Option<u32>,
 
-    /// Maximum number of processes in all sandboxes of this host together [default: half of kernel.pid_max]
+    /// Maximum total number of processes in all sandboxes on this host [default: half of kernel.pid_max]
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::total_processes)]
     pub sandbox_total_processes: Option<u32>,
 
@@ -175,7 +178,7 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_SANDBOX_TEMPLATE", value_name = "TEMPLATE")]
     pub sandbox_template: Option<SandboxTemplate>,
 
-    /// Address range of sandboxes with a network; reserve it for them [default: 198.19.0.0/16]
+    /// Address range of sandboxes with a network; reserve this range for sandboxes [default: 198.19.0.0/16]
     #[arg(long, env = "MONSTRUM_SANDBOX_NETWORK", value_name = "RANGE")]
     pub sandbox_network: Option<Ipv4Net>,
 
@@ -183,7 +186,7 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_SANDBOX_RESOLVERS", value_delimiter = ',', value_name = "ADDRESS,…")]
     pub sandbox_resolvers: Option<Vec<IpAddr>>,
 
-    /// Seconds that running calls have to finish at shutdown [default: 30]
+    /// Seconds that running calls may take to finish at shutdown [default: 30]
     #[arg(long, env = "MONSTRUM_SHUTDOWN_GRACE_S", value_name = "SECONDS")]
     pub shutdown_grace_s: Option<u64>,
 
@@ -199,12 +202,13 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
-    /// Receiver of spans by OpenTelemetry (OTLP over HTTP), such as http://127.0.0.1:4318; needs a build with feature otel
+    /// OpenTelemetry endpoint for spans (OTLP over HTTP), such as http://127.0.0.1:4318; requires a build with the
+    /// feature otel
     #[arg(long, env = "MONSTRUM_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 }
 
-/// The size of one memory slot in the pool of the WebAssembly engine.
+/// The size of a memory slot in the pool of the WebAssembly engine, in MiB. A call cannot have more memory.
 const MEMORY_MIB_MAX: u32 = 1024;
 
 fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
@@ -262,7 +266,7 @@ pub const MASTER_KEY_FILE: &str = "master.key";
 /// The environment variable that may contain the master keys.
 pub const MASTER_KEY_VARIABLE: &str = "MONSTRUM_MASTER_KEY";
 
-/// Where the master keys are.
+/// The location of the master keys.
 #[derive(Clone)]
 pub enum MasterKeyPlace {
     File(PathBuf),
@@ -321,9 +325,9 @@ pub enum SettingsError {
     TooLarge { path: PathBuf, setting: &'static str, max: u32 },
     #[error("{}: {setting}: {expected}", path.display())]
     OutOfRange { path: PathBuf, setting: &'static str, expected: String },
-    #[error("both {MASTER_KEY_VARIABLE} and a file of master keys ({}) are given", path.display())]
+    #[error("both {MASTER_KEY_VARIABLE} and a master key file ({}) are set", path.display())]
     TwoMasterKeys { path: PathBuf },
-    #[error("{MASTER_KEY_VARIABLE} is not text")]
+    #[error("{MASTER_KEY_VARIABLE} is not valid UTF-8")]
     MasterKeyText,
     #[error("{}: {}", path.display(), source.message())]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
@@ -395,15 +399,15 @@ impl Settings {
 }
 
 impl Settings {
-    /// Returns the URL at which browsers reach this server. Without a public URL, it is known only if the server
+    /// Returns the URL at which browsers reach this server. Without a public URL, the server knows this URL only if it
     /// listens on loopback.
     pub fn url_for_browsers(&self, address: SocketAddr) -> Option<Url> {
         let own = || format!("http://{address}").parse().ok().filter(|_| address.ip().is_loopback());
         self.public_url.as_ref().map(|public| public.url().clone()).or_else(own)
     }
 
-    /// Replaces the key file with the master keys from the environment, if they are set. Setting both is an error,
-    /// because it would be unclear which keys apply.
+    /// Replaces the key file with the master keys from the environment, if the variable is set. Setting both the
+    /// variable and the key file is an error, because it would be unclear which keys apply.
     pub fn with_keys_of_environment(mut self) -> Result<Settings, SettingsError> {
         let Some(text) = master_key_variable()? else { return Ok(self) };
         match self.master_key {
@@ -418,8 +422,8 @@ impl Settings {
     }
 }
 
-/// Reads the environment variable of the master keys. The keys are not a flag, because arguments are visible to all
-/// users, and not a setting of `monstrum.toml`, because that file is not secret.
+/// Reads the environment variable of the master keys. The keys cannot be set by a flag, because all users can see
+/// arguments. The keys cannot be set in `monstrum.toml` either, because that file is not secret.
 #[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 fn master_key_variable() -> Result<Option<Secret>, SettingsError> {
     match std::env::var(MASTER_KEY_VARIABLE) {

@@ -1,8 +1,8 @@
-//! The HTTP API, with one file for each resource. Handlers translate between HTTP and operations. They make no
+//! The HTTP API, with one file for each resource. Handlers translate between HTTP and operations. Handlers make no
 //! decisions about calls.
 //!
-//! The description that `/api/openapi.json` serves is generated from the handlers. A route without a description cannot
-//! be registered, because one macro creates both.
+//! The description that `/api/openapi.json` serves is generated from the handlers. One macro registers a route and its
+//! description, so no route lacks a description.
 
 mod audit;
 mod bindings;
@@ -59,7 +59,7 @@ pub use http::state::Options;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The routes that create objects and accept an `Idempotency-Key`, by the right that they require. The route that
-/// creates API keys is not among them: a key is shown only once, so its answer must not be stored.
+/// creates API keys is excluded: a key is shown only once, so the answer must not be stored.
 struct Creating {
     by_root: OpenApiRouter<HttpState>,
     by_admin: OpenApiRouter<HttpState>,
@@ -90,7 +90,7 @@ impl Creating {
     }
 }
 
-/// All other routes.
+/// Returns the routes that do not accept an `Idempotency-Key`.
 fn others() -> OpenApiRouter<HttpState> {
     OpenApiRouter::with_openapi(docs::Api::openapi())
         .routes(routes!(welcome::welcome))
@@ -177,8 +177,8 @@ pub fn router(app: Arc<App>, options: Options) -> axum::Router {
         .with_state(state)
 }
 
-/// Delays requests until the start-up scan is complete, because their plugin may still be loading. The limit is 30 s.
-/// Health checks are not delayed.
+/// Delays requests until the start-up scan is complete, because their plugins may still be loading. After 30 s,
+/// the response is 503. Health checks are not delayed.
 async fn readiness(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     const WAIT_MAX: Duration = Duration::from_secs(30);
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
@@ -222,8 +222,8 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// Returns a method as the label of a metric. Unknown methods share one label, because clients can invent methods and
-/// each would create another time series.
+/// Returns a method as the label of a metric. Unknown methods share one label, because clients can invent methods, and
+/// each method would create another time series.
 fn label(method: &Method) -> String {
     const KNOWN: [Method; 7] =
         [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];

@@ -1,5 +1,5 @@
-//! Telemetry of the server: log lines on standard error, spans for OpenTelemetry, and the [`recorder`] behind `/metrics`.
-//! Telemetry never contains parameters, results, headers or secrets.
+//! Telemetry of the server: log lines on standard error, spans for OpenTelemetry, and the [`recorder`] that serves
+//! `/metrics`. Telemetry never contains parameters, results, headers or secrets.
 
 #[cfg(feature = "otel")]
 mod otel;
@@ -13,8 +13,8 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{LogFormat, Settings};
 
-/// Libraries that log headers, paths or bodies at debug level. These lines can contain an injected credential, so no
-/// filter can enable them.
+/// Directives for libraries that log headers, paths or bodies at debug level. The log lines can contain an injected
+/// credential, so no filter can enable them.
 const QUIET: [&str; 6] = ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -22,13 +22,13 @@ type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 /// An error while installing telemetry.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    #[error("log filter `{filter}`")]
+    #[error("invalid log filter `{filter}`")]
     Filter { filter: String, source: tracing_subscriber::filter::ParseError },
     #[cfg(not(feature = "otel"))]
-    #[error("spans cannot be exported: this program was built without the feature `otel`")]
+    #[error("cannot export spans: this program was built without the feature `otel`")]
     NotBuilt,
     #[cfg(feature = "otel")]
-    #[error("spans cannot be exported to {endpoint}")]
+    #[error("cannot export spans to {endpoint}")]
     Export { endpoint: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
@@ -39,7 +39,8 @@ pub struct Telemetry {
     exporter: Option<otel::Exporter>,
 }
 
-/// Installs the subscriber of the process; a second call changes nothing. Call this inside the async runtime.
+/// Installs the log subscriber of the process. A second call changes nothing. Call this function inside the async
+/// runtime.
 pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     let filter = EnvFilter::try_new(with_core(&settings.log))
         .map_err(|source| TelemetryError::Filter { filter: settings.log.clone(), source })?;
@@ -53,20 +54,21 @@ pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     let (telemetry, spans) = export(settings)?;
     let layers: Vec<BoxedLayer> = std::iter::once(lines).chain(spans).collect();
     if tracing_subscriber::registry().with(layers).try_init().is_err() {
-        tracing::debug!("a log subscriber is installed already");
+        tracing::debug!("a log subscriber is already installed");
     }
     Ok(telemetry)
 }
 
-/// Repeats each directive for the target `monstrum_host` for the target `monstrum_core`. Calls, the audit and the
-/// policy logged under `monstrum_host` in earlier releases, before they became a separate crate.
+/// Repeats each directive for the target `monstrum_host` with the target `monstrum_core`. In earlier releases, calls,
+/// the audit and the policy were part of `monstrum_host`.
 fn with_core(filter: &str) -> String {
     const HOST: &str = "monstrum_host";
     let core = |directive: &str| {
         directive.trim().strip_prefix(HOST).map(|rest| format!("monstrum_core{rest},")).unwrap_or_default()
     };
     let mut depth = 0_usize;
-    // A directive with fields may contain commas.
+    // A directive that contains fields in brackets may contain commas there, so only commas outside brackets separate
+    // directives.
     let directives = filter.split(|character: char| {
         match character {
             '[' | '{' => depth += 1,
@@ -76,8 +78,8 @@ fn with_core(filter: &str) -> String {
         character == ',' && depth == 0
     });
     let repeated: String = directives.map(core).collect();
-    // The repeated directives come first. If two directives have the same target, the later one applies, and that must
-    // be the operator's own.
+    // The repeated directives come first. If two directives have the same target, the last one applies, so the
+    // operator's directives must come last.
     format!("{repeated}{filter}")
 }
 

@@ -46,7 +46,7 @@ pub enum Error {
     /// The parameters are outside the authorized scope. The caller receives a scope violation.
     #[error(transparent)]
     Scope(#[from] ScopeViolation),
-    /// Any other error, as a message for the caller.
+    /// An error of any other kind, with a message for the caller.
     #[error("{0}")]
     Message(String),
 }

@@ -1,5 +1,5 @@
-//! The execution of a call: finds the handler, runs the hooks and the handler, and converts the handler's error. The
-//! order of these steps is fixed.
+//! Execution of a call in a fixed order: finds the handler, runs the hooks and the handler, and converts the handler's
+//! error to an outcome.
 
 use serde_json::Value;
 
@@ -23,7 +23,8 @@ impl Operations {
         Operations(pairs)
     }
 
-    /// Returns the handler whose key equals the operation or, if there is none, the handler of the first matching glob.
+    /// Returns the handler whose key equals the operation. If no key equals it, returns the handler of the first
+    /// matching glob.
     #[must_use]
     pub fn find(&self, operation: &str) -> Option<Handler> {
         let same = self.0.iter().find(|(key, _)| *key == operation);

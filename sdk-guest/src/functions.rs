@@ -29,8 +29,8 @@ impl Functions {
     }
 }
 
-/// Runs the function that `request.operation` names. The only other fields that are set in the request are the
-/// parameters. [`export!`](crate::export!) and [`testing`](crate::testing) call this function.
+/// Runs the function that `request.operation` names. Among the other fields of the request, only `params` has a
+/// meaningful value. [`export!`](crate::export!) and [`testing`](crate::testing) call this function.
 ///
 /// # Errors
 /// Returns the error message if the function does not exist or fails.

@@ -1,4 +1,5 @@
-//! Shell-style globs, as used by the host: `*`, `?`, `[seq]` and `[!seq]`. They match the whole text, case-sensitively.
+//! Shell-style globs, as used by the host: `*`, `?`, `[seq]` and `[!seq]`. A glob matches the whole text,
+//! case-sensitively.
 
 /// Returns whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` matches any text,
 /// including `/` and the empty text; `?` matches one character; `[seq]` matches one of the listed characters or ranges;
@@ -82,8 +83,8 @@ fn parse(pattern: &str) -> Vec<Piece> {
     pieces
 }
 
-/// Parses the set after a `[` and returns it with its length, including the `]`. A `]` at the start of the set is a
-/// member, and so is a `-` at the start or the end.
+/// Parses the set after a `[` and returns it with its length, including the `]`. A `]` at the start of the set and a
+/// `-` at its start or end are members of the set.
 ///
 /// Python drops reversed ranges before it checks whether the set starts with `!`, so `[z-a!b]` means `[!b]`. If the
 /// dropped range leaves `!-b` at the start, the set matches all characters except `-` and `b`.

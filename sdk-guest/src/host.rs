@@ -1,5 +1,5 @@
-//! The host functions. A component imports them from the WIT world; a native build uses those of
-//! [`testing`](crate::testing).
+//! The host functions. A component imports the host functions from the WIT world; a native build uses the host
+//! functions of [`testing`](crate::testing).
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use crate::testing::host::{

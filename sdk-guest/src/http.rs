@@ -319,7 +319,7 @@ mod tests {
         for id in ["", ".", ".."] {
             let run = Call::new("t", "update").param("id", id).run(&Plugin);
             assert!(run.requests.is_empty());
-            assert_eq!(run.error(), "a part of the URL's path may not be empty, `.` or `..`");
+            assert_eq!(run.error(), "a segment of the URL path must not be empty, `.` or `..`");
         }
     }
 

@@ -28,7 +28,8 @@ pub struct Request {
     pub scope: Scope,
     /// The id of the resource, if the call has one.
     pub resource_id: Option<String>,
-    /// The configuration of the resource without secrets, including the defaults of the manifest.
+    /// The configuration of the resource, including the defaults of the manifest. The configuration contains no
+    /// secrets.
     pub resource_config: Map<String, Value>,
     /// The limits of the delegation, if another bot acts through this bot. In a chain of delegations, these are the
     /// limits of the nearest link; the constraints of all links are in `scope`.
@@ -37,7 +38,7 @@ pub struct Request {
     pub locale: String,
     /// The wall-clock time in milliseconds that remains at the start of the call.
     pub deadline_ms: u32,
-    /// Reserved for extensions; ignore unknown keys.
+    /// A map that is reserved for extensions. Ignore unknown keys.
     pub context: Map<String, Value>,
 }
 
@@ -88,7 +89,7 @@ fn param_error(name: &str, message: &str) -> Error {
     Error::Param { name: name.to_owned(), message: message.to_owned() }
 }
 
-/// The sets of constraints that applied to the call: those of the role, of the binding, and of each link of a
+/// The sets of constraints that applied to the call: the sets of the role, of the binding, and of each link of a
 /// delegation. The host has already checked the scope dimensions of the manifest. Implement further checks in
 /// [`validate_scope`](crate::Executor::validate_scope).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,7 +123,7 @@ impl Scope {
     }
 }
 
-/// The limits that a delegation sets when another bot acts through this bot. An absent list does not restrict.
+/// The limits that a delegation sets when another bot acts through this bot. A list that is `None` sets no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delegate {
     /// Globs that match the names of allowed tools.

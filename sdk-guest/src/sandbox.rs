@@ -18,7 +18,7 @@ pub struct ExecResult {
     pub stderr: String,
     /// The exit code as a shell reports it: 124 after a timeout, 128 plus the signal number after a signal.
     pub exit_code: i32,
-    /// `exited`, `signalled`, `timed_out`, `out_of_memory`, `cancelled` or `lost`.
+    /// How the command ended: `exited`, `signalled`, `timed_out`, `out_of_memory`, `cancelled` or `lost`.
     pub termination: String,
     /// Whether older output is missing.
     pub truncated: bool,
@@ -46,7 +46,7 @@ pub enum EntryKind {
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name without its directory.
+    /// The last component of the path.
     pub name: String,
     /// The absolute path in the sandbox.
     pub path: String,

@@ -1,7 +1,7 @@
 //! A test kit that runs a plugin's executor natively under `cargo test`, with prepared answers of the upstream.
 //!
-//! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. A request
-//! without a prepared answer fails the test, and so does an unused answer. The tests do not cover the work of the host,
+//! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. The test fails
+//! if a request has no prepared answer or if a prepared answer is unused. The tests do not cover the work of the host,
 //! such as authorization, injection of credentials, and redaction.
 //!
 //! ```
@@ -118,7 +118,7 @@ impl Call {
         self
     }
 
-    /// Applies `change` to the request, to set other fields.
+    /// Applies `change` to the request, to set fields for which this type has no method.
     pub fn with(mut self, change: impl FnOnce(&mut Request)) -> Self {
         change(&mut self.request);
         self
@@ -136,7 +136,7 @@ impl Call {
         self
     }
 
-    /// Adds the answer to one call of another plugin's tool. `tool` is the full name.
+    /// Adds the answer to one call of another plugin's tool. `tool` is the full name of the tool.
     pub fn tool(mut self, tool: &str, data: impl Into<Value>) -> Self {
         self.tools.push(ToolAnswer { tool: tool.to_owned(), result: Ok(data.into().to_string()) });
         self
@@ -189,8 +189,8 @@ impl Call {
         };
         let Host { answers, tools, sandbox, requests, tool_calls, log, .. } = host::finish();
         assert!(answers.is_empty(), "unused answers:\n{}", host::list(&answers));
-        assert!(tools.is_empty(), "unused answers of tools:\n{}", host::list_tools(&tools));
-        assert!(sandbox.answers.is_empty(), "unused results of commands:\n{}", sandbox.list());
+        assert!(tools.is_empty(), "unused tool answers:\n{}", host::list_tools(&tools));
+        assert!(sandbox.answers.is_empty(), "unused command results:\n{}", sandbox.list());
         Run { outcome, requests, tool_calls, commands: sandbox.commands, files: sandbox.files, log }
     }
 }

@@ -1,9 +1,9 @@
 //! Calls of other plugins' tools.
 //!
 //! A child call runs as the same bot, passes all permission checks, and is limited to the remaining time of the parent
-//! call. It requires three grants: the manifest has the capability `tools` and lists the tool under `executor.calls`,
-//! the binding lists the tool under `allow_calls`, and the bot may call the tool. A call of a tool that is not granted
-//! returns the same error as a call of a tool that does not exist.
+//! call. A child call requires three grants: the manifest has the capability `tools` and lists the tool under
+//! `executor.calls`, the binding lists the tool under `allow_calls`, and the bot may call the tool. A call of a tool
+//! that is not granted returns the same error as a call of a tool that does not exist.
 
 use std::fmt;
 
@@ -80,7 +80,7 @@ pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolErro
         code: failure.code,
     })?;
     serde_json::from_str(&data).map_err(|error| ToolError {
-        message: format!("the answer of the tool cannot be read: {error}"),
+        message: format!("the result of the tool is not valid JSON: {error}"),
         status: "error".to_owned(),
         code: "bad_result".to_owned(),
     })
@@ -91,9 +91,9 @@ pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolErro
 pub struct ToolError {
     /// The message, which is written for a model.
     pub message: String,
-    /// `error`, `scope_violation` or `permission_denied`. Treat an unknown status as a failed call.
+    /// The status: `error`, `scope_violation` or `permission_denied`. Treat an unknown status as a failed call.
     pub status: String,
-    /// One of the codes of the HTTP API, such as `denied`, `scope`, `limit`, `busy` or `timeout`.
+    /// The error code, which is also a code of the HTTP API, such as `denied`, `scope`, `limit`, `busy` or `timeout`.
     pub code: String,
 }
 

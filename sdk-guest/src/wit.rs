@@ -1,6 +1,7 @@
-//! The bindings generated from `wit/0.1.0`, for uses that the rest of this crate does not cover.
+//! The bindings generated from `wit/0.1.0`, for uses that the other modules of this crate do not cover.
 //!
-//! Plugins rarely need them. The functions of these bindings are imports of a component and panic under `cargo test`.
+//! Plugins rarely need these bindings. The functions of these bindings are imports of a component and panic under
+//! `cargo test`.
 //! The functions of [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox), [`log`](crate::log)
 //! and [`credentials`](crate::credentials) use the prepared answers of the test instead.
 //!
@@ -13,7 +14,7 @@
     unreachable_pub,
     clippy::all,
     rustdoc::all,
-    reason = "the code is generated, and its documentation is that of the WIT"
+    reason = "the code is generated; the WIT files contain its documentation"
 )]
 
 wit_bindgen::generate!({

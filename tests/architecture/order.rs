@@ -51,7 +51,7 @@ const ROOTS: [&str; 2] = ["host/crates/core/src/", "host/src/"];
 /// The imports of all files, by unit.
 struct Imports {
     units: BTreeSet<String>,
-    /// The imports between two units, each with the places in the source.
+    /// The imports from one unit to another unit, each with the source files that contain them.
     arrows: BTreeMap<(String, String), Vec<String>>,
     files: usize,
 }
@@ -66,7 +66,7 @@ fn read() -> Imports {
         for path in paths(&code(&source.text), module) {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             let other = unit_of(&path, &modules);
-            // A path that names no unit is an item in lib.rs.
+            // A path without a unit names an item in lib.rs.
             let other = if units.contains(&other) { other } else { "lib".to_owned() };
             if other != own {
                 arrows.entry((own.clone(), other)).or_default().push(format!("{}: {}", source.path, path.join("::")));
@@ -94,7 +94,7 @@ fn unit_of(path: &[&str], modules: &[Vec<&str>]) -> String {
     }
 }
 
-/// Returns the text of a file without comments and unit tests.
+/// Returns the text of a file, except comments and unit tests.
 pub(super) fn code(text: &str) -> String {
     let inline_tests = text.match_indices("\n#[cfg(test)]\nmod ").find(|(at, start)| {
         let line = text[at + start.len()..].lines().next().unwrap_or_default();
@@ -132,7 +132,8 @@ fn is_start_of_path(code: &str, at: usize) -> bool {
     !code[..at].ends_with(|before: char| before.is_alphanumeric() || "_$:".contains(before))
 }
 
-/// Adds the paths of the tree that `text` begins with, such as `a::{b, c::d}`, and returns what follows it.
+/// Reads the tree of imports at the start of `text`, such as `a::{b, c::d}`, and adds the paths of the tree to `paths`.
+/// Returns the text after the tree.
 fn expand<'a>(text: &'a str, prefix: &[String], paths: &mut Vec<Vec<String>>) -> &'a str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {
@@ -169,7 +170,7 @@ fn modules_import_only_what_lies_below_them() {
     let line_of: BTreeMap<&str, usize> =
         ORDER.iter().enumerate().flat_map(|(line, units)| units.iter().map(move |unit| (*unit, line))).collect();
     let placed: BTreeSet<String> = line_of.keys().map(|unit| (*unit).to_owned()).collect();
-    assert_eq!(imports.units, placed, "the units of the crate, and those of ORDER");
+    assert_eq!(imports.units, placed, "the units of the crate differ from the units in ORDER");
     let upward: BTreeMap<_, _> = imports
         .arrows
         .iter()
@@ -178,9 +179,9 @@ fn modules_import_only_what_lies_below_them() {
         .collect();
     let exceptions: BTreeSet<_> = EXCEPTIONS.iter().copied().collect();
     let new: Vec<_> = upward.iter().filter(|(arrow, _)| !exceptions.contains(*arrow)).collect();
-    assert!(new.is_empty(), "imports that point up: {new:#?}");
+    assert!(new.is_empty(), "imports from higher units: {new:#?}");
     let gone: Vec<_> = exceptions.iter().filter(|arrow| !upward.contains_key(*arrow)).collect();
-    assert!(gone.is_empty(), "exceptions that are not needed any more: {gone:?}");
+    assert!(gone.is_empty(), "exceptions that are no longer needed: {gone:?}");
     let (units, arrows) = (imports.units.len(), imports.arrows.len());
     println!("{units} units, {arrows} arrows, {} of them upward; {} files read", upward.len(), imports.files);
     assert!(imports.files >= 190, "only {} files were read", imports.files);

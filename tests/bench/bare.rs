@@ -1,5 +1,6 @@
-//! The floor: a component that is called with wasmtime alone, under the engine settings and limits of the host's
-//! runtime crate (pool, fuel, epoch, memory limiter, async). All further work of the host is the cost of governing.
+//! The floor: a call of a component with wasmtime alone, under the engine settings and limits of the host's runtime
+//! crate (pool, fuel, epoch, memory limiter, async). Everything else that the host does for a call is the cost of
+//! governing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +38,7 @@ const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 const MEMORY_BYTES: usize = 64 << 20;
 const TICK: Duration = Duration::from_millis(10);
 
-/// A component that is ready to be called, in a separate engine.
+/// A component that is ready to be called. It has an engine that the host does not use.
 pub struct Bare {
     engine: Engine,
     plugin: PluginPre<State>,
@@ -92,7 +93,8 @@ impl Bare {
 
 /// Reconstructs the host's request to the component from the component's echo.
 pub fn request_of_echo(seen: &Value) -> Result<ExecuteRequest> {
-    let text = |name: &str| seen[name].as_str().map(str::to_owned).with_context(|| format!("no {name} in an echo"));
+    let text =
+        |name: &str| seen[name].as_str().map(str::to_owned).with_context(|| format!("the echo has no field {name}"));
     let raw = |name: &str| seen[name].to_string();
     Ok(ExecuteRequest {
         request_id: text("request_id")?,
@@ -197,7 +199,7 @@ impl types::Host for State {}
 
 impl http::Host for State {
     async fn send(&mut self, _: http::Request) -> wasmtime::Result<Result<http::Response, types::Failure>> {
-        Err(wasmtime::Error::msg("the benches send nothing"))
+        Err(wasmtime::Error::msg("requests are not supported in benches"))
     }
 }
 

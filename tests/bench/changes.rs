@@ -1,5 +1,5 @@
-//! The time until a change of the policy is in force on a host with 500 000 bindings. The cost of a change must not
-//! depend on the number of unchanged rows.
+//! Measures the time until a change of the policy is in force on a host with 500 000 bindings. The cost of a change
+//! must not depend on the number of unchanged rows.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::scene::{PLUGIN, TOOL};
 
 const BOTS: usize = 10_000;
 const FEW_BOTS: usize = 10;
-/// The number of resources. Every bot is bound to each of them.
+/// The number of resources. Every bot is bound to every resource.
 const RESOURCES: usize = 50;
 const CHANGES: usize = 100;
 const FORCE_MAX: Duration = Duration::from_secs(60);
@@ -25,7 +25,8 @@ const GOAL_P99_US: f64 = 50_000.0;
 const GOAL_CPU: f64 = 2.0;
 const GOAL_BYTES: f64 = 1_000.0;
 
-/// Returns the rows of a change: the time until it is in force, its CPU time, and the memory of the bindings.
+/// Measures a change: the time until it is in force, its CPU time, and the memory of the bindings. Returns one row for
+/// each measurement.
 pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     let few = Filled::make(FEW_BOTS).await?;
     let many = Filled::make(BOTS).await?;
@@ -44,7 +45,7 @@ pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     let name = "CPU of such a change, client included";
     let cpu = Row::new((name, &floor), Measure::Time, &cpu, "<= 2 x", |ratio, _| ratio <= GOAL_CPU);
     let each = many.memory.saturating_sub(few.memory) as f64 / bindings as f64;
-    let goal = format!("<= 1 KB a binding (now {each:.0} B)");
+    let goal = format!("<= 1 KB per binding (now {each:.0} B)");
     let memory = Row::of_memory(("memory of these bindings (Pss)", &floor), many.memory, few.memory);
     few.host.stop().await;
     many.host.stop().await;
@@ -82,7 +83,7 @@ impl Filled {
         Ok(Filled { host, api, binding, memory })
     }
 
-    /// Switches one binding off and on and checks after each change that it is in force. Returns the times of the
+    /// Disables and enables a binding repeatedly, and checks that each change is in force. Returns the times of the
     /// changes and the mean CPU time of a change.
     async fn change(&self) -> Result<(Sample, f64)> {
         let BindingRow { bot_id, id, resource_id, .. } = self.binding;
@@ -97,7 +98,10 @@ impl Filled {
             let (status, body) = self.api.patch(&path, &json!({ "enabled": is_enabled })).await?;
             let (checked, decision) = self.api.post(&check, &question).await?;
             times.push(begun.elapsed());
-            ensure!(status == 200 && checked == 200, "a change: {status} {body}; a check: {checked} {decision}");
+            ensure!(
+                status == 200 && checked == 200,
+                "the change or its check failed: {status} {body}; {checked} {decision}"
+            );
             ensure!((decision["decision"] == "allow") == is_enabled, "the change is not in force: {decision}");
         }
         let cpu = cpu_time(std::process::id())? - cpu;

@@ -1,4 +1,4 @@
-//! Calls of a tool that has a cost, compared with calls of the same tool without a cost.
+//! Compares calls of a tool with a cost with calls of the same tool without a cost.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const FREE: &str = "test_echo_again";
 const CONNECTIONS: usize = 64;
 const BOTS: usize = 4;
 
-/// Returns the row of charged calls.
+/// Measures calls of a tool with a cost and returns the row.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;

@@ -1,5 +1,4 @@
-//! Computation in a guest under all limits (fuel, epoch, bounded memory), compared with the same code compiled
-//! natively.
+//! Compares computation in a guest under all limits (fuel, epoch, bounded memory) with the same code compiled natively.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,11 +17,12 @@ mod work;
 pub const PLUGIN: &str = "test-cpu";
 
 const ROUNDS: usize = 15;
-/// Hashes 6 MiB, which needs about a third of a call's fuel and some hundred times the time of the call itself.
+/// The number of rounds in which the guest hashes 6 MiB. They use about a third of a call's fuel, and take some hundred
+/// times as long as the call itself.
 const HASH_ROUNDS: u32 = 96;
 const REPRINT_ROUNDS: u32 = 2_000;
 
-/// Returns the rows of computation in the guest.
+/// Measures computation in the guest and returns the rows.
 pub async fn measure(host: Arc<Host>) -> Result<Vec<Row>> {
     let hash = rounds(&host, "test_cpu_sha256", HASH_ROUNDS, |rounds| work::hash(rounds).into()).await?;
     let reprint = rounds(&host, "test_cpu_json", REPRINT_ROUNDS, work::reprint).await?;
@@ -49,8 +49,8 @@ async fn rounds(host: &Host, tool: &str, work_rounds: u32, native: impl Fn(u32) 
         let subject = began.elapsed();
         let outcome = ending.committed().await?.outcome;
         check(&outcome)?;
-        let computed = outcome.data.context("a success has data")?.value()["sum"].as_u64();
-        ensure!(computed == Some(expected), "the guest has computed {computed:?}, native code {expected}");
+        let computed = outcome.data.context("the successful call has no data")?.value()["sum"].as_u64();
+        ensure!(computed == Some(expected), "the guest computed {computed:?}, the native code {expected}");
         // The first round warms up the caches.
         if round > 0 {
             rounds.add(Sample::new(vec![subject], subject), Sample::new(vec![floor], floor));

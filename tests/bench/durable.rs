@@ -1,5 +1,5 @@
-//! The time that a call waits until its row is on disk, at a quarter of the host's maximum load. It is measured from
-//! the queueing of the row until the answer may leave.
+//! Measures the time that a call waits until its row is on disk, at a quarter of the host's maximum load. The time
+//! starts when the row is queued and ends when the answer may leave.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,12 +20,12 @@ const ROUNDS: usize = 5;
 const CALLS: u32 = 2_000;
 const CONCURRENT: usize = 16;
 const LOAD: f64 = 0.25;
-/// The size of such a call's row in a file, in bytes.
+/// The number of bytes that are appended to the file, about the size of the row of such a call.
 const ROW_BYTES: usize = 2_048;
 const SYNCS: usize = 200;
 const ADDED_MAX_US: f64 = 200.0;
 
-/// Returns the row of the wait.
+/// Measures the wait for the disk and returns the row.
 pub async fn measure(host: Arc<Host>, machine: &Machine) -> Result<Row> {
     let interval = Duration::from_secs_f64(1.0 / (calls_a_second(&host).await? * LOAD));
     let mut rounds = Rounds::default();
@@ -34,8 +34,8 @@ pub async fn measure(host: Arc<Host>, machine: &Machine) -> Result<Row> {
     }
     let (added, added_max) = (rounds.added_us(), machine.time_us(ADDED_MAX_US));
     let tails = rounds.ratio_of_tails();
-    let name = format!("wait for the durable row, {:.0} calls a second", 1.0 / interval.as_secs_f64());
-    let goal = format!("p50 <= {added_max:.0} us more (now {added:.0}), p99 <= 3 x (now {tails:.1})");
+    let name = format!("wait for the durable row, {:.0} calls per second", 1.0 / interval.as_secs_f64());
+    let goal = format!("p50 <= {added_max:.0} us added (now {added:.0}), p99 <= 3 x (now {tails:.1})");
     let row = Row::reported((&name, "append of the same bytes, one fdatasync"), Measure::Time, &rounds);
     Ok(row.with_goal(&goal, added <= added_max && tails <= 3.0))
 }
@@ -58,7 +58,7 @@ async fn calls_a_second(host: &Arc<Host>) -> Result<f64> {
     }
     let mut calls = 0;
     while let Some(ended) = tasks.join_next().await {
-        calls += ended.context("a caller has failed")??;
+        calls += ended.context("a caller failed")??;
     }
     Ok(f64::from(calls) / began.elapsed().as_secs_f64())
 }
@@ -91,13 +91,13 @@ async fn wait(host: &Arc<Host>, interval: Duration) -> Result<Sample> {
     }
     let mut times = Vec::new();
     while let Some(ended) = tasks.join_next().await {
-        times.push(ended.context("a caller has failed")??);
+        times.push(ended.context("a caller failed")??);
     }
-    clock.join().ok().context("the clock of a load has failed")?;
+    clock.join().ok().context("the thread that starts the calls panicked")?;
     Ok(Sample::new(times, began.elapsed()))
 }
 
-/// Appends the same bytes to a file on the same disk, with one sync each.
+/// Appends the bytes of a row repeatedly to a file on the same disk, with one sync after each append.
 fn sync(host: &Host) -> Result<Sample> {
     let path = host.app().data_dir.join("bench-sync");
     let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;

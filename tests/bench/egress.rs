@@ -1,4 +1,4 @@
-//! A call that sends one request to an upstream on this machine, compared with the request alone.
+//! Compares a call that sends one request to an upstream on this machine with the request alone.
 
 use std::time::Instant;
 
@@ -16,8 +16,8 @@ const ROUNDS: usize = 7;
 const CALLS: usize = 300;
 const ADDED_MAX_US: f64 = 150.0;
 
-/// Returns the row of a call with a request. `upstream` is the URL of the bot's resource, and `durable` is the row of
-/// the wait for the disk.
+/// Measures a call that sends a request and returns the row. `upstream` is the URL of the bot's resource, and `durable`
+/// is the row of the wait for the disk.
 pub async fn measure(host: &Host, upstream: &str, machine: &Machine, durable: &Row) -> Result<Row> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let url = format!("{upstream}{OK}");
@@ -29,11 +29,12 @@ pub async fn measure(host: &Host, upstream: &str, machine: &Machine, durable: &R
             rounds.add(subject, floor);
         }
     }
-    // Such a call writes two rows: one before the first byte is sent, and one before the answer leaves.
-    let waits = 2.0 * durable.median_us().context("the wait for a row is a time")?;
+    // Such a call writes two rows: the first row before the first byte is sent, the second row before the answer
+    // leaves.
+    let waits = 2.0 * durable.median_us().context("the row of the wait for the disk has no median time")?;
     let (added, added_max) = (rounds.added_us(), machine.time_us(ADDED_MAX_US) + waits);
-    let goal = format!("p50 <= {added_max:.0} us more, two waits for rows among them (now {added:.0})");
-    let names = ("call with a request to a local upstream", "the request alone, by reqwest");
+    let goal = format!("p50 <= {added_max:.0} us added, including two waits for rows (now {added:.0})");
+    let names = ("call with a request to a local upstream", "the request alone, with reqwest");
     Ok(Row::reported(names, Measure::Time, &rounds).with_goal(&goal, added <= added_max))
 }
 

@@ -1,7 +1,7 @@
-//! The servers that the real server is compared with. They are the cheapest correct way to do the same work: axum
-//! parses the body once, the component is called like the host calls it, and its answer is sent unchanged. With a
-//! database, the raw texts of parameters and answer are one row. A group commit with fsync writes it before the answer
-//! leaves.
+//! The servers with which the real server is compared. These servers do the same work in the cheapest correct way: axum
+//! parses the body once, the component is called as the host calls it, and the answer is sent unchanged. With a
+//! database, the raw texts of the parameters and the answer are one row. A group commit with fsync writes the row
+//! before the answer leaves.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -32,16 +32,16 @@ const LISTENING: &str = "listening on ";
 const BATCH_ROWS_MAX: usize = 512;
 const QUEUE_ROWS_MAX: usize = 4096;
 
-/// Serves a floor. The benches run it as a separate process, like the real server.
+/// Serves a floor. The benches run the floor in another process, like the real server.
 #[derive(Args)]
 pub struct Floor {
     /// The component
     #[arg(long)]
     wasm: PathBuf,
-    /// The host's request to the component, as the component echoed it
+    /// The file with the host's request to the component, as the component has echoed it
     #[arg(long)]
     echo: PathBuf,
-    /// The database for the rows. Without it, no rows are written
+    /// The database for the rows. Without a database, no rows are written
     #[arg(long)]
     database: Option<PathBuf>,
 }
@@ -56,19 +56,19 @@ pub struct Running {
 impl Running {
     /// Starts this program as a floor.
     pub async fn start(wasm: &Path, echo: &Path, database: Option<&Path>) -> Result<Running> {
-        let mut command = Command::new(std::env::current_exe().context("a program does not know where it is")?);
+        let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
         command.arg("floor").arg("--wasm").arg(wasm).arg("--echo").arg(echo);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         if let Some(database) = database {
             command.arg("--database").arg(database);
         }
         let mut process = command.spawn().context("cannot run the floor")?;
-        let pid = process.id().context("the floor has ended")?;
+        let pid = process.id().context("the floor ended early")?;
         let stdout = process.stdout.take().context("the floor has no standard output")?;
         let line = BufReader::new(stdout).lines().next_line().await?;
         match line.as_deref().and_then(|line| line.strip_prefix(LISTENING)) {
             Some(address) => Ok(Running { address: address.to_owned(), pid, _process: process }),
-            None => bail!("the floor does not start"),
+            None => bail!("the floor did not start"),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Floor {
         let rows = self.database.as_deref().map(group_commit).transpose()?;
         let shared = Arc::new(Shared { bare: Bare::load(&self.wasm)?, request, rows });
         let router = Router::new().route("/api/bots/{id}/tools/{tool}/call", post(call)).with_state(shared);
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("the floor finds no port")?;
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("the floor cannot listen on a port")?;
         println!("{LISTENING}{}", listener.local_addr()?);
         axum::serve(listener, router).await.context("the floor failed")
     }
@@ -125,7 +125,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> Result<String> {
     if let Some(rows) = &shared.rows {
         let (committed, done) = oneshot::channel();
         let pending = Pending { id, params: request.params, answer: data, committed };
-        rows.send(pending).await.ok().context("the writer has ended")?;
+        rows.send(pending).await.ok().context("the writer ended early")?;
         done.await.context("the row was not written")?;
     }
     Ok(body)

@@ -1,4 +1,5 @@
-//! A governed call in this process, compared with a call by wasmtime alone, and the steps of the same call.
+//! Compares a governed call in this process with a call with wasmtime alone, and measures the steps of the governed
+//! call.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ use crate::report::{Measure, Row, Stage};
 use crate::sample::{Rounds, Sample};
 use crate::scene::{self, Bot, Grant, PLUGIN, TOOL};
 
-/// The maximum time that governing may add to the bare call, on the reference machine.
+/// The maximum time that governing may add to the bare call on the reference machine.
 const ADDED_MAX_US: f64 = 14.0;
 const ROUNDS: usize = 41;
 const STAGE_GROUPS: usize = 150;
@@ -40,19 +41,19 @@ pub struct Host {
     host: InProcess,
     workspace: WorkspaceId,
     bot: BotId,
-    /// A bot without scope patterns, which may use everything.
+    /// A bot that may use all tools and has no scope patterns.
     free_bot: BotId,
 }
 
 impl Host {
-    /// Starts the host with fresh folders and creates a bot whose resources use `upstream`.
+    /// Starts the host with new folders, and creates a bot whose resources use `upstream`.
     pub async fn start(upstream: &str) -> Result<Host> {
         let host = InProcess::start(&[PLUGIN, cpu::PLUGIN]).await?;
         let api = host.api()?;
         let grants = [Grant::with_patterns(), Grant::all(cpu::PLUGIN)];
         let bot = scene::bot(&api, "bench", upstream, &grants).await?;
         let free = scene::bot(&api, "free", upstream, &[Grant::all(PLUGIN)]).await?;
-        let id = |bot: Bot| bot.id.parse().map_err(|_| anyhow!("a bot's id is not one"));
+        let id = |bot: Bot| bot.id.parse().map_err(|_| anyhow!("the id of the bot is invalid"));
         let (bot, free_bot) = (id(bot)?, id(free)?);
         let workspace = host.running.app.policy.load().default_workspace();
         Ok(Host { host, workspace, bot, free_bot })
@@ -81,7 +82,7 @@ impl Host {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.bot, tool.to_owned(), params.clone())
     }
 
-    /// Creates a call by the bot without patterns.
+    /// Creates a call by the bot that has no scope patterns.
     pub fn free_call(&self, tool: &str, params: &Value) -> IncomingCall {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.free_bot, tool.to_owned(), params.clone())
     }
@@ -111,7 +112,7 @@ async fn beside_floor(host: &Host, machine: &Machine) -> Result<Row> {
     }
     let (added, added_max) = (rounds.added_us(), machine.time_us(ADDED_MAX_US));
     let names = ("governed call in process, 10 patterns, row queued", "bare wasmtime call");
-    let goal = format!("<= 1.35 x and <= {added_max:.0} us more (now {added:.1})");
+    let goal = format!("<= 1.35 x and <= {added_max:.0} us added (now {added:.1})");
     Ok(Row::new(names, Measure::Time, &rounds, &goal, |ratio, _| ratio <= 1.35 && added <= added_max))
 }
 
@@ -141,7 +142,7 @@ async fn floor_round(bare: &Bare, request: &ExecuteRequest) -> Result<Sample> {
         let started = Instant::now();
         let answer = bare.call(request).await?;
         times.push(started.elapsed());
-        ensure!(!answer.is_empty(), "the plugin answered nothing");
+        ensure!(!answer.is_empty(), "the answer of the plugin is empty");
     }
     Ok(Sample::new(times, began.elapsed()))
 }
@@ -152,14 +153,14 @@ pub fn check(outcome: &CallOutcome) -> Result<()> {
     Ok(())
 }
 
-/// Returns the host's request to the component in a governed call, as the plugin echoes it.
+/// Returns the host's request to the component in a governed call, from the echo of the plugin.
 async fn same_request(host: &Host, params: &Value) -> Result<ExecuteRequest> {
     let answer = host.app().calls.run(host.call(params)).await?;
     check(&answer.outcome)?;
-    request_of_echo(&answer.outcome.data.context("an echo has data")?.value())
+    request_of_echo(&answer.outcome.data.context("the echo has no data")?.value())
 }
 
-/// Writes some rows of audit for the verification, in case no other row was measured before.
+/// Writes some audit rows for the verification, in case no other measurement has run before.
 pub async fn fill_audit(host: &Host) -> Result<()> {
     const ROUNDS: usize = 20;
     let params = scene::params();
@@ -175,13 +176,13 @@ const STAGES: [&str; 8] = [
     "resolve the tool",
     "check the parameters",
     "Guardian: the permit",
-    "execute: lanes, limits, component, its answer parsed",
+    "execute: lanes, limits, component, parsing of the answer",
     "redact the answer",
-    "make the row and queue it",
+    "create and queue the row",
 ];
 
-/// Returns the median time of each step. The steps are those of `Calls::govern`, with a reading of the clock after
-/// each.
+/// Returns the median time of each step. The steps are the steps of `Calls::govern`, and the clock is read after each
+/// step.
 async fn stages(host: &Host) -> Result<Vec<Stage>> {
     let params = scene::params();
     let mut times: [Vec<Duration>; STAGES.len()] = Default::default();

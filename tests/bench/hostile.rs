@@ -1,4 +1,4 @@
-//! Calls of misbehaving plugins, and calls that a server rejects, each with its expected end.
+//! Calls of misbehaving plugins, and calls that a server rejects, with their expected outcomes.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::scene::{self, Bot, Grant, SUCCESS};
 use crate::upstream::{HELD, OK};
 use crate::variant;
 
-/// Plugins that only the hostile bots use. The last one is an echo that floods.
+/// The plugins that only hostile bots use. Hostile bots also use [`FLOODER`].
 const PLUGINS: [&str; 4] = ["test-alloc", "test-loop", "test-result", "test-trap"];
 const FLOODER: &str = "test-echo-flooder";
 const FLOODER_MODEL: &str = "test-echo";
@@ -23,7 +23,7 @@ pub struct Kind {
     pub end: End,
 }
 
-/// The expected end of a call.
+/// The expected outcome of a call.
 #[derive(Clone, Copy)]
 pub enum End {
     Success,
@@ -31,7 +31,7 @@ pub enum End {
     Code(&'static str),
 }
 
-/// The judgement of a call's end.
+/// The judgement of a call's outcome.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     AsExpected,
@@ -41,12 +41,12 @@ pub enum Verdict {
 }
 
 impl Kind {
-    /// Creates a kind of call of `tool` with this expected end.
+    /// Creates a kind of call of `tool` with this expected outcome.
     pub fn new(name: &'static str, tool: &'static str, params: Value, end: End) -> Kind {
         Kind { name, tool, params, end }
     }
 
-    /// Judges whether `answer` has the expected end.
+    /// Judges whether `answer` has the expected outcome.
     pub fn judge(&self, answer: &Answer<'_>) -> Verdict {
         let has_code = |code: &str| answer.has_status(200) && answer.holds(format!("\"code\":\"{code}\"").as_bytes());
         let is_as_expected = match self.end {
@@ -75,7 +75,8 @@ pub async fn bot(api: &Api, name: &str, upstream: &str) -> Result<Bot> {
     scene::bot(api, name, upstream, &grants).await
 }
 
-/// Returns all kinds of misbehaviour that end on their own or by the limits on fuel or memory.
+/// Returns all kinds of misbehaving calls that end before the time-out, for example because of the limits on fuel or
+/// memory.
 pub fn kinds() -> Vec<Kind> {
     let kind = |name, tool, params, code| Kind::new(name, tool, params, End::Code(code));
     let crash = |name, mode: &str| kind(name, "test_trap_run", json!({ "mode": mode }), "trap");
@@ -91,7 +92,7 @@ pub fn kinds() -> Vec<Kind> {
         crash("exit", "exit"),
         result("more than 1 MiB returned", "big", "result_too_large"),
         result("200 levels returned", "deep", "bad_result"),
-        result("half a JSON returned", "invalid", "bad_result"),
+        result("incomplete JSON returned", "invalid", "bad_result"),
         Kind::new("flood of lines and requests", "test_echo_flooder_flood", flood, End::Success),
         Kind::new("upstream that never answers", "test_echo_flooder_fetch", never_answered, End::Success),
     ]

@@ -1,5 +1,5 @@
-//! The real server under load, compared with two floors. Each is a separate process on the same disk and the same two
-//! cores.
+//! Measures the real server and two floors under load. Each of the three servers is a process on the same disk and the
+//! same two cores.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ const CPU_GOAL_US: f64 = 95.0;
 const LEAN: &str = "lean floor: axum + bare call + one raw row, group commit, fsync";
 const WITHOUT: &str = "axum + bare call, no database";
 
-/// A process that answers calls.
+/// A server process that answers calls: the real server or a floor.
 struct Side {
     address: String,
     pid: u32,
@@ -48,7 +48,7 @@ impl Side {
     }
 }
 
-/// Returns the rows of the call over HTTP.
+/// Measures the call over HTTP and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;
@@ -62,7 +62,7 @@ pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<V
     let lean = floor::Running::start(&wasm, &echo, Some(&database)).await?;
     let without = floor::Running::start(&wasm, &echo, None).await?;
     let sides = [
-        Side { address: scene::address(&server)?, pid: server.pid().context("the server runs")? },
+        Side { address: scene::address(&server)?, pid: server.pid().context("the server is not running")? },
         Side { address: lean.address.clone(), pid: lean.pid },
         Side { address: without.address.clone(), pid: without.pid },
     ];
@@ -96,7 +96,7 @@ pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<V
     Ok(rows)
 }
 
-/// Runs the three sides in turn. Each side is first in one of three rounds.
+/// Measures the three sides one after another. Each round begins with another side.
 async fn turns(sides: &[Side; 3], round: usize, requests: &[Vec<u8>], duration: Duration) -> Result<[Turn; 3]> {
     let mut turns = [None, None, None];
     for place in 0..sides.len() {
@@ -127,11 +127,11 @@ async fn at_a_quarter(
         };
         all.add(subject, floor);
     }
-    let name = format!("latency of such a call at {a_second:.0} a second");
+    let name = format!("latency of such a call at {a_second:.0} per second");
     Ok(Row::reported((&name, "lean floor"), Measure::Time, &all))
 }
 
-/// Writes the host's request to the component, as the component echoes it. The floors send the same request.
+/// Writes the host's request to the component, from the echo of the component. The floors send the same request.
 async fn write_echo(api: &Api, bot: &Bot, path: &Path) -> Result<()> {
     let answer = api.with_key(&bot.key).call(&bot.id, TOOL, &scene::params()).await?;
     let data: &Value = &answer["data"];

@@ -1,4 +1,4 @@
-//! A load generator. Each of its connections stays open and sends the next request as soon as it has the answer.
+//! A load generator. Each connection stays open and sends the next request as soon as the answer arrives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub struct Load {
     pub sample: Sample,
     /// The number of failed answers.
     pub failed: usize,
-    /// One of the failed answers.
+    /// An example of the failed answers.
     failure: Option<String>,
 }
 
@@ -26,14 +26,14 @@ impl Load {
     /// Returns the times, or an error if any call failed.
     fn all_well(self) -> Result<Sample> {
         match self.failure {
-            Some(failure) => bail!("{} calls failed; one got: {failure}", self.failed),
+            Some(failure) => bail!("{} calls failed; an example: {failure}", self.failed),
             None => Ok(self.sample),
         }
     }
 }
 
-/// Loads the server at `address` over one connection for each of `requests`, and returns the times of all answers.
-/// Fails if any call fails.
+/// Loads the server at `address` over one connection per request, and returns the times of all answers. Fails if any
+/// call fails.
 pub async fn run(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Sample> {
     count(address, requests, duration).await?.all_well()
 }
@@ -43,7 +43,8 @@ pub async fn count(address: &str, requests: &[Vec<u8>], duration: Duration) -> R
     drive(address, requests.iter().map(|request| Arc::from([request.clone()])).collect(), duration).await
 }
 
-/// Loads the server at `address` over `connections` connections. Each of them sends all `requests` in turn.
+/// Loads the server at `address` over `connections` connections. Each connection sends all `requests` one after
+/// another.
 pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, duration: Duration) -> Result<Sample> {
     let rotated = |first: usize| [&requests[first % requests.len()..], &requests[..first % requests.len()]].concat();
     let step = requests.len().div_ceil(connections);
@@ -51,7 +52,7 @@ pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, du
     drive(address, each, duration).await?.all_well()
 }
 
-/// Sends any request repeatedly over one connection.
+/// Sends one request repeatedly over one connection, and returns the times of the answers.
 pub async fn again(address: &str, request: &[u8], duration: Duration) -> Result<Sample> {
     let mut connection = Connection::open(address).await?;
     let (began, mut times) = (Instant::now(), Vec::new());
@@ -61,11 +62,11 @@ pub async fn again(address: &str, request: &[u8], duration: Duration) -> Result<
         times.push(sent.elapsed());
         ensure!(answer.has_status(200), "{answer}");
     }
-    ensure!(!times.is_empty(), "{address} answered nothing");
+    ensure!(!times.is_empty(), "{address} sent no answers");
     Ok(Sample::new(times, began.elapsed()))
 }
 
-/// Loads the server at `address` over one connection for each of these lists of requests.
+/// Loads the server at `address` over one connection per list of requests.
 async fn drive(address: &str, requests: Vec<Arc<[Vec<u8>]>>, duration: Duration) -> Result<Load> {
     let mut connections = Vec::with_capacity(requests.len());
     for _ in &requests {
@@ -83,13 +84,13 @@ async fn drive(address: &str, requests: Vec<Arc<[Vec<u8>]>>, duration: Duration)
         failed += seen.failed;
         failure = failure.or(seen.failure);
     }
-    ensure!(!times.is_empty(), "{address} answered nothing");
+    ensure!(!times.is_empty(), "{address} sent no answers");
     Ok(Load { sample: Sample::new(times, began.elapsed()), failed, failure })
 }
 
-/// Sends `a_second` requests per second at fixed times over one connection for each of `requests`, even if earlier
-/// requests are not answered yet. A request's time begins when it is due, so a request that waits for a connection
-/// counts as late.
+/// Sends `a_second` requests per second at fixed times over one connection per element of `requests`, even if earlier
+/// requests are not answered yet. The time of a request starts when the request is due, so a request that waits for a
+/// connection counts as late.
 pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, duration: Duration) -> Result<Sample> {
     let (due, queue) = mpsc::unbounded_channel::<Instant>();
     let queue = Arc::new(Mutex::new(queue));
@@ -100,8 +101,8 @@ pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, durat
         tasks.spawn(async move {
             let mut times = Vec::new();
             loop {
-                // The lock is held during the wait: one connection waits for the next due time, the others wait for the
-                // lock.
+                // The lock is held during the wait: one connection waits for the next due time, and the other
+                // connections wait for the lock.
                 let Some(at) = queue.lock().await.recv().await else { return anyhow::Ok(times) };
                 let answer = connection.ask(&request).await?;
                 ensure!(answer.is_success(), "a call failed: {answer}");
@@ -125,8 +126,8 @@ pub async fn paced(address: String, requests: Vec<Vec<u8>>, a_second: f64, durat
     while let Some(ended) = tasks.join_next().await {
         times.extend(ended.context("a connection's task failed")??);
     }
-    clock.join().ok().context("the clock of a load has failed")?;
-    ensure!(!times.is_empty(), "{address} answered nothing");
+    clock.join().ok().context("the thread that starts the requests panicked")?;
+    ensure!(!times.is_empty(), "{address} sent no answers");
     Ok(Sample::new(times, began.elapsed()))
 }
 
@@ -154,7 +155,7 @@ async fn again_and_again(mut connection: Connection, requests: Arc<[Vec<u8>]>, u
     Ok(seen)
 }
 
-/// A connection of HTTP/1.1 that sends one request after another.
+/// An HTTP/1.1 connection that sends one request after another.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -225,12 +226,13 @@ impl std::fmt::Display for Answer<'_> {
     }
 }
 
-/// Returns the length of head and body, once the head is complete.
+/// Returns the length of the head and the body, once the head is complete.
 fn bytes_of_answer(read: &[u8]) -> Result<Option<usize>> {
     const LENGTH: &[u8] = b"content-length: ";
     let Some(end) = memmem::find(read, b"\r\n\r\n") else { return Ok(None) };
     let head = &read[..end];
-    let at = memmem::find(head, LENGTH).with_context(|| format!("no length: {}", String::from_utf8_lossy(head)))?;
+    let at = memmem::find(head, LENGTH)
+        .with_context(|| format!("the answer has no content-length: {}", String::from_utf8_lossy(head)))?;
     let digits = head[at + LENGTH.len()..].split(|byte| *byte == b'\r').next().unwrap_or_default();
     let body: usize = std::str::from_utf8(digits)?.parse()?;
     Ok(Some(end + 4 + body))

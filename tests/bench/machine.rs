@@ -1,4 +1,4 @@
-//! The machine of a run, and the conversion of times on the reference machine to this one.
+//! The machine of a run, and the conversion of times from the reference machine to this machine.
 
 use std::fs;
 use std::path::Path;

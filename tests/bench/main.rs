@@ -1,10 +1,14 @@
-//! The benches: the cost of the host, compared with the cost of the same work without the host.
+//! The benches measure the cost of the host against the cost of the same work without the host.
 //!
 //! Times vary between machines and from minute to minute, so no result is compared with a number from another run.
 //! Every subject and its floor (the same work without the host) are measured alternately, in one run.
 
-#![expect(clippy::print_stdout, reason = "a bench shows what it has measured")]
+#![expect(clippy::print_stdout, reason = "a bench prints its results")]
 #![expect(unreachable_pub, reason = "the modules of a program are private")]
+
+/// The allocator of the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod bare;
 mod changes;
@@ -49,10 +53,10 @@ use report::{Report, Row};
 use scene::PLUGIN;
 use upstream::Upstream;
 
-/// Measures the host against its floors
+/// Measures the cost of the host, compared with floors: the same work without the host
 #[derive(Parser)]
 struct Arguments {
-    /// The file for all results as JSON [default: target/bench.json]
+    /// Write all results to this file as JSON [default: target/bench.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Measure only these parts
@@ -67,17 +71,17 @@ struct Arguments {
     /// The measured commit
     #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
     revision: String,
-    /// Rounds of starts and of load over HTTP
+    /// The number of rounds of server starts and of load over HTTP
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
-    /// Seconds of load on each side of a round
+    /// The duration of the load on each side of a round, in seconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     seconds: u8,
     #[command(subcommand)]
     instead: Option<Instead>,
 }
 
-/// The subcommands for everything except measuring.
+/// The subcommands, which do something other than measuring.
 #[derive(Subcommand)]
 enum Instead {
     #[command(hide = true)]
@@ -87,7 +91,7 @@ enum Instead {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// A governed call in process, and its steps
+    /// A governed call in this process, and its steps
     Call,
     /// A call over HTTP
     Http,
@@ -102,17 +106,17 @@ enum Part {
     Cpu,
     /// Verification of the audit
     Audit,
-    /// A start with many plugins
+    /// Starts of the server with many plugins
     Start,
     /// Replacing a plugin under load
     Reload,
     /// Calls that wait for their upstream
     Suspended,
-    /// Good calls alongside hostile ones
+    /// Good calls alongside hostile calls
     Neighbours,
     /// Commands in sandboxes, and the steps of a sandbox's lifetime
     Sandbox,
-    /// A change of the policy among 500 000 bindings
+    /// A change of the policy on a host with 500 000 bindings
     Changes,
 }
 
@@ -171,12 +175,12 @@ async fn bench(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Measures a part with separate servers, or without any server.
+/// Measures a part that starts its own servers or needs no server.
 async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let title = match part {
         Part::Call | Part::Cpu | Part::Audit => return Ok(Vec::new()),
         Part::Http => "a call over HTTP",
-        Part::Charged => "calls that cost something",
+        Part::Charged => "calls with a cost",
         Part::Many => "many plugins, resources and tools",
         Part::Guardian => "the Guardian",
         Part::Redaction => "redaction",
@@ -231,12 +235,12 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
         governed::fill_audit(&host).await?;
         report.rows.push(pure::audit(&host).await?);
     }
-    Arc::into_inner(host).context("nothing else uses the host any more")?.stop().await;
+    Arc::into_inner(host).context("the host is still in use")?.stop().await;
     Ok(())
 }
 
-/// Runs `work` on a separate thread. The host's background work, above all the writing of the audit, is thus not part
-/// of the time of a call that only queues its row.
+/// Runs `work` on a separate thread. The measured time of a call that only queues its row then does not include the
+/// background work of the host, such as the writing of the audit.
 async fn alone<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
     tokio::task::spawn_blocking(run).await.context("the bench failed")?
@@ -244,7 +248,10 @@ async fn alone<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send +
 
 /// Returns the path of `bench.json` in the target folder, next to the folder of the profile.
 fn default_path() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("a program does not know where it is")?;
-    let target = program.parent().and_then(Path::parent).context("a program lies in a profile of the target folder")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let target = program
+        .parent()
+        .and_then(Path::parent)
+        .context("this program is not in a profile folder of the target folder")?;
     Ok(target.join("bench.json"))
 }

@@ -1,4 +1,4 @@
-//! A bot with many plugins and resources: its list of tools, and calls of all its tools in turn.
+//! Measures a bot with many plugins and resources: the list of its tools, and calls of all its tools one after another.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const RESOURCES: usize = 100;
 const CONNECTIONS: usize = 16;
 const LIST_ADDED_MAX_US: f64 = 1_000.0;
 
-/// Returns the rows of a server with many plugins and resources.
+/// Measures a server with many plugins and resources and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     let names: Vec<String> = (0..PLUGINS).map(|number| format!("{PLUGIN}-{number:03}")).collect();
@@ -44,12 +44,13 @@ pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<V
         let bot = scene::bot(&api, &format!("secret-{number}"), NO_UPSTREAM, &[Grant::with_patterns()]).await?;
         resources.push(scene::request(&bot)?);
     }
-    let resources = in_turn("bots, each with a resource and a secret", &address, &resources, rounds, duration).await?;
+    let resources =
+        in_turn("bots with one resource and one secret each", &address, &resources, rounds, duration).await?;
     server.stop().await?;
     Ok(vec![list, plugins, resources])
 }
 
-/// Measures different calls in turn against repetitions of the first of them.
+/// Compares calls of different tools with repetitions of the first of these calls.
 async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, duration: Duration) -> Result<Row> {
     let one = &calls[..1];
     let mut all = Rounds::default();
@@ -68,10 +69,12 @@ async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, du
         }
     }
     let name = format!("calls of {} {what} in turn", calls.len());
-    Ok(Row::new((&name, "of one"), Measure::Time, &all, "p50 <= 1.15 x", |ratio, _| ratio <= 1.15))
+    Ok(Row::new((&name, "the first of these calls repeated"), Measure::Time, &all, "p50 <= 1.15 x", |ratio, _| {
+        ratio <= 1.15
+    }))
 }
 
-/// Measures the list of a bot's tools over one connection against a server that returns the same bytes.
+/// Compares the list of a bot's tools over one connection with a server that returns the same bytes.
 async fn list(
     api: &Api,
     address: &str,
@@ -82,8 +85,8 @@ async fn list(
 ) -> Result<Row> {
     let path = format!("/api/bots/{}/tools", bot.id);
     let (status, body) = api.with_key(&bot.key).get(&path).await?;
-    ensure!(status == 200, "a list of tools: {status} {body}");
-    let count = body["items"].as_array().context("a list has items")?.len();
+    ensure!(status == 200, "cannot list the tools: {status} {body}");
+    let count = body["items"].as_array().context("the list of tools has no items")?.len();
     let floor = same_bytes(body.to_string()).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n\r\n", bot.key);
     let mut all = Rounds::default();
@@ -95,7 +98,7 @@ async fn list(
         }
     }
     let (added, added_max) = (all.added_us(), machine.time_us(LIST_ADDED_MAX_US));
-    let goal = format!("p50 <= {added_max:.0} us more (now {added:.0})");
+    let goal = format!("p50 <= {added_max:.0} us added (now {added:.0})");
     let name = format!("list of {count} tools over HTTP");
     let row = Row::reported((&name, "axum that serves the same bytes"), Measure::Time, &all);
     Ok(row.with_goal(&goal, added <= added_max))
@@ -106,7 +109,7 @@ async fn same_bytes(body: String) -> Result<String> {
     let body = bytes::Bytes::from(body);
     let router =
         Router::new().fallback(get(move || std::future::ready(([(CONTENT_TYPE, "application/json")], body.clone()))));
-    let listener = TcpListener::bind("127.0.0.1:0").await.context("the floor finds no port")?;
+    let listener = TcpListener::bind("127.0.0.1:0").await.context("the floor cannot listen on a port")?;
     let address = listener.local_addr()?.to_string();
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(address)

@@ -1,4 +1,4 @@
-//! Good calls alongside hostile ones, compared with the same good calls alone. The hostile callers are another bot with
+//! Compares good calls alongside hostile calls with the same good calls alone. The hostile callers are another bot with
 //! misbehaving plugins, and another tenant whose patterns, checks and changes require the maximum allowed work.
 
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::scene::{self, Bot, PLUGIN};
 use crate::tenant;
 use crate::upstream::Upstream;
 
-/// A quarter of the full load.
+/// The number of connections with good calls, a quarter of the full load.
 const CONNECTIONS: usize = 16;
 const BOTS: usize = 4;
 const HOSTILE_CONNECTIONS: usize = 16;
-/// The time until every hostile connection has its first call in flight. Longer than most of these calls take.
+/// The time until every hostile connection has its first call in flight. Most of these calls take less time.
 const SETTLE: Duration = Duration::from_secs(1);
 const GOAL_US: f64 = 30e3;
 
-/// Returns the row of good calls alongside hostile ones.
+/// Measures good calls alongside hostile calls and returns the row.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
-    // This process would keep the guests' log lines in memory.
+    // The server logs errors only, because this process would keep the log lines of the guests in memory.
     let mut server = Server::prepare(&[PLUGIN])?.argument("--log=error");
     hostile::install(&server)?;
     server.launch().await?;
@@ -51,8 +51,9 @@ pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
     ensure!(hostile_calls >= HOSTILE_CONNECTIONS * rounds, "only {hostile_calls} hostile calls were answered");
     let added_us = all.added_to_tail_us();
     let hostile_connections = HOSTILE_CONNECTIONS + tenant.len();
-    let name = format!("{CONNECTIONS} connections beside {hostile_connections} hostile ones, a tenant's among them");
-    let goal = format!("p99 <= 30 ms more (now {:.1}), no call fails ({failed} failed)", added_us / 1e3);
+    let name =
+        format!("{CONNECTIONS} connections beside {hostile_connections} hostile connections, some of a hostile tenant");
+    let goal = format!("p99 <= 30 ms added (now {:.1}), no call fails ({failed} failed)", added_us / 1e3);
     let is_met = added_us <= GOAL_US && failed == 0;
     Ok(Row::reported((&name, "the same calls alone"), Measure::Tail, &all).with_goal(&goal, is_met))
 }
@@ -84,7 +85,7 @@ impl Attack {
         self.is_over.cancel();
         let mut count = 0;
         while let Some(ended) = self.connections.join_next().await {
-            count += ended.context("a connection's task failed")??;
+            count += ended.context("the task of a connection failed")??;
         }
         Ok(count)
     }
@@ -96,7 +97,7 @@ async fn repeat(address: String, request: Vec<u8>, is_over: CancellationToken) -
     let mut count = 0;
     while !is_over.is_cancelled() {
         let answer = connection.ask(&request).await?;
-        ensure!(!answer.is_success(), "a hostile request went through: {answer}");
+        ensure!(!answer.is_success(), "a hostile request succeeded: {answer}");
         count += 1;
     }
     Ok(count)

@@ -1,4 +1,4 @@
-//! The system's information about a running process.
+//! Information from the operating system about a running process.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,8 @@ pub fn memory_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let rollup = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no Pss in a process's memory")?;
+    let kibibytes =
+        line.and_then(|line| line.trim().strip_suffix(" kB")).context("smaps_rollup of the process has no Pss")?;
     Ok(kibibytes.trim().parse::<u64>()? * 1024)
 }
 
@@ -19,9 +20,9 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     // The program's name, in parentheses, may contain spaces.
-    let (_, fields) = stat.rsplit_once(')').context("no name in a process's status")?;
+    let (_, fields) = stat.rsplit_once(')').context("the stat file of the process has no name")?;
     let ticks = |field: usize| -> Result<u64> {
-        Ok(fields.split_whitespace().nth(field).context("a process's status is short")?.parse()?)
+        Ok(fields.split_whitespace().nth(field).context("the stat file of the process is incomplete")?.parse()?)
     };
     // Fields 14 and 15 of the line: user time and system time, in hundredths of a second.
     Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))

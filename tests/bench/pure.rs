@@ -1,4 +1,4 @@
-//! Parts without a guest: the Guardian's decision, redaction, and the verification of the audit.
+//! Measures the parts that run no guest: the Guardian's decision, redaction, and the verification of the audit.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -27,7 +27,7 @@ use crate::scene::{OPERATION, TOOL};
 /// The maximum time of a decision with 100 patterns on the reference machine.
 const DECISION_MAX_US: f64 = 5.0;
 
-/// Measures the Guardian with increasing numbers of patterns against the Guardian with one pattern.
+/// Measures the Guardian with increasing numbers of patterns, compared with one pattern.
 pub fn guardian(machine: &Machine) -> Result<Vec<Row>> {
     let one = Judge::new(1, Shape::Literals)?;
     let row = |count: usize, shape: Shape| -> Result<Row> {
@@ -73,7 +73,8 @@ impl Judge {
             Shape::Literals => format!("team-{number}/repository-{number}"),
             Shape::Globs => format!("team-{number}/*-{number}"),
         };
-        let tool = ToolRules::new(TOOL.parse().context("a tool's name")?, OPERATION.to_owned(), &dimensions, |_| true);
+        let tool =
+            ToolRules::new(TOOL.parse().context("invalid tool name")?, OPERATION.to_owned(), &dimensions, |_| true);
         let grant = Grant { allowed_operations: Some(vec!["echo.*".to_owned()]), allowed_tools: None };
         let set = ScopeConstraints::from([("repos".to_owned(), (0..patterns).map(pattern).collect())]);
         let binding = BindingRules::new(&[(GrantSource::Role, grant)], &[(SetSource::Binding, set)], &dimensions);
@@ -122,8 +123,8 @@ pub fn redaction(machine: &Machine) -> Vec<Row> {
         Row::new((name, "memchr"), Measure::Megabytes, &rounds(text), &words, |_, side| side.per_second >= goal)
     };
     vec![
-        row("redaction of 1 MB, 20 secrets, none in the text", &text, 200.0),
-        row("the same, each of them in the text", &hits, 200.0),
+        row("redaction of 1 MB, 20 secrets, no secret in the text", &text, 200.0),
+        row("the same, every secret in the text", &hits, 200.0),
         row("the same, text in base64", &file, 100.0),
         Row::reported(
             ("the same, every character a JSON escape", "memchr"),
@@ -133,7 +134,8 @@ pub fn redaction(machine: &Machine) -> Vec<Row> {
     ]
 }
 
-/// Creates JSON like that of APIs: many URLs, some with percent signs, and texts with quotes and line breaks.
+/// Creates JSON that resembles API responses: many URLs, some with percent signs, and texts with quotes and line
+/// breaks.
 fn answer_of_an_upstream(bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 512);
     let mut number = 0;
@@ -157,11 +159,11 @@ fn answer_of_an_upstream(bytes: usize) -> String {
     text
 }
 
-/// Measures the verification of the audit of the calls so far against hashing the bytes of its rows.
+/// Measures the verification of the audit, compared with hashing the bytes of its rows.
 pub async fn audit(host: &Host) -> Result<Row> {
     let app = host.app();
     let rows = canonical_rows(host).await?;
-    let count = u32::try_from(rows.len()).context("fewer rows than that")?;
+    let count = u32::try_from(rows.len()).context("the number of rows exceeds u32")?;
     let a_row = |began: Instant| {
         let each = began.elapsed() / count;
         Sample::new(vec![each], each)
@@ -174,13 +176,13 @@ pub async fn audit(host: &Host) -> Result<Row> {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| black_box(hash(other)));
             black_box(hash(one));
-            other.join().ok().context("hashing has failed")
+            other.join().ok().context("hashing failed")
         })?;
         let floor = a_row(began);
         let began = Instant::now();
         let report = verify(&app.store, &app.audit_keys, &app.data_dir).await?;
         rounds.add(a_row(began), floor);
-        ensure!(report.valid, "the audit does not verify: {:?}", report.problems);
+        ensure!(report.valid, "the verification of the audit failed: {:?}", report.problems);
     }
     let name = format!("audit verify, {count} rows");
     Ok(Row::new((&name, "sha256 of the same rows, two threads"), Measure::Rate, &rounds, ">= 0.5", |ratio, _| {

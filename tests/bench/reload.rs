@@ -1,5 +1,4 @@
-//! A plugin that is replaced repeatedly while it is called, compared with the same load on a plugin that is not
-//! replaced.
+//! Compares calls of a plugin that is replaced repeatedly with the same calls of a plugin that is not replaced.
 
 use std::time::Duration;
 
@@ -22,13 +21,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The choice of the next version.
 #[derive(Clone, Copy)]
 enum Next {
-    /// One of two versions that were both compiled before.
+    /// Alternates between two versions that were compiled before the measurement.
     OneOfTwo,
     /// A new version that must be compiled.
     New,
 }
 
-/// Returns the rows of hot reload.
+/// Measures hot reload and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;
@@ -50,7 +49,7 @@ pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
             all.add(loaded.sample, load::run(&address, &requests, duration).await?);
         }
         let done = reloads.count - before;
-        ensure!(done >= rounds, "only {done} reloads in {rounds} rounds");
+        ensure!(done >= rounds, "only {done} reloads were completed in {rounds} rounds");
         rows.push(row(next, done, failed, &all));
     }
     server.stop().await?;
@@ -79,8 +78,8 @@ struct Reloads<'a> {
 }
 
 impl Reloads<'_> {
-    /// Puts one version after another in force until `load` is over. The last reload is completed and not aborted,
-    /// because it would otherwise continue during the measurement of the floor.
+    /// Puts one version after another in force until `load` ends. The last reload is completed, because an aborted
+    /// reload would continue during the measurement of the floor.
     async fn during(&mut self, load: impl Future<Output = Result<Load>>, next: Next) -> Result<Load> {
         let is_over = CancellationToken::new();
         let load = async {
@@ -108,7 +107,7 @@ impl Reloads<'_> {
         variant::release(self.server, PLUGIN, patch)?;
         let (status, entry) = self.api.post(&format!("/api/plugins/{PLUGIN}/reload"), &Value::Null).await?;
         let is_in_force = entry["status"] == "loaded" && entry["version"] == format!("1.0.{patch}");
-        ensure!(status == 200 && is_in_force, "a reload of version 1.0.{patch}: {status} {entry}");
+        ensure!(status == 200 && is_in_force, "the reload of version 1.0.{patch} failed: {status} {entry}");
         tokio::time::sleep(PAUSE).await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The printed and written results: one row for each measurement, with its floor.
+//! The printed and written results, with one row for each measurement and its floor.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::sample::{Rounds, Sample};
 
-/// The width of the table if the output is not a terminal.
+/// The width of the table, in characters, if the output is not a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
 /// The quantity that a row compares.
@@ -44,7 +44,7 @@ pub struct Row {
     pub subject: Figures,
     pub floor_name: String,
     pub floor: Figures,
-    /// The subject's value divided by the floor's.
+    /// The subject's value divided by the floor's value.
     pub ratio: f64,
     /// `None` if the row is only reported and has no goal.
     pub goal: Option<String>,
@@ -65,7 +65,7 @@ impl Row {
         row.with_goal(goal, is_met)
     }
 
-    /// Creates a row without a goal.
+    /// Creates a row that has no goal.
     pub fn reported((name, floor_name): (&str, &str), measure: Measure, rounds: &Rounds) -> Row {
         let ratio = match measure {
             Measure::Time => rounds.ratio_of_times(),
@@ -84,7 +84,7 @@ impl Row {
         }
     }
 
-    /// Creates a row of memory without a goal.
+    /// Creates a row that compares memory and has no goal.
     pub fn of_memory((name, floor_name): (&str, &str), subject_bytes: u64, floor_bytes: u64) -> Row {
         let figures = |bytes: u64| Figures::Memory { kibibytes: bytes as f64 / 1024.0 };
         Row {
@@ -149,7 +149,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a report without rows.
+    /// Creates a report that contains no rows.
     pub fn new(revision: String, machine: Machine) -> Report {
         Report { revision, machine, rows: Vec::new(), stages: Vec::new() }
     }
@@ -180,7 +180,7 @@ impl Report {
         const END: &str = "<!-- end -->";
         let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let around = page.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-        let (head, tail) = around.with_context(|| format!("{} has no place for the table", path.display()))?;
+        let (head, tail) = around.with_context(|| format!("{} has no markers for the table", path.display()))?;
         let page = format!("{head}{BEGIN}{}{END}{tail}", self.markdown());
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -220,9 +220,9 @@ impl Report {
         table
     }
 
-    /// Writes the whole report as JSON.
+    /// Writes the complete report as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).context("a report is plain text and numbers")?;
+        let text = serde_json::to_string_pretty(self).context("cannot serialize the report")?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 }

@@ -32,7 +32,7 @@ impl Sample {
         Sample { median_us: us, p99_us: us, per_second: 1e6 / us }
     }
 
-    /// Times `count` runs of `work`, or `count` batches of runs if one run takes less time than reading the clock.
+    /// Measures `count` batches of `batch` runs of `work`. Use batches if a run takes less time than reading the clock.
     pub fn of<T>(count: usize, batch: u32, work: &mut impl FnMut() -> T) -> Sample {
         let began = Instant::now();
         let mut times = Vec::with_capacity(count);
@@ -80,12 +80,12 @@ impl Rounds {
         all
     }
 
-    /// Returns the ratio of the subject's median time to the floor's.
+    /// Returns the ratio of the subject's median time to the floor's median time.
     pub fn ratio_of_times(&self) -> f64 {
         self.median(|(subject, floor)| subject.median_us / floor.median_us)
     }
 
-    /// Returns the ratio of the subject's 99th percentile to the floor's.
+    /// Returns the ratio of the subject's 99th percentile to the floor's 99th percentile.
     pub fn ratio_of_tails(&self) -> f64 {
         self.median(|(subject, floor)| subject.p99_us / floor.p99_us)
     }
@@ -95,7 +95,7 @@ impl Rounds {
         self.median(|(subject, floor)| subject.p99_us - floor.p99_us)
     }
 
-    /// Returns the ratio of the subject's throughput to the floor's.
+    /// Returns the ratio of the subject's throughput to the floor's throughput.
     pub fn ratio_of_rates(&self) -> f64 {
         self.median(|(subject, floor)| subject.per_second / floor.per_second)
     }

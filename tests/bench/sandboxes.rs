@@ -1,5 +1,5 @@
-//! The cost of a sandbox: a command compared with the same command outside a sandbox, and the steps of a sandbox's
-//! lifetime.
+//! Measures the cost of a sandbox: a command, compared with the same command outside a sandbox, and the steps of a
+//! sandbox's lifetime.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -25,12 +25,14 @@ const SETTLE: Duration = Duration::from_secs(2);
 const EXEC_ADDED_US: f64 = 2e3;
 const CREATE_US: f64 = 150e3;
 
-/// Returns the rows of sandboxes.
+/// Measures sandboxes and returns the rows.
 pub async fn measure(rounds: usize) -> Result<Vec<Row>> {
-    let folder = tempfile::tempdir().context("a temporary folder can be made")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let mut options = EmbeddedOptions::new(folder.path());
     options.program = Some(support::program()?);
-    let provider = Embedded::start(options).await.context("sandboxes need root, see `monstrum sandbox doctor`")?;
+    let provider = Embedded::start(options)
+        .await
+        .context("cannot start sandboxes; run `monstrum sandbox doctor` as root to see what is missing")?;
     let provider = Arc::new(provider);
     let mut rows = vec![commands(&provider, rounds).await?];
     rows.extend(lives(&provider).await?);
@@ -96,17 +98,17 @@ async fn lives(provider: &Embedded) -> Result<Vec<Row>> {
         row("create", create).with_goal(&goal, median_us < CREATE_US),
         row("stop", stop),
         row("resume", resume),
-        row("delete of one that runs", delete),
+        row("delete while it runs", delete),
     ])
 }
 
 async fn running(provider: &Embedded, name: &SandboxName, how: Ensured) -> Result<()> {
     let ensured = provider.ensure_running(name, Spec::default()).await?;
-    ensure!(ensured == how, "{ensured:?} in place of {how:?}");
+    ensure!(ensured == how, "expected {how:?}, got {ensured:?}");
     Ok(())
 }
 
-/// Starts many sandboxes at once, and measures the host memory of each while idle and after the stop.
+/// Starts many sandboxes at once. Measures the memory of the host that each sandbox uses while idle and after its stop.
 async fn crowd(provider: &Arc<Embedded>) -> Result<Vec<Row>> {
     let bare = timed(bare_command()).await?;
     let before = available_bytes()?;
@@ -136,8 +138,8 @@ async fn crowd(provider: &Arc<Embedded>) -> Result<Vec<Row>> {
     let page = 4096;
     Ok(vec![
         Row::reported((&format!("sandbox: {CROWD} created at once"), "`bash -c true`"), Measure::Time, &all),
-        Row::of_memory(("sandbox: host memory of an idle one", "a page"), each(idle), page),
-        Row::of_memory(("sandbox: host memory of a stopped one, page cache included", "a page"), each(stopped), page),
+        Row::of_memory(("sandbox: host memory while idle", "a page"), each(idle), page),
+        Row::of_memory(("sandbox: host memory after the stop, including page cache", "a page"), each(stopped), page),
     ])
 }
 
@@ -156,11 +158,14 @@ fn sample(times: Vec<Duration>) -> Sample {
     Sample::new(times, elapsed)
 }
 
-/// Returns the memory available to new programs. It is measured for the whole machine, because most of a sandbox's
-/// memory belongs to the kernel.
+/// Returns the memory available to new programs. The value covers the whole machine, because most of a sandbox's memory
+/// belongs to the kernel.
 fn available_bytes() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo can be read")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).context("it names MemAvailable")?;
-    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().context("MemAvailable is a number")?;
+    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .context("/proc/meminfo has no MemAvailable")?;
+    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().context("MemAvailable is not a number")?;
     Ok(kibibytes * 1024)
 }

@@ -1,4 +1,4 @@
-//! The subjects of the calls: plugins, bots that may use them, and parameters.
+//! The set-up for the measured calls: plugins, bots that may use the plugins, and parameters.
 
 use anyhow::{Context, Result};
 use monstrum_types::{BotId, RequestId, ResourceId};
@@ -22,7 +22,7 @@ pub struct Bot {
     pub key: String,
 }
 
-/// Creates bots. Each has a resource with a credential, and a scope of ten patterns.
+/// Creates bots. Each bot has a resource with a credential, and a scope of ten patterns.
 pub async fn bots(api: &Api, count: usize) -> Result<Vec<Bot>> {
     let grants = [Grant::with_patterns()];
     let mut bots = Vec::with_capacity(count);
@@ -45,7 +45,7 @@ impl<'a> Grant<'a> {
         Grant { plugin: PLUGIN, operations: &["echo.*"], scope: json!({ "repos": patterns() }) }
     }
 
-    /// Grants everything.
+    /// Grants all tools of the plugin, and no scope.
     pub fn all(plugin: &'a str) -> Grant<'a> {
         Grant { plugin, operations: &["*"], scope: json!({}) }
     }
@@ -58,11 +58,11 @@ pub async fn bot(api: &Api, name: &str, upstream: &str, grants: &[Grant<'_>]) ->
         api.grant(&id, plugin, (upstream, TOKEN), operations, scope).await?;
     }
     let (_, made) = api.post("/api/keys", &json!({ "name": name, "kind": "bot", "bot_id": id })).await?;
-    let key = made["key"].as_str().with_context(|| format!("no key in {made}"))?.to_owned();
+    let key = made["key"].as_str().with_context(|| format!("the answer has no key: {made}"))?.to_owned();
     Ok(Bot { id, key })
 }
 
-/// Returns globs and literals. The last one matches [`params`].
+/// Returns globs and literals. The last pattern matches [`params`].
 fn patterns() -> Vec<String> {
     let mut patterns: Vec<String> = (0..5).map(|number| format!("team-{number}/*")).collect();
     patterns.extend((5..9).map(|number| format!("team-{number}/site")));
@@ -70,7 +70,7 @@ fn patterns() -> Vec<String> {
     patterns
 }
 
-/// Returns 1 KB of JSON, which is always the same.
+/// Returns 1 KB of JSON. Every call returns the same JSON.
 pub fn params() -> Value {
     let item = |number: u32| {
         json!({ "id": 40_000 + number, "title": format!("The {number}. of some items"), "open": number.is_multiple_of(2),
@@ -79,7 +79,7 @@ pub fn params() -> Value {
     json!({ "repo": "bench/repo", "any": (0..9).map(item).collect::<Vec<_>>() })
 }
 
-/// Creates a request to the component like the host's request for such a call.
+/// Creates the request that the host would send to the component for such a call.
 pub fn bare_request() -> ExecuteRequest {
     let id = RequestId::new().to_string();
     ExecuteRequest {
@@ -115,7 +115,7 @@ pub fn call(bot: &Bot, tool: &str, params: &Value) -> Result<Vec<u8>> {
 
 /// Returns the text of a request over HTTP.
 pub fn text(method: &str, path: &str, key: &str, body: &Value) -> Result<Vec<u8>> {
-    let body = serde_json::to_string(body).context("JSON has a text")?;
+    let body = serde_json::to_string(body).context("cannot serialize the body")?;
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -124,13 +124,13 @@ pub fn text(method: &str, path: &str, key: &str, body: &Value) -> Result<Vec<u8>
     Ok((head + &body).into_bytes())
 }
 
-/// Returns the requests of `count` connections, by these bots in turn.
+/// Returns the requests of `count` connections, from these bots in turn.
 pub fn requests(bots: &[Bot], count: usize) -> Result<Vec<Vec<u8>>> {
     bots.iter().cycle().take(count).map(request).collect()
 }
 
 /// Returns the host and port of a running server.
 pub fn address(server: &Server) -> Result<String> {
-    let url = server.url().context("the server does not run")?;
-    Ok(url.strip_prefix("http://").context("the server speaks HTTP")?.to_owned())
+    let url = server.url().context("the server is not running")?;
+    Ok(url.strip_prefix("http://").context("the URL of the server does not start with http://")?.to_owned())
 }

@@ -1,5 +1,5 @@
-//! The soak test: a server under good and hostile calls for a long time. Resource usage must not grow, and no caller
-//! may get an answer that another caller caused.
+//! The soak test: a server runs under good and hostile calls for a long time. Resource usage must not grow, and no
+//! caller may get an answer that another caller caused.
 
 mod crew;
 mod watch;
@@ -22,18 +22,19 @@ use watch::Watch;
 const MIB: f64 = 1048576.0;
 /// The maximum number of bytes that a run writes.
 const DISK_BYTES_MAX: u64 = 3_000_000_000;
-/// The average size in bytes that a call of this mix adds to the database: one row, or two if it sent a request.
+/// The average size in bytes that a call of this mix adds to the database: one row, or two rows for a call that sent a
+/// request.
 const CALL_BYTES: u64 = 1_200;
-/// The maximum time until the calls in flight at the closing of the last connection are recorded.
+/// The maximum time between the end of the last connection and the moment when all calls in flight are recorded.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Loads a server for a long time, with good calls and hostile ones on 64 connections. Fails if memory or open files
-/// grow, if a call does not end as expected, or if the audit does not verify. Calls are paced so that a run of any
+/// Loads a server for a long time with good and hostile calls on 64 connections. Fails if memory or open files grow, if
+/// a call has an unexpected outcome, or if the verification of the audit fails. Calls are paced so that a run of any
 /// length writes at most 3 GB
 #[derive(Args)]
 pub struct Soak {
-    /// Duration of the run in minutes
+    /// The duration of the run, in minutes
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1440))]
     minutes: u16,
 }
@@ -42,15 +43,15 @@ impl Soak {
     /// Runs the soak test. Fails if any check fails.
     pub async fn run(self) -> Result<()> {
         let duration = Duration::from_secs(u64::from(self.minutes) * 60);
-        // This process would keep log lines in memory. The run must not log errors.
+        // This process keeps log lines in memory. The run must not log errors.
         let mut server = Server::prepare(&[PLUGIN, cpu::PLUGIN])?.argument("--log=error");
         hostile::install(&server)?;
         server.launch().await?;
         let (api, upstream) = (server.api()?, Upstream::start().await?);
-        let pid = server.pid().context("the server runs")?;
+        let pid = server.pid().context("the server is not running")?;
 
         let calls_a_second = DISK_BYTES_MAX as f64 / CALL_BYTES as f64 / duration.as_secs_f64();
-        println!("{} minutes, at most {calls_a_second:.0} calls a second", self.minutes);
+        println!("{} minutes, at most {calls_a_second:.0} calls per second", self.minutes);
         let began = Instant::now();
         let crew = Crew::start(&scene::address(&server)?, &api, &upstream.url(), duration, calls_a_second).await?;
         let watch = Watch::until(began + duration, pid, crew.count()).await?;
@@ -70,9 +71,9 @@ impl Soak {
         let output = server.output();
         faults.extend(output.lines().filter(|line| line.contains("ERROR")).take(5).map(str::to_owned));
         if !faults.is_empty() {
-            bail!("the soak failed:\n  {}", faults.join("\n  "));
+            bail!("the soak test failed:\n  {}", faults.join("\n  "));
         }
-        println!("all is well");
+        println!("the soak test succeeded");
         Ok(())
     }
 }
@@ -100,31 +101,34 @@ fn show(tallies: &[Tally], elapsed: Duration) {
     align_right(&mut shown, &[1, 2, 3, 4, 5]);
     println!("\n{shown}");
     let calls: u64 = tallies.iter().map(Tally::calls).sum();
-    println!("{calls} calls, {:.0} a second", calls as f64 / elapsed.as_secs_f64());
+    println!("{calls} calls, {:.0} per second", calls as f64 / elapsed.as_secs_f64());
 }
 
-/// Describes answers that differ from the expected ones, and kinds of calls that never ended as expected.
+/// Describes unexpected answers, and kinds of calls that never had the expected outcome.
 fn faults(tallies: &[Tally]) -> Vec<String> {
     let of_one = |tally: &Tally| match (&tally.example, tally.as_expected) {
-        (Some(example), _) => Some(format!("{}: {} ended otherwise, one by: {example}", tally.name, tally.wrong)),
-        (None, 0) => Some(format!("{}: none has ended as it should", tally.name)),
+        (Some(example), _) => {
+            Some(format!("{}: {} calls had an unexpected outcome, for example: {example}", tally.name, tally.wrong))
+        }
+        (None, 0) => Some(format!("{}: no call had the expected outcome", tally.name)),
         (None, _) => None,
     };
     tallies.iter().filter_map(of_one).collect()
 }
 
-/// Waits until no calls are running after the last caller has ended. Returns a description if calls still run after the
+/// Waits until no calls are running after the last caller has ended. Returns a description if calls still run at the
 /// time-out.
 async fn settled(api: &Api) -> Result<Option<String>> {
     let until = Instant::now() + SETTLE_MAX;
     loop {
         let (status, list) = api.get("/api/audit?status=running&limit=10").await?;
-        let running = list["items"].as_array().with_context(|| format!("no list: {status} {list}"))?;
+        let running =
+            list["items"].as_array().with_context(|| format!("the answer has no list of calls: {status} {list}"))?;
         if running.is_empty() {
             return Ok(None);
         }
         if Instant::now() > until {
-            return Ok(Some(format!("calls still run after {SETTLE_MAX:?}: {}", running[0])));
+            return Ok(Some(format!("calls are still running after {SETTLE_MAX:?}: {}", running[0])));
         }
         tokio::time::sleep(POLL).await;
     }
@@ -134,11 +138,12 @@ async fn settled(api: &Api) -> Result<Option<String>> {
 async fn audit(api: &Api, server: &Server, tallies: &[Tally]) -> Result<Option<String>> {
     let began = Instant::now();
     let report = api.verify_audit().await?;
-    let rows = report["rows"].as_u64().with_context(|| format!("no rows in {report}"))?;
+    let rows =
+        report["rows"].as_u64().with_context(|| format!("the report does not contain the number of rows: {report}"))?;
     let bytes = folder_bytes(server)?;
     let calls: u64 = tallies.iter().map(Tally::calls).sum();
     println!(
-        "audit: {rows} rows, valid: {}, verified in {:.1} s; data folder {:.0} MiB, {:.0} bytes a call",
+        "audit: {rows} rows, valid: {}, verified in {:.1} s; data folder {:.0} MiB, {:.0} bytes per call",
         report["valid"],
         began.elapsed().as_secs_f64(),
         bytes as f64 / MIB,
@@ -148,7 +153,7 @@ async fn audit(api: &Api, server: &Server, tallies: &[Tally]) -> Result<Option<S
     Ok(match report["valid"] {
         Value::Bool(true) if rows >= answered => None,
         Value::Bool(true) => Some(format!("the audit has {rows} rows for {answered} answers")),
-        _ => Some(format!("the audit does not verify: {report}")),
+        _ => Some(format!("the verification of the audit failed: {report}")),
     })
 }
 
@@ -174,7 +179,7 @@ mod tests {
     #[test]
     fn a_wrong_answer_and_no_answer_are_faults() {
         assert_eq!(faults(&[tally(5, 0)]), [""; 0]);
-        assert_eq!(faults(&[tally(5, 2)]), ["echo: 2 ended otherwise, one by: 500"]);
+        assert_eq!(faults(&[tally(5, 2)]), ["echo: 2 calls had an unexpected outcome, for example: 500"]);
         assert_eq!(faults(&[tally(0, 0)]), ["echo: none has ended as it should"]);
     }
 }

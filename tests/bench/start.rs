@@ -1,4 +1,5 @@
-//! The time from the start of the process until it is ready, with many plugins, compared with a start without plugins.
+//! Measures the time from the start of the process until the server is ready, with many plugins, compared with a start
+//! without plugins.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::{scene, variant};
 const POLL: Duration = Duration::from_millis(1);
 const READY_MAX: Duration = Duration::from_secs(600);
 
-/// Returns the rows of a start.
+/// Measures starts of the server and returns the rows.
 pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     let mut none = with_plugins(0)?;
     // The first start creates the keys and the database.
@@ -25,7 +26,7 @@ pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
         let mut many = with_plugins(count)?;
         // The first start compiles every plugin.
         let cold = start(&mut many).await?;
-        println!("    {count} plugins that were never compiled: {}", time(cold.median_us));
+        println!("    {count} plugins without precompiled components: {}", time(cold.median_us));
         let mut warm = Rounds::default();
         for round in 0..rounds {
             let (subject, floor) = if round % 2 == 0 {
@@ -37,9 +38,9 @@ pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
             warm.add(subject, floor);
         }
         let (added, added_max) = (warm.added_us(), machine.time_us(added_max_us));
-        let goal = format!("<= {} more (now {})", time(added_max), time(added));
-        let name = format!("start with {count} plugins, all compiled before");
-        let row = Row::reported((&name, "an empty start"), Measure::Time, &warm);
+        let goal = format!("<= {} added (now {})", time(added_max), time(added));
+        let name = format!("start with {count} precompiled plugins");
+        let row = Row::reported((&name, "start without plugins"), Measure::Time, &warm);
         rows.push(row.with_goal(&goal, added <= added_max));
     }
     Ok(rows)

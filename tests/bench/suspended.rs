@@ -1,4 +1,4 @@
-//! The memory of a call that waits for its upstream, with as many waiting calls as a server accepts.
+//! Measures the memory of a call that waits for its upstream, with the maximum number of waiting calls.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ const CALLS: usize = 1_000;
 /// The default limit of concurrent calls per bot.
 const CALLS_OF_A_BOT: usize = 32;
 const GOAL_BYTES: f64 = 100e3;
-/// Calls end after 30 s, so all of them must be waiting before that.
+/// The maximum time until all calls are waiting. It is shorter than the 30 s after which calls end.
 const GATHER_MAX: Duration = Duration::from_secs(25);
-/// A second round, which shows whether the first one leaked memory.
+/// The number of rounds. The second round shows whether the first round leaked memory.
 const ROUNDS: usize = 2;
 
-/// Returns the row of waiting calls.
+/// Measures waiting calls and returns the row.
 pub async fn measure() -> Result<Row> {
     let mut server = Server::prepare(&[PLUGIN])?.argument(&format!("--max-calls-per-plugin={CALLS}"));
     server.launch().await?;
-    let pid = server.pid().context("the server runs")?;
+    let pid = server.pid().context("the server is not running")?;
     let upstream = Upstream::start().await?;
     let (api, address, url) = (server.api()?, scene::address(&server)?, upstream.url());
     let mut bots = Vec::new();
@@ -35,7 +35,7 @@ pub async fn measure() -> Result<Row> {
         bots.push(scene::bot(&api, &format!("waits-{number}"), &url, &[Grant::all(PLUGIN)]).await?);
     }
     for bot in &bots {
-        // Each bot makes a first call, so that one-time allocations are not measured.
+        // Each bot makes a first call, so that the measured memory does not include allocations that happen only once.
         let mut connection = Connection::open(&address).await?;
         let answer = connection.ask(&scene::call(bot, TOOL, &json!({ "path": OK }))?).await?;
         ensure!(answer.is_success(), "{answer}");
@@ -50,7 +50,7 @@ pub async fn measure() -> Result<Row> {
     server.stop().await?;
     let each = held.saturating_sub(idle) as f64 / CALLS as f64;
     let name = format!("{CALLS} calls that wait for their upstream, memory (Pss)");
-    let goal = format!("<= 100 KB a call (now {:.1})", each / 1e3);
+    let goal = format!("<= 100 KB per call (now {:.1})", each / 1e3);
     Ok(Row::of_memory((&name, "idle"), held, idle).with_goal(&goal, each <= GOAL_BYTES))
 }
 
@@ -59,7 +59,7 @@ async fn round(address: &str, requests: &[Vec<u8>], upstream: &Upstream, pid: u3
     let mut connections = try_join_all(requests.iter().map(|_| Connection::open(address))).await?;
     try_join_all(connections.iter_mut().zip(requests).map(|(connection, request)| connection.send(request))).await?;
     let gathered = tokio::time::timeout(GATHER_MAX, upstream.holds(CALLS)).await;
-    gathered.context("not all calls have reached the upstream in time")??;
+    gathered.context("timed out waiting for all calls to reach the upstream")??;
     let held = memory_bytes(pid)?;
     upstream.release();
     for answer in join_all(connections.iter_mut().map(Connection::answer)).await {

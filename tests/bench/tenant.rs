@@ -1,4 +1,4 @@
-//! A hostile tenant: the most expensive patterns that can be saved, values that match none of them, and changes of its
+//! A hostile tenant: the most expensive patterns that can be saved, values that match no pattern, and changes of the
 //! rules.
 
 use anyhow::{Context, Result, ensure};
@@ -26,7 +26,7 @@ pub async fn requests(root: &Api) -> Result<Vec<Vec<u8>>> {
     let changed = &patterns[..CHANGED_PATTERNS];
     let role =
         made(&api, "/api/roles", &json!({ "name": "hostile", "scope_constraints": { "repos": changed } })).await?;
-    let role = role["id"].as_str().context("a role has an id")?.to_owned();
+    let role = role["id"].as_str().context("the answer has no role id")?.to_owned();
     let mut requests = Vec::new();
     for _ in 0..CALLS {
         requests.push(call(&bot)?);
@@ -41,7 +41,7 @@ pub async fn requests(root: &Api) -> Result<Vec<Vec<u8>>> {
     Ok(requests)
 }
 
-/// Creates a pattern of a thousand sets, which must be searched for in the whole value.
+/// Creates a pattern of a thousand sets. The matcher must search the whole value for these sets.
 fn pattern(number: usize) -> String {
     let letter = |at: usize| char::from(b'a' + u8::try_from(at % 26).unwrap_or_default());
     format!("*{}*", format!("[{}{}]", letter(number), letter(number / 26)).repeat(1_000))
@@ -64,7 +64,7 @@ async fn workspace(root: &Api, name: &str) -> Result<Api> {
     made(root, "/api/workspaces", &json!({ "name": name })).await?;
     let request = root.request(reqwest::Method::POST, "/api/keys").header("Monstrum-Workspace", name);
     let key: Value = request.json(&json!({ "name": "admin", "kind": "admin" })).send().await?.json().await?;
-    Ok(root.with_key(key["key"].as_str().with_context(|| format!("no key in {key}"))?))
+    Ok(root.with_key(key["key"].as_str().with_context(|| format!("the answer has no key: {key}"))?))
 }
 
 async fn made(api: &Api, path: &str, body: &Value) -> Result<Value> {

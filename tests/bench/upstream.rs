@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 pub const OK: &str = "/ok";
 /// The path that is answered after [`SLOWNESS`].
 pub const SLOW: &str = "/slow";
-/// The path that is answered when all held requests are released, which may never happen.
+/// The path that is answered when all held requests are released. Requests may be held forever.
 pub const HELD: &str = "/held";
 
 const SLOWNESS: Duration = Duration::from_millis(300);
@@ -39,7 +39,7 @@ struct Held {
 impl Upstream {
     /// Starts an upstream on a free port.
     pub async fn start() -> Result<Upstream> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("the upstream finds no port")?;
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("the upstream cannot listen on a port")?;
         let address = listener.local_addr().context("the upstream has no address")?;
         let held = Arc::new(Held { count: watch::Sender::new(0), releases: watch::Sender::new(0) });
         let router = Router::new()
@@ -61,7 +61,7 @@ impl Upstream {
     /// Waits until at least `count` requests are held.
     pub async fn holds(&self, count: usize) -> Result<()> {
         let mut held = self.held.count.subscribe();
-        held.wait_for(|held| *held >= count).await.context("the upstream has ended")?;
+        held.wait_for(|held| *held >= count).await.context("the upstream ended early")?;
         Ok(())
     }
 
@@ -87,7 +87,7 @@ async fn slow() -> Json<Value> {
 }
 
 async fn hold(State(held): State<Arc<Held>>) -> Json<Value> {
-    /// Counts one request while it is held. If the caller disconnects, the value is dropped.
+    /// Counts a request while the request is held. If the caller disconnects, the value is dropped.
     struct Counted(Arc<Held>);
     impl Drop for Counted {
         fn drop(&mut self) {

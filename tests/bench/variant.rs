@@ -9,7 +9,7 @@ use support::Server;
 const MANIFEST: &str = "monstrum.yaml";
 const COMPONENT: &str = "plugin.wasm";
 
-/// Installs a plugin `name` that is a copy of `model`, with its tools and type renamed and with a unique component.
+/// Installs the plugin `name`, a copy of `model` with renamed tools, a renamed type and a unique component.
 pub fn install(server: &Server, model: &str, name: &str) -> Result<()> {
     server.install_as(model, name)?;
     let folder = server.plugins_dir().join(name);
@@ -25,7 +25,7 @@ pub fn release(server: &Server, model: &str, patch: usize) -> Result<()> {
     mark(&folder, &patch.to_be_bytes())
 }
 
-/// Returns the name of the tool `tool` of `model` in its copy `name`.
+/// Returns the name that the tool `tool` of `model` has in the copy `name`.
 pub fn tool(model: &str, name: &str, tool: &str) -> String {
     tool.replacen(&tool_prefix(model), &tool_prefix(name), 1)
 }

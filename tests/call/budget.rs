@@ -43,11 +43,11 @@ async fn set_budget(world: &World, budget: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bot's usage as reported by the API, without the month, which depends on the clock.
+/// Returns the bot's usage as the API reports it. Removes the month, which depends on the clock.
 async fn usage(world: &World, query: &str) -> Result<Value> {
     let (status, mut body) = world.api.get(&format!("/api/bots/{}/usage{query}", world.bot)).await?;
     ensure!(status == 200, "{status} {body}");
-    for item in body["items"].as_array_mut().context("a list has items")? {
+    for item in body["items"].as_array_mut().context("the list has no items")? {
         let month = item["month"].take();
         ensure!(text(&month).len() == 7 && text(&month).starts_with("20"), "{month}");
     }
@@ -58,7 +58,8 @@ fn spent(tokens: usize, calls: usize) -> Value {
     json!([{ "month": null, "tokens": tokens, "credits_millionths": calls * 100_000, "calls": calls }])
 }
 
-/// Sends concurrent calls against a budget that suffices for only some of them, and further calls after a restart.
+/// Sends concurrent calls against a budget that suffices for only some of the calls, and sends further calls after a
+/// restart.
 async fn exactly_those_that_fit(server: Server) -> Result<()> {
     let (mut world, _) = world(server, Some(FITTING * 7 + 6)).await?;
     let params = json!({ "repo": "acme/site" });
@@ -105,20 +106,20 @@ async fn a_call_over_the_budget_is_refused_in_plain_words_and_recorded() -> Resu
     assert_eq!(world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?["status"], "success");
     let sent = world.github.take_requests().len();
     let answer = world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?;
-    assert_eq!((sent, world.github.take_requests().len()), (1, 0), "nothing is sent for it");
+    assert_eq!((sent, world.github.take_requests().len()), (1, 0), "the rejected call sent a request");
     let mut audit = world.audit_of(&answer).await?;
-    let events = audit["events"].as_array().context("a call has events")?.iter();
+    let events = audit["events"].as_array().context("the call has no events")?.iter();
     audit["events"] = events.map(|event| event["kind"].clone()).collect();
     let message = text(&answer["message"]);
-    let month = message.split(' ').nth(6).context("the month is told")?.to_owned();
+    let month = message.split(' ').nth(11).context("the response does not name the month")?.to_owned();
     let told = stable(&json!([answer, audit])).to_string().replace(&month, "[month]");
     assert_snapshot!(told, @r#"
-    [{"request_id":"[id 1]","status":"error","code":"budget","message":"the budget of this bot for [month] is 7 tokens, of which 7 are spent; this call costs 7","duration_ms":"[ms]"},{"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"test_echo_fetch","operation":"fetch.run","plugin":"test-echo","plugin_digest":"[digest]","status":"error","code":"budget","message":"the budget of this bot for [month] is 7 tokens, of which 7 are spent; this call costs 7","rule":"budget","params":{"path":"/echo"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}]
+    [{"request_id":"[id 1]","status":"error","code":"budget","message":"this call costs 7 tokens and exceeds the bot's budget for [month] (7 of 7 tokens are spent)","duration_ms":"[ms]"},{"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"test_echo_fetch","operation":"fetch.run","plugin":"test-echo","plugin_digest":"[digest]","status":"error","code":"budget","message":"this call costs 7 tokens and exceeds the bot's budget for [month] (7 of 7 tokens are spent)","rule":"budget","params":{"path":"/echo"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}]
     "#);
     Ok(())
 }
 
-/// A call that is refused before the plugin runs costs nothing. A call that ran is charged, however it ended.
+/// A call that is rejected before the plugin runs costs nothing. A call that ran is charged, regardless of its result.
 #[tokio::test]
 async fn only_what_ran_is_charged() -> Result<()> {
     let (world, bound) = world(Server::prepare(&["test-echo"])?, None).await?;
@@ -180,15 +181,15 @@ async fn a_rate_of_a_binding_is_429_with_the_time_to_wait() -> Result<()> {
         assert_eq!((status, &answer["status"]), (200, &json!("success")), "{answer}");
     }
     let (status, headers, problem) = call().await?;
-    let wait: u64 = headers.get("retry-after").context("it says when to try again")?.to_str()?.parse()?;
+    let wait: u64 = headers.get("retry-after").context("the response does not say when to retry")?.to_str()?.parse()?;
     assert!((1..=30).contains(&wait), "{wait} s");
     assert_snapshot!(format!("{status} {}", stable(&problem)), @r#"
-    429 {"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"this binding allows 2 calls a minute","request_id":"[id 1]"}
+    429 {"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"the call exceeds the rate limit of this binding (2 per minute)","request_id":"[id 1]"}
     "#);
     let audit = world.api.audit(text(&problem["request_id"])).await?;
     assert_eq!([&audit["status"], &audit["code"], &audit["rule"]], [&json!("error"), &json!("limit"), &json!("rate")]);
 
-    // The rate limit belongs to the binding: a binding without one is not limited.
+    // The rate limit belongs to the binding. A binding that has no rate limit is not limited.
     world.rebind(&bound, &json!({ "calls_per_minute": null })).await?;
     assert_eq!(call().await?.0, 200);
     Ok(())

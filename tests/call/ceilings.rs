@@ -57,7 +57,8 @@ async fn a_full_host_answers_429_and_a_busy_plugin_200() -> Result<()> {
     let params = json!({ "path": "/echo" });
     let told = async {
         world.reached(2).await?;
-        // The bot already has its one call in flight, and the host has no room for a call of a third bot.
+        // The bot already has its only permitted call in flight, and the host has no capacity for a call of a third
+        // bot.
         let busy = world.call("test_echo_fetch", &params);
         let route = format!("/api/bots/{}/tools/test_echo_fetch/call", others[1]);
         let full = send(world.api.request(Method::POST, &route).json(&json!({ "params": params })));

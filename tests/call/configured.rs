@@ -1,5 +1,5 @@
-//! Tools that are part of a resource's configuration. They are checked when the configuration is saved, and governed
-//! like the tools of a manifest.
+//! Tools that are part of a resource's configuration. The tools are checked when the configuration is saved, and
+//! governed like the tools of a manifest.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::plugins::edit;
 use crate::http::Answers;
 use crate::world::{World, text};
 
-/// Starts a world with `test-echo`, changed so that resources of its type configure their own tools.
+/// Starts a world with a version of `test-echo` in which the configuration of a resource can define tools.
 async fn world() -> Result<World> {
     let server = Server::prepare(&["test-echo"])?;
     let folder = server.plugins_dir().join("test-echo");
@@ -109,12 +109,12 @@ async fn a_configuration_with_faulty_tools_is_refused() -> Result<()> {
     let change = json!({"config": {"tools": [tool("drop", "echo.read")]}});
     answers.add("an operator", operator.patch(&path, &change).await?);
     assert_snapshot!(answers, @r#"
-    faults: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 3 errors","request_id":"[id 1]","errors":[{"path":"/config/tools/0/operation","message":"expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`"},{"path":"/config/tools/0/input_schema","message":"at `/type`: parameters are an object, so the type must be `object`"},{"path":"/config/tools/1/name","message":"tools[0] already has the name `read`"}]}
-    a typo: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/tools/0/descripton: unknown field `descripton`, expected one of `name`, `description`, `operation`, `input_schema`, `output_schema`, `cost`","request_id":"[id 2]","errors":[{"path":"/config/tools/0/descripton","message":"unknown field `descripton`, expected one of `name`, `description`, `operation`, `input_schema`, `output_schema`, `cost`"}]}
-    no list: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/tools: expected a list of tools","request_id":"[id 3]","errors":[{"path":"/config/tools","message":"expected a list of tools"}]}
-    the name: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names","request_id":"[id 4]","errors":[{"path":"/name","message":"the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names"}]}
-    another name: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names","request_id":"[id 5]","errors":[{"path":"/name","message":"the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names"}]}
-    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"changing the configuration or network of a resource requires an admin key","request_id":"[id 6]"}
+    faults: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"the input has 3 errors","request_id":"[id 1]","errors":[{"path":"/config/tools/0/operation","message":"expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`"},{"path":"/config/tools/0/input_schema","message":"at `/type`: parameters are an object, so the type must be `object`"},{"path":"/config/tools/1/name","message":"tools[0] already has the name `read`"}]}
+    a typo: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/tools/0/descripton: unknown field `descripton`, expected one of `name`, `description`, `operation`, `input_schema`, `output_schema`, `cost`","request_id":"[id 2]","errors":[{"path":"/config/tools/0/descripton","message":"unknown field `descripton`, expected one of `name`, `description`, `operation`, `input_schema`, `output_schema`, `cost`"}]}
+    no list: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/tools: expected a list of tools","request_id":"[id 3]","errors":[{"path":"/config/tools","message":"expected a list of tools"}]}
+    the name: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/name: the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names","request_id":"[id 4]","errors":[{"path":"/name","message":"the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names"}]}
+    another name: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/name: the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names","request_id":"[id 5]","errors":[{"path":"/name","message":"the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end with `_` and not contain `__`: it becomes part of the tools' names"}]}
+    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"changing the configuration or network of a resource requires an admin key","request_id":"[id 6]"}
     "#);
     Ok(())
 }
@@ -160,14 +160,14 @@ async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names
     world.api.post("/api/plugins/test-echo/reload", &Value::Null).await?;
     answers.add("no plugin", operator.patch(&paths[0], &json!({"name": "crm"})).await?);
     assert_snapshot!(answers, @r#"
-    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"the name of this resource is part of the names of its tools: changing the name requires an admin key","request_id":"[id 1]"}
-    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"the name of this resource is part of the names of its tools: changing the name requires an admin key","request_id":"[id 2]"}
-    no plugin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"no loaded plugin has this resource type, so the name may be part of the names of its tools: changing the name requires an admin key","request_id":"[id 3]"}
+    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"the name of this resource is part of the names of its tools: changing the name requires an admin key","request_id":"[id 1]"}
+    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"the name of this resource is part of the names of its tools: changing the name requires an admin key","request_id":"[id 2]"}
+    no plugin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"no loaded plugin has this resource type, so the name may be part of the names of its tools: changing the name requires an admin key","request_id":"[id 3]"}
     "#);
     Ok(())
 }
 
-/// An operator may rename a resource without its own tools, because no rule matches its name.
+/// An operator may rename a resource that configures no tools, because no rule matches the name of such a resource.
 #[tokio::test]
 async fn an_operator_renames_all_other_resources() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -1,4 +1,4 @@
-//! Bots that act on behalf of others: what a link permits, how links accumulate, and how fast they can be revoked.
+//! Bots that act through other bots: the permissions of a link and of a chain of links, and the delay of a revocation.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::world::{World, eventually, text};
 const ECHO: &str = "test-echo";
 
 /// Starts a world with a bot `helper`. The helper has an echo resource for repositories of acme, and no other bot may
-/// act through it yet.
+/// act through the helper yet.
 async fn world() -> Result<(World, Helper)> {
     let world = World::with(&[ECHO]).await?;
     let bot = world.api.bot("helper").await?;
@@ -202,7 +202,8 @@ async fn bots_that_call_each_other_come_to_an_end() -> Result<()> {
         lines.push(format!("{depth}: {}", told(&answer)));
         params = through("bot_call_tool", &params);
     }
-    // Only the helper has the echo resource, so every second depth ends at a bot without it.
+    // Only the helper has the echo resource. At every second depth, the chain therefore ends at a bot without the
+    // resource.
     assert_snapshot!(lines.join("\n"), @r#"
     1: success  
     2: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
@@ -212,7 +213,7 @@ async fn bots_that_call_each_other_come_to_an_end() -> Result<()> {
     6: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
     7: success  
     8: permission_denied denied Permission denied: tool 'test_echo_open' is not available to this bot
-    9: error limit tool calls can be nested at most 8 levels deep
+    9: error limit the call is nested more than 8 levels deep
     "#);
     Ok(())
 }
@@ -230,9 +231,9 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     answers.add("elsewhere", world.api.post("/api/resources", &resource("stranger")).await?);
     answers.add("by id", world.api.post("/api/resources", &resource(text(&stranger["id"]))).await?);
     assert_snapshot!(answers, @r#"
-    none: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 1]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
-    elsewhere: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 2]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
-    by id: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 3]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
+    none: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 1]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
+    elsewhere: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 2]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
+    by id: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 3]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
     "#);
 
     // The name is resolved to a bot when the resource is created. A later bot with the same name is not affected.
@@ -254,8 +255,8 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     Ok(())
 }
 
-/// Revokes a permission of a call that waits for its upstream, and restores the permission afterwards. Returns how the
-/// call ended, and how long after the revocation.
+/// Revokes a permission of a call that waits for its upstream, and restores the permission afterwards. Returns the
+/// result of the call, and the time from the revocation to the end of the call.
 async fn taken_back(world: &World, helper: &Helper, what: &str) -> Result<(String, Duration)> {
     let delegate = json!({"scope_constraints": {}});
     let binding = link(world, &world.bot, &helper.bot, &json!({"delegate": delegate})).await?;
@@ -269,7 +270,10 @@ async fn taken_back(world: &World, helper: &Helper, what: &str) -> Result<(Strin
     let mut params = through("test_echo_fetch", &json!({"path": "/slow"}));
     params["_resource"] = json!(resource);
     let call = tokio::spawn(async move { api.call(&bot, "bot_call_tool", &params).await });
-    eventually("the upstream is asked", async || Ok((world.github.requests().len() > before).then_some(()))).await?;
+    eventually("the upstream has received the request", async || {
+        Ok((world.github.requests().len() > before).then_some(()))
+    })
+    .await?;
     ensure!(!call.is_finished(), "{what}: ended after {:?}", began.elapsed());
     let of_link = format!("/api/bots/{}/resources/{binding}", world.bot);
     let of_helper = format!("/api/bots/{}/resources/{}", helper.bot, helper.binding);
@@ -337,7 +341,7 @@ async fn what_is_taken_back_ends_what_runs_within_a_second() -> Result<()> {
         "unrelated",
     ] {
         let (mut line, mut took) = taken_back(&world, &helper, what).await?;
-        // The machine may be busy in one round, but hardly in all rounds.
+        // The machine may be busy in one round, but is unlikely to be busy in all rounds.
         for _ in 1..ROUNDS {
             if took >= SECOND {
                 (line, took) = taken_back(&world, &helper, what).await?;

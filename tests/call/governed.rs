@@ -1,4 +1,4 @@
-//! The effects of permitted calls, the responses to refused calls, and the audit rows of both.
+//! The effects of permitted calls, the responses to rejected calls, and the audit rows of both kinds of calls.
 
 use anyhow::{Context, Result, ensure};
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -20,10 +20,10 @@ async fn told(world: &World, tool: &str, params: &Value) -> Result<String> {
     let answer = world.call(tool, params).await?;
     let seen = lines(&world.github.take_requests(), TOKEN);
     let mut audit = world.audit_of(&answer).await?;
-    let events = audit["events"].as_array().context("a call has events")?.iter();
+    let events = audit["events"].as_array().context("the call has no events")?.iter();
     audit["events"] = events.map(|event| event["kind"].clone()).collect();
     let told = stable(&json!({ "answer": answer, "upstream": seen, "audit": audit }));
-    ensure!(!told.to_string().contains("ghp_canary"), "the token is in {told}");
+    ensure!(!told.to_string().contains("ghp_canary"), "the token was not redacted: {told}");
     Ok(format!("{}\n{}\n{}", told["answer"], told["upstream"], told["audit"]))
 }
 
@@ -164,7 +164,7 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
         world.rebind(&bound, &json!({ "permissions": permissions })).await?;
         told.push(format!("{permissions}: {}", world.tools().await?.join(" ")));
     }
-    // Without either list, no tool is permitted.
+    // A binding that lists neither operations nor tools permits no tool.
     world.rebind(&bound, &json!({ "role_id": null, "permissions": {} })).await?;
     told.push(format!("neither list: {}", world.tools().await?.join(" ")));
     assert_snapshot!(told.join("\n"), @r#"
@@ -208,13 +208,13 @@ async fn comments_come_in_pages_of_which_none_is_too_large() -> Result<()> {
     GET /repos/acme/site/issues/1/comments?per_page=3&page=334 (Bearer TOKEN)
     ");
 
-    // Comments of the largest size that GitHub accepts.
+    // The comments have the maximum size that GitHub accepts.
     world.github.add_comments("acme/site", 3, 100, 65_536);
     let many = json!({ "repo": "acme/site", "issue_number": 3 });
     let answer = world.call("github_list_comments", &many).await?;
     assert_eq!(
         [text(&answer["code"]), text(&answer["message"])],
-        ["plugin", "This page is larger than 1 MiB; ask for fewer items with per_page"]
+        ["plugin", "The page exceeds 1 MiB; request fewer items with `per_page`"]
     );
     let few = json!({ "repo": "acme/site", "issue_number": 3, "per_page": 10 });
     let answer = world.call("github_list_comments", &few).await?;
@@ -361,7 +361,8 @@ async fn calls_of_one_task_carry_its_id() -> Result<()> {
     Ok(())
 }
 
-/// Starts a world with a bot that has two resources of one type, `one` and `two`, each with its own configuration.
+/// Starts a world with a bot that has two resources of one type. The resources `one` and `two` have different
+/// configurations.
 async fn two_resources() -> Result<(World, [String; 2])> {
     let world = World::with(&["test-echo"]).await?;
     let role = world.api.role("all", &["*"]).await?;
@@ -416,7 +417,7 @@ async fn a_call_says_which_of_two_resources_it_means() -> Result<()> {
     {"params":{"_resource":"one"},"resource_id":"TWO"}
         "error" "invalid_params" "Invalid parameters: /_resource: expected one of `two`"  (audit: two)
     {}
-        "error" "invalid_params" "Invalid parameters: /_resource: `test_echo_run` is available through 2 resources; name one of `one`, `two`, or its id as resource_id"  (audit: none)
+        "error" "invalid_params" "Invalid parameters: /_resource: `test_echo_run` is available through 2 resources; set `_resource` to one of `one`, `two`, or send the resource's id as `resource_id`"  (audit: none)
     {"params":{"_resource":"three"}}
         "error" "invalid_params" "Invalid parameters: /_resource: expected one of `one`, `two`"  (audit: none)
     {"params":{"_resource":1}}
@@ -465,7 +466,7 @@ async fn the_schema_of_a_tool_of_two_resources_asks_for_one_of_them() -> Result<
 }
 
 /// Denials by a role, by a binding and by a link can be found in the audit by operation and plugin, and also by
-/// resource if the call could only mean one resource.
+/// resource if the call can refer to one resource only.
 #[tokio::test]
 async fn denials_are_recorded_with_operation_plugin_and_resource() -> Result<()> {
     let world = World::with(&["github", "test-echo"]).await?;

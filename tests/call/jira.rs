@@ -12,7 +12,7 @@ use crate::stable::stable;
 use crate::world::{World, text};
 
 const EMAIL: &str = "bot@acme.example";
-/// The token looks like one of Atlassian's and contains characters that every encoding changes.
+/// The token has the format of an Atlassian token, and contains characters that every encoding changes.
 const API_TOKEN: &str = "ATATT3xF+7/Zk3~Qd\"9&x=Vt8 LpW2";
 const SEARCH: &str = "/rest/api/3/search/jql";
 const ISSUE: &str = "/rest/api/3/issue";
@@ -39,8 +39,8 @@ fn basic() -> String {
 
 fn secret_free(told: &Value) -> Result<()> {
     let told = told.to_string();
-    ensure!(Search::of(API_TOKEN).find(told.as_bytes()).is_none(), "the token is in {told}");
-    ensure!(!told.contains(&basic()), "the header is in {told}");
+    ensure!(Search::of(API_TOKEN).find(told.as_bytes()).is_none(), "the token was not redacted: {told}");
+    ensure!(!told.contains(&basic()), "the authorization header was not redacted: {told}");
     Ok(())
 }
 
@@ -60,7 +60,7 @@ async fn told(world: &World, tool: &str, params: &Value) -> Result<String> {
     secret_free(&world.audit_of(&answer).await?)?;
     let seen = lines(&world.github.take_requests());
     let mut answer = stable(&answer);
-    let members = answer.as_object_mut().context("an answer is an object")?;
+    let members = answer.as_object_mut().context("the answer is not an object")?;
     members.retain(|name, _| name != "request_id" && name != "duration_ms");
     Ok(format!("{answer}\n{}", seen.join("\n")))
 }

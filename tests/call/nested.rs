@@ -1,4 +1,4 @@
-//! Calls from a plugin to tools of other plugins: their requirements, their limits, and their audit rows.
+//! Calls from a plugin to tools of other plugins: the requirements, limits and audit rows of child calls.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ async fn a_call_takes_every_grant_and_runs_as_the_same_bot() -> Result<()> {
     let record = world.api.audit(child).await?;
     assert_eq!((&record["parent_request_id"], &record["task_id"]), (&json!(parent), &json!("task 7")));
     assert_eq!((&record["tool"], &record["plugin"]), (&json!("test_echo_again"), &json!(ECHO)));
-    // The `started` row of the parent is on disk before the child does anything. The child itself sends no request.
+    // The row `started` of the parent is on disk before the child starts. The child itself sends no request.
     let kinds = |record: &Value| -> Vec<(i64, String)> {
         let events = record["events"].as_array().cloned().unwrap_or_default();
         events
@@ -159,7 +159,7 @@ async fn scopes_and_parameters_are_judged_as_ever() -> Result<()> {
     assert_snapshot!(lines.join("\n"), @r#"
     scope_violation scope Scope violation: Repository other/secret is not authorized
     error invalid_params Invalid parameters: /nothing: undeclared parameter
-    error invalid_params Invalid parameters: not JSON
+    error invalid_params Invalid parameters: expected JSON
     error invalid_params Invalid parameters: expected an object
     error invalid_params Invalid parameters: nested more than 64 levels deep
     permission_denied denied Permission denied: tool 'test_echo_unhandled' is not available to this bot
@@ -171,24 +171,24 @@ async fn scopes_and_parameters_are_judged_as_ever() -> Result<()> {
 async fn depth_number_and_repetition_end_somewhere() -> Result<()> {
     let (world, _, _) = world(&["echo.*"], &["*"]).await?;
     let answer = world.call("test_caller_deep", &json!({"n": 0})).await?;
-    assert_snapshot!(answer["data"], @r#"{"status":"error","code":"limit","message":"tool calls can be nested at most 8 levels deep","params":{"n":9.0}}"#);
+    assert_snapshot!(answer["data"], @r#"{"status":"error","code":"limit","message":"the call is nested more than 8 levels deep","params":{"n":9.0}}"#);
     let deep = rows(&world).await?;
-    // The root call, eight nested calls, and the refused call.
+    // The root call, eight nested calls, and the rejected call.
     assert_eq!(deep.len(), 10);
     assert_eq!((&deep[0]["tool"], deep[9]["parent_request_id"].is_null()), (&json!("test_caller_deep"), true));
 
     let again = world.call("test_caller_again", &json!({"n": 5})).await?;
-    assert_snapshot!(again["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is the same call","params":{"n":5}}"#);
+    assert_snapshot!(again["data"], @r#"{"status":"error","code":"limit","message":"the call is identical to one of its ancestors","params":{"n":5}}"#);
     // A repeated call is also detected if its parameters are written differently and another tool is called in between.
     let round = world.call("test_caller_round", &json!({"n": 5.0})).await?;
-    assert_snapshot!(round["data"], @r#"{"status":"error","code":"limit","message":"an ancestor of this call is the same call","params":{"n":5.0}}"#);
+    assert_snapshot!(round["data"], @r#"{"status":"error","code":"limit","message":"the call is identical to one of its ancestors","params":{"n":5.0}}"#);
 
     let wide = json!({"tool": "test_echo_open", "params": {"repo": "acme/a"}, "numbered": true, "times": 105});
     let before = rows(&world).await?.len();
     let answer = world.call("test_caller_call", &wide).await?;
     let data = &answer["data"];
     assert_eq!((&data["ok"], &data["failures"]), (&json!(100), &json!({"limit": 5})), "{answer}");
-    assert_snapshot!(data["last"], @r#"{"status":"error","code":"limit","message":"the limit of 100 child calls under one call is reached"}"#);
+    assert_snapshot!(data["last"], @r#"{"status":"error","code":"limit","message":"the root call has reached its limit of 100 child calls"}"#);
     // The calls that exceeded the limit were never started, so they have no rows.
     assert_eq!(rows(&world).await?.len(), before + 101);
 
@@ -211,7 +211,8 @@ async fn the_time_of_a_call_is_that_of_all_below_it() -> Result<()> {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!((&answer["code"], &answer["message"]), (&json!("timeout"), &json!("the call took longer than 1 s")));
     let rows = rows(&world).await?;
-    // The child has ended before its parent: either its own deadline passed, or that of the parent.
+    // The child has ended before its parent, because the deadline of the child or the deadline of the parent has
+    // passed.
     let child = rows.iter().find(|row| row["tool"] == "test_echo_fetch").cloned().unwrap_or_default();
     assert!(child["code"] == "timeout" || child["code"] == "cancelled", "{child}");
     assert_eq!(child["parent_request_id"], answer["request_id"]);
@@ -230,7 +231,7 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
     let call = tokio::spawn(async move { api.post(&path, &body).await });
     world.reached(1).await?;
     call.abort();
-    eventually("all three are cancelled", async || {
+    eventually("all three calls are recorded as cancelled", async || {
         let rows = rows(&world).await?;
         Ok((rows.len() == 3 && rows.iter().all(|row| row["code"] == "cancelled")).then_some(()))
     })
@@ -252,7 +253,7 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
 #[tokio::test]
 async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     let (world, caller) = free().await?;
-    // The machine may be busy in one round, but hardly in all rounds.
+    // The machine may be busy in one round, but is unlikely to be busy in all rounds.
     const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
     for _ in 0..ROUNDS {
@@ -310,7 +311,7 @@ async fn more_parents_than_lanes_do_not_wait_for_each_other() -> Result<()> {
     Ok(())
 }
 
-/// A plugin that makes calls in a loop does not delay other calls, and ends when it reaches its own limits.
+/// A plugin that makes calls in a loop does not delay other calls. Its call ends when it reaches a limit.
 #[tokio::test]
 async fn a_storm_of_calls_ends_by_the_limits() -> Result<()> {
     let (world, caller) = free().await?;
@@ -323,7 +324,7 @@ async fn a_storm_of_calls_ends_by_the_limits() -> Result<()> {
     Ok(())
 }
 
-/// Each response is harmless alone. Combined, they form a secret that belongs only to the child's resource.
+/// No single response contains the secret of the child's resource, but the combined responses do.
 #[tokio::test]
 async fn what_a_child_knows_does_not_come_out_of_its_parent() -> Result<()> {
     let world = World::with(&[CALLER, ECHO]).await?;

@@ -45,7 +45,7 @@ async fn restart(world: &mut World) -> Result<()> {
 async fn plugins(world: &World) -> Result<Vec<String>> {
     let (status, list) = world.api.get("/api/plugins?limit=1000").await?;
     ensure!(status == 200, "{list}");
-    let items = list["items"].as_array().context("a list has items")?.iter();
+    let items = list["items"].as_array().context("the list has no items")?.iter();
     Ok(items
         .map(|item| format!("{}: {} {}", text(&item["name"]), text(&item["status"]), item["pending"]["grows"]))
         .collect())
@@ -84,7 +84,7 @@ async fn a_plugin_whose_folder_sorts_first_does_not_get_the_type_at_a_restart() 
         restart(&mut world).await?;
     }
 
-    // Without its folder, the owner no longer serves, and no other plugin takes its place.
+    // Without its folder, the owner no longer serves the type, and no other plugin takes the type over.
     fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
     restart(&mut world).await?;
     assert_eq!(plugins(&world).await?, [waits[0].clone()]);
@@ -127,8 +127,8 @@ async fn an_approval_moves_the_type_and_each_credential_waits_for_an_admin() -> 
     Ok(())
 }
 
-/// The approval lists the permissions that the new owner requests beyond the old one's, together with the names that it
-/// takes over.
+/// The approval lists the permissions that the new owner requests in addition to the permissions of the old owner, and
+/// the names that the new owner takes over.
 #[tokio::test]
 async fn a_renamed_plugin_keeps_its_type_after_an_approval() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -55,9 +55,9 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     assert_eq!(lines(&elsewhere.requests(), TOKEN), [""; 0]);
     assert_snapshot!(snapshot(&told), @r#"
     ["success",null,null,"ready",["GET /repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin must confirm or reauthorize the credential of this resource","needs-authorization",[]]
     ["error","plugin","GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","ready",["GET /v3/repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin must confirm or reauthorize the credential of this resource","needs-authorization",[]]
     "#);
 
     // Only an admin key can confirm a credential.
@@ -72,8 +72,8 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     answers.add("an admin confirms", confirm(&world, &bound).await?);
     answers.add("once more", confirm(&world, &bound).await?);
     assert_snapshot!(answers, @r#"
-    an operator moves it: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"changing the configuration or network of a resource requires an admin key","request_id":"[id 1]"}
-    an operator confirms: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
+    an operator moves it: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"changing the configuration or network of a resource requires an admin key","request_id":"[id 1]"}
+    an operator confirms: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
     an admin confirms: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}
     once more: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}
     "#);
@@ -129,7 +129,8 @@ async fn a_version_that_asks_for_the_credential_in_another_way(#[case] change: &
     Ok(())
 }
 
-/// Each way of widening existing grants makes the version wait. The old version continues to serve in the meantime.
+/// Every version that widens existing grants waits for approval. Until the approval, the old version continues to
+/// serve.
 #[tokio::test]
 async fn a_version_that_grew_waits() -> Result<()> {
     let world = World::with(&["github"]).await?;
@@ -146,7 +147,11 @@ async fn a_version_that_grew_waits() -> Result<()> {
         ("another default place", "default: \"https://api.github.com\"", "default: \"https://evil.example\""),
     ] {
         fs::write(folder.join("monstrum.yaml"), &original)?;
-        assert_eq!(reloaded(&world, "github").await?[1], "loaded", "{name}: back again");
+        assert_eq!(
+            reloaded(&world, "github").await?[1],
+            "loaded",
+            "{name}: the plugin is not loaded after the manifest was restored"
+        );
         edit(&folder, |text| text.replace("version: 1.0.0", "version: 1.1.0").replace(from, to))?;
         reloaded(&world, "github").await?;
         told.push(json!([name, pending(&world, "github").await?]));
@@ -158,7 +163,7 @@ async fn a_version_that_grew_waits() -> Result<()> {
     ["a milder operation",["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` has operation `issue.read` instead of `issue.write`","tool `github_update_issue` has operation `issue.read` instead of `issue.write`"]]]
     ["a dimension less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` is removed"]]]
     ["a parameter less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` no longer checks `owner_repo`"]]]
-    ["another default place",["1.0.0","needs_approval","1.1.0",["the default of api_base is https://evil.example"]]]
+    ["another default place",["1.0.0","needs_approval","1.1.0",["the default of `api_base` is https://evil.example"]]]
     "#);
     Ok(())
 }
@@ -207,9 +212,9 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     after a start: 0 ["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` has operation `issue.read` instead of `issue.write`","tool `github_update_issue` has operation `issue.read` instead of `issue.write`"]]
     admin: 403 "a root key is required"
     operator: 403 "a root key is required"
-    another digest: 409 "the version that waits for approval has digest `[digest]`"
+    another digest: 409 "the version that waits for approval has a different digest: `[digest]`; review the version again"
     no digest: 422 "/digest: `x` is not a valid digest: expected sha256: followed by 64 lower-case hex digits"
-    another manifest: 409 "the version that waits for approval has manifest_digest `[digest]`"
+    another manifest: 409 "the version that waits for approval has a different manifest_digest: `[digest]`; review the version again"
     its digest: 200 ["1.1.0","loaded",null]
     once more: 409 "no version of this plugin waits for approval"
     after a start: 0 ["1.1.0","loaded",null,null]
@@ -217,7 +222,8 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     Ok(())
 }
 
-/// An intermediate version without the tool does not hide the change of the tool's operation.
+/// A version that lacks the tool, between two versions that have the tool, does not hide the change of the tool's
+/// operation.
 #[tokio::test]
 async fn a_tool_that_comes_back_milder_waits_too() -> Result<()> {
     let world = World::with(&["test-result"]).await?;
@@ -233,8 +239,8 @@ async fn a_tool_that_comes_back_milder_waits_too() -> Result<()> {
     Ok(())
 }
 
-/// Even after an approval, a tool that lacks the parameter of a constrained dimension is denied, and so is every call
-/// of a binding whose dimension was removed.
+/// Even after an approval, a tool that lacks the parameter of a constrained dimension is denied. Every call of a
+/// binding whose dimension was removed is denied as well.
 #[tokio::test]
 async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
     let world = World::with(&["github"]).await?;

@@ -1,4 +1,4 @@
-//! Calls without a bot: functions of plugins for infrastructure code, and credential checks.
+//! Calls that no bot makes: functions of plugins, which infrastructure programs call, and credential checks.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -57,7 +57,7 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
         ("fail", json!({})),
         ("crash", json!({})),
         ("spin", json!({})),
-        // Without a resource, there is no upstream, and the plugin may only send requests to origins of the manifest.
+        // A call for no resource has no upstream, so the plugin may send requests only to the origins of the manifest.
         ("fetch", json!({"params": {"path": "/user"}})),
         ("fetch", json!({"params": {"path": url}})),
         ("fetch", with(json!({"path": "https://elsewhere.example/"}))),
@@ -69,12 +69,12 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
     }
     assert!(world.github.take_requests().is_empty());
     assert_snapshot!(lines.join("\n"), @r#"
-    fail: error plugin as it was told
+    fail: error plugin an error on purpose
     crash: error trap the plugin crashed
     spin: error fuel the plugin used up its computing budget
     fetch: error plugin this resource has no api_base, so the URL must be absolute
-    fetch: error plugin this resource may not reach the origin `UPSTREAM`
-    fetch: error plugin this resource may not reach the origin `https://elsewhere.example`
+    fetch: error plugin this resource may not connect to the origin `UPSTREAM`
+    fetch: error plugin this resource may not connect to the origin `https://elsewhere.example`
     "#);
     assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())
@@ -105,16 +105,16 @@ async fn what_is_no_function_or_no_root_key_gets_nowhere() -> Result<()> {
     answers.add("foreign resource", world.api.post(&path, &json!({"resource_id": foreign})).await?);
     answers.add("unknown field", world.api.post(&path, &json!({"parms": {}})).await?);
     assert_snapshot!(answers, @r#"
-    admin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is required","request_id":"[id 1]"}
-    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is required","request_id":"[id 2]"}
-    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is required","request_id":"[id 3]"}
-    unknown: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `nothing`; it has: echo, fetch, fail, spin, crash","request_id":"[id 4]"}
-    a tool: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `test_functions_get`; it has: echo, fetch, fail, spin, crash","request_id":"[id 5]"}
+    admin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"a root key is required","request_id":"[id 1]"}
+    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"a root key is required","request_id":"[id 2]"}
+    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"a root key is required","request_id":"[id 3]"}
+    unknown: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `nothing`; available functions: echo, fetch, fail, spin, crash","request_id":"[id 4]"}
+    a tool: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `test_functions_get`; available functions: echo, fetch, fail, spin, crash","request_id":"[id 5]"}
     no functions: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-echo` has no functions","request_id":"[id 6]"}
     built in: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `bot` has no functions","request_id":"[id 7]"}
     no type: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource type","request_id":"[id 8]"}
-    foreign resource: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/resource_id: no such resource of this type in this workspace","request_id":"[id 9]","errors":[{"path":"/resource_id","message":"no such resource of this type in this workspace"}]}
-    unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/parms: unknown field `parms`, expected `params` or `resource_id`","request_id":"[id 10]","errors":[{"path":"/parms","message":"unknown field `parms`, expected `params` or `resource_id`"}]}
+    foreign resource: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/resource_id: no such resource of this type in this workspace","request_id":"[id 9]","errors":[{"path":"/resource_id","message":"no such resource of this type in this workspace"}]}
+    unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/parms: unknown field `parms`, expected `params` or `resource_id`","request_id":"[id 10]","errors":[{"path":"/parms","message":"unknown field `parms`, expected `params` or `resource_id`"}]}
     "#);
     // A bot cannot call a function as a tool either.
     for name in ["platform.test-functions.echo", "echo"] {
@@ -138,14 +138,14 @@ async fn functions_are_called_on_the_command_line() -> Result<()> {
     [exit 0]
     status   error
     code     plugin
-    message  as it was told
+    message  an error on purpose
     request  [id 1]
     [exit 1]
     [stderr]
     error: Not found (404)
-      the plugin of type `test-functions` has no function `nothing`; it has: echo, fetch, fail, spin, crash
+      the plugin of type `test-functions` has no function `nothing`; available functions: echo, fetch, fail, spin, crash
       request [id 1]
-    hint: `monstrum plugin info NAME` lists the functions of a plugin
+    hint: run `monstrum plugin info NAME` to see the functions of a plugin
     [exit 1]
     "#);
     Ok(())
@@ -190,7 +190,7 @@ async fn a_credential_is_checked_as_its_type_declares() -> Result<()> {
     refused: 200 {"request_id":"[id 2]","status":"error","code":"plugin","message":"the upstream answered 401: {\"message\":\"Bad credentials: [redacted]\"}","duration_ms":"[ms]"}
     none: 200 {"request_id":"[id 3]","status":"error","code":"unauthenticated","message":"no credential is stored for this resource","duration_ms":"[ms]"}
     not declared: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the type of this resource declares no credential check","request_id":"[id 4]"}
-    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 5]"}
+    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 5]"}
     "#);
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Plugins are added and removed as folders. An error in one plugin is reported and does not affect other plugins. A
-//! new version either replaces the old one or leaves it in service.
+//! new version either replaces the old version or has no effect.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -34,7 +34,7 @@ pub(crate) fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Resu
     let path = folder.join(MANIFEST);
     let before = fs::read_to_string(&path)?;
     let after = change(before.clone());
-    ensure!(before != after, "the manifest stays as it was:\n{before}");
+    ensure!(before != after, "the change had no effect on the manifest:\n{before}");
     Ok(fs::write(path, after)?)
 }
 
@@ -50,7 +50,7 @@ async fn scanned(prepare: impl FnOnce(&Server) -> Result<()>) -> Result<String> 
     world.grant_all("test-echo").await?;
     let answer = world.call("test_echo_run", &json!({})).await?;
     ensure!(answer["status"] == "success", "the good plugin does not serve: {answer}");
-    let items = list["items"].as_array().context("a list has items")?.iter();
+    let items = list["items"].as_array().context("the list has no items")?.iter();
     let told = items.map(|item| {
         let wanted = text(&item["pending"]["grows"][0]);
         format!("{}: {} {}{wanted}", text(&item["name"]), text(&item["status"]), text(&item["error"]))
@@ -99,7 +99,7 @@ async fn every_fault_of_a_manifest_is_named_by_line_and_field() -> Result<()> {
     test-echo: loaded 
     too-deep: failed monstrum.yaml:36:72: nested deeper than 64 levels
     too-large: failed [home]/plugins/too-large/monstrum.yaml has 262957 bytes; at most 262144 are allowed
-    tool-name: failed monstrum.yaml:28:13: resource_type.tools[0].name: `Run-Tool` is not a valid tool name: expected a text that matches ^[a-z][a-z0-9_]{0,63}$
+    tool-name: failed monstrum.yaml:28:13: resource_type.tools[0].name: `Run-Tool` is not a valid tool name: expected 1 to 64 lower-case letters, digits and underscores, starting with a letter
     unknown-field: failed monstrum.yaml:36:1: colour: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
     wrong-type: failed monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0, found a list
     ");
@@ -131,12 +131,12 @@ async fn a_component_that_is_none_is_named() -> Result<()> {
     broken: failed the component of plugin `broken` is not a WebAssembly component: malformed section id (at offset 0x8)
     core-module: failed the component of plugin `core-module` is not a WebAssembly component: it is a core module; build it as a component, for example for the target wasm32-wasip2
     cut: failed the component of plugin `cut` is not a WebAssembly component: unexpected end-of-file (at offset [n])
-    empty: failed the component of plugin `empty` is not a WebAssembly component: it does not have the header of one
+    empty: failed the component of plugin `empty` is not a WebAssembly component: the file does not have the header of a component
     huge: failed [home]/plugins/huge/plugin.wasm has 33554433 bytes; at most 33554432 are allowed
     no-component: failed [home]/plugins/no-component/plugin.wasm does not exist
     test-echo: loaded 
     test-steal: failed the component of plugin `test-steal` imports `monstrum:plugin/http@0.1.0`, but its manifest does not list `http` under executor.capabilities
-    text: failed the component of plugin `text` is not a WebAssembly component: it does not have the header of one
+    text: failed the component of plugin `text` is not a WebAssembly component: the file does not have the header of a component
     ");
     Ok(())
 }
@@ -202,7 +202,7 @@ async fn a_plugins_folder_that_others_could_change_is_no_place_to_start_from() -
     assert_snapshot!(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))), @r"
     error: the plugins folder cannot be used
       [home]/plugins is writable by group or others (mode 777); run: chmod go-w [home]/plugins
-    hint: --plugins-dir names the folder of the plugins; it is now [home]/plugins
+    hint: check the plugins folder [home]/plugins, or set --plugins-dir
     ");
     Ok(())
 }
@@ -222,7 +222,7 @@ async fn a_new_version_takes_over_and_a_bad_one_does_not() -> Result<()> {
     let mut told = Vec::new();
     for (from, to) in [
         ("version: 1.0.0", "version: 1.1.0"),
-        ("Returns a result of the kind asked for.", "Returns a result."),
+        ("Returns a result of the requested kind.", "Returns a result."),
         ("version: 1.1.0", "version: none"),
         ("version: none", "version: 2.0.0"),
     ] {
@@ -233,7 +233,7 @@ async fn a_new_version_takes_over_and_a_bad_one_does_not() -> Result<()> {
         told.push(format!("{to}: {entry}, {} {}", list["items"][0]["description"], answer["status"]));
     }
     assert_snapshot!(told.join("\n"), @r#"
-    version: 1.1.0: ["1.1.0","loaded",null], "Returns a result of the kind asked for." "success"
+    version: 1.1.0: ["1.1.0","loaded",null], "Returns a result of the requested kind." "success"
     Returns a result.: ["1.1.0","loaded",null], "Returns a result." "success"
     version: none: ["1.1.0","failed","monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0: unexpected character 'n' while parsing major version number"], "Returns a result." "success"
     version: 2.0.0: ["2.0.0","loaded",null], "Returns a result." "success"

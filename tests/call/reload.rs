@@ -16,7 +16,7 @@ use crate::world::{World, eventually, text};
 
 const PLUGIN: &str = "shifting";
 
-/// Returns a component that always returns this digit.
+/// Returns a component whose calls always return this digit.
 fn component(digit: u8) -> Result<Vec<u8>> {
     let functions = format!(
         r#"(func (export "execute") (param i32) (result i32)
@@ -44,12 +44,12 @@ async fn becomes(world: &World, what: &str, is: impl Fn(&Value) -> bool) -> Resu
 /// Waits until resources of the plugin's type can be created, which becomes possible after the plugin is loaded.
 async fn serves(world: &World) -> Result<()> {
     let path = format!("/api/resource-types/{PLUGIN}");
-    eventually("the plugin serves", async || Ok((world.api.get(&path).await?.0 == 200).then_some(()))).await
+    eventually("the plugin serves calls", async || Ok((world.api.get(&path).await?.0 == 200).then_some(()))).await
 }
 
 /// Waits until the version with this digit serves calls.
 async fn answers(world: &World, digit: u8) -> Result<()> {
-    eventually("the version answers", async || {
+    eventually("the version answers calls", async || {
         let answer = world.call(&guests::tool(PLUGIN), &json!({})).await?;
         Ok((answer["data"] == json!(digit)).then_some(()))
     })
@@ -74,8 +74,8 @@ async fn a_folder_is_live_without_a_restart() -> Result<()> {
 
     let folder = world.server.plugins_dir().join(PLUGIN);
     fs::remove_dir_all(&folder)?;
-    becomes(&world, "the plugin is gone", |entry| entry["status"] == 404).await?;
-    eventually("calls are refused", async || {
+    becomes(&world, "the plugin is removed", |entry| entry["status"] == 404).await?;
+    eventually("calls are rejected", async || {
         let answer = world.call(&guests::tool(PLUGIN), &json!({})).await?;
         Ok((answer["status"] == "permission_denied").then_some(()))
     })
@@ -90,20 +90,21 @@ async fn what_goes_wrong_or_grows_leaves_the_old_version_serving() -> Result<()>
     world.grant_all(PLUGIN).await?;
     let folder = world.server.plugins_dir().join(PLUGIN);
 
-    // A truncated component, as it appears while a file is copied slowly.
+    // The component is truncated, as happens while a file is copied slowly.
     let whole = component(2)?;
     fs::write(folder.join("plugin.wasm"), &whole[..whole.len() / 2])?;
-    let failed = becomes(&world, "the half is refused", |entry| entry["status"] == "failed").await?;
+    let failed = becomes(&world, "the truncated component is rejected", |entry| entry["status"] == "failed").await?;
     assert!(text(&failed["error"]).contains("plugin.wasm") || text(&failed["error"]).contains("component"), "{failed}");
     answers(&world, 1).await?;
     fs::write(folder.join("plugin.wasm"), &whole)?;
-    becomes(&world, "the whole serves", |entry| entry["status"] == "loaded").await?;
+    becomes(&world, "the complete component serves", |entry| entry["status"] == "loaded").await?;
     answers(&world, 2).await?;
 
     edit(&folder, |text| {
         text.replace("version: 1.0.0", "version: 1.1.0\nexecutor: { egress: [\"https://a.example\"] }")
     })?;
-    let waits = becomes(&world, "the next one waits", |entry| entry["status"] == "needs_approval").await?;
+    let waits =
+        becomes(&world, "the next version waits for approval", |entry| entry["status"] == "needs_approval").await?;
     assert_eq!((&waits["version"], &waits["pending"]["version"]), (&json!("1.0.0"), &json!("1.1.0")), "{waits}");
     Ok(())
 }
@@ -114,9 +115,9 @@ async fn what_the_database_stood_in_the_way_of_is_loaded_when_it_no_longer_does(
     let world = World::with(&[]).await?;
     let lock = Locked::hold(&world.server.data_dir().join("monstrum.db")).await?;
     install(&world.server, 1)?;
-    becomes(&world, "it cannot be stored", |entry| entry["status"] == "failed").await?;
+    becomes(&world, "the version cannot be stored", |entry| entry["status"] == "failed").await?;
     lock.release().await?;
-    becomes(&world, "it is tried again", |entry| entry["status"] == "loaded").await?;
+    becomes(&world, "the version is loaded after the lock is released", |entry| entry["status"] == "loaded").await?;
     Ok(())
 }
 
@@ -126,7 +127,7 @@ async fn a_folder_is_left_alone_where_that_is_set() -> Result<()> {
     let watching = World::with(&[]).await?;
     install(&world.server, 1)?;
     install(&watching.server, 1)?;
-    becomes(&watching, "it is loaded where folders are watched", |entry| entry["status"] == "loaded").await?;
+    becomes(&watching, "the plugin is loaded by the watcher", |entry| entry["status"] == "loaded").await?;
     assert_eq!(entry(&world).await?["status"], 404);
     assert_eq!(reloaded(&world, PLUGIN).await?[1], "loaded");
     Ok(())
@@ -183,11 +184,11 @@ async fn no_call_fails_while_versions_change() -> Result<()> {
     let mut seen = [0, 0];
     // Only every tenth call is checked, because reading its audit row takes longer than the call itself.
     for (request, digit) in answered.iter().step_by(10) {
-        let digit = usize::try_from(digit.context("an answer is a number")?)?;
+        let digit = usize::try_from(digit.context("the answer is not a number")?)?;
         let record = world.api.audit(request).await?;
         assert_eq!(record["plugin_digest"], digests[digit], "{record}");
         seen[digit] += 1;
     }
-    assert!(seen.iter().all(|count| *count > 0), "both versions have served: {seen:?}");
+    assert!(seen.iter().all(|count| *count > 0), "only one version has served: {seen:?}");
     Ok(())
 }

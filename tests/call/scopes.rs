@@ -14,7 +14,7 @@ const LISTED: &str = "listed";
 const HIDDEN: &str = "hidden";
 
 /// Calls `tool` of `test-echo` under constraints of the role and of the binding. Returns whether the tool is listed,
-/// and how the call ended.
+/// and the result of the call.
 async fn judged(role: &Value, binding: &Value, tool: &str, params: &Value) -> Result<[String; 2]> {
     let world = World::with(&["test-echo"]).await?;
     let resource = world.api.resource("test-echo", "echo", &world.github.url()).await?;
@@ -187,7 +187,7 @@ async fn a_key_that_the_manifest_lacks_is_refused_when_a_binding_is_saved() -> R
     let bound = world.grant_all("test-echo").await?;
     let path = format!("/api/bots/{}/resources/{}", world.bot, bound.binding);
     let (status, problem) = world.api.patch(&path, &json!({ "scope_constraints": { "orgs": ["*"] } })).await?;
-    let fault = "not a scope dimension of this resource's type, which has: repos, paths, labels, kinds";
+    let fault = "unknown scope dimension (known dimensions: repos, paths, labels, kinds)";
     assert_eq!((status, &problem["errors"]), (422, &json!([{ "path": "/scope_constraints/orgs", "message": fault }])));
     Ok(())
 }
@@ -209,7 +209,7 @@ async fn the_plugin_is_not_led_elsewhere(#[case] repo: &str) -> Result<()> {
     Ok(())
 }
 
-/// Even if a plugin does not reject such a value, egress rejects the request.
+/// Egress rejects the request even if the plugin does not reject the value.
 #[rstest]
 #[case::by_dots("/repos/acme/../../user")]
 #[case::by_escaped_dots("/repos/acme/%2e%2E/user")]

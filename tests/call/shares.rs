@@ -1,4 +1,5 @@
-//! The share of a plugin's capacity that one workspace leaves to the others.
+//! The share of a plugin's capacity: the calls of one workspace cannot use all of the capacity, so that calls of other
+//! workspaces need not wait.
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
@@ -8,7 +9,7 @@ use support::{Api, FakeGithub};
 use crate::http::workspace;
 use crate::world::World;
 
-/// Default limit on concurrent calls of a plugin, and of a bot.
+/// The default limits on the concurrent calls of a plugin and of a bot.
 const CALLS_PER_PLUGIN: usize = 64;
 const CALLS_PER_BOT: usize = 32;
 
@@ -39,14 +40,14 @@ async fn a_workspace_whose_bots_fill_a_plugin_makes_no_other_workspace_wait() ->
     };
     let (filled, told) = tokio::join!(fill, told);
     let (answers, reached) = told?;
-    assert_eq!(reached, CALLS_PER_PLUGIN / 2, "half is the most, even when nothing else runs");
+    assert_eq!(reached, CALLS_PER_PLUGIN / 2, "the calls of one workspace use more than half of the capacity");
     for answer in answers {
         let answer = answer?;
         ensure!(answer["status"] == "success", "{answer}");
     }
     for answer in filled {
         let answer = answer?;
-        // The other half of the calls waited, for at most 5 s.
+        // The other half of the calls waited for up to 5 s.
         ensure!(answer["status"] == "success" || answer["code"] == "busy", "{answer}");
     }
     Ok(())
@@ -56,7 +57,7 @@ async fn a_workspace_whose_bots_fill_a_plugin_makes_no_other_workspace_wait() ->
 async fn a_workspace_that_uses_a_plugin_alone_has_all_of_it() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     let bots = [bot(&world.api, "first", &world.github).await?, bot(&world.api, "second", &world.github).await?];
-    // A workspace without a binding to the plugin does not reduce the share of the others.
+    // A workspace that has no binding to the plugin does not reduce the share of other workspaces.
     workspace(&world.api, "other").await?.bot("idle").await?;
     world.github.hold();
     let params = json!({ "path": "/echo" });

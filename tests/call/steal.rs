@@ -10,8 +10,8 @@ use crate::stable::{lines, stable};
 use crate::world::World;
 
 /// Encodes `bytes` as the guest expects a search pattern: reversed and in hex, so that the guest's memory contains no
-/// plain copy. Leading zeros are omitted, because most of a memory is zeros, and examining each of them would use up
-/// the guest's budget.
+/// plain copy. Leading zeros are omitted, because most of a memory is zeros, and examining each zero would use up the
+/// guest's budget.
 pub(crate) fn pattern(bytes: &[u8]) -> String {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     hex::encode(bytes[zeros..].iter().rev().copied().collect::<Vec<u8>>())
@@ -24,9 +24,9 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     let thief = FakeGithub::start_with_token("none").await?;
     let params = json!({ "target": format!("{}/collect", thief.url()) });
     let mut answer = world.call("test_steal_run", &params).await?;
-    ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the token is in {answer}");
+    ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the answer contains the token: {answer}");
     let report = answer["data"].as_object_mut().context("it reports")?;
-    // Removed because its size depends on the compiler. It is searched below.
+    // The memory is not compared, because its size depends on the compiler. It is searched below.
     report.remove("memory");
     if let Some(headers) = report["echo"]["headers"].as_array_mut() {
         headers.retain(|header| header[0] == "x-echo-authorization");
@@ -39,9 +39,9 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     folders: [["/",{"error":"No such file or directory (os error 44)"}],[".",{"error":"No such file or directory (os error 44)"}],["/proc/self/fd",{"error":"No such file or directory (os error 44)"}]]
     socket: {"error":"Permission denied (os error 2)"}
     credential_status: "ready"
-    elsewhere: {"failure":{"code":"denied","message":"this resource may not reach the origin `http://[upstream]`","sent":false}}
+    elsewhere: {"failure":{"code":"denied","message":"this resource may not connect to the origin `http://[upstream]`","sent":false}}
     echo: {"status":200,"headers":[["x-echo-authorization","[redacted]"]],"body":"{\"method\":\"GET\",\"path\":\"/echo-headers\",\"query\":\"\",\"headers\":{\"user-agent\":\"monstrum/0.1.0\",\"accept-encoding\":\"gzip\",\"authorization\":\"[redacted]\",\"accept\":\"*/*\",\"host\":\"[upstream]\"},\"body\":\"\"}"}
-    forged: {"failure":{"code":"denied","message":"the header `authorization` is set by the host only","sent":false}}
+    forged: {"failure":{"code":"denied","message":"only the host may set the header `authorization`","sent":false}}
     smuggled: {"failure":{"code":"invalid","message":"the value of the header `x-smuggled` is malformed","sent":false}}
     given: [{"api_base":"http://[upstream]"},{}]
     "#);

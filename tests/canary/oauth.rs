@@ -1,5 +1,5 @@
 //! The secrets of OAuth and the keys of the API: codes, verifiers, tokens, device codes, client secrets, tickets,
-//! cookies. None of them occurs in an answer, a log line or a file.
+//! cookies. No secret occurs in an answer, a log line or a file.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ async fn nothing_that_oauth_brings_and_no_key_is_found_anywhere() -> Result<()> 
     secrets.extend(seen.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
     secrets.sort();
     secrets.dedup();
-    assert!(secrets.len() >= 15, "{} secrets: the flows have brought too few", secrets.len());
+    assert!(secrets.len() >= 15, "the flows produced only {} secrets", secrets.len());
 
     let mut heard = String::new();
     for path in READ {
@@ -88,12 +88,12 @@ async fn nothing_that_oauth_brings_and_no_key_is_found_anywhere() -> Result<()> 
     }
     authorizing.world.server.stop().await?;
     heard.push_str(&authorizing.world.server.output());
-    assert!(heard.contains("DEBUG"), "the log was to be searched at its debug level");
+    assert!(heard.contains("DEBUG"), "the server did not log at level debug");
     let mut leaks = Vec::new();
     for secret in &secrets {
-        ensure!(secret.len() >= 20, "{secret} is too short to be told from chance");
+        ensure!(secret.len() >= 20, "{secret} is too short: it could occur by chance");
         let search = Search::of(secret);
-        leaks.extend(search.find(heard.as_bytes()).map(|form| format!("{secret}: {form} in what was heard")));
+        leaks.extend(search.find(heard.as_bytes()).map(|form| format!("the answers contain {secret} as {form}")));
         leaks.extend(search.find_beneath(authorizing.world.server.home())?);
     }
     assert!(leaks.is_empty(), "{}", leaks.join("\n"));

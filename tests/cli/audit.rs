@@ -1,4 +1,4 @@
-//! `monstrum audit`.
+//! Tests of the command `monstrum audit`.
 
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -25,7 +25,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     ] {
         world.call(tool, &params).await?;
     }
-    // The width of the duration varies, so the table is read by columns.
+    // The duration and the width of its column vary, so the test removes numbers and column widths from the table.
     let table = told(server, &["audit", "list"]).await?;
     let columns = |line: &str| {
         line.split("  ")
@@ -58,37 +58,38 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     assert_eq!(first["items"][0], whole["items"][0]);
     assert!(first["next_cursor"].is_string());
     let output = run(server, &["audit", "list", "--limit", "1"]).await?;
-    assert_snapshot!(String::from_utf8(output.stderr)?, @r#"there are more; raise --limit, or go back in time with --until"#);
+    assert_snapshot!(String::from_utf8(output.stderr)?, @r#"there are more calls; raise --limit, or set --until to an earlier time"#);
     let mut answers = Vec::new();
     for arguments in [&["--status", "done"][..], &["--since", "yesterday"], &["--limit", "0"], &["--bot", "tester"]] {
         answers.push(told(server, &[&["audit", "list"], arguments].concat()).await?);
     }
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]
-    error: The input is not acceptable (422)
-      status: expected one of success, error, scope_violation, permission_denied, running, interrupted
+    error: The input is invalid (422)
+      status: expected success, error, scope_violation, permission_denied, running or interrupted
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
     error: invalid value 'yesterday' for '--since <TIME>': `yesterday` is not an RFC 3339 time such as [time]
-    hint: `monstrum audit list --help` shows what there is, with examples
+    hint: `monstrum audit list --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value '0' for '--limit <ROWS>': 0 is not in 1..=100000
-    hint: `monstrum audit list --help` shows what there is, with examples
+    hint: `monstrum audit list --help` shows usage and examples
     [exit 2]
     [stderr]
-    error: The input is not acceptable (422)
-      bot_id: expected an id of a bot
+    error: The input is invalid (422)
+      bot_id: expected the id of a bot
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     "#);
     Ok(())
 }
 
-/// A running server verifies its audit. Without the server, the command verifies the folder. Both never happen at once.
+/// A running server verifies its audit itself. If no server is running, the command verifies the folder. The two never
+/// verify at the same time.
 #[tokio::test]
 async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     let mut world = World::with(&[]).await?;
@@ -112,17 +113,17 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     let offline = ["audit", "verify", "--data-dir", folder.to_str().unwrap_or_default()];
     assert_snapshot!(told(&world.server, &offline).await?, @r#"
     [stderr]
-    error: another monstrum uses the data folder [home]/data
-    hint: a server is running there: leave --data-dir out to ask it, or stop it first
+    error: another monstrum process uses the data folder [home]/data
+    hint: a server is using the data folder: omit --data-dir to send the request to the server, or stop it first
     [exit 1]
     "#);
     let admin = world.api.new_key("admin", None).await?;
     assert_snapshot!(told(&world.server, &["audit", "verify", "--key", &admin]).await?, @r#"
     [stderr]
-    error: This key may not do that (403)
+    error: This key has no permission for this action (403)
       a root key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     "#);
     world.server.stop().await?;
@@ -138,16 +139,16 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
         let folder = world.server.home().join(elsewhere);
         let before = folder.exists();
         answers.push(told(&world.server, &["audit", "verify", "--data-dir", elsewhere]).await?);
-        assert_eq!(folder.exists(), before, "looking makes nothing");
+        assert_eq!(folder.exists(), before, "the command created the data folder");
     }
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]
-    error: plugins is not the data folder of a server: it holds no master.key
-    hint: give --data-dir as to `monstrum serve`
+    error: plugins is not the data folder of a server: it contains no master.key
+    hint: set --data-dir to the same folder as for `monstrum serve`
     [exit 1]
     [stderr]
-    error: absent is not the data folder of a server: it holds no master.key
-    hint: give --data-dir as to `monstrum serve`
+    error: absent is not the data folder of a server: it contains no master.key
+    hint: set --data-dir to the same folder as for `monstrum serve`
     [exit 1]
     "#);
     std::fs::write(folder.join("audit-heads.log"), "not a head\n")?;
@@ -158,8 +159,8 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
                                            1         line 1 of audit-heads.log is not a head
      [id 1]  7         audit-heads.log contains no head of this chain
     [stderr]
-    error: the audit is not as it was written: 2 problems in 7 rows
-    hint: keep a copy of the data folder, and compare it with a backup from before
+    error: the audit failed verification: 2 problems in 7 rows
+    hint: keep a copy of the data folder, and compare it with an earlier backup
     [exit 1]
     "#);
     Ok(())

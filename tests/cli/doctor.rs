@@ -16,7 +16,7 @@ use crate::world::{World, text};
 async fn examined(server: &Server, flags: &[&str]) -> Result<(Option<i32>, Vec<Value>)> {
     let arguments = [&["doctor"], flags].concat();
     let (code, report) = parsed(server, &arguments).await?;
-    let findings = report["findings"].as_array().context("a report has findings")?.clone();
+    let findings = report["findings"].as_array().context("the report has no findings")?.clone();
     assert_eq!(report["healthy"], json!(findings.is_empty()));
     assert_eq!(code, Some(i32::from(!findings.is_empty())), "{report}");
     Ok((code, findings))
@@ -25,9 +25,9 @@ async fn examined(server: &Server, flags: &[&str]) -> Result<(Option<i32>, Vec<V
 /// Returns the only finding about `what`.
 fn about<'a>(findings: &'a [Value], what: &str) -> Result<&'a Value> {
     let mut found = findings.iter().filter(|finding| text(&finding["about"]) == what);
-    let finding = found.next().with_context(|| format!("nothing about {what}: {findings:?}"))?;
-    ensure!(found.next().is_none(), "more than one about {what}: {findings:?}");
-    ensure!(!text(&finding["remedy"]).is_empty(), "no remedy: {finding}");
+    let finding = found.next().with_context(|| format!("no finding is about {what}: {findings:?}"))?;
+    ensure!(found.next().is_none(), "more than one finding is about {what}: {findings:?}");
+    ensure!(!text(&finding["remedy"]).is_empty(), "the finding has no remedy: {finding}");
     Ok(finding)
 }
 
@@ -40,8 +40,8 @@ async fn a_healthy_server_has_nothing_to_mend() -> Result<()> {
     let database = world.server.data_dir().join("monstrum.db");
     let before = fs::read(&database)?;
     let told = told(&world.server, &["doctor"]).await?;
-    assert!(told.starts_with("nothing to mend in ") && told.ends_with("[exit 0]"), "{told}");
-    assert_eq!(fs::read(&database)?, before, "it reads only");
+    assert!(told.starts_with("no findings in ") && told.ends_with("[exit 0]"), "{told}");
+    assert_eq!(fs::read(&database)?, before, "`doctor` changed the data folder");
     Ok(())
 }
 
@@ -87,14 +87,14 @@ async fn plugins_and_credentials_that_fail_are_named() -> Result<()> {
     assert_eq!(grown["severity"], "weak");
     assert!(text(&grown["what"]).contains("https://evil.example"), "{grown}");
     assert!(text(&grown["remedy"]).contains("monstrum plugin approve github --digest sha256:"), "{grown}");
-    for (plugin, why) in [("test-wrong-world", "another world"), ("test-echo", "plugin.wasm does not exist")] {
+    for (plugin, why) in [("test-wrong-world", "a different WIT world"), ("test-echo", "plugin.wasm does not exist")] {
         let failed = about(&findings, &format!("plugin {plugin}"))?;
         assert!(failed["severity"] == "broken" && text(&failed["what"]).contains(why), "{failed}");
     }
     let moved = about(&findings, &format!("resource github-of-{}", world.bot))?;
     assert!(text(&moved["what"]).contains("needs authorization"), "{moved}");
 
-    // The examination by `doctor` has put none of the changes in force.
+    // `doctor` has not put any of the changes in force.
     let (_, entry) = world.api.get("/api/plugins/github").await?;
     assert_eq!(entry["status"], "loaded", "{entry}");
     Ok(())
@@ -124,7 +124,7 @@ async fn a_database_out_of_reach_and_a_wrong_key_are_named() -> Result<()> {
     let (code, report) = parsed(&server, &["doctor", "--data-dir", &nowhere]).await?;
     assert_eq!(code, Some(1));
     assert!(text(&report["findings"][0]["remedy"]).contains("monstrum serve"), "{report}");
-    assert!(!std::path::Path::new(&nowhere).exists(), "nothing is made");
+    assert!(!std::path::Path::new(&nowhere).exists(), "`doctor` created the data folder");
     Ok(())
 }
 
@@ -144,13 +144,18 @@ async fn a_workspace_that_keeps_as_many_sandboxes_as_it_may_is_named() -> Result
     let (_, findings) = examined(&server, &["--sandbox-kept-max=2"]).await?;
     let finding = about(&findings, "workspace default")?;
     assert_eq!(finding["severity"], "weak");
-    assert!(text(&finding["what"]).starts_with("it gets no new sandbox: this workspace keeps 2 of 2"), "{finding}");
+    assert!(
+        text(&finding["what"]).starts_with(
+            "no new sandboxes can be created: this workspace has reached a sandbox limit: it keeps 2 of 2"
+        ),
+        "{finding}"
+    );
     assert_eq!(findings.len(), 1, "{findings:?}");
     Ok(())
 }
 
-/// A key that was trusted before types had owners is trusted for every type, and so is a key that is trusted explicitly
-/// for every type.
+/// A key that was trusted before types had owners is trusted for every type, like a key that is explicitly trusted for
+/// every type.
 #[tokio::test]
 async fn a_key_that_is_trusted_for_every_type_is_named() -> Result<()> {
     let server = Server::start(&[]).await?;
@@ -166,7 +171,10 @@ async fn a_key_that_is_trusted_for_every_type_is_named() -> Result<()> {
     let (_, findings) = examined(&server, &[]).await?;
     let finding = about(&findings, &format!("trust {}", ids[0]))?;
     assert_eq!(finding["severity"], "weak");
-    assert!(text(&finding["what"]).ends_with("may sign plugins `acme-*` of every resource type"), "{finding}");
+    assert!(
+        text(&finding["what"]).ends_with("may sign plugins that match `acme-*` for any resource type"),
+        "{finding}"
+    );
     let remedy = text(&finding["remedy"]);
     assert!(remedy.contains(&format!("monstrum trust remove {}", ids[0])) && remedy.contains("--type"), "{remedy}");
     assert_eq!(findings.len(), 1, "{findings:?}");

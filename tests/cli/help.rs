@@ -1,4 +1,4 @@
-//! `--help` and `--version`.
+//! Tests of `--help` and `--version`.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -17,41 +17,41 @@ async fn every_command_helps() -> Result<()> {
 
     Commands:
       serve        Run the server
-      plugin       Make, test, pack, install, list, show, reload and check plugins
-      trust        Say whose packages may be installed
-      registry     Make a registry of packages
+      plugin       Create, test, pack, install, list, show, reload and check plugins
+      trust        Manage the keys that may sign packages
+      registry     Create a registry of packages
       audit        Read and verify the audit
-      sandbox      Look at the machines of conversations, and use them
-      key          Make, list, rotate, delete and recover API keys
-      vault        Look after the master key and the seals of the database
-      platform     Call functions of plugins, beyond the tools of bots
-      why          Tell whether a bot may call a tool, and what decides
-      doctor       Look for weak settings and for what is broken
-      completions  Print what a shell needs to complete commands
+      sandbox      Manage the sandboxes of conversations
+      key          Create, list, rotate, delete and recover API keys
+      vault        Manage the master key and the seals of the database
+      platform     Call platform functions of plugins
+      why          Explain whether a bot may call a tool
+      doctor       Find weak settings and broken parts
+      completions  Print a shell completion script
 
     Options:
       -h, --help     Print help
       -V, --version  Print version
 
     Global options:
-          --url <URL>         The server [default: http://[upstream]] [env: MONSTRUM_URL=]
-          --key <KEY>         An API key; better given as MONSTRUM_KEY than as an argument [default: the key in DATA/admin.key] [env: MONSTRUM_KEY]
+          --url <URL>         The server's URL [default: http://[upstream]] [env: MONSTRUM_URL=]
+          --key <KEY>         The API key; prefer MONSTRUM_KEY, because other users can see arguments [default: the key in DATA/admin.key] [env: MONSTRUM_KEY]
           --workspace <NAME>  The workspace in which a root key acts [env: MONSTRUM_WORKSPACE=]
-          --data-dir <DIR>    The server's data folder, for the key in it [default: ./data] [env: MONSTRUM_DATA_DIR=[home]/data]
+          --data-dir <DIR>    The server's data folder, which contains the root key [default: ./data] [env: MONSTRUM_DATA_DIR=[home]/data]
           --json              Print JSON
 
     Examples:
       monstrum serve                                  run a server from ./data
-      monstrum plugin new weather                     begin a plugin of your own
-      monstrum plugin validate plugins/github         check a plugin before it is dropped in
+      monstrum plugin new weather                     create a new plugin
+      monstrum plugin validate plugins/github         check a plugin before you install it
       monstrum plugin install github-1.0.0.mst        install a signed package
-      monstrum plugin list                            what the server has loaded
-      monstrum audit list --status permission_denied  who was refused what
-      monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
-      monstrum doctor                                 what is weak or broken here
-      monstrum sandbox doctor                         whether sandboxes can run here
-      monstrum vault rotate                           seal every secret with a fresh master key
-      monstrum key create --name ci --kind operator   make an API key
+      monstrum plugin list                            list the plugins of the server
+      monstrum audit list --status permission_denied  list denied calls
+      monstrum why helper github_list_issues          explain whether a bot may call a tool
+      monstrum doctor                                 find weak settings and broken parts
+      monstrum sandbox doctor                         check whether sandboxes can run on this machine
+      monstrum vault rotate                           encrypt every secret with a new master key
+      monstrum key create --name ci --kind operator   create an API key
     [exit 0]
     ");
     for command in [
@@ -102,7 +102,7 @@ async fn every_command_helps() -> Result<()> {
     }
     let version = run(&server, &["--version"]).await?;
     assert_eq!(String::from_utf8(version.stdout)?, format!("monstrum {}\n", env!("CARGO_PKG_VERSION")));
-    assert!(!server.data_dir().exists(), "help makes nothing");
+    assert!(!server.data_dir().exists(), "`--help` created the data folder");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `monstrum key`.
+//! Tests of the command `monstrum key`.
 
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -16,7 +16,7 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
     assert_snapshot!(told(&server, &["key", "create", "--name", "ci", "--kind", "operator"]).await?, @r#"
     [key]
     [stderr]
-    operator key [id 1]; it is shown only now:
+    created operator key [id 1]; it will not be shown again:
     [exit 0]
     "#);
     let output = run(&server, &["key", "create", "--name", "t", "--kind", "bot", "--bot-id", &bot]).await?;
@@ -46,7 +46,7 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
     assert_eq!(
         there.get("/api/keys").await?.1["items"].as_array().map(Vec::len),
         Some(2),
-        "it is a key of that workspace"
+        "the key does not list exactly the two keys of the workspace"
     );
     Ok(())
 }
@@ -73,43 +73,43 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
       --kind <KIND>
 
     Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR>
-    hint: `monstrum key create --help` shows what there is, with examples
+    hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value 'god' for '--kind <KIND>'
       [possible values: root, admin, operator, bot]
-    hint: `monstrum key create --help` shows what there is, with examples
+    hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
     error: the following required arguments were not provided:
       --bot-id <ID>
 
     Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR> --bot-id <ID>
-    hint: `monstrum key create --help` shows what there is, with examples
+    hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /name: must not be empty
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
-      /bot_id: allowed only for a bot key
+    error: The input is invalid (422)
+      /bot_id: allowed only when `kind` is `bot`
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
-    error: This key may not do that (403)
+    error: This key has no permission for this action (403)
       an admin key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     "#);
     Ok(())
@@ -157,58 +157,61 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     [key]
     [stderr]
-    bot key [id 1]; the old text works no longer, and the new one is shown only now:
+    rotated bot key [id 1]; the old key no longer works, and the new key will not be shown again:
     [exit 0]
     [key]
     [stderr]
-    root key [id 1]; the old text works no longer, and the new one is shown only now:
-    warning: DATA/admin.key is not rewritten; if it held this key, put the new one there
+    rotated root key [id 1]; the old key no longer works, and the new key will not be shown again:
+    warning: DATA/admin.key was not rewritten; if it contains this key, write the new key to it
     [exit 0]
     [stderr]
-    key [id 1] is deleted and works no longer
+    deleted key [id 1]; it no longer works
     [exit 0]
     [stderr]
     error: Not found (404)
       no such key
       request [id 1]
-    hint: `monstrum key list` shows the keys; --workspace may matter too
+    hint: run `monstrum key list` to see the keys; also check --workspace
     [exit 1]
     [stderr]
     error: Not found (404)
       no such key
       request [id 1]
-    hint: `monstrum key list` shows the keys; --workspace may matter too
+    hint: run `monstrum key list` to see the keys; also check --workspace
     [exit 1]
     [stderr]
     error: Not found (404)
-      no such object of that id
+      no such object with this id
       request [id 1]
-    hint: `monstrum key list` shows the keys; --workspace may matter too
+    hint: run `monstrum key list` to see the keys; also check --workspace
     [exit 1]
     [stderr]
     error: the following required arguments were not provided:
       <ID>
 
     Usage: monstrum key rotate --url <URL> --data-dir <DIR> <ID>
-    hint: `monstrum key rotate --help` shows what there is, with examples
+    hint: `monstrum key rotate --help` shows usage and examples
     [exit 2]
     [stderr]
-    error: A valid API key is needed (401)
-      this key does not exist
+    error: A valid API key is required (401)
+      unknown API key
       request [id 1]
-    hint: check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?
+    hint: check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server
     [exit 1]
     "#);
     let output = run(&server, &["key", "rotate", &root, "--json"]).await?;
     let rotated: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(rotated["kind"], "root");
-    assert!(String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"), "a script is told as well");
+    assert!(
+        String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"),
+        "the command does not say that admin.key is not rewritten"
+    );
     assert_eq!(parsed(&server, &["key", "delete", &root]).await?, (Some(0), json!({ "id": root, "deleted": true })));
     Ok(())
 }
 
-/// After the loss of the last root key, the data folder and the master key suffice to create a new one, and the audit
-/// records this.
+/// After the loss of the last root key, the data folder and the master key suffice to create a new root key. The audit
+/// records the creation.
 #[tokio::test]
 async fn a_lost_root_key_is_recovered_offline_and_recorded() -> Result<()> {
     let mut server = Server::start(&[]).await?;
@@ -232,12 +235,12 @@ async fn a_lost_root_key_is_recovered_offline_and_recorded() -> Result<()> {
     assert_eq!(status, 200, "{keys}");
     let kinds: Vec<&str> =
         keys["items"].as_array().into_iter().flatten().filter_map(|key| key["kind"].as_str()).collect();
-    assert_eq!(kinds, ["root", "root"], "the lost one stays until it is deleted");
+    assert_eq!(kinds, ["root", "root"], "the lost key was deleted");
     let (_, changes) = api.get("/api/audit/changes").await?;
     let made = &changes["items"][0];
     assert_eq!((&made["change"], &made["status"]), (&json!("key.recover"), &json!("success")), "{changes}");
     assert_eq!((&made["after"]["kind"], &made["key_kind"]), (&json!("root"), &json!("offline")), "{made}");
-    assert!(!changes.to_string().contains(key.trim()), "the key itself is nowhere");
+    assert!(!changes.to_string().contains(key.trim()), "the recorded changes contain the key");
     let (_, verified) = api.get("/api/audit/verify").await?;
     assert_eq!(verified["valid"], true, "{verified}");
     Ok(())

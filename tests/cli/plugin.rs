@@ -16,7 +16,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     assert_snapshot!(told(&server, &["plugin", "list"]).await?, @r#"
      NAME              VERSION  STATUS  TOOLS  AUTHOR    ERROR
      github            1.0.0    loaded  8      Monstrum
-     test-wrong-world           failed  0                the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
+     test-wrong-world           failed  0                the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world
     [exit 0]
     "#);
     assert_snapshot!(told(&server, &["plugin", "info", "github"]).await?, @r#"
@@ -65,16 +65,16 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     "#);
     assert_snapshot!(told(&server, &["plugin", "reload", "test-wrong-world"]).await?, @r#"
     name    test-wrong-world
     status  failed
-    error   the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
+    error   the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world
     [stderr]
     error: plugin `test-wrong-world` was not loaded
-    hint: `monstrum plugin validate DIR` on the server's machine shows every fault with its line
+    hint: run `monstrum plugin validate DIR` on the server's machine to see each error with its line
     [exit 1]
     "#);
     let (code, shown) = parsed(&server, &["plugin", "reload", "github"]).await?;
@@ -91,25 +91,25 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
           "no such plugin",
           "request [id 1]"
         ],
-        "hint": "is the name or id right? `list` shows what there is; --workspace may matter too"
+        "hint": "check the name or id with `list`; also check --workspace"
       }
     }
     "#);
     let operator = server.api()?.new_key("operator", None).await?;
     assert_snapshot!(told(&server, &["plugin", "reload", "github", "--key", &operator]).await?, @r#"
     [stderr]
-    error: This key may not do that (403)
+    error: This key has no permission for this action (403)
       a root key is required
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     "#);
     assert_snapshot!(told(&server, &["plugin", "list", "--key", "mk_unknown"]).await?, @r#"
     [stderr]
-    error: A valid API key is needed (401)
-      this key does not exist
+    error: A valid API key is required (401)
+      unknown API key
       request [id 1]
-    hint: check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?
+    hint: check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server
     [exit 1]
     "#);
     assert_snapshot!(told(&server, &["plugin", "list", "--workspace", "nowhere"]).await?, @r#"
@@ -117,7 +117,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     error: Not found (404)
       no such workspace
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     "#);
     Ok(())
@@ -142,9 +142,9 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     $ plugin list
     [stderr]
-    error: there is no API key: cannot read [home]/data/admin.key
+    error: no API key is set, and cannot read [home]/data/admin.key
       No such file or directory (os error 2)
-    hint: start a server here with `monstrum serve`, or give --key or MONSTRUM_KEY, or --data-dir with its folder
+    hint: start a server with `monstrum serve`, or set --key, MONSTRUM_KEY, or --data-dir to its folder
     [exit 1]
     $ plugin list --key mk_x --url http://127.0.0.1:1
     [stderr]
@@ -152,31 +152,31 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
       client error (Connect)
       tcp connect error
       Connection refused (os error 111)
-    hint: start one with `monstrum serve`, or name another with --url or MONSTRUM_URL; `audit verify --data-dir DIR` needs none
+    hint: start a server with `monstrum serve`, or set --url or MONSTRUM_URL; to verify the audit of a stopped server, run `monstrum audit verify --data-dir DIR`
     [exit 1]
     $ plugin list --key mk_x --url 127.0.0.1:8080
     [stderr]
-    error: the server's URL cannot be used
+    error: the server's URL is invalid
       relative URL without a base
     hint: give --url or MONSTRUM_URL like http://[upstream]
     [exit 1]
     $ plugin list --key mk_x --url http://me:secret@127.0.0.1:1
     [stderr]
-    error: the server's URL cannot be used
-      it holds a user or password
+    error: the server's URL is invalid
+      it contains a user or password
     hint: give --url or MONSTRUM_URL like http://[upstream]
     [exit 1]
     $ plugin list --key mk\n_x
     [stderr]
-    error: the API key holds characters that no key has
-    hint: keys look like mk_…
+    error: the API key contains invalid characters
+    hint: API keys have the form mk_…
     [exit 1]
     $ plugin list --colour
     [stderr]
     error: unexpected argument '--colour' found
 
     Usage: monstrum plugin list [OPTIONS]
-    hint: `monstrum plugin list --help` shows what there is, with examples
+    hint: `monstrum plugin list --help` shows usage and examples
     [exit 2]
     $ plugin lst x
     [stderr]
@@ -185,7 +185,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
       tip: some similar subcommands exist: 'test', 'list'
 
     Usage: monstrum plugin [OPTIONS] <COMMAND>
-    hint: `monstrum plugin --help` shows what there is, with examples
+    hint: `monstrum plugin --help` shows usage and examples
     [exit 2]
     $ plugin info
     [stderr]
@@ -193,7 +193,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
       <NAME>
 
     Usage: monstrum plugin info --data-dir <DIR> <NAME>
-    hint: `monstrum plugin info --help` shows what there is, with examples
+    hint: `monstrum plugin info --help` shows usage and examples
     [exit 2]
     "#);
     Ok(())

@@ -12,7 +12,7 @@ use crate::world::text;
 async fn the_doctor_looks_at_this_machine() -> Result<()> {
     let server = Server::prepare(&[])?;
     let (code, report) = parsed(&server, &["sandbox", "doctor"]).await?;
-    let checks = report["checks"].as_array().context("a report has checks")?;
+    let checks = report["checks"].as_array().context("the report has no checks")?;
     let is_missing = |check: &Value| check["status"] == "missing";
     assert_eq!(report["ready"], json!(!checks.iter().any(is_missing)), "{report}");
     assert_eq!(code, Some(i32::from(report["ready"] == json!(false))));
@@ -22,10 +22,13 @@ async fn the_doctor_looks_at_this_machine() -> Result<()> {
         assert_eq!(text(&check["remedy"]).is_empty(), is_fine, "{check}");
     }
     let said = told(&server, &["sandbox", "doctor"]).await?;
-    let verdict =
-        if code == Some(0) { "sandboxes can run here\n[exit 0]" } else { "sandboxes cannot run here\n[exit 1]" };
+    let verdict = if code == Some(0) {
+        "sandboxes can run on this machine\n[exit 0]"
+    } else {
+        "sandboxes cannot run on this machine\n[exit 1]"
+    };
     assert!(said.ends_with(verdict) && said.contains(": kernel: Linux "), "{said}");
-    assert!(!server.data_dir().exists(), "it changes nothing");
+    assert!(!server.data_dir().exists(), "the command created the data folder");
     Ok(())
 }
 
@@ -36,8 +39,8 @@ async fn a_release_that_is_none_is_refused_before_anything_is_made() -> Result<(
     assert_eq!(
         told(&server, &build).await?,
         "[stderr]\n\
-         error: `../bookworm` of `https://mirror.example/debian` is not a release of packages\n\
-         hint: `monstrum sandbox template build --help` says what it takes\n\
+         error: the release `../bookworm` or the mirror `https://mirror.example/debian` is not valid\n\
+         hint: run `monstrum sandbox template build --help` to see the requirements\n\
          [exit 1]"
     );
     assert!(!server.data_dir().exists());

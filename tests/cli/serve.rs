@@ -19,21 +19,22 @@ async fn the_first_start_leaves_a_root_key_and_later_ones_keep_it() -> Result<()
     let key = fs::read_to_string(server.key_file())?;
     for file in ["admin.key", "master.key", "monstrum.db"] {
         let mode = fs::metadata(server.data_dir().join(file))?.permissions().mode();
-        assert_eq!(mode & 0o077, 0, "{file} is its owner's alone: {mode:o}");
+        assert_eq!(mode & 0o077, 0, "users other than the owner can access {file}: {mode:o}");
     }
     assert_eq!(fs::metadata(server.data_dir())?.permissions().mode() & 0o077, 0);
     assert_eq!(server.api()?.get("/api/keys").await?.0, 200);
-    assert_eq!(server.stop().await?.code(), Some(0), "told to stop, it ends well");
+    assert_eq!(server.stop().await?.code(), Some(0), "the server exited with an error after the signal to stop");
     fs::write(server.data_dir().join("notes.txt"), "other files may lie here")?;
     server.launch().await?;
     assert_eq!(fs::read_to_string(server.key_file())?, key);
     assert_eq!(server.output().matches("the root key is in").count(), 1);
-    assert!(!server.output().contains(key.trim()), "it is shown on a terminal only");
+    assert!(!server.output().contains(key.trim()), "the key was shown although the output is not a terminal");
     assert_eq!(server.api()?.get("/api/keys").await?.1["items"].as_array().map(Vec::len), Some(1));
     Ok(())
 }
 
-/// Starts without any flag, and with each setting in the file, in the environment and as a flag, in this order.
+/// Starts the server with the address in the file only. Then starts it with the address also in the environment and as
+/// a flag, and with another setting in the environment only.
 #[tokio::test]
 async fn settings_come_from_flags_then_the_environment_then_the_file() -> Result<()> {
     let busy = TcpListener::bind("127.0.0.1:0")?;
@@ -44,8 +45,12 @@ async fn settings_come_from_flags_then_the_environment_then_the_file() -> Result
     assert!(by_file.contains("error: cannot listen on"), "{by_file}");
     let mut server = server.variable("MONSTRUM_LISTEN", &taken).variable("MONSTRUM_PUBLIC_DOCS", "true");
     server.launch().await?;
-    assert_ne!(server.url(), Some(format!("http://{taken}").as_str()), "the flag --listen wins");
-    assert_eq!(server.api()?.with_key("").get("/api/openapi.json").await?.0, 200, "the variable counts");
+    assert_ne!(server.url(), Some(format!("http://{taken}").as_str()), "the flag --listen did not take precedence");
+    assert_eq!(
+        server.api()?.with_key("").get("/api/openapi.json").await?.0,
+        200,
+        "the environment variable had no effect"
+    );
     Ok(())
 }
 
@@ -91,67 +96,67 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [stderr]
     error: cannot listen on [upstream]
       Address already in use (os error 98)
-    hint: --listen names another address; port 0 takes a free one
+    hint: set --listen to another address; port 0 selects a free port
     [exit 1]
     $ --listen 8080
     [stderr]
     error: invalid value '8080' for '--listen <ADDR:PORT>': invalid socket address syntax
-    hint: `monstrum serve --help` shows what there is, with examples
+    hint: `monstrum serve --help` shows usage and examples
     [exit 2]
     $ --listen 127.0.0.1:0 --data-dir file
     [stderr]
     error: cannot use the data folder file
       File exists (os error 17)
-    hint: the user who runs the server must own file, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns file and that its disk has free space, or use --data-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --data-dir file/below
     [stderr]
     error: cannot use the data folder file/below
       Not a directory (os error 20)
-    hint: the user who runs the server must own file/below, with room on its disk; --data-dir names another folder
+    hint: check that the server's user owns file/below and that its disk has free space, or use --data-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --data-dir damaged
     [stderr]
     error: the database cannot be used
       the database is corrupt: `[home]/damaged/monstrum.db`: the file is not an SQLite database
-    hint: put back the database of your backup, or give another folder with --data-dir
+    hint: restore the database from a backup, or use another data folder with --data-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --plugins-dir open
     [stderr]
     error: the plugins folder cannot be used
       open is writable by group or others (mode 777); run: chmod go-w open
-    hint: --plugins-dir names the folder of the plugins; it is now open
+    hint: check the plugins folder open, or set --plugins-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --plugins-dir file
     [stderr]
     error: cannot create the plugins folder file
       File exists (os error 17)
-    hint: --plugins-dir names the folder of the plugins; it is now file
+    hint: check the plugins folder file, or set --plugins-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --database-url mysql://me:secret@db.example/monstrum
     [stderr]
     error: the database cannot be used
       cannot use `mysql` as a database: expected postgres://…, sqlite:PATH or a path
-    hint: leave --database-url out for the database in [home]/data
+    hint: omit --database-url to use the database in [home]/data
     [exit 1]
     $ --listen 127.0.0.1:0 --database-url postgres://me:sec/ret@db.example/monstrum
     [stderr]
     error: the database cannot be used
-      cannot use the address of the database: it is not a URL (special characters of the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
-    hint: leave --database-url out for the database in [home]/data
+      cannot use the database address: it is not a URL (special characters in the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
+    hint: omit --database-url to use the database in [home]/data
     [exit 1]
     $ --listen 127.0.0.1:0 --database-url postgres://me:secret@127.0.0.1:1/monstrum
     [stderr]
     error: the database cannot be used
       database `postgres://me@[upstream]/monstrum`: the database cannot be reached
       error communicating with database: Connection refused (os error 111)
-    hint: is the database of --database-url running and within reach? may its user log in?
+    hint: check that the database of --database-url is running and reachable, and that its user may log in
     [exit 1]
     $ --listen 127.0.0.1:0 --log loud==
     [stderr]
-    error: log filter `loud==`
+    error: invalid log filter `loud==`
       error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
-    hint: give --log like info or monstrum=debug,info
+    hint: set --log to a filter such as info or monstrum=debug,info
     [exit 1]
     $ --lisen 127.0.0.1:0
     [stderr]
@@ -160,14 +165,14 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
       tip: a similar argument exists: '--listen'
 
     Usage: monstrum serve --listen <ADDR:PORT>
-    hint: `monstrum serve --help` shows what there is, with examples
+    hint: `monstrum serve --help` shows usage and examples
     [exit 2]
     $ extra
     [stderr]
     error: unexpected argument 'extra' found
 
     Usage: monstrum serve [OPTIONS]
-    hint: `monstrum serve --help` shows what there is, with examples
+    hint: `monstrum serve --help` shows usage and examples
     [exit 2]
     $ unknown setting
     [stderr]
@@ -176,7 +181,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
         |
       2 | lisen = 1
         | ^^^^^
-    hint: `monstrum serve --help` shows every setting and its values
+    hint: `monstrum serve --help` describes every setting and its values
     [exit 1]
     $ setting of another type
     [stderr]
@@ -185,7 +190,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
         |
       1 | listen = 8080
         |          ^^^^
-    hint: `monstrum serve --help` shows every setting and its values
+    hint: `monstrum serve --help` describes every setting and its values
     [exit 1]
     $ no TOML
     [stderr]
@@ -194,7 +199,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
         |
       1 | listen = [
         |           ^
-    hint: `monstrum serve --help` shows every setting and its values
+    hint: `monstrum serve --help` describes every setting and its values
     [exit 1]
     "#);
     Ok(())
@@ -205,7 +210,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     let mut server = Server::start(&[]).await?;
     let serve = ["serve", "--listen", "127.0.0.1:0"];
     let mut answers = vec![format!("$ a second server\n{}", told(&server, &serve).await?)];
-    assert_eq!(server.api()?.get("/api/keys").await?.0, 200, "the first one serves on");
+    assert_eq!(server.api()?.get("/api/keys").await?.0, 200, "the first server no longer serves");
     server.stop().await?;
 
     let locked = Locked::hold_alone(&server.data_dir().join("monstrum.db")).await?;
@@ -215,7 +220,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     let (master, away) = (server.data_dir().join("master.key"), server.data_dir().join("away.key"));
     fs::rename(&master, &away)?;
     answers.push(format!("$ no master key\n{}", told(&server, &serve).await?));
-    assert!(!master.exists(), "a new one would hide what is lost");
+    assert!(!master.exists(), "a new key was created, which would hide the loss of the old key");
     fs::write(&master, "short")?;
     fs::set_permissions(&master, fs::Permissions::from_mode(0o600))?;
     answers.push(format!("$ a broken master key\n{}", told(&server, &serve).await?));
@@ -226,36 +231,36 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     $ a second server
     [stderr]
-    error: another monstrum uses the data folder [home]/data
-    hint: stop the other server first, or give this one a folder of its own with --data-dir
+    error: another monstrum process uses the data folder [home]/data
+    hint: stop the other server first, or use another data folder with --data-dir
     [exit 1]
     $ a locked database
     [stderr]
     error: the database cannot be used
-      database `[home]/data/monstrum.db`: it is locked by another process or connection
+      database `[home]/data/monstrum.db`: the database is locked by another process or connection
       (code: 5) database is locked
-    hint: does another program use the database in [home]/data? is the disk full?
+    hint: check that no other program uses the database in [home]/data and that the disk has free space
     [exit 1]
     $ no master key
     [stderr]
-    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    error: [home]/data/master.key is missing, but the database contains records encrypted with this key; restore the file from a backup
+    hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     $ a broken master key
     [stderr]
     error: the master key cannot be used
-      key file `[home]/data/master.key` is malformed at line 1: expected a version from 1, a space and 64 hex digits
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+      key file `[home]/data/master.key` is malformed at line 1: expected a version number of at least 1, a space and 64 hex digits
+    hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     $ a master key that others read
     [stderr]
     error: the master key cannot be used
       key file `[home]/data/master.key` is accessible to other users (mode 0644): run chmod 600 on it
-    hint: whoever has read the file has its secrets; if that may be, give new ones
+    hint: other users may have read the keys: if so, rotate the master key and replace all credentials
     [exit 1]
     "#);
     server.launch().await?;
-    assert_eq!(server.api()?.verify_audit().await?["valid"], true, "nothing was half written");
+    assert_eq!(server.api()?.verify_audit().await?["valid"], true, "the audit is not valid after the failed starts");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `monstrum why`.
+//! Tests of the command `monstrum why`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -28,25 +28,25 @@ async fn a_decision_is_explained_by_what_the_check_says() -> Result<()> {
     decision         deny
     message          Scope violation: Repository other/site is not authorized
     rule             scope.repos
-    reason           value `other/site` matches no entry of scope_constraints.repos of the binding
+    reason           value `other/site` does not match any entry in scope_constraints.repos of the binding
     smallest change  add `other/site` to scope_constraints.repos of the binding
     [exit 1]
     decision         deny
     message          Permission denied: tool 'test_echo_write' is not available to this bot
     rule             role.allowed_operations
-    reason           operation `echo.write` matches no entry of allowed_operations of the role
+    reason           operation `echo.write` does not match any entry in allowed_operations of the role
     smallest change  add `echo.write` to allowed_operations of the role
     [exit 1]
     decision         deny
     message          Permission denied: tool 'absent' is not available to this bot
     rule             unknown_tool
-    reason           no resource that is bound to the bot has a tool `absent`
-    smallest change  bind a resource whose plugin has this tool to the bot
+    reason           no resource bound to the bot has a tool `absent`
+    smallest change  bind a resource whose plugin provides this tool to the bot
     [exit 1]
     decision  deny
     message   Invalid parameters: /repo: 7 is not of type "string"
     rule      input
-    reason    the parameters do not satisfy the tool's input_schema
+    reason    the parameters do not satisfy the tool's `input_schema`
     [exit 1]
     "#);
     for (params, code) in [(json!({ "repo": "acme/site" }), 0), (json!({ "repo": "other/site" }), 1)] {
@@ -57,7 +57,7 @@ async fn a_decision_is_explained_by_what_the_check_says() -> Result<()> {
         }
     }
     let (_, calls) = world.api.get("/api/audit").await?;
-    assert_eq!(calls["items"], json!([]), "nothing is called");
+    assert_eq!(calls["items"], json!([]), "the check called the tool");
     Ok(())
 }
 
@@ -87,36 +87,36 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     error: Not found (404)
       no such bot
       request [id 1]
-    hint: a bot goes by its id or its name; --workspace may matter too
+    hint: check the id or name of the bot; also check --workspace
     [exit 1]
     [stderr]
-    error: This key may not do that (403)
-      a bot key may use only the tools of its own bot
+    error: This key has no permission for this action (403)
+      this operation does not accept bot keys; use an operator, admin or root key
       request [id 1]
-    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]
     [stderr]
-    error: there is no bot `nobody`
-    hint: give the id or the name of a bot of this workspace; --workspace names another one
+    error: the workspace has no bot `nobody`
+    hint: use the id or the name of a bot of this workspace, or set --workspace to another workspace
     [exit 1]
     [stderr]
     error: invalid value '[1]' for '[PARAMS]': expected a JSON object: invalid type: sequence, expected a map at line 1 column 0
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value '{repo}' for '[PARAMS]': expected a JSON object: key must be a string at line 1 column 2
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     [stderr]
     error: invalid value 'ours' for '--resource <ID>': `ours` is not a valid resource id: expected a UUID in lower case with hyphens
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     [stderr]
     error: the following required arguments were not provided:
       <TOOL>
 
     Usage: monstrum why --url <URL> --data-dir <DIR> <BOT> <TOOL> [PARAMS]
-    hint: `monstrum why --help` shows what there is, with examples
+    hint: `monstrum why --help` shows usage and examples
     [exit 2]
     "#);
     Ok(())

@@ -38,7 +38,7 @@ pub(crate) fn check_server(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Searches a text.
+/// Searches a text for the token.
 pub(crate) fn check_text(place: &str, text: &str) -> Result<()> {
     ensure!(FORMS.find(text.as_bytes()).is_none(), "the token is in {place}");
     Ok(())
@@ -59,7 +59,7 @@ fn forms() -> Vec<Vec<u8>> {
         hex::encode_upper(token).into_bytes(),
     ];
     for skip in 0..3 {
-        // Groups of three bytes have the same encoding at every position.
+        // Base64 encodes a group of three bytes in the same way at every position.
         let whole = &token[skip..skip + (token.len() - skip) / 3 * 3];
         forms.push(BASE64_STANDARD_NO_PAD.encode(whole).into_bytes());
         forms.push(BASE64_URL_SAFE_NO_PAD.encode(whole).into_bytes());

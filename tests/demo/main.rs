@@ -1,9 +1,9 @@
 //! The demo: a server on an empty data folder, an upstream that implements GitHub's REST API, and one bot. Seven calls
-//! show what is allowed, what is rejected, what is stopped and what stays secret. A conversation with a sandbox
-//! follows. The demo verifies all its claims: if a result differs, it ends with an error.
+//! show allowed calls, rejected calls, stopped calls and the protection of secrets. A conversation with a sandbox
+//! follows. The demo verifies all results and ends with an error if a result differs.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, reason = "a demo shows what it does")]
+#![expect(clippy::print_stdout, reason = "a demo prints its steps")]
 
 mod leaks;
 mod sandbox;
@@ -22,13 +22,13 @@ use scenes::{Row, Stage};
 /// The width of the table if the output is not a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
-/// Printed after every place was searched.
-const CLEAN: &str = "the token is in none of: the answers, the audit, the API, the logs, the data folder";
+/// The message after all searches.
+const CLEAN: &str = "the token does not occur in the answers, the audit, the API, the logs or the data folder";
 
-/// Shows a governed bot at work
+/// Shows how Monstrum governs the calls of a bot
 #[derive(Parser)]
 struct Arguments {
-    /// Leave the server running until Ctrl-C
+    /// Keep the server running until Ctrl-C
     #[arg(long)]
     keep: bool,
 }
@@ -46,50 +46,50 @@ async fn main() -> ExitCode {
 }
 
 async fn demo(keep: bool) -> Result<()> {
-    println!("An upstream that speaks GitHub's REST API, and one that wants a token that is not its own:");
+    println!("An upstream with GitHub's REST API, and an upstream that tries to get the token:");
     let github = FakeGithub::start_with_token(scenes::TOKEN).await?;
     let thief = FakeGithub::start_with_token("none").await?;
     println!("  {}\n  {}", github.url(), thief.url());
-    println!("A server on an empty data folder, with the plugins github, test-loop and test-steal, starts …");
+    println!("Starting a server on an empty data folder, with the plugins github, test-loop and test-steal …");
     let server = Server::prepare(&["github", "test-loop", "test-steal"])?;
     let mut server = sandbox::ARGUMENTS.into_iter().fold(server, |server, argument| server.argument(argument));
     let played = async {
         server.launch().await?;
-        println!("  {}", server.url().context("the server does not run")?);
+        println!("  {}", server.url().context("the server is not running")?);
         show(&server, &github, &thief, keep).await
     };
-    // A dropped server is killed, so no process remains, however the demo ends.
+    // A dropped server is killed, so the process ends even if the demo fails.
     let result = tokio::select! {
         result = played => result,
         result = interrupted() => result.and(Err(anyhow::anyhow!("interrupted"))),
     };
     if result.is_err() {
-        println!("what the server printed:\n{}", server.output());
+        println!("output of the server:\n{}", server.output());
     }
     result?;
     if keep {
         println!("\nThe server runs until Ctrl-C.");
         interrupted().await?;
-        println!("the server stops …");
+        println!("stopping the server …");
         return server.stop().await.map(drop);
     }
-    println!("the server stops …");
+    println!("stopping the server …");
     server.stop().await?;
     // The files are searched after the server has stopped writing.
     leaks::check_server(&server)?;
     println!("{CLEAN}");
-    println!("\n`cargo xtask demo --keep` leaves the server running, for calls of your own.");
+    println!("\nUse `cargo xtask demo --keep` to keep the server running and make other calls.");
     Ok(())
 }
 
 async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bool) -> Result<()> {
     let api = server.api()?;
     let stage = Stage::set_up(&api, github, thief).await?;
-    println!("One bot, `triage`. It may read and write issues of acme/*, and run the two guests that misbehave.\n");
+    println!("One bot, `triage`, may read and write issues of acme/* and call the two misbehaving plugins.\n");
     let mut rows = Vec::new();
     for scene in scenes::all(thief) {
         println!("  {} …", scene.title);
-        rows.push(stage.play(&scene).await.with_context(|| format!("{}: not as it should be", scene.title))?);
+        rows.push(stage.play(&scene).await.with_context(|| format!("{}: unexpected result", scene.title))?);
     }
     println!("\n{}\n", table(&rows));
 
@@ -97,7 +97,7 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
 
     println!("verifying the audit …");
     let audit = api.verify_audit().await?;
-    ensure!(audit["valid"] == true, "the audit does not verify: {audit}");
+    ensure!(audit["valid"] == true, "the verification of the audit failed: {audit}");
     println!("audit chain verified: {} rows", audit["rows"]);
     leaks::check_api(&api).await?;
     if !keep {
@@ -106,9 +106,9 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
     leaks::check_server(server)?;
     println!("{CLEAN}\n");
 
-    let url = server.url().context("the server does not run")?;
+    let url = server.url().context("the server is not running")?;
     let key_file = server.key_file();
-    println!("For calls of your own, such as those of README.md, paste this line into another terminal:\n");
+    println!("To make other calls, such as the calls in README.md, paste this line into another terminal:\n");
     println!("  export URL={url} BOT={} KEY=$(cat {})", stage.bot(), key_file.display());
     Ok(())
 }
@@ -119,7 +119,7 @@ fn table(rows: &[Row]) -> Table {
     if table.width().is_none() {
         table.set_width(WIDTH_OFF_TERMINAL);
     }
-    table.set_header(["", "the call", "what the caller got", "what the upstream saw", "the audit row"]);
+    table.set_header(["", "call", "answer to the caller", "requests to the upstream", "audit row"]);
     for row in rows {
         table.add_row([&row.title, &row.call, &row.caller, &row.upstream, &row.audit]);
     }

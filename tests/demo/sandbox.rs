@@ -1,5 +1,5 @@
-//! A conversation with a sandbox: it writes a file, is stopped when it is idle, resumes in the same state, and
-//! downloads its files.
+//! A conversation with a sandbox: a command writes a file, the idle sandbox is stopped, the next command resumes it in
+//! the same state, and the files are downloaded.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -21,29 +21,29 @@ pub(crate) async fn show(api: &Api) -> Result<()> {
     println!("A second bot, `coder`, with a sandbox for each conversation:\n");
     let bot = api.bot("coder").await?;
     let (status, body) = api.patch(&format!("/api/bots/{bot}"), &json!({ "use_agent_sandbox": true })).await?;
-    ensure!(status == 200, "the switch was not turned: {body}");
+    ensure!(status == 200, "the sandbox switch was not turned on: {body}");
     let conversation = Conversation { api, bot };
-    println!("  its sandbox is made by its first command …");
+    println!("  the first command creates its sandbox …");
     let first =
         conversation.ask("mkdir -p site && echo '<h1>hello</h1>' >site/index.html && id -un && ls site").await?;
     if first["code"] == "unavailable" {
-        println!("  not on this machine: {}", first["message"].as_str().unwrap_or_default());
-        println!("  (`monstrum sandbox doctor` says what is missing)\n");
+        println!("  sandboxes are not available on this machine: {}", first["message"].as_str().unwrap_or_default());
+        println!("  (`monstrum sandbox doctor` reports the missing requirements)\n");
         return Ok(());
     }
     told("writes a file", &first, "root\nindex.html\n")?;
     told(
-        "finds no way out",
+        "has no network",
         &conversation.ask("ls /sys/class/net 2>/dev/null; cat /proc/net/dev | grep -c :").await?,
         "1\n",
     )?;
-    println!("  nobody uses it now; the reaper looks every second for what was not used for 5 s …");
+    println!("  the sandbox is idle; every second, the reaper stops sandboxes that are idle for 5 s …");
     let waited = conversation.await_stop().await?;
-    println!("  the reaper stops it after {:.1} s without use", waited.as_secs_f64());
+    println!("  the reaper stopped the sandbox after {:.1} s of idle time", waited.as_secs_f64());
     told("is resumed by the next command", &conversation.ask("cat site/index.html").await?, "<h1>hello</h1>\n")?;
     let names = conversation.download().await?;
-    ensure!(names == ["index.html"], "the archive holds {names:?}");
-    println!("  its folder is downloaded as a ZIP: {}\n", names.join(", "));
+    ensure!(names == ["index.html"], "the archive contains {names:?}");
+    println!("  the folder was downloaded as a ZIP: {}\n", names.join(", "));
     Ok(())
 }
 
@@ -70,7 +70,7 @@ impl Conversation<'_> {
             if rows["items"][0]["status"] == "stopped" {
                 return Ok(began.elapsed());
             }
-            ensure!(began.elapsed() < STOPPED_MAX, "it is not stopped: {rows}");
+            ensure!(began.elapsed() < STOPPED_MAX, "the sandbox was not stopped in time: {rows}");
             tokio::time::sleep(POLL).await;
         }
     }
@@ -80,14 +80,14 @@ impl Conversation<'_> {
         let body = json!({ "appId": "demo", "chatId": "1", "path": "/workspace/site" });
         let request = self.api.request(reqwest::Method::POST, "/api/core/ai/sandbox/download").json(&body);
         let bytes = request.send().await?.error_for_status()?.bytes().await?;
-        let archive = zip::ZipArchive::new(Cursor::new(bytes)).context("the download is no ZIP")?;
+        let archive = zip::ZipArchive::new(Cursor::new(bytes)).context("the download is not a ZIP")?;
         archive.file_names().map(|name| Ok(name?.into_owned())).collect()
     }
 }
 
 fn told(what: &str, answer: &Value, output: &str) -> Result<()> {
     let data = &answer["data"];
-    ensure!(data["exitCode"] == 0 && data["stdout"] == output, "{what}: not as it should be: {answer}");
-    println!("  it {what} ({} ms)", data["durationMs"]);
+    ensure!(data["exitCode"] == 0 && data["stdout"] == output, "{what}: unexpected result: {answer}");
+    println!("  the sandbox {what} ({} ms)", data["durationMs"]);
     Ok(())
 }

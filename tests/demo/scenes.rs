@@ -54,7 +54,7 @@ pub(crate) fn all(thief: &FakeGithub) -> [Scene; 7] {
                     .flatten()
                     .filter_map(|issue| issue["title"].as_str())
                     .collect();
-                ensure!(titles.len() == 2, "two issues are open, the answer has {}", titles.len());
+                ensure!(titles.len() == 2, "expected two open issues, got {}", titles.len());
                 Ok(format!("{} issues: {}", titles.len(), titles.join("; ")))
             },
         },
@@ -72,7 +72,7 @@ pub(crate) fn all(thief: &FakeGithub) -> [Scene; 7] {
             },
         },
         Scene {
-            title: "refused by role",
+            title: "rejected by the role",
             tool: "github_get_repo",
             params: json!({ "repo": "acme/site" }),
             status: "permission_denied",
@@ -82,7 +82,7 @@ pub(crate) fn all(thief: &FakeGithub) -> [Scene; 7] {
             claim: no_more,
         },
         Scene {
-            title: "refused by scope",
+            title: "rejected by the scope",
             tool: "github_list_issues",
             params: json!({ "repo": "other/secret" }),
             status: "scope_violation",
@@ -100,7 +100,7 @@ pub(crate) fn all(thief: &FakeGithub) -> [Scene; 7] {
             message: "",
             upstream: &[],
             claim: |answer| {
-                ensure!(text(&answer["message"]).contains("title"), "the message does not name what is missing");
+                ensure!(text(&answer["message"]).contains("title"), "the message does not name the missing parameter");
                 Ok(String::new())
             },
         },
@@ -161,7 +161,7 @@ impl<'a> Stage<'a> {
         leaks::check_text("the answer", &answer.to_string())?;
         leaks::check_text("the audit row", &audit.to_string())?;
         let stolen = self.thief.take_requests();
-        ensure!(stolen.is_empty(), "the other upstream was reached: {stolen:?}");
+        ensure!(stolen.is_empty(), "the other upstream received requests: {stolen:?}");
         let caller = [text(&answer["status"]), text(&answer["code"]), text(&answer["message"]), &claim];
         let row = [text(&audit["status"]), text(&audit["code"]), text(&audit["rule"])];
         Ok(Row {
@@ -180,10 +180,14 @@ fn check(scene: &Scene, answer: &Value, seen: &[Recorded], audit: &Value) -> Res
     ensure!(text(&answer["message"]).starts_with(scene.message), "the message should be {:?}", scene.message);
     let requests: Vec<(&str, &str)> =
         seen.iter().map(|request| (request.method.as_str(), request.path.as_str())).collect();
-    ensure!(requests == scene.upstream, "the upstream should have seen {:?}, it saw {requests:?}", scene.upstream);
+    ensure!(
+        requests == scene.upstream,
+        "the upstream should have received {:?}, but received {requests:?}",
+        scene.upstream
+    );
     let expected = format!("Bearer {TOKEN}");
     for request in seen {
-        ensure!(request.header("authorization") == Some(&expected), "a request came without the token");
+        ensure!(request.header("authorization") == Some(&expected), "a request has no token");
     }
     for field in ["request_id", "status", "code", "message"] {
         ensure!(audit[field] == answer[field], "the audit's {field} is {}", audit[field]);
@@ -196,8 +200,8 @@ fn no_more(_: &Value) -> Result<String> {
     Ok(String::new())
 }
 
-/// Returns the texts that the guest searches its memory for: the token in plain text and in base64, and a text that
-/// must be there.
+/// Returns the texts that the guest searches for in its memory: the token in plain text and in base64, and a text that
+/// the memory must contain.
 fn patterns() -> [String; 3] {
     let reversed = |text: &str| hex::encode(text.bytes().rev().collect::<Vec<u8>>());
     [reversed(TOKEN), reversed(&BASE64_STANDARD.encode(TOKEN)), reversed("/echo-headers")]
@@ -207,12 +211,12 @@ fn nothing_stolen(answer: &Value) -> Result<String> {
     let report = &answer["data"];
     let hits: Vec<u64> = report["memory"]["hits"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     let [0, 0, known] = hits[..] else { anyhow::bail!("the token is in the guest's memory: {hits:?}") };
-    ensure!(known > 0, "the guest's search finds nothing at all");
+    ensure!(known > 0, "the guest's search does not find the known text");
     let elsewhere = text(&report["elsewhere"]["failure"]["code"]);
-    ensure!(elsewhere == "denied", "another origin gave {}", report["elsewhere"]);
+    ensure!(elsewhere == "denied", "the request to another origin returned {}", report["elsewhere"]);
     let echo = report["echo"].to_string();
-    ensure!(echo.contains("[redacted]"), "what the upstream echoed was not redacted: {echo}");
-    ensure!(report["environment"] == json!([]), "the guest has an environment: {}", report["environment"]);
+    ensure!(echo.contains("[redacted]"), "the echo of the upstream was not redacted: {echo}");
+    ensure!(report["environment"] == json!([]), "the guest has environment variables: {}", report["environment"]);
     let kib = report["memory"]["bytes"].as_u64().unwrap_or_default() / 1024;
     Ok(format!(
         "its own {kib} KiB of memory: no token; echoed by the upstream: [redacted]; sent elsewhere: {elsewhere}"
@@ -236,7 +240,7 @@ fn joined(parts: &[&str]) -> String {
     parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" · ")
 }
 
-/// Formats parameters for a cell: without the patterns of the thief, and with possible line breaks.
+/// Formats parameters for a table cell, in which lines can be broken. Omits the patterns of the stealing plugin.
 fn short(params: &Value) -> String {
     let shown: Vec<String> = params
         .as_object()

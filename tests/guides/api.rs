@@ -12,7 +12,7 @@ const PAGE: &str = "docs/api.md";
 #[tokio::test]
 async fn requests_are_answered_as_the_page_shows() -> Result<()> {
     let world = World::with(&[]).await?;
-    let url = world.server.url().context("the server runs")?.to_owned();
+    let url = world.server.url().context("the server is not running")?.to_owned();
     let variables = vec![("URL", url), ("KEY", world.api.key().to_owned())];
     let examples = examples(&page(PAGE)?);
     ensure!(examples.len() >= 5, "only {} examples were found", examples.len());
@@ -29,7 +29,7 @@ fn every_status_and_code_of_a_call_is_explained() -> Result<()> {
         })
     };
     for word in Status::ALL.iter().map(|status| status.as_str()).chain(Code::ALL.iter().map(|code| code.as_str())) {
-        ensure!(is_explained(word), "{word} is not explained");
+        ensure!(is_explained(word), "the page does not explain {word}");
     }
     Ok(())
 }

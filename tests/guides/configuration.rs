@@ -1,5 +1,5 @@
-//! docs/configuration.md lists every setting of the server. Its tables are generated from the flags of `monstrum serve`;
-//! `cargo xtask settings` rewrites them.
+//! docs/configuration.md lists every setting of the server. The tables are generated from the flags of
+//! `monstrum serve`; `cargo xtask settings` rewrites them.
 
 use std::fmt::Write as _;
 
@@ -60,16 +60,16 @@ fn generated(page: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Formats a setting as a line of a table. The help of the setting ends with the default, if there is one.
+/// Formats a setting as a line of a table. If the setting has a default, the help of the setting ends with the default.
 fn row(argument: &Arg) -> Result<String> {
-    let flag = argument.get_long().context("a setting has a flag")?;
-    let variable = argument.get_env().and_then(|name| name.to_str()).context("a setting has a variable")?;
-    let help = argument.get_help().context("a setting is explained")?.to_string();
+    let flag = argument.get_long().context("the setting has no flag")?;
+    let variable = argument.get_env().and_then(|name| name.to_str()).context("the setting has no variable")?;
+    let help = argument.get_help().context("the setting has no help text")?.to_string();
     let (meaning, default) = match help.split_once(" [default: ") {
         Some((meaning, default)) => (meaning, default.trim_end_matches(']')),
         None => (help.as_str(), "none"),
     };
-    let value = argument.get_value_names().and_then(|names| names.first()).context("a setting has a value")?;
+    let value = argument.get_value_names().and_then(|names| names.first()).context("the setting has no value name")?;
     let mut row = String::new();
     writeln!(
         row,
@@ -83,7 +83,9 @@ fn row(argument: &Arg) -> Result<String> {
 /// The configuration file accepts the same keys as the command line.
 #[test]
 fn the_keys_of_the_file_are_those_of_the_flags() -> Result<()> {
-    let unknown = serde_json::from_str::<ServeFlags>("{\"unknown\": 1}").err().context("the key is refused")?;
+    let unknown = serde_json::from_str::<ServeFlags>("{\"unknown\": 1}")
+        .err()
+        .context("the configuration file accepts an unknown key")?;
     let unknown = unknown.to_string();
     let command = ServeFlags::augment_args(clap::Command::new("serve"));
     let known: Vec<String> = command.get_arguments().map(|argument| format!("`{}`", argument.get_id())).collect();
@@ -99,7 +101,7 @@ fn the_keys_of_the_file_are_those_of_the_flags() -> Result<()> {
     Ok(())
 }
 
-/// Tests the variables that are not settings of the server: those of clients, those of authors, and the master key.
+/// Tests the variables that are not settings of the server: the variables of clients and authors, and the master key.
 #[tokio::test]
 async fn every_variable_of_the_command_line_is_in_the_reference() -> Result<()> {
     let page = page(PAGE)?;

@@ -50,11 +50,14 @@ fn links_lead_to_pages_and_sections_that_exist() -> Result<()> {
             } else {
                 format!("{folder}/{file}").trim_start_matches('/').to_owned()
             });
-            ensure!(target.exists(), "{name}: {link} leads nowhere");
+            ensure!(target.exists(), "{name}: the target of {link} does not exist");
             if let Some(section) = section {
                 let text = std::fs::read_to_string(&target)?;
                 let sections: Vec<String> = text.lines().filter_map(heading).collect();
-                ensure!(sections.iter().any(|known| known == section), "{name}: {link} is not among {sections:?}");
+                ensure!(
+                    sections.iter().any(|known| known == section),
+                    "{name}: no section of {sections:?} has the anchor {link}"
+                );
             }
         }
     }
@@ -91,9 +94,9 @@ fn routes_that_are_named_are_in_the_description() -> Result<()> {
     let description: serde_json::Value = serde_json::from_str(&page(DESCRIPTION)?)?;
     let parameter = Regex::new(r"\\\{[^}]+\}")?;
     let mut routes = Vec::new();
-    for (path, item) in description["paths"].as_object().context("a description has paths")? {
+    for (path, item) in description["paths"].as_object().context("the API description has no paths")? {
         let pattern = parameter.replace_all(&regex::escape(path), "[^/]+").into_owned();
-        for method in item.as_object().context("a path has methods")?.keys() {
+        for method in item.as_object().context("the path has no methods")?.keys() {
             routes.push((method.to_uppercase(), Regex::new(&format!("^{pattern}$"))?));
         }
     }
@@ -103,7 +106,7 @@ fn routes_that_are_named_are_in_the_description() -> Result<()> {
         for mention in mention.captures_iter(&text) {
             found += 1;
             let is_known = routes.iter().any(|(method, path)| *method == mention[1] && path.is_match(&mention[2]));
-            ensure!(is_known, "{name}: there is no route {} {}", &mention[1], &mention[2]);
+            ensure!(is_known, "{name}: the route {} {} does not exist", &mention[1], &mention[2]);
         }
     }
     ensure!(found > 20, "only {found} routes were found");
@@ -118,7 +121,7 @@ fn tasks_that_are_named_exist() -> Result<()> {
         for task in mention.captures_iter(&text) {
             let variant = format!("{}{}", task[1][..1].to_uppercase(), &task[1][1..]);
             let is_task = Regex::new(&format!(r"(?m)^    {variant}\b"))?.is_match(&tasks);
-            ensure!(is_task, "{name}: there is no task {}", &task[1]);
+            ensure!(is_task, "{name}: the task {} does not exist", &task[1]);
         }
     }
     Ok(())

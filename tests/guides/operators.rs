@@ -13,7 +13,7 @@ const SECTIONS: [&str; 4] = ["2. ", "4. ", "7. ", "8. "];
 async fn the_requests_of_the_operators_guide_are_accepted() -> Result<()> {
     let world = World::with(&["github"]).await?;
     let home = world.server.home();
-    let url = world.server.url().context("the server runs")?;
+    let url = world.server.url().context("the server is not running")?;
     let config = format!(
         r#""config": {{"api_base": "{}"}}, "network": {{"allow_http": true, "allow_addresses": ["127.0.0.0/8"]}}"#,
         world.github.url()
@@ -28,14 +28,14 @@ async fn the_requests_of_the_operators_guide_are_accepted() -> Result<()> {
         ],
     };
     let examples = indented(&page("docs/operators-guide.md")?, &SECTIONS);
-    ensure!(examples.len() == SECTIONS.len(), "the sections are there");
+    ensure!(examples.len() == SECTIONS.len(), "the page lacks a section");
     let outputs = place.outputs(&examples).await?;
     for (example, output) in examples.iter().zip(&outputs) {
         ensure!(!output.contains("urn:monstrum:error"), "{}: {output}", example.section);
         ensure!(!output.contains("curl:") && !output.contains("jq:"), "{}: {output}", example.section);
     }
-    ensure!(outputs[0].contains("\"status\":\"success\""), "the bot reads issues: {}", outputs[0]);
-    ensure!(outputs[2].contains("\"monthly_token_budget\":10000"), "the budget is saved: {}", outputs[2]);
-    ensure!(outputs[3].contains("\"delegate\":"), "the link is saved: {}", outputs[3]);
+    ensure!(outputs[0].contains("\"status\":\"success\""), "the bot cannot read issues: {}", outputs[0]);
+    ensure!(outputs[2].contains("\"monthly_token_budget\":10000"), "the budget was not saved: {}", outputs[2]);
+    ensure!(outputs[3].contains("\"delegate\":"), "the link was not saved: {}", outputs[3]);
     Ok(())
 }

@@ -14,16 +14,16 @@ const PAGE: &str = "README.md";
 async fn the_first_calls_are_answered_as_the_readme_shows() -> Result<()> {
     let world = World::with(&["github"]).await?;
     world.grant("github", &["issue.*"], &json!({ "repos": ["acme/*"] })).await?;
-    let url = world.server.url().context("the server runs")?.to_owned();
+    let url = world.server.url().context("the server is not running")?.to_owned();
     let variables = vec![("URL", url), ("KEY", world.api.key().to_owned()), ("BOT", world.bot.clone())];
     let examples = examples(&page(PAGE)?);
-    ensure!(examples.len() == 3, "an allowed call, a refused one and a check");
+    ensure!(examples.len() == 3, "the page must show an allowed call, a rejected call and a check");
     Place { folder: world.server.home(), variables, replacements: Vec::new() }.run(&examples).await
 }
 
 #[test]
 fn the_readme_is_one_page() -> Result<()> {
     let lines = page(PAGE)?.lines().count();
-    ensure!(lines <= 110, "{lines} lines: manuals belong in docs/");
+    ensure!(lines <= 110, "README.md has {lines} lines; move manuals to docs/");
     Ok(())
 }

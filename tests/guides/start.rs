@@ -22,12 +22,12 @@ async fn a_newcomer_gets_to_an_allowed_call_two_refused_ones_and_the_audit() -> 
     let mut server = Server::prepare(&[])?;
     let home = server.home().to_owned();
     let plugin = Server::plugin_source("github")?;
-    let target = plugin.ancestors().nth(2).context("plugins are built into target/plugins")?;
+    let target = plugin.ancestors().nth(2).context("the page does not build plugins into target/plugins")?;
     symlink(target, home.join("target"))?;
     fs::create_dir(home.join("bin"))?;
     symlink(support::program()?, home.join("bin/monstrum"))?;
 
-    // Blocks that the page runs in separate terminals divide the other blocks into groups.
+    // The page runs some blocks in other terminals. These blocks divide the remaining blocks into groups.
     let mut upstream = None;
     let mut pending: Vec<Example> = Vec::new();
     let path = format!("{}:{}", home.join("bin").display(), search_path()?);
@@ -36,8 +36,9 @@ async fn a_newcomer_gets_to_an_allowed_call_two_refused_ones_and_the_audit() -> 
         if example.commands == SERVE {
             place.run(&std::mem::take(&mut pending)).await?;
             server.launch().await?;
-            let url = server.url().context("the server runs")?.to_owned();
-            let address = url.strip_prefix("http://").context("the server speaks HTTP")?.to_owned();
+            let url = server.url().context("the server is not running")?.to_owned();
+            let address =
+                url.strip_prefix("http://").context("the URL of the server does not start with http://")?.to_owned();
             place.replacements.push(("127.0.0.1:8080", address));
             place.variables.push(("MONSTRUM_URL", url));
         } else if example.commands.starts_with("python3 -m http.server 9000 ") {
@@ -49,8 +50,11 @@ async fn a_newcomer_gets_to_an_allowed_call_two_refused_ones_and_the_audit() -> 
             pending.push(example);
         }
     }
-    ensure!(upstream.is_some() && server.url().is_some(), "the page starts a server and a stand-in");
-    ensure!(pending.len() > 8, "the page calls tools");
+    ensure!(
+        upstream.is_some() && server.url().is_some(),
+        "the page does not start a server and a substitute for GitHub"
+    );
+    ensure!(pending.len() > 8, "the page does not call tools");
     place.run(&pending).await?;
     assert_eq!(server.api()?.verify_audit().await?["valid"], true);
     Ok(())
@@ -62,16 +66,16 @@ async fn stand_in(folder: &std::path::Path, command: &str) -> Result<(Child, Str
     bash.args(["--norc", "-c", &format!("exec {command}")]).current_dir(folder).env("PYTHONUNBUFFERED", "1");
     bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = bash.spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().context("it has an output")?).lines();
-    let line = lines.next_line().await?.context("it says where it listens")?;
+    let mut lines = BufReader::new(child.stdout.take().context("the process has no standard output")?).lines();
+    let line = lines.next_line().await?.context("the process does not print its address")?;
     let address = Regex::new("http://(127.0.0.1:[0-9]+)/")?;
     match address.captures(&line) {
         Some(found) => Ok((child, found[1].to_owned())),
-        None => bail!("it says `{line}`"),
+        None => bail!("the process printed `{line}` instead of its address"),
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the commands of the page find programs where this test does")]
 fn search_path() -> Result<String> {
-    std::env::var("PATH").context("there is a search path")
+    std::env::var("PATH").context("PATH is not set")
 }

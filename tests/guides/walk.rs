@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use regex::Regex;
 use tokio::process::Command;
 
-/// A time-out far longer than the examples of a page need on a busy machine.
+/// A time-out that is far longer than the examples of a page need, even on a busy machine.
 const RUN_MAX: Duration = Duration::from_secs(120);
 /// Separates the outputs of two examples: ASCII's record separator, which no example prints.
 const SEPARATOR: char = '\u{1e}';
@@ -23,7 +23,8 @@ pub(super) struct Example {
     shown: Option<String>,
 }
 
-/// Returns the `sh` blocks of a page. A `json` or `text` block directly after one is its output.
+/// Returns the `sh` blocks of a page. A `json` or `text` block directly after an `sh` block is the output of the `sh`
+/// block.
 pub(super) fn examples(page: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     let (mut section, mut language, mut block) = (String::new(), None::<String>, String::new());
@@ -90,8 +91,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Runs the examples in one shell, so that variables and functions persist. Returns the output of each, including
-    /// errors.
+    /// Runs the examples in one shell, so that variables and functions persist. Returns the output of each example,
+    /// including errors.
     pub(super) async fn outputs(&self, examples: &[Example]) -> Result<Vec<String>> {
         let mut script = "exec 2>&1\nset -u\numask 022\n".to_owned();
         for Example { commands, .. } in examples {
@@ -102,7 +103,9 @@ impl Place<'_> {
         let mut bash = Command::new("bash");
         bash.args(["--norc", "-c", &script]).current_dir(self.folder).stdin(Stdio::null()).kill_on_drop(true);
         bash.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        let output = tokio::time::timeout(RUN_MAX, bash.output()).await.context("the examples do not end")??;
+        let output = tokio::time::timeout(RUN_MAX, bash.output())
+            .await
+            .context("timed out waiting for the examples to end")??;
         let printed = String::from_utf8(output.stdout)?;
         let outputs: Vec<&str> = printed.split(SEPARATOR).collect();
         ensure!(outputs.len() == examples.len() + 1, "the shell ended early:\n{printed}");

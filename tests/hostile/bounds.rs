@@ -86,8 +86,8 @@ async fn heavy_patterns_of_one_workspace_hold_up_no_other() -> Result<()> {
         for _ in 0..20 {
             let answer = calm.call(&victim, "github_get_repo", &json!({ "repo": "acme/site" })).await?;
             ensure!(answer["status"] == "success", "{answer}");
-            // Parameters that are too large to check on the serving thread are checked on other threads, in turn with
-            // those of the attacker.
+            // Parameters that are too large to check on the serving thread are checked on other threads. These checks
+            // take turns with the checks of the attacker's parameters.
             let large = json!({ "repo": "acme/site", "unknown": "x".repeat(50_000) });
             let answer = calm.call(&victim, "github_get_repo", &large).await?;
             ensure!(answer["code"] == "invalid_params", "{answer}");
@@ -97,7 +97,7 @@ async fn heavy_patterns_of_one_workspace_hold_up_no_other() -> Result<()> {
         Ok(())
     };
     tokio::select! {
-        ended = hammer(&hostile, &attacker) => ended.context("the attacker's calls go on"),
+        ended = hammer(&hostile, &attacker) => ended.context("the calls of the attacker ended"),
         done = calm_calls => done,
     }
 }
@@ -116,15 +116,15 @@ async fn a_change_does_not_wait_for_the_patterns_of_another_workspace() -> Resul
         let (status, keys) = world.api.get("/api/keys").await?;
         ensure!(status == 200, "{keys}");
         let operator = keys["items"].as_array().into_iter().flatten().find(|key| key["kind"] == "operator");
-        let id = text(&operator.context("the key is listed")?["id"]).to_owned();
+        let id = text(&operator.context("the key is not in the list")?["id"]).to_owned();
         let (status, _) = world.api.delete(&format!("/api/keys/{id}")).await?;
         ensure!(status == 204, "{status}");
         let (status, _) = world.api.with_key(&key).get("/api/bots").await?;
-        ensure!(status == 401, "the key is gone: {status}");
+        ensure!(status == 401, "the deleted key was not rejected: {status}");
         Ok(())
     };
     tokio::select! {
-        ended = hammer(&hostile, &attacker) => ended.context("the attacker's calls go on"),
+        ended = hammer(&hostile, &attacker) => ended.context("the calls of the attacker ended"),
         done = changes => done,
     }
 }
@@ -154,7 +154,7 @@ async fn scopes_have_a_limit_of_keys() -> Result<()> {
     let role = |number: usize| json!({ "name": "r", "allowed_tools": ["*"], "scope_constraints": keys(number) });
     let (status, problem) = world.api.post("/api/roles", &role(201)).await?;
     assert_eq!((status, text(&problem["errors"][0]["path"])), (422, "/scope_constraints"));
-    assert_eq!(text(&problem["errors"][0]["message"]), "201 scope dimensions; at most 200 are allowed");
+    assert_eq!(text(&problem["errors"][0]["message"]), "the object has 201 scope dimensions; at most 200 are allowed");
     let (status, saved) = world.api.post("/api/roles", &role(200)).await?;
     assert_eq!(status, 201, "{saved}");
     let path = format!("/api/roles/{}", text(&saved["id"]));
@@ -195,7 +195,8 @@ async fn the_compiled_patterns_of_a_workspace_have_a_limit() -> Result<()> {
             && detail.ends_with("ask the operator to raise --workspace-patterns-mib"),
         "{detail}"
     );
-    // A change is counted without the patterns that it replaces, and each workspace has its own limit.
+    // When a change is checked against the limit, the patterns that it replaces do not count. Each workspace has its
+    // own limit.
     let (status, problem) = world.api.patch(&format!("/api/roles/{id}"), &json!({ "allowed_tools": large })).await?;
     assert_eq!(status, 422, "{problem}");
     let (status, body) =

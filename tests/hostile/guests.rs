@@ -33,8 +33,8 @@ const HARMLESS: Guest = Guest { name: "", attack: "", more: "", allocating: "", 
 pub(crate) const GUESTS: &[Guest] = &[
     Guest {
         name: "wall-start",
-        // The trial instantiation at load time has no credential, but a call to a resource with a credential has one.
-        // The start function loops only in such calls.
+        // The trial instantiation at load time has no credential, but a call to a resource with a credential has that
+        // credential. The start function loops only in such calls.
         more: r#"(func $start
             (call $status (i32.const 128))
             (if (i32.eq (i32.load (i32.const 132)) (i32.const 5)) (then (loop (br 0)))))
@@ -140,7 +140,7 @@ pub(crate) fn component(allocator: &str, functions: &str, after: &str) -> Result
         .replace("(; allocator ;)", allocator)
         .replace("(; functions ;)", functions)
         .replace("(; after ;)", after);
-    wat::parse_str(&wat).context("the guest's text is wrong")
+    wat::parse_str(&wat).context("the text of the guest cannot be parsed")
 }
 
 /// Installs `component`, with a manifest of one tool, in the server's plugins folder.

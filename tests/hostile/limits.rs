@@ -1,4 +1,4 @@
-//! Limits of a call, how a binding changes them, and the response to a call that reaches one.
+//! Limits of a call, how a binding changes them, and the response to a call that reaches a limit.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use support::{Canned, Server};
 use crate::stable::stable;
 use crate::world::{World, eventually, text};
 
-/// Returns how a call of `tool` ends, after checking that the audit agrees with the response.
+/// Returns the result of a call of `tool`, and checks that the audit agrees with the response.
 async fn end(world: &World, tool: &str, params: &Value) -> Result<[String; 3]> {
     let answer = world.call(tool, params).await?;
     let audit = world.audit_of(&answer).await?;
@@ -65,7 +65,7 @@ async fn searching_for_secrets_is_paid_with_the_fuel_of_the_call() -> Result<()>
     assert_eq!(answer["data"]["body_bytes"], 8 << 20, "{answer}");
     world.rebind(&bound, &json!({ "limits": { "fuel": 3_000_000 } })).await?;
     let answer = world.call("test_echo_fetch", &params).await?;
-    let told = "the search of this call's requests and responses for secrets has used up its budget";
+    let told = "searching this call's requests and responses for secrets exceeded the call's budget";
     let failure = &answer["data"]["failure"];
     assert_eq!((&failure["code"], &failure["message"]), (&json!("limit"), &json!(told)), "{answer}");
     Ok(())
@@ -132,7 +132,7 @@ async fn a_call_beside_one_that_does_not_end_is_untouched() -> Result<()> {
         Ok(())
     };
     tokio::select! {
-        ended = endless => Err(anyhow::anyhow!("the sleeper ended first: {ended:?}")),
+        ended = endless => Err(anyhow::anyhow!("the sleeping call ended first: {ended:?}")),
         beside = beside => beside,
     }
 }
@@ -171,13 +171,14 @@ async fn a_rate_that_is_met_says_when_to_come_back() -> Result<()> {
     }
     let path = format!("/api/bots/{}/tools/test_echo_run/call", world.bot);
     let response = world.api.request(Method::POST, &path).json(&json!({})).send().await?;
-    let after: u64 = response.headers().get("retry-after").context("it says when")?.to_str()?.parse()?;
+    let after: u64 =
+        response.headers().get("retry-after").context("the response does not say when to retry")?.to_str()?.parse()?;
     assert!((1..=30).contains(&after), "{after}");
     let problem: Value = response.json().await?;
-    assert_snapshot!(stable(&problem), @r#"{"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"this binding allows 2 calls a minute","request_id":"[id 1]"}"#);
+    assert_snapshot!(stable(&problem), @r#"{"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"the call exceeds the rate limit of this binding (2 per minute)","request_id":"[id 1]"}"#);
     let (_, list) = world.api.get("/api/audit?limit=1").await?;
     let row = &list["items"][0];
-    assert_snapshot!(json!([row["status"], row["code"], row["message"], row["rule"]]), @r#"["error","limit","this binding allows 2 calls a minute","rate"]"#);
+    assert_snapshot!(json!([row["status"], row["code"], row["message"], row["rule"]]), @r#"["error","limit","the call exceeds the rate limit of this binding (2 per minute)","rate"]"#);
     Ok(())
 }
 
@@ -188,7 +189,7 @@ async fn a_caller_that_goes_away_cancels_its_call() -> Result<()> {
     world.github.hold();
     let params = json!({ "repo": "acme/site" });
     tokio::select! {
-        answer = world.call("github_get_repo", &params) => anyhow::bail!("the upstream does not answer: {answer:?}"),
+        answer = world.call("github_get_repo", &params) => anyhow::bail!("the upstream answered: {answer:?}"),
         reached = world.reached(1) => reached?,
     }
     let row = eventually("the call is recorded as cancelled", async || {

@@ -1,5 +1,5 @@
 //! Requests that violate a limit or a policy, through both interfaces for outgoing requests: the contract's own and
-//! `wasi:http`. Both use the same egress, so each case runs on both and must end the same way.
+//! `wasi:http`. Both use the same egress, so each case runs on both interfaces and must have the same result.
 
 use std::fs;
 
@@ -107,7 +107,7 @@ async fn a_request_that_oversteps_does_not_leave() -> Result<()> {
         params.as_object_mut().context("an object")?.extend(request.as_object().context("an object")?.clone());
         for ((way, _), answer) in WAYS.iter().zip(by_both_ways(&world, &params).await?) {
             let events = world.audit_of(&answer).await?["events"].as_array().map(Vec::len);
-            // A request that is refused before a byte is sent has only one audit row.
+            // A request that is rejected before a byte is sent has only one audit row.
             if told(&answer)? != *code || events != Some(1) {
                 wrong.push(format!("{name}, by {way}: {answer}"));
             }
@@ -228,7 +228,7 @@ async fn a_redirect_that_is_followed_passes_the_same_checks() -> Result<()> {
     Ok(())
 }
 
-/// The upstream returns the token in every encoding, and the plugin receives none of them.
+/// The upstream returns the token in every encoding, but the plugin receives the token in no encoding.
 #[tokio::test]
 async fn what_an_upstream_echoes_is_redacted_in_every_encoding() -> Result<()> {
     let world = world().await?;
@@ -245,7 +245,7 @@ async fn what_an_upstream_echoes_is_redacted_in_every_encoding() -> Result<()> {
     Ok(())
 }
 
-/// The host refuses responses that it cannot decode, because it cannot redact them.
+/// The host rejects responses that it cannot decode, because it cannot redact them.
 #[tokio::test]
 async fn an_encoding_that_the_host_does_not_undo_is_refused() -> Result<()> {
     let world = world().await?;
@@ -274,7 +274,7 @@ async fn a_transfer_encoding_other_than_chunked_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Requests and responses that exceed a limit, or just satisfy it.
+/// Requests and responses that exceed a limit, and requests and responses of exactly the maximum size.
 #[tokio::test]
 async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     let world = world().await?;
@@ -306,7 +306,7 @@ async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     a body of 10 MiB: ("201", "") ("201", "")
     a body of more: ("invalid", "the body is larger than 10 MiB") ("invalid", "ErrorCode::HttpRequestBodySize(Some(10485761))")
     many headers: ("201", "") ("201", "")
-    100 headers and one: ("invalid", "there are more than 100 headers") ("invalid", "ErrorCode::HttpRequestHeaderSectionSize(Some(496))")
+    100 headers and one: ("invalid", "the request has more than 100 headers") ("invalid", "ErrorCode::HttpRequestHeaderSectionSize(Some(496))")
     33 KiB of headers: ("invalid", "the headers are larger than 32 KiB") ("invalid", "ErrorCode::HttpRequestHeaderSectionSize(Some(33799))")
     a URL of more than 8 KiB: ("invalid", "the URL is longer than 8 KiB") ("invalid", "ErrorCode::HttpRequestUriTooLong")
     "#);
@@ -362,7 +362,7 @@ async fn a_trailer_is_refused_and_nothing_of_its_request_sent() -> Result<()> {
     Ok(())
 }
 
-/// A correct Content-Length set by a library of the guest is accepted; a wrong one is rejected.
+/// A correct Content-Length set by a library of the guest is accepted; a wrong Content-Length is rejected.
 #[tokio::test]
 async fn a_length_is_the_hosts_to_write() -> Result<()> {
     let world = world().await?;

@@ -46,7 +46,7 @@ impl Fresh {
         let call = text(&world.call("nothing", &json!({})).await?["request_id"]).to_owned();
         let (_, workspaces) = world.api.get("/api/workspaces").await?;
         let default = workspaces["items"].as_array().into_iter().flatten().find(|one| one["name"] == "default");
-        let workspace = text(&default.context("there is a default workspace")?["id"]).to_owned();
+        let workspace = text(&default.context("the default workspace does not exist")?["id"]).to_owned();
         Ok(Fresh { world, foreign, admin, operator, call, workspace, made: AtomicUsize::new(0) })
     }
 
@@ -97,7 +97,7 @@ impl Fresh {
             "keys" => made(api, "/api/keys", &json!({ "name": self.name(), "kind": "operator" })).await?,
             "resources" => self.resource().await?,
             "trust" => made(api, "/api/trust", &trust(&self.name())?).await?,
-            // The installed plugin is needed for the other routes.
+            // The request names a plugin that does not exist, because the other routes need the installed plugin.
             "plugins" if method == "DELETE" => "absent".to_owned(),
             "plugins" | "resource-types" | "platform" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
@@ -109,7 +109,7 @@ impl Fresh {
                 bot = api.bot(&self.name()).await?;
                 bot.clone()
             }
-            other => bail!("tell what `/api/{other}/{{id}}` shall name"),
+            other => bail!("the test does not know which object `/api/{other}/{{id}}` names; add it"),
         };
         let mut path = ["{id}", "{name}", "{request_id}", "{ticket}"]
             .iter()
@@ -164,7 +164,7 @@ impl Fresh {
             }
             "PATCH /api/bots/{id}/resources/{binding_id}" => json!({ "enabled": false }),
             "POST /api/bots/{id}/tools/{tool}/call" | "POST /api/bots/{id}/tools/{tool}/check" => json!({}),
-            other => bail!("tell what to send to `{other}`"),
+            other => bail!("the test has no body for `{other}`; add one"),
         }))
     }
 
@@ -207,8 +207,8 @@ async fn every_route_refuses_unknown_query_parameters() -> Result<()> {
     let fresh = Fresh::start().await?;
     let (_, document) = fresh.world.api.get("/api/openapi.json").await?;
     let (mut refused, mut lenient) = (0, 0);
-    for (template, item) in document["paths"].as_object().context("a description has paths")? {
-        for method in item.as_object().context("a path has methods")?.keys() {
+    for (template, item) in document["paths"].as_object().context("the API description has no paths")? {
+        for method in item.as_object().context("the path has no methods")?.keys() {
             let Request { path, body, .. } = fresh.request(&method.to_uppercase(), template).await?;
             let mark = if path.contains('?') { '&' } else { '?' };
             let mut request =
@@ -229,7 +229,7 @@ async fn every_route_refuses_unknown_query_parameters() -> Result<()> {
     }
     assert!(refused > 70 && lenient == 4, "{refused} {lenient}");
     let (_, audit) = fresh.world.api.get("/api/audit?statuss=error&limit=1").await?;
-    let known = "unknown query parameter; this route has bot_id, cursor, limit, operation, since, status, tool, until";
+    let known = "unknown query parameter (supported: bot_id, cursor, limit, operation, since, status, tool, until)";
     assert_eq!(audit["errors"], json!([{ "path": "statuss", "message": known }]));
     let (status, head, _) = send(fresh.world.api.request(Method::HEAD, "/api/roles?x=1")).await?;
     assert_eq!((status, head.get("x-request-id").is_some()), (422, true));
@@ -241,8 +241,8 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     let fresh = Fresh::start().await?;
     let (_, document) = fresh.world.api.get("/api/openapi.json").await?;
     let mut table = Vec::new();
-    for (path, item) in document["paths"].as_object().context("a description has paths")? {
-        for method in item.as_object().context("a path has methods")?.keys() {
+    for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
+        for method in item.as_object().context("the path has no methods")?.keys() {
             table.push(fresh.row(&method.to_uppercase(), path).await?);
         }
     }
@@ -389,14 +389,15 @@ async fn an_operator_neither_grants_nor_configures() -> Result<()> {
     Ok(())
 }
 
-/// A route rejects unknown fields instead of ignoring them, because the caller may rely on such a field.
+/// A route rejects unknown fields instead of ignoring them, because a caller that sends such a field may rely on its
+/// effect.
 #[tokio::test]
 async fn no_route_takes_an_unknown_field() -> Result<()> {
     let fresh = Fresh::start().await?;
     let (_, document) = fresh.world.api.get("/api/openapi.json").await?;
     let mut answers = Answers::default();
-    for (path, item) in document["paths"].as_object().context("a description has paths")? {
-        for method in item.as_object().context("a path has methods")?.keys() {
+    for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
+        for method in item.as_object().context("the path has no methods")?.keys() {
             let request = fresh.request(&method.to_uppercase(), path).await?;
             let Some(mut body) = request.body else { continue };
             body["unknown"] = json!(1);

@@ -1,4 +1,4 @@
-//! `/api/audit`.
+//! Tests of `/api/audit`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -9,8 +9,8 @@ use crate::http::roles::faults;
 use crate::http::{Answers, one, send};
 use crate::world::{World, text};
 
-/// Starts a world in which the bot made four calls: one that succeeded, and three that ended before the plugin ran,
-/// because of the scope, the parameters and the role.
+/// Starts a world in which the bot made four calls: one call that succeeded, and three calls that ended before the
+/// plugin ran, because of the scope, the parameters and the role.
 async fn told() -> Result<World> {
     let world = World::with(&["test-echo"]).await?;
     world.grant("test-echo", &["echo.read"], &json!({ "repos": ["acme/*"] })).await?;
@@ -76,8 +76,8 @@ async fn one_item_a_call_newest_first() -> Result<()> {
     ?bot_id=BOT&tool=test_echo_run&status=error&since=2020-01-01T00:00:00Z: 200 ["error"]
     ?until=2020-01-01T00:00:00.000Z: 200 []
     ?since=2099-01-01T01:00:00%2B01:00: 200 []
-    ?status=done: 422 [{"path":"status","message":"expected one of success, error, scope_violation, permission_denied, running, interrupted"}]
-    ?bot_id=tester: 422 [{"path":"bot_id","message":"expected an id of a bot"}]
+    ?status=done: 422 [{"path":"status","message":"expected success, error, scope_violation, permission_denied, running or interrupted"}]
+    ?bot_id=tester: 422 [{"path":"bot_id","message":"expected the id of a bot"}]
     ?since=yesterday: 422 [{"path":"since","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
     ?until=2026-11-21: 422 [{"path":"until","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
     ?since=1&until=2&limit=x: 422 [{"path":"since","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"},{"path":"until","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
@@ -94,7 +94,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
         let (_, mut shown) = world.api.get(&format!("/api/audit/{}", text(&item["request_id"]))).await?;
         shown["events"].take();
         expected["events"] = Value::Null;
-        assert_eq!(shown, expected, "a call is the same alone and in the list");
+        assert_eq!(shown, expected, "the call differs from its entry in the list");
     }
     let last = format!("/api/audit/{}", text(&items[items.len() - 1]["request_id"]));
     let (status, mut shown) = world.api.get(&last).await?;
@@ -105,7 +105,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     let lines: Vec<Value> = text(&export).lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     assert_eq!(lines, items);
     let (_, _, export) = send(world.api.request(Method::GET, "/api/audit/export?status=success")).await?;
-    assert_eq!(export, items[items.len() - 1], "one line is one JSON value");
+    assert_eq!(export, items[items.len() - 1], "the exported line differs from the call in the list");
 
     let mut answers = Answers::default();
     answers.add("verify", world.api.get("/api/audit/verify").await?);
@@ -114,9 +114,9 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     }
     assert_snapshot!(answers, @r#"
     verify: 200 {"valid":true,"rows":14,"problems":[]}
-    /api/audit/x: 404 "no such object of that id"
+    /api/audit/x: 404 "no such object with this id"
     /api/audit/019a0000-0000-7000-8000-000000000001: 404 "no such call"
-    /api/audit/export?status=done: 422 [{"path":"status","message":"expected one of success, error, scope_violation, permission_denied, running, interrupted"}]
+    /api/audit/export?status=done: 422 [{"path":"status","message":"expected success, error, scope_violation, permission_denied, running or interrupted"}]
     "#);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `/api/bots`.
+//! Tests of `/api/bots`.
 
 mod resources;
 mod tools;
@@ -82,7 +82,7 @@ async fn faults_of_a_bot_are_named() -> Result<()> {
     assert_snapshot!(answers, @r#"
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":5}: 422 [{"path":"/name","message":"invalid type: integer `5`, expected a string"}]
-    POST {"name":"","monthly_token_budget":-1,"model":"m…"}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/model","message":"must have at most 256 characters"},{"path":"/monthly_token_budget","message":"must be 0 or more"}]
+    POST {"name":"","monthly_token_budget":-1,"model":"m…"}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/model","message":"must have at most 256 characters"},{"path":"/monthly_token_budget","message":"must be at least 0"}]
     POST {"name":"x","monthly_token_budget":1.5}: 422 [{"path":"/monthly_token_budget","message":"invalid type: floating point `1.5`, expected i64"}]
     POST {"name":"x","use_agent_sandbox":"yes"}: 422 [{"path":"/use_agent_sandbox","message":"invalid type: string \"yes\", expected a boolean"}]
     POST {"name":"x","description":null}: 422 [{"path":"/description","message":"invalid type: null, expected a string"}]
@@ -125,7 +125,7 @@ async fn a_deleted_bot_takes_its_bindings_and_keys_with_it() -> Result<()> {
     answers.add("the name is free", world.api.post("/api/bots", &json!({ "name": "tester" })).await?);
     assert_snapshot!(answers, @r#"
     delete: 204
-    its key: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 1]"}
+    its key: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"unknown API key","request_id":"[id 1]"}
     its tools: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 2]"}
     its bindings: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 3]"}
     a call: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 4]"}

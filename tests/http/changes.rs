@@ -15,7 +15,7 @@ use crate::world::{World, text};
 async fn changes(world: &World) -> Result<Vec<Value>> {
     let (status, body) = world.api.get("/api/audit/changes?limit=1000").await?;
     ensure!(status == 200, "{body}");
-    Ok(body["items"].as_array().context("a list has items")?.iter().rev().cloned().collect())
+    Ok(body["items"].as_array().context("the list has no items")?.iter().rev().cloned().collect())
 }
 
 fn lines(changes: &[Value]) -> String {
@@ -38,7 +38,7 @@ async fn a_role_is_recorded_with_before_and_after() -> Result<()> {
     assert_eq!(admin.patch(&format!("/api/roles/{other}"), &json!({ "name": "reader" })).await?.0, 409);
     let code = "select json_extract(body, '$.code') from audit_rows where kind = 'finished' and status = 'error'";
     assert_eq!(sqlite(&world.server.data_dir(), &[code]).await?, json!([["invalid_params"]]));
-    // A caller without permission does not cause a recorded attempt.
+    // The attempt of a caller that lacks the permission is not recorded.
     let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
     assert_eq!(operator.patch(&path, &json!({ "allowed_operations": [] })).await?.0, 403);
     admin.delete(&path).await?;
@@ -119,7 +119,7 @@ async fn every_kind_of_change_is_recorded_and_none_holds_a_secret() -> Result<()
     "#);
     let everything = json!(recorded).to_string();
     for secret in [TOKEN, secret, "mk_", "hash"] {
-        assert!(!everything.replace("\"prefix\":\"mk_", "").contains(secret), "{secret} is in the changes");
+        assert!(!everything.replace("\"prefix\":\"mk_", "").contains(secret), "the changes contain {secret}");
     }
     assert!(recorded.iter().all(|change| change["key_id"].is_string()));
     // Changes are not calls, but they are part of the audit chain.

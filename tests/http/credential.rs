@@ -46,11 +46,11 @@ async fn a_credential_is_saved_shown_by_its_metadata_and_deleted() -> Result<()>
     show the resource: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
     another origin than it was given for: 200 {"status":"needs-authorization","method":"token","audience":["https://api.example.com"],"requested_audience":["https://evil.example.com"],"expires_at":null,"updated_at":"[time]"}
     back again: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
-    read it: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not answer that method","request_id":"[id 1]"}
+    read it: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not support this method","request_id":"[id 1]"}
     delete: 204
     delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such credential","request_id":"[id 2]"}
     show the resource: 200
-    of no resource: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 3]"}
+    of no resource: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object with this id","request_id":"[id 3]"}
     "#);
     Ok(())
 }
@@ -102,20 +102,20 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
         answers.add(label, faults((status, answer)));
     }
     assert_snapshot!(answers, @r#"
-    a text: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 22"}]
-    a list: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 0"}]
-    nothing: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 0"}]
+    a text: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 22"}]
+    a list: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 0"}]
+    nothing: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 0"}]
     nothing in it: 422 [{"path":"/auth_method","message":"required field is missing"},{"path":"/fields","message":"required field is missing"}]
-    no JSON: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 1"}]
-    cut off: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 60"}]
-    not quoted: 422 [{"path":"","message":"expected a JSON object with auth_method and fields; parsing failed at line 1 column 53"}]
+    no JSON: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 1"}]
+    cut off: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 60"}]
+    not quoted: 422 [{"path":"","message":"expected a JSON object with `auth_method` and `fields`; parsing failed at line 1 column 53"}]
     unknown method: 422 [{"path":"/auth_method","message":"expected one of token, api_key, basic"}]
     method of another type: 422 [{"path":"/auth_method","message":"expected a string"}]
     method that the type lacks: 422 [{"path":"/auth_method","message":"expected one of token, api_key, basic"}]
     fields of another type: 422 [{"path":"/fields","message":"expected an object"}]
     no fields: 422 [{"path":"/fields","message":"required field is missing"}]
-    unknown field: 422 [{"path":"/fields","message":"unknown field: this method has access_token"}]
-    field of another method: 422 [{"path":"/fields","message":"unknown field: this method has access_token"}]
+    unknown field: 422 [{"path":"/fields","message":"unknown field; the fields of this method are access_token"}]
+    field of another method: 422 [{"path":"/fields","message":"unknown field; the fields of this method are access_token"}]
     number: 422 [{"path":"/fields","message":"every field must be a string"}]
     list as secret: 422 [{"path":"/fields","message":"every field must be a string"}]
     object as secret: 422 [{"path":"/fields","message":"every field must be a string"}]
@@ -125,14 +125,14 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
     CR: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
     LF: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
     NUL: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
-    field beside: 422 [{"path":"","message":"unknown field: expected auth_method and fields only"}]
+    field beside: 422 [{"path":"","message":"unknown field; expected only `auth_method` and `fields`"}]
     "#);
     assert_eq!(world.api.get(&format!("/api/resources/{resource}")).await?.1["credential"], Value::Null);
     assert!(!world.server.output().contains("canary"), "the log: {}", world.server.output());
     Ok(())
 }
 
-/// A saved credential takes effect with the next call, and so does a deletion.
+/// Saving or deleting a credential takes effect with the next call.
 #[tokio::test]
 async fn a_change_of_the_credential_counts_from_the_next_call_on() -> Result<()> {
     let world = World::with(&["github"]).await?;

@@ -56,26 +56,26 @@ async fn every_refusal_has_the_one_envelope() -> Result<()> {
         answers.add(label, (status, problem(status, &headers, body)));
     }
     assert_snapshot!(answers, @r#"
-    no key: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"send one header `Authorization: Bearer mk_…`","request_id":"[id 1]"}
-    unknown key: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 2]"}
-    refused: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 3]"}
+    no key: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"send exactly one header `Authorization: Bearer mk_…`","request_id":"[id 1]"}
+    unknown key: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"unknown API key","request_id":"[id 2]"}
+    refused: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 3]"}
     absent: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 4]"}
-    no id: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 5]"}
-    not UTF-8: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 6]"}
+    no id: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object with this id","request_id":"[id 5]"}
+    not UTF-8: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object with this id","request_id":"[id 6]"}
     no route: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such route","request_id":"[id 7]"}
     no route below: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such route","request_id":"[id 8]"}
     a slash too many: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such route","request_id":"[id 9]"}
-    no method: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not answer that method","request_id":"[id 10]"}
+    no method: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not support this method","request_id":"[id 10]"}
     taken: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the name is already used in this workspace","request_id":"[id 11]"}
-    too large: 413 {"type":"urn:monstrum:error:too_large","title":"The body is too large","status":413,"detail":"the body may have 2097152 bytes at most","request_id":"[id 12]"}
-    no body: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"EOF while parsing a value at line 1 column 0","request_id":"[id 13]","errors":[{"path":"","message":"EOF while parsing a value at line 1 column 0"}]}
-    no JSON: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"EOF while parsing an object at line 1 column 1","request_id":"[id 14]","errors":[{"path":"","message":"EOF while parsing an object at line 1 column 1"}]}
-    more than JSON: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"trailing characters at line 1 column 15","request_id":"[id 15]","errors":[{"path":"","message":"trailing characters at line 1 column 15"}]}
-    not UTF-8 in a text: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: invalid unicode code point at line 1 column 11","request_id":"[id 16]","errors":[{"path":"/name","message":"invalid unicode code point at line 1 column 11"}]}
-    a field twice: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: the field is there twice","request_id":"[id 17]","errors":[{"path":"/name","message":"the field is there twice"}]}
-    unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/colour: unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`","request_id":"[id 18]","errors":[{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]}
-    two faults: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 2 errors","request_id":"[id 19]","errors":[{"path":"/name","message":"must not be empty"},{"path":"/monthly_token_budget","message":"must be 0 or more"}]}
-    very deep: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"expected a JSON object","request_id":"[id 20]","errors":[{"path":"","message":"expected a JSON object"}]}
+    too large: 413 {"type":"urn:monstrum:error:too_large","title":"The body is too large","status":413,"detail":"the body exceeds the limit of 2097152 bytes","request_id":"[id 12]"}
+    no body: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"EOF while parsing a value at line 1 column 0","request_id":"[id 13]","errors":[{"path":"","message":"EOF while parsing a value at line 1 column 0"}]}
+    no JSON: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"EOF while parsing an object at line 1 column 1","request_id":"[id 14]","errors":[{"path":"","message":"EOF while parsing an object at line 1 column 1"}]}
+    more than JSON: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"trailing characters at line 1 column 15","request_id":"[id 15]","errors":[{"path":"","message":"trailing characters at line 1 column 15"}]}
+    not UTF-8 in a text: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/name: invalid unicode code point at line 1 column 11","request_id":"[id 16]","errors":[{"path":"/name","message":"invalid unicode code point at line 1 column 11"}]}
+    a field twice: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/name: duplicate field","request_id":"[id 17]","errors":[{"path":"/name","message":"duplicate field"}]}
+    unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/colour: unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`","request_id":"[id 18]","errors":[{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]}
+    two faults: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"the input has 2 errors","request_id":"[id 19]","errors":[{"path":"/name","message":"must not be empty"},{"path":"/monthly_token_budget","message":"must be at least 0"}]}
+    very deep: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"expected a JSON object","request_id":"[id 20]","errors":[{"path":"","message":"expected a JSON object"}]}
     "#);
     let (_, headers, _) = send(api.request(Method::PUT, "/api/roles")).await?;
     assert_eq!(headers["allow"], "GET,HEAD,POST");
@@ -102,8 +102,8 @@ async fn a_rate_that_is_used_up_says_when_to_come_back() -> Result<()> {
     let audit = world.api.audit(body["request_id"].as_str().context("a text")?).await?;
     answers.add("in the audit", (0, json!([audit["status"], audit["code"], audit["message"], audit["rule"]])));
     assert_snapshot!(answers, @r#"
-    429 {"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"this binding allows 1 calls a minute","request_id":"[id 1]"}
-    in the audit: 0 ["error","limit","this binding allows 1 calls a minute","rate"]
+    429 {"type":"urn:monstrum:error:rate_limited","title":"Too many requests","status":429,"detail":"the call exceeds the rate limit of this binding (1 per minute)","request_id":"[id 1]"}
+    in the audit: 0 ["error","limit","the call exceeds the rate limit of this binding (1 per minute)","rate"]
     "#);
     Ok(())
 }
@@ -126,12 +126,12 @@ async fn a_locked_database_is_not_available_at_present() -> Result<()> {
         answers.add(label, (status, problem(status, &headers, body)));
     }
     assert_snapshot!(answers, @r#"
-    create: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing was changed","request_id":"[id 1]"}
-    call: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written; try again later","request_id":"[id 2]"}
+    create: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written; nothing was changed","request_id":"[id 1]"}
+    call: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written; try again later","request_id":"[id 2]"}
     "#);
-    assert_eq!(world.github.requests().len(), 0, "what is not recorded does not leave");
+    assert_eq!(world.github.requests().len(), 0, "a request reached the upstream although the call was not recorded");
     locked.release().await?;
-    eventually("calls run again", async || {
+    eventually("calls succeed again", async || {
         let answer = world.api.post(&call, &json!({ "params": { "path": "/echo" } })).await?.1;
         Ok((answer["status"] == "success").then_some(()))
     })

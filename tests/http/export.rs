@@ -1,4 +1,4 @@
-//! `GET /api/export`.
+//! Tests of `GET /api/export`.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -96,7 +96,7 @@ async fn a_root_key_exports_all_workspaces_or_the_one_that_it_names() -> Result<
     }
     let (_, list) = world.api.get("/api/workspaces").await?;
     let globex = list["items"].as_array().into_iter().flatten().find(|item| item["name"] == "globex");
-    let path = format!("/api/workspaces/{}", crate::world::text(&globex.context("it is there")?["id"]));
+    let path = format!("/api/workspaces/{}", crate::world::text(&globex.context("the object is missing")?["id"]));
     let (status, answer) = world.api.patch(&path, &json!({ "sandbox": { "network": "none", "idle_s": 60 } })).await?;
     ensure!(status == 200, "{answer}");
     assert_snapshot!(exported(&world.api).await?, @r#"
@@ -111,7 +111,7 @@ async fn a_root_key_exports_all_workspaces_or_the_one_that_it_names() -> Result<
     Ok(())
 }
 
-/// The secrets are those of a credential, of an OAuth provider and of the keys.
+/// The workspace has the secrets of a credential, of an OAuth provider and of keys.
 #[tokio::test]
 async fn no_export_has_a_secret() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -122,7 +122,7 @@ async fn no_export_has_a_secret() -> Result<()> {
         let text = exported(api).await?;
         ensure!(text.contains("\"site\""), "{text}");
         for secret in [TOKEN, "the-client-secret", "a-client", "mk_", "credential", "sealed", "hash", admin.key()] {
-            assert!(!text.contains(secret), "{secret} is in {text}");
+            assert!(!text.contains(secret), "the export contains {secret}: {text}");
         }
     }
     Ok(())
@@ -141,15 +141,15 @@ async fn only_admins_export() -> Result<()> {
     let (status, _, answer) = send(foreign).await?;
     answers.add("admin of another workspace", (status, answer));
     assert_snapshot!(answers, @r#"
-    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 1]"}
-    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
+    operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 1]"}
+    bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
     admin of another workspace: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such workspace","request_id":"[id 3]"}
     "#);
-    assert_eq!(exported(&admin).await?, "", "an empty workspace has no lines");
+    assert_eq!(exported(&admin).await?, "", "the export of an empty workspace is not empty");
     Ok(())
 }
 
-/// An export reads pages of 100 rows.
+/// An export reads the database in pages of 100 rows.
 #[tokio::test]
 async fn an_export_has_every_page_once() -> Result<()> {
     let world = World::with(&[]).await?;

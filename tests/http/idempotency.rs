@@ -38,7 +38,7 @@ async fn the_same_request_creates_once() -> Result<()> {
     let api = world.server.api()?;
     for ((path, body), made) in cases.iter().zip(&first) {
         let (status, headers, again) = create(&api, path, "k-1", body).await?;
-        assert_eq!((status, &again), (201, made), "{path}: the same answer, after a restart too");
+        assert_eq!((status, &again), (201, made), "{path}: the answer differs after a restart");
         assert_eq!(headers["idempotent-replayed"], "true");
         let mut other = body.clone();
         other["name"] = json!("other");
@@ -46,11 +46,11 @@ async fn the_same_request_creates_once() -> Result<()> {
         answers.add(&path.replace(&world.bot, "{id}"), faults((status, refused)));
     }
     assert_snapshot!(answers, @r#"
-    /api/workspaces: 409 "this Idempotency-Key was used with another body"
-    /api/resources: 409 "this Idempotency-Key was used with another body"
-    /api/roles: 409 "this Idempotency-Key was used with another body"
-    /api/bots: 409 "this Idempotency-Key was used with another body"
-    /api/bots/{id}/resources: 409 "this Idempotency-Key was used with another body"
+    /api/workspaces: 409 "this Idempotency-Key was already used with a different body; use a new key"
+    /api/resources: 409 "this Idempotency-Key was already used with a different body; use a new key"
+    /api/roles: 409 "this Idempotency-Key was already used with a different body; use a new key"
+    /api/bots: 409 "this Idempotency-Key was already used with a different body; use a new key"
+    /api/bots/{id}/resources: 409 "this Idempotency-Key was already used with a different body; use a new key"
     "#);
     Ok(())
 }
@@ -93,16 +93,16 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     another key: 201 "b"
     another workspace: 201 "c"
     the same key in another workspace: 201 "d"
-    a parameter that the route does not have: 422 [{"path":"x","message":"unknown query parameter; this route has none"}]
+    a parameter that the route does not have: 422 [{"path":"x","message":"unknown query parameter (this route supports no query parameters)"}]
     refused: 409 "the name is already used in this workspace"
     refused, again: 409 "the name is already used in this workspace"
     bad input: 422 [{"path":"/name","message":"required field is missing"}]
     bad input, again: 422 [{"path":"/name","message":"required field is missing"}]
-    no key: 401 "send one header `Authorization: Bearer mk_…`"
-    unknown key: 401 "this key does not exist"
-    empty: 422 [{"path":"Idempotency-Key","message":"send one, of 1 to 255 visible ASCII characters"}]
-    blank: 422 [{"path":"Idempotency-Key","message":"send one, of 1 to 255 visible ASCII characters"}]
-    too long: 422 [{"path":"Idempotency-Key","message":"send one, of 1 to 255 visible ASCII characters"}]
+    no key: 401 "send exactly one header `Authorization: Bearer mk_…`"
+    unknown key: 401 "unknown API key"
+    empty: 422 [{"path":"Idempotency-Key","message":"send exactly one value of 1 to 255 visible ASCII characters"}]
+    blank: 422 [{"path":"Idempotency-Key","message":"send exactly one value of 1 to 255 visible ASCII characters"}]
+    too long: 422 [{"path":"Idempotency-Key","message":"send exactly one value of 1 to 255 visible ASCII characters"}]
     as long as can be: 201 "e"
     "#);
 
@@ -114,8 +114,8 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     Ok(())
 }
 
-/// Of several concurrent requests, one creates the object. The others receive the same response, or an error that the
-/// request is still running.
+/// Of several concurrent requests, one creates the object. The other requests receive the same response, or an error
+/// that says that the first request is still running.
 #[tokio::test]
 async fn of_many_at_once_one_creates() -> Result<()> {
     let world = World::with(&[]).await?;
@@ -125,12 +125,12 @@ async fn of_many_at_once_one_creates() -> Result<()> {
     let mut made = None;
     for (status, _, body) in answers {
         if status == 201 {
-            let id = body["id"].as_str().context("a role has an id")?.to_owned();
+            let id = body["id"].as_str().context("the role has no id")?.to_owned();
             assert_eq!(*made.get_or_insert_with(|| id.clone()), id);
         } else {
             assert_eq!(
                 (status, &body["detail"]),
-                (409, &json!("a request with this Idempotency-Key is still running"))
+                (409, &json!("a request with this Idempotency-Key is still running; try again later"))
             );
         }
     }

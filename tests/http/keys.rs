@@ -1,4 +1,4 @@
-//! `/api/keys`.
+//! Tests of `/api/keys`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::world::{World, eventually, text};
 pub(crate) async fn listed(api: &Api, id: &str) -> Result<Value> {
     let (_, list) = api.get("/api/keys?limit=1000").await?;
     let key = list["items"].as_array().into_iter().flatten().find(|key| key["id"] == id);
-    key.cloned().with_context(|| format!("no key {id} in {list}"))
+    key.cloned().with_context(|| format!("the list does not contain the key {id}: {list}"))
 }
 
 /// Sends a request whose body arrives in two pieces, and runs `between` after the key was authenticated and before the
@@ -65,7 +65,7 @@ async fn a_key_that_is_rotated_while_a_body_comes_calls_and_changes_nothing() ->
         interrupted(&world.api, (&id, &key), (Method::POST, &path), &call, async || rotate(&id).await).await?;
     assert_eq!((status, text(&answer["status"])), (200, "permission_denied"), "{answer}");
     assert_eq!(world.audit_of(&answer).await?["rule"], "revoked.key");
-    assert_eq!(world.github.requests().len(), 0, "nothing went out");
+    assert_eq!(world.github.requests().len(), 0, "the call sent a request");
 
     let (id, key) = made(json!({ "name": "a", "kind": "admin" })).await?;
     let role = json!({ "name": "late", "allowed_tools": ["*"] });
@@ -104,21 +104,21 @@ async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
     create a bot's: 201 {"id":"[id 2]","key":"[key]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]"}
     list: 200 {"items":[{"id":"[id 4]","name":"admin","kind":"root","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":"[time]"},{"id":"[id 1]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":null},{"id":"[id 2]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]","last_used_at":null}],"next_cursor":null}
     rotate: 200 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"}
-    the old text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 5]"}
+    the old text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"unknown API key","request_id":"[id 5]"}
     the new text: 200
     delete: 204
-    the new text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 6]"}
+    the new text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"unknown API key","request_id":"[id 6]"}
     delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such key","request_id":"[id 7]"}
     rotate: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such key","request_id":"[id 8]"}
     "#);
     assert!(first.strip_prefix("mk_").is_some_and(|bits| bits.len() == 43) && first != second, "256 bits each");
     server.stop().await?;
     for key in [first, second] {
-        assert!(!server.output().contains(&key[3..]), "a key is in the log");
+        assert!(!server.output().contains(&key[3..]), "the log contains a key");
         for entry in std::fs::read_dir(server.data_dir())?.flatten().filter(|entry| entry.path().is_file()) {
             let bytes = std::fs::read(entry.path())?;
             let found = bytes.windows(key.len()).any(|window| window == key.as_bytes());
-            assert!(!found, "a key is in {}", entry.path().display());
+            assert!(!found, "{} contains a key", entry.path().display());
         }
     }
     Ok(())
@@ -168,8 +168,8 @@ async fn keys_know_their_place() -> Result<()> {
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":"","kind":"admin"}: 422 [{"path":"/name","message":"must not be empty"}]
     POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `bot`"}]
-    POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"required for a bot key"}]
-    POST {"name":"x","kind":"admin","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"allowed only for a bot key"}]
+    POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"required when `kind` is `bot`"}]
+    POST {"name":"x","kind":"admin","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"allowed only when `kind` is `bot`"}]
     POST {"name":"x","kind":"bot","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"no such bot in this workspace"}]
     POST {"name":"x","kind":"bot","bot_id":"theirs"}: 422 [{"path":"/bot_id","message":"`theirs` is not a valid bot id: expected a UUID in lower case with hyphens"}]
     POST {"name":"x","kind":"admin","key":"mk_chosen"}: 422 [{"path":"/key","message":"unknown field `key`, expected one of `name`, `kind`, `bot_id`"}]
@@ -182,7 +182,7 @@ async fn keys_know_their_place() -> Result<()> {
     an admin elsewhere deletes root's: 404 "no such key"
     an admin elsewhere rotates root's: 404 "no such key"
     one of two root keys goes: 204
-    the last one stays: 409 "this is the last root key; create another one first"
+    the last one stays: 409 "this is the last root key; create another root key first"
     "#);
     Ok(())
 }
@@ -217,17 +217,17 @@ async fn a_key_comes_in_one_bearer_header() -> Result<()> {
     }
     answers.add("in the query", faults(api.with_key("").get(&format!("/api/roles?key={key}")).await?));
     assert_snapshot!(answers, @r#"
-    none: 401 "send one header `Authorization: Bearer mk_…`"
+    none: 401 "send exactly one header `Authorization: Bearer mk_…`"
     bearer in lower case: 200
     more blanks: 200
     no scheme: 401 "send `Authorization: Bearer mk_…`"
     basic: 401 "send `Authorization: Bearer mk_…`"
-    twice: 401 "send one header `Authorization: Bearer mk_…`"
-    cut off: 401 "this key does not exist"
-    in other case: 401 "this key does not exist"
+    twice: 401 "send exactly one header `Authorization: Bearer mk_…`"
+    cut off: 401 "unknown API key"
+    in other case: 401 "unknown API key"
     empty: 401 "send `Authorization: Bearer mk_…`"
-    its hash: 401 "this key does not exist"
-    in the query: 422 [{"path":"key","message":"unknown query parameter; this route has cursor, limit"}]
+    its hash: 401 "unknown API key"
+    in the query: 422 [{"path":"key","message":"unknown query parameter (supported: cursor, limit)"}]
     "#);
     Ok(())
 }
@@ -266,7 +266,7 @@ async fn a_rotated_key_is_the_same_key() -> Result<()> {
     Ok(())
 }
 
-/// Calls repeatedly with a key until `ended` is set, and then five more times. Returns the statuses of those last
+/// Calls repeatedly with a key until `ended` is set, and then five more times. Returns the statuses of the last five
 /// calls.
 async fn call_until_ended(
     api: Api,
@@ -322,7 +322,7 @@ async fn amid_calls_a_key_never_works_again_once_its_end_was_answered() -> Resul
     Ok(())
 }
 
-/// A rotation that loses against a concurrent one fails with a conflict, so that no caller receives a key that does not
+/// If two rotations run concurrently, one of them fails with a conflict, so that no caller receives a key that does not
 /// work.
 #[tokio::test]
 async fn of_rotations_at_once_one_key_remains() -> Result<()> {
@@ -337,7 +337,10 @@ async fn of_rotations_at_once_one_key_remains() -> Result<()> {
         for (status, answer) in answers {
             if status == 409 {
                 conflicts += 1;
-                assert_eq!(answer["detail"], "the key was rotated by another request at the same time; read it again");
+                assert_eq!(
+                    answer["detail"],
+                    "another request rotated the key at the same time; read the key again and retry"
+                );
                 continue;
             }
             assert_eq!(status, 200, "{answer}");
@@ -346,7 +349,7 @@ async fn of_rotations_at_once_one_key_remains() -> Result<()> {
         }
         assert_eq!(working, 1);
     }
-    assert!(conflicts > 0, "no two rotations met");
+    assert!(conflicts > 0, "no two rotations ran concurrently");
     Ok(())
 }
 
@@ -362,7 +365,7 @@ async fn a_key_tells_when_it_was_last_used() -> Result<()> {
         assert_eq!(last_use(&root, text(&key["id"])).await?, Value::Null);
         assert_eq!(root.with_key(text(&key["key"])).get(path).await?.0, expected);
         let at = last_use(&root, text(&key["id"])).await?;
-        assert!(text(&at) >= text(&key["created_at"]), "a use is noted, whatever it is answered: {at}");
+        assert!(text(&at) >= text(&key["created_at"]), "the use of the key was not recorded: {at}");
         keys.push((key, at));
     }
     let (key, at) = &keys[0];
@@ -371,15 +374,19 @@ async fn a_key_tells_when_it_was_last_used() -> Result<()> {
     let rotated = root.post(&format!("/api/keys/{}/rotate", text(&unused["id"])), &Value::Null).await?;
     assert_eq!(rotated.0, 200);
     assert_eq!(root.with_key(text(&unused["key"])).get("/api/roles").await?.0, 401);
-    assert_eq!(last_use(&root, text(&unused["id"])).await?, Value::Null, "neither a rotation nor an old text is a use");
+    assert_eq!(
+        last_use(&root, text(&unused["id"])).await?,
+        Value::Null,
+        "a rotation or a call with the old key was recorded as a use"
+    );
     assert_eq!(root.post(&format!("/api/keys/{id}/rotate"), &Value::Null).await?.0, 200);
     assert_eq!(old.get("/api/roles").await?.0, 401);
-    assert_eq!(last_use(&root, id).await?, *at, "it is the same key");
+    assert_eq!(last_use(&root, id).await?, *at, "the rotation changed the last use of the key");
     server.restart().await?;
     let root = server.api()?;
     for (key, at) in &keys {
-        assert_eq!(last_use(&root, text(&key["id"])).await?, *at, "it was written at the end");
+        assert_eq!(last_use(&root, text(&key["id"])).await?, *at, "the last use was not written at shutdown");
     }
-    assert!(!server.output().contains("last uses of keys"), "{}", server.output());
+    assert!(!server.output().contains("last-use times of API keys"), "{}", server.output());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `/api/openapi.json` and `/docs`.
+//! Tests of `/api/openapi.json` and `/docs`.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -10,7 +10,8 @@ use crate::http::send;
 
 const COMMITTED: &str = include_str!("../../host/openapi.json");
 
-/// Routes that need no key: the probes, the first page, and the two OAuth pages, which a browser opens without a key.
+/// Routes that need no key: the probes, the first page, and the two OAuth pages. A browser opens these pages and has no
+/// key.
 const OPEN: [&str; 5] = ["/", "/healthz", "/readyz", "/oauth/begin/{ticket}", "/api/oauth/callback"];
 
 #[tokio::test]
@@ -22,16 +23,28 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
     assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.1.")));
     assert_eq!(document["components"]["securitySchemes"]["key"]["scheme"], "bearer");
     let mut ids = Vec::new();
-    for (path, item) in document["paths"].as_object().context("a description has paths")? {
-        for (method, operation) in item.as_object().context("a path has methods")? {
+    for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
+        for (method, operation) in item.as_object().context("the path has no methods")? {
             let route = format!("{method} {path}");
-            ids.push(operation["operationId"].as_str().with_context(|| format!("{route} has no id"))?.to_owned());
-            assert!(operation["summary"].is_string() && operation["tags"][0].is_string(), "{route} is not explained");
-            let responses = operation["responses"].as_object().context("an operation has responses")?;
-            assert!(responses.keys().any(|status| status.starts_with(['2', '3'])), "{route} never succeeds");
+            ids.push(
+                operation["operationId"].as_str().with_context(|| format!("{route} has no operation id"))?.to_owned(),
+            );
+            assert!(
+                operation["summary"].is_string() && operation["tags"][0].is_string(),
+                "{route} has no summary or no tag"
+            );
+            let responses = operation["responses"].as_object().context("the operation has no responses")?;
+            assert!(responses.keys().any(|status| status.starts_with(['2', '3'])), "{route} has no success response");
             let is_open = operation["security"] == serde_json::json!([]);
-            assert_eq!(is_open, OPEN.contains(&path.as_str()), "{route}: who may ask");
-            assert!(path.ends_with('z') || path == "/" || responses.contains_key("4XX"), "{route} never refuses");
+            assert_eq!(
+                is_open,
+                OPEN.contains(&path.as_str()),
+                "{route}: the description and the list of open routes disagree"
+            );
+            assert!(
+                path.ends_with('z') || path == "/" || responses.contains_key("4XX"),
+                "{route} has no error response"
+            );
             let named = path.split('/').filter(|part| part.starts_with('{')).map(|part| part.trim_matches(['{', '}']));
             let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
             for name in named {
@@ -45,7 +58,7 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
     let count = ids.len();
     ids.sort();
     ids.dedup();
-    assert_eq!(ids.len(), count, "ids of operations are unique: clients are generated from them");
+    assert_eq!(ids.len(), count, "operation ids are not unique, but clients are generated from them");
     Ok(())
 }
 
@@ -69,8 +82,11 @@ async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Re
     }
     assert!(told[1].contains("--public-docs") && !told[1].contains("href"), "{}", told[1]);
     assert!(told[3].contains("href='/docs'"), "{}", told[3]);
-    assert!(told.iter().all(|text| !text.contains(env!("CARGO_PKG_VERSION"))), "versions are for those with a key");
-    assert_snapshot!(told[0], @r#"{"name":"monstrum","about":"Governed tool calls for bots: every route but the health checks and this one needs an API key","docs":"/docs","openapi":"/api/openapi.json","docs_need_key":true}"#);
+    assert!(
+        told.iter().all(|text| !text.contains(env!("CARGO_PKG_VERSION"))),
+        "the page reveals the version to a caller that has no key"
+    );
+    assert_snapshot!(told[0], @r#"{"name":"monstrum","about":"Governed tool calls for bots. Every route except this one and the health checks requires an API key","docs":"/docs","openapi":"/api/openapi.json","docs_need_key":true}"#);
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use crate::world::{World, text};
 async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     let server = Server::prepare(&["test-echo", "test-loop", "test-trap"])?;
     std::fs::write(server.home().join("index.json"), index(&["first", "second", "third"])?)?;
-    let registry = server.home().to_str().context("its name is plain")?.to_owned();
+    let registry = server.home().to_str().context("the name of the folder is not UTF-8")?.to_owned();
     let store = StoreOptions::sqlite(server.data_dir().join("monstrum.db"));
     let server = server.argument("--registry").argument(&registry).argument("--sandbox").argument("off");
     let world = World::on(server).await?;
@@ -45,7 +45,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     }
     let (_, document) = world.api.get("/api/openapi.json").await?;
     let mut lists = Vec::new();
-    for (path, item) in document["paths"].as_object().context("a description has paths")? {
+    for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
         let parameters = item["get"]["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["name"] == "cursor") {
             lists.push(path.replace("{id}", &world.bot));
@@ -54,7 +54,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     let mut table = Vec::new();
     for path in &lists {
         let (_, whole) = world.api.get(path).await?;
-        let items = whole["items"].as_array().context("a list has items")?.clone();
+        let items = whole["items"].as_array().context("the list has no items")?.clone();
         assert_eq!(whole["next_cursor"], Value::Null, "{path}");
         for limit in [1, 2, items.len()] {
             assert_eq!(walk(&world, path, limit).await?, items, "{path} by {limit}");
@@ -100,7 +100,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     assert_snapshot!(answers, @r#"
     ?limit=0: 422 [{"path":"limit","message":"expected a whole number of at least 1"}]
     ?limit=x: 422 [{"path":"limit","message":"expected a whole number of at least 1"}]
-    ?cursor=x: 422 [{"path":"cursor","message":"not a next_cursor that this list gave out"}]
+    ?cursor=x: 422 [{"path":"cursor","message":"expected a `next_cursor` of this list"}]
     ?limit=1&limit=2: 422 [{"path":"","message":"Failed to deserialize query string: duplicate field `limit`"}]
     "#);
     Ok(())

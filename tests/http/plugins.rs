@@ -1,4 +1,4 @@
-//! `/api/plugins`.
+//! Tests of `/api/plugins`.
 
 use std::fs;
 
@@ -66,14 +66,14 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     "empty" "failed" "[home]/plugins/empty/monstrum.yaml does not exist"
     "misnamed" "failed" "monstrum.yaml: name: expected `misnamed`, the name of the folder, but found `test-echo`"
     "test-echo" "loaded" null
-    "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"
-    "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world"
+    "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not provide"
+    "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world"
     "test-zecho" "needs_approval" null
     "#);
     Ok(())
 }
 
-/// A new version serves from the next call on. If a new version does not load, the previous one continues to serve.
+/// A new version serves from the next call on. If a new version does not load, the previous version continues to serve.
 #[tokio::test]
 async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     let world = World::with(&[]).await?;
@@ -119,7 +119,7 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// An approval needs no body. It then is for the version that waits.
+/// An approval with no request body applies to the version that waits.
 #[tokio::test]
 async fn root_approves_without_a_body() -> Result<()> {
     let server = Server::start(&["github"]).await?;

@@ -1,4 +1,4 @@
-//! `/api/resource-types`.
+//! Tests of `/api/resource-types`.
 
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
@@ -273,8 +273,8 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
     }
     assert_snapshot!(answers, @r#"
     absent: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource type","request_id":"[id 1]"}
-    Git%20Hub: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 2]"}
-    ..%2fgithub: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 3]"}
+    Git%20Hub: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object with this id","request_id":"[id 2]"}
+    ..%2fgithub: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object with this id","request_id":"[id 3]"}
     "#);
     Ok(())
 }

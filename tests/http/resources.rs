@@ -1,4 +1,4 @@
-//! `/api/resources`.
+//! Tests of `/api/resources`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -94,7 +94,7 @@ async fn faults_of_a_resource_are_named() -> Result<()> {
     POST {"resource_type":"test-echo","name":"x","config":{"api_base":"ftp://x","region":"moon","retries":"3","colour":1}}: 422 [{"path":"/config/colour","message":"unknown field"},{"path":"/config/api_base","message":"expected an http or https URL"},{"path":"/config/region","message":"expected one of `eu`, `us`"},{"path":"/config/retries","message":"expected an integer"}]
     POST {"resource_type":"test-echo","name":"x","config":{"api_base":"https://user:secret@example.com"}}: 422 [{"path":"/config/api_base","message":"a URL must not contain a user name or password"}]
     POST {"resource_type":"test-echo","name":"x","config":[]}: 422 [{"path":"/config","message":"invalid type: sequence, expected a map"}]
-    POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":["10.0.0.0/8","10.0.0.1","x"]}}: 422 [{"path":"/network/allow_addresses/1","message":"write a single address with /32"},{"path":"/network/allow_addresses/2","message":"expected a range of addresses such as 10.1.0.0/16"}]
+    POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":["10.0.0.0/8","10.0.0.1","x"]}}: 422 [{"path":"/network/allow_addresses/1","message":"expected an address range; write a single address with /32"},{"path":"/network/allow_addresses/2","message":"expected an address range such as 10.1.0.0/16"}]
     POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":"10.0.0.0/8"}}: 422 [{"path":"/network/allow_addresses","message":"invalid type: string \"10.0.0.0/8\", expected a sequence"}]
     POST {"resource_type":"test-echo","name":"x","network":{"allow_all":true}}: 422 [{"path":"/network/allow_all","message":"unknown field `allow_all`, expected `allow_addresses` or `allow_http`"}]
     POST {"resource_type":"test-echo","name":"x","network":null}: 422 [{"path":"/network","message":"invalid type: null, expected struct Network"}]
@@ -102,7 +102,7 @@ async fn faults_of_a_resource_are_named() -> Result<()> {
     PATCH {"name":"taken"}: 409 "the name is already used in this workspace"
     PATCH {"resource_type":"test-echo"}: 422 [{"path":"/resource_type","message":"unknown field `resource_type`, expected one of `name`, `config`, `network`"}]
     PATCH {"config":{"region":5}}: 422 [{"path":"/config/region","message":"expected a string"}]
-    PATCH {"network":{"allow_addresses":["0.0.0.0"]}}: 422 [{"path":"/network/allow_addresses/0","message":"write a single address with /32"}]
+    PATCH {"network":{"allow_addresses":["0.0.0.0"]}}: 422 [{"path":"/network/allow_addresses/0","message":"expected an address range; write a single address with /32"}]
     too many ranges: 422 [{"path":"/network/allow_addresses","message":"must have at most 256 entries"}]
     "#);
     Ok(())

@@ -1,4 +1,4 @@
-//! `/api/roles`.
+//! Tests of `/api/roles`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -47,8 +47,8 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     Ok(())
 }
 
-/// A binding denies every tool if its resource type lacks a scope dimension that its role constrains. Saving either of
-/// them returns a warning.
+/// A binding denies every tool if its resource type lacks a scope dimension that its role constrains. Saving the role
+/// or the binding returns a warning.
 #[tokio::test]
 async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> {
     let world = World::with(&["github", "test-echo"]).await?;
@@ -72,10 +72,10 @@ async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> 
     let bound = bind("test-echo", role).await?;
     assert_eq!((bound.0, of(&bound)), (201, Value::Null), "{}", bound.1);
     let bound = bind("github", role).await?;
-    assert_eq!(bound.0, 201, "it is saved nevertheless: {}", bound.1);
-    assert_snapshot!(of(&bound), @r#"["role `fitting` constrains `paths`, which is not a scope dimension of type `github` (it has: repos): this binding denies every tool"]"#);
+    assert_eq!(bound.0, 201, "the role was not saved: {}", bound.1);
+    assert_snapshot!(of(&bound), @r#"["role `fitting` constrains `paths`, which is not a scope dimension of type `github` (known dimensions: repos): this binding denies every tool"]"#);
     let path = format!("/api/bots/{}/resources/{}", world.bot, crate::world::text(&bound.1["id"]));
-    assert_eq!(of(&api.patch(&path, &json!({ "calls_per_minute": 5 })).await?), of(&bound), "so is a change");
+    assert_eq!(of(&api.patch(&path, &json!({ "calls_per_minute": 5 })).await?), of(&bound), "the change was not saved");
     let changed = api.patch(&format!("/api/roles/{role}"), &json!({ "scope_constraints": { "paths": ["x"] } })).await?;
     assert_snapshot!(of(&changed), @r#"["the role is bound to resources of type `github`, which has no scope dimension `paths`: these bindings deny every tool"]"#);
     let changed = api.patch(&format!("/api/roles/{role}"), &json!({ "scope_constraints": {} })).await?;
@@ -154,8 +154,8 @@ async fn a_role_in_use_stays_and_its_changes_count_at_once() -> Result<()> {
     world.api.delete(&format!("/api/bots/{}/resources/{binding}", world.bot)).await?;
     answers.add("delete", world.api.delete(&role).await?);
     assert_snapshot!(answers, @r#"
-    delete: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still in use; delete the objects that use it first","request_id":"[id 1]"}
-    check: 0 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` matches no entry of allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
+    delete: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the object is still in use; delete the objects that use it first","request_id":"[id 1]"}
+    check: 0 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` does not match any entry in allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
     check: 0 {"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}
     delete: 204
     "#);

@@ -85,7 +85,7 @@ async fn root_keys_say_what_the_sandboxes_of_a_workspace_may_be() -> Result<()> 
     let admin = workspace(&api, "acme").await?;
     let (_, list) = api.get("/api/workspaces").await?;
     let acme = list["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == "acme"));
-    let path = format!("/api/workspaces/{}", text(&acme.context("it was made")?["id"]));
+    let path = format!("/api/workspaces/{}", text(&acme.context("the workspace was not created")?["id"]));
     let full = json!({ "sandbox": { "network": "full", "limits": { "memory_mib": 512 }, "idle_s": 60 } });
     answers.add("by an admin of it", faults(admin.patch(&path, &full).await?));
     let shown = |(status, body): (u16, Value)| (status, body["sandbox"].clone());
@@ -136,7 +136,8 @@ async fn root_keys_say_what_the_sandboxes_of_a_workspace_may_be() -> Result<()> 
     Ok(())
 }
 
-/// The objects of a workspace are invisible to other tenants: by id, in lists, and through name conflicts.
+/// The objects of a workspace are invisible to other tenants. They are not found by id, do not appear in lists, and
+/// cause no name conflicts.
 #[tokio::test]
 async fn nothing_is_seen_across_workspaces() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -220,7 +221,7 @@ async fn nothing_is_seen_across_workspaces() -> Result<()> {
         ("/api/resources", json!({ "name": format!("test-echo-of-{}", world.bot), "resource_type": "test-echo" })),
         ("/api/keys", json!({ "name": "same", "kind": "admin" })),
     ] {
-        assert_eq!(foreign.post(path, &body).await?.0, 201, "names are taken in their own workspace only: {path}");
+        assert_eq!(foreign.post(path, &body).await?.0, 201, "a name is taken in another workspace: {path}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `monstrum plugin test`: cases that pass, cases that fail, and the messages of both.
+//! `monstrum plugin test`: cases that pass, cases that fail, and the output for both.
 
 use std::fs;
 
@@ -96,7 +96,7 @@ result: { status: error }
     let server = with_cases("github", &cases)?;
     let (code, faults) = faults(&server, "github").await?;
     assert_eq!((code, faults), (Some(0), vec![json!([]); cases.len()]));
-    assert_eq!(fs::read_dir(server.home())?.count(), 1, "no data folder is made");
+    assert_eq!(fs::read_dir(server.home())?.count(), 1, "the command created a data folder");
     Ok(())
 }
 
@@ -149,7 +149,7 @@ async fn what_is_not_as_declared_is_told_where_it_differs() -> Result<()> {
     assert!(!told.contains("a-dummy-token-7"), "{told}");
     assert_eq!(
         errors,
-        "error: 6 of 6 cases failed\nhint: correct the plugin or the case; --json has the same for programs\n"
+        "error: 6 of 6 cases failed\nhint: correct the plugin or the case; --json prints the report as JSON\n"
     );
     Ok(())
 }
@@ -168,7 +168,7 @@ async fn a_case_with_an_unknown_field_is_shown_where_it_is() -> Result<()> {
         assert!(told.contains(part), "{told}");
     }
     assert!(
-        told.ends_with("hint: correct what is shown above; docs/authors-guide.md has the fields of a case\n"),
+        told.ends_with("hint: correct the errors above; docs/authors-guide.md describes the fields of a case\n"),
         "{told}"
     );
     Ok(())
@@ -183,10 +183,10 @@ async fn what_there_is_to_test_must_be_there() -> Result<()> {
         assert_eq!(output.status.code(), Some(1));
         Ok(String::from_utf8(output.stderr)?)
     };
-    assert!(told().await?.starts_with("error: no cases in plugins/github/tests\nhint: write a first case"));
+    assert!(told().await?.starts_with("error: no cases in plugins/github/tests\nhint: create a case in"));
     fs::write(folder.join("tests/repo.yaml"), REPO)?;
     fs::remove_file(folder.join("plugin.wasm"))?;
-    assert!(told().await?.contains("the component plugins/github/plugin.wasm is not there\nhint: build it"));
+    assert!(told().await?.contains("the component plugins/github/plugin.wasm does not exist\nhint: build it"));
     fs::write(folder.join("plugin.wasm"), "no component")?;
     assert!(told().await?.contains("the plugin does not load"));
     fs::write(folder.join("monstrum.yaml"), "name: github\n")?;

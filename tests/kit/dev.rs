@@ -58,7 +58,7 @@ impl Dev {
                 }
             }
             if Instant::now() > until || self.child.try_wait()?.is_some() {
-                bail!("there is no line that begins with `{start}`:\n{all}");
+                bail!("no line begins with `{start}`:\n{all}");
             }
             tokio::time::sleep(POLL).await;
         }
@@ -66,8 +66,8 @@ impl Dev {
 
     /// Sends Ctrl-C and returns the exit code.
     async fn interrupt(&mut self) -> Result<Option<i32>> {
-        let pid = i32::try_from(self.child.id().context("it has ended by itself")?)?;
-        kill_process(Pid::from_raw(pid).context("no process has the number 0")?, Signal::INT)?;
+        let pid = i32::try_from(self.child.id().context("the command has ended")?)?;
+        kill_process(Pid::from_raw(pid).context("the id of the process is 0")?, Signal::INT)?;
         Ok(tokio::time::timeout(TOLD_MAX, self.child.wait()).await??.code())
     }
 }
@@ -85,7 +85,7 @@ async fn collect(source: impl AsyncRead + Unpin, printed: Arc<Mutex<String>>) {
 fn save(file: &Path, from: &str, to: &str) -> Result<()> {
     let text = fs::read_to_string(file)?;
     if !text.contains(from) {
-        bail!("{} holds no `{from}`", file.display());
+        bail!("{} does not contain `{from}`", file.display());
     }
     Ok(fs::write(file, text.replacen(from, to, 1))?)
 }
@@ -104,7 +104,8 @@ async fn a_save_is_built_loaded_and_told_of() -> Result<()> {
     let first = dev.line("weather 0.1.0 is loaded, sha256:").await?;
     let curl = dev.line("  curl -H").await?;
     let api = Api::new(&url, fs::read_to_string(&key)?.trim())?;
-    let bot = curl.split("/api/bots/").nth(1).and_then(|rest| rest.split('/').next()).context("a bot is named")?;
+    let bot =
+        curl.split("/api/bots/").nth(1).and_then(|rest| rest.split('/').next()).context("the output names no bot")?;
     assert!(curl.contains("/tools/weather_get_item/call"), "{curl}");
 
     let id = json!({ "id": "a-7" });
@@ -144,7 +145,7 @@ async fn a_save_is_built_loaded_and_told_of() -> Result<()> {
     dev.line("weather 0.1.0 is loaded").await?;
 
     assert_eq!(dev.interrupt().await?, Some(0), "{}", dev.all());
-    assert_eq!(fs::read_dir(&temporary)?.count(), 0, "its folders are gone");
+    assert_eq!(fs::read_dir(&temporary)?.count(), 0, "the folders of the command still exist");
     assert!(!dev.all().contains("a-dummy-token"), "{}", dev.all());
     Ok(())
 }

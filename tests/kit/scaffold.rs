@@ -1,4 +1,4 @@
-//! `monstrum plugin new`, both ways to build the new plugin, and the steps to an answered call.
+//! `monstrum plugin new`, the two ways of building the new plugin, and the steps until its tool answers a call.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -50,9 +50,9 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     assert!(told.ends_with("3 cases passed\n"), "{told}");
     let (_, packed) = parsed(&server, &["plugin", "pack", "weather", "--key-file", "signing.key"]).await?;
     let trust: Vec<&str> =
-        packed["trust"].as_str().context("the line to trust the key by")?.split(' ').skip(1).collect();
+        packed["trust"].as_str().context("the output has no command to trust the key")?.split(' ').skip(1).collect();
     kit(&server, &trust).await?;
-    let package = packed["file"].as_str().context("the package has a name")?;
+    let package = packed["file"].as_str().context("the output does not name the package")?;
     kit(&server, &["plugin", "install", package]).await?;
     let answer = call(&server).await?;
     let took = began.elapsed();
@@ -65,7 +65,7 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
 fn case_of_the_guide() -> Result<&'static str> {
     let guide = include_str!("../../docs/authors-guide.md");
     let case = guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
-    case.context("the guide shows a case")
+    case.context("the guide contains no test case")
 }
 
 async fn call(server: &Server) -> Result<Value> {
@@ -92,17 +92,18 @@ async fn what_is_there_already_is_left_alone() -> Result<()> {
         let output = run(&server, &["plugin", "new", "weather", "--dir", parent]).await?;
         assert_eq!(output.status.code(), Some(1), "{parent}");
         let told = String::from_utf8(output.stderr)?;
-        let expected =
-            format!("error: {parent}/weather is there already\nhint: take another name, or another place with --dir\n");
+        let expected = format!(
+            "error: {parent}/weather already exists\nhint: choose another name, or another folder with --dir\n"
+        );
         assert_eq!(told, expected);
         let entries: Vec<_> = fs::read_dir(home.join(parent))?.collect::<Result<_, _>>()?;
-        assert_eq!(entries.len(), 1, "nothing is left in {parent}");
+        assert_eq!(entries.len(), 1, "the command left files in {parent}");
     }
     assert_eq!(fs::read_to_string(home.join("full/weather/notes"))?, "mine");
     let (code, made) = parsed(&server, &["plugin", "new", "weather", "--dir", "empty"]).await?;
     assert_eq!((code, &made["name"], &made["folder"]), (Some(0), &json!("weather"), &json!("empty/weather")));
-    for file in made["files"].as_array().context("the files are listed")? {
-        let path = home.join("empty/weather").join(file.as_str().context("a file has a name")?);
+    for file in made["files"].as_array().context("the output does not list the files")? {
+        let path = home.join("empty/weather").join(file.as_str().context("the file has no name")?);
         let mode = path.metadata()?.permissions().mode() & 0o777;
         assert_eq!(mode, 0o644, "{}", path.display());
     }
@@ -117,14 +118,17 @@ async fn names_that_no_plugin_can_have_are_refused() -> Result<()> {
         ("../weather", "`../weather` is not a valid plugin name"),
         ("sandbox", "`sandbox` is reserved for the platform"),
         ("web-search", "names that start with `web_` are reserved for the platform"),
-        ("match", "no crate can be called `match`"),
+        ("match", "`match` is reserved by Rust or the SDK"),
     ] {
         let output = run(&server, &["plugin", "new", name]).await?;
         let told = String::from_utf8(output.stderr)?;
         assert_eq!(output.status.code(), Some(1), "{name}");
-        assert!(told.contains(why) && told.ends_with("hint: take a name such as weather or acme-tickets\n"), "{told}");
+        assert!(
+            told.contains(why) && told.ends_with("hint: choose a name such as weather or acme-tickets\n"),
+            "{told}"
+        );
     }
-    assert_eq!(fs::read_dir(server.home())?.count(), 1, "nothing but the plugins folder");
+    assert_eq!(fs::read_dir(server.home())?.count(), 1, "the folder contains more than the plugins folder");
     let output = run(&server, &["plugin", "new", "weather", "--sdk", "plugins"]).await?;
     assert!(String::from_utf8(output.stderr)?.contains("plugins is not the crate monstrum-sdk"));
     Ok(())
@@ -141,8 +145,9 @@ async fn a_checkout_of_the_sdk_may_take_the_place_of_the_copy() -> Result<()> {
     assert!(fs::read_to_string(folder.join("Cargo.toml"))?.contains(&format!("{{ path = \"{}\" }}", sdk.display())));
     let metadata = cargo(&folder, &["metadata", "--no-deps", "--format-version", "1"]).await?;
     let metadata: Value = serde_json::from_slice(&metadata.stdout)?;
-    let wit =
-        metadata["packages"][0]["metadata"]["component"]["target"]["path"].as_str().context("a world is named")?;
+    let wit = metadata["packages"][0]["metadata"]["component"]["target"]["path"]
+        .as_str()
+        .context("the file does not name a world")?;
     assert!(Path::new(wit).join("world.wit").is_file(), "{wit}");
     Ok(())
 }

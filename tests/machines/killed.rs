@@ -14,8 +14,8 @@ const TIMES: u64 = 10;
 /// The maximum number of rounds if no kill so far has interrupted the operation.
 const TIMES_MAX: u64 = 30;
 
-/// Returns the time of a round's kill, for an operation that takes `whole`. The times are spread evenly over the
-/// operation for any number of rounds.
+/// Returns the time at which a round kills the server, for an operation that takes `whole`. The times are spread evenly
+/// over the operation for any number of rounds.
 fn moment(whole: Duration, round: u64) -> Duration {
     const GOLDEN_RATIO: u64 = 618;
     whole.mul_f64((round * GOLDEN_RATIO % 1_000) as f64 / 1_000.0)
@@ -35,13 +35,16 @@ async fn during_an_exec() -> Result<()> {
         let command = format!("setsid {marker} & {marker} & {marker}");
         let (api, bot) = (machine.api.clone(), machine.bot.clone());
         let call = tokio::spawn(async move { shell(&api, &bot, "c", &command).await });
-        eventually("the command runs", async || Ok((marked(&marker) >= 3).then_some(()))).await?;
+        eventually("the command is running", async || Ok((marked(&marker) >= 3).then_some(()))).await?;
         machine.server.kill().await?;
-        ensure!(call.await?.is_err(), "a call was answered by a server that is dead");
+        ensure!(call.await?.is_err(), "the killed server answered a call");
         machine.remains().gone().await?;
-        ensure!(marked(&marker) == 0, "round {round}: a process outlived its server");
+        ensure!(marked(&marker) == 0, "round {round}: a process of a sandbox outlived the server");
         machine.restart().await?;
-        ensure!(machine.status("c").await?.as_deref() == Some("stopped"), "no row of a new server says that it runs");
+        ensure!(
+            machine.status("c").await?.as_deref() == Some("stopped"),
+            "a row of the new server has the status `running`"
+        );
         ensure!(machine.text("c", "cat kept").await? == "kept\n");
     }
     stop(machine).await
@@ -50,7 +53,7 @@ async fn during_an_exec() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_create() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    // Makes the template first, so that a kill interrupts a creation and not the making of the template.
+    // Builds the template first, so that a kill interrupts the creation of a sandbox and not the build of the template.
     machine.text("warm", "true").await?;
     let began = Instant::now();
     machine.text("timed", "true").await?;
@@ -71,7 +74,7 @@ async fn during_a_create() -> Result<()> {
         ensure!(machine.remains().half_files().is_empty(), "{:?}", machine.remains().half_files());
         round += 1;
     }
-    ensure!(inside > 0, "none of {round} kills was in the midst of a creation, which takes {whole:?}");
+    ensure!(inside > 0, "none of the {round} kills interrupted a creation, which takes {whole:?}");
     let images = machine.remains().images() as u64;
     ensure!(images == round + 2, "{images} images for {} conversations", round + 2);
     stop(machine).await
@@ -80,7 +83,7 @@ async fn during_a_create() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_stop() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    // A large file, so that the stop takes long enough to be interrupted.
+    // The file is large, so that the stop takes long enough to be interrupted.
     const WRITE: &str = "head -c 8M /dev/urandom >big";
     machine.text("c", WRITE).await?;
     let began = Instant::now();
@@ -102,13 +105,13 @@ async fn during_a_stop() -> Result<()> {
         let is_killed = sent.is_ok() && status.signal() == Some(Signal::KILL.as_raw());
         inside += u64::from(is_killed && begun(&machine.server.output()) > begun_before);
         machine.remains().gone().await?;
-        ensure!(marked(&marker) == 0, "round {round}: a process outlived its server");
+        ensure!(marked(&marker) == 0, "round {round}: a process of a sandbox outlived the server");
         machine.restart().await?;
         let rounds = machine.text("c", "cat rounds; [ $(stat -c %s big) = 8388608 ]").await?;
         ensure!(rounds.lines().count() as u64 == round + 1, "round {round}: {rounds}");
         round += 1;
     }
-    ensure!(inside > 0, "none of {round} kills was in the midst of a stop, which takes {whole:?}");
+    ensure!(inside > 0, "none of the {round} kills interrupted a stop, which takes {whole:?}");
     stop(machine).await
 }
 
@@ -136,28 +139,28 @@ async fn during_a_delete() -> Result<()> {
         gone(&machine, &chat).await?;
         round += 1;
     }
-    ensure!(inside > 0, "none of {round} kills was in the midst of a deletion, which takes {whole:?}");
+    ensure!(inside > 0, "none of the {round} kills interrupted a deletion, which takes {whole:?}");
     stop(machine).await
 }
 
 /// Requests the deletion of a conversation's sandbox. The server deletes it later.
 async fn delete(machine: &Machine, chat: &str) -> Result<()> {
-    let row = machine.row(chat).await?.context("it has a row")?;
+    let row = machine.row(chat).await?.context("the conversation has no row")?;
     let path = format!("/api/sandboxes/{}", row["id"].as_str().context("an id")?);
     let (status, body) = machine.api.delete(&path).await?;
     ensure!(status == 202, "{status} {body}");
     Ok(())
 }
 
-/// Waits until the conversation has no row and the server has no images. The conversation must be the only one.
+/// Waits until the conversation has no row and the server has no images. The server must not have other conversations.
 async fn gone(machine: &Machine, chat: &str) -> Result<()> {
-    eventually("it is gone", async || {
+    eventually("the sandbox and its image are deleted", async || {
         Ok((machine.row(chat).await?.is_none() && machine.remains().images() == 0).then_some(()))
     })
     .await
 }
 
-/// Stops the server as an operator does, and checks that nothing remains.
+/// Stops the server as an operator does, and checks that no remains of sandboxes are left.
 async fn stop(mut machine: Machine) -> Result<()> {
     machine.server.stop().await?;
     machine.remains().gone().await

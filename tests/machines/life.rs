@@ -22,7 +22,7 @@ async fn idle_one_is_stopped_resumed_and_its_files_downloaded() -> Result<()> {
     let status = machine.status("c").await?;
     // After 4 s, the reaper may already have stopped the sandbox.
     ensure!(status.as_deref() == Some("running") || ended.elapsed() > Duration::from_secs(4), "{status:?}");
-    eventually("the reaper stops it", async || {
+    eventually("the reaper has stopped the sandbox", async || {
         Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(()))
     })
     .await?;
@@ -34,7 +34,7 @@ async fn idle_one_is_stopped_resumed_and_its_files_downloaded() -> Result<()> {
     ensure!(answer.status() == 200, "{answer:?}");
     let mut archive = zip::ZipArchive::new(Cursor::new(answer.bytes().await?))?;
     let mut text = String::new();
-    archive.by_name("index.html").context("it holds the page")?.read_to_string(&mut text)?;
+    archive.by_name("index.html").context("the archive does not contain the page")?.read_to_string(&mut text)?;
     ensure!(text == "<h1>hello</h1>\n");
     machine.server.stop().await?;
     machine.remains().gone().await
@@ -63,7 +63,7 @@ async fn a_download_ends_when_its_key_is_taken_back() -> Result<()> {
             Err(_) => break true,
         }
     };
-    ensure!(broken_off && read < 40 << 20, "{read} bytes came");
+    ensure!(broken_off && read < 40 << 20, "the stream was not cut off: {read} bytes arrived");
     machine.server.stop().await?;
     machine.remains().gone().await
 }
@@ -85,7 +85,7 @@ async fn twenty_first_calls_make_one_sandbox_and_one_row() -> Result<()> {
     for answer in join_all(calls).await {
         ensure!(answer? == "sandbox\n");
     }
-    ensure!(machine.text("c", "wc -l <calls").await?.trim() == "20", "they were in one sandbox");
+    ensure!(machine.text("c", "wc -l <calls").await?.trim() == "20", "the commands ran in different sandboxes");
     ensure!(machine.remains().images() == 1);
     let (_, rows) = machine.api.get("/api/sandboxes").await?;
     ensure!(rows["items"].as_array().is_some_and(|rows| rows.len() == 1), "{rows}");
@@ -118,15 +118,14 @@ async fn switch_that_is_turned_off_ends_what_runs() -> Result<()> {
     let marker = format!("{MARKED}5{:05}", std::process::id() % 100_000);
     let command = format!("(setsid {marker} >/dev/null 2>&1 &) && echo begun >/dev/stdout");
     ensure!(machine.text("c", &command).await? == "begun\n");
-    eventually("it runs", async || Ok((marked(&marker) == 1).then_some(()))).await?;
+    eventually("the command is running", async || Ok((marked(&marker) == 1).then_some(()))).await?;
     let off = json!({ "use_agent_sandbox": false });
     let (status, body) = machine.api.patch(&format!("/api/bots/{}", machine.bot), &off).await?;
     ensure!(status == 200, "{body}");
-    eventually("it is ended", async || Ok((marked(&marker) == 0).then_some(()))).await?;
-    eventually(
-        "its row says so",
-        async || Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(())),
-    )
+    eventually("the command has ended", async || Ok((marked(&marker) == 0).then_some(()))).await?;
+    eventually("the row says that the sandbox is stopped", async || {
+        Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(()))
+    })
     .await?;
     machine.server.stop().await?;
     machine.remains().gone().await

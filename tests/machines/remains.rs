@@ -61,7 +61,7 @@ impl Remains {
         entries(&self.folder.join("boxes")).map(|folder| entries(&folder).count()).sum()
     }
 
-    /// Waits until nothing remains, and fails after [`GONE_MAX`].
+    /// Waits until no remains are left, and fails after [`GONE_MAX`].
     pub(super) async fn gone(&self) -> Result<()> {
         let until = tokio::time::Instant::now() + GONE_MAX;
         loop {
@@ -70,7 +70,7 @@ impl Remains {
                 return Ok(());
             }
             if tokio::time::Instant::now() > until {
-                bail!("still there: {found:#?}");
+                bail!("these remains still exist: {found:#?}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -83,7 +83,7 @@ pub(super) fn marked(marker: &str) -> usize {
     arguments.filter(|text| String::from_utf8_lossy(text).replace('\0', " ").trim_end().ends_with(marker)).count()
 }
 
-/// Returns the entries of a folder, or none if the folder is missing.
+/// Returns the entries of a folder. A missing folder has no entries.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }

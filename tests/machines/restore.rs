@@ -8,7 +8,7 @@ use crate::vault::backup::{commands, shell};
 
 async fn findings(machine: &Machine) -> Result<Vec<String>> {
     let (_, report) = crate::cli::parsed(&machine.server, &["doctor"]).await?;
-    let findings = report["findings"].as_array().context("a report has findings")?;
+    let findings = report["findings"].as_array().context("the report has no findings")?;
     let of_sandboxes = findings.iter().filter(|finding| finding["about"] == "sandboxes");
     Ok(of_sandboxes.map(|finding| format!("{}: {}", finding["severity"], finding["what"])).collect())
 }
@@ -19,7 +19,7 @@ async fn a_backup_as_documented_has_the_files_of_the_conversations() -> Result<(
         let mut machine = Machine::start(&["--sandbox-idle-s=5", "--sandbox-sweep-s=1"]).await?;
         machine.text("c", "echo kept >file; sync").await?;
         let stopped = async || Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(()));
-        crate::world::eventually("it is idle", stopped).await?;
+        crate::world::eventually("the sandbox is stopped", stopped).await?;
         if !is_running {
             machine.server.stop().await?;
         }
@@ -61,7 +61,7 @@ async fn images_that_were_not_restored_leave_lost_sandboxes_and_not_empty_ones()
     machine.server.stop().await?;
     shell(machine.server.home(), "cp -a --sparse=always away/boxes data/sandbox/").await?;
     machine.restart().await?;
-    ensure!(machine.text("c", "cat file").await? == "kept\n", "the image is back");
+    ensure!(machine.text("c", "cat file").await? == "kept\n", "the image was not restored");
     machine.server.stop().await?;
     machine.remains().gone().await
 }
@@ -78,16 +78,16 @@ async fn a_start_with_an_older_database_deletes_no_image() -> Result<()> {
     )
     .await?;
     machine.restart().await?;
-    ensure!(machine.row("c").await?.is_none(), "the older database does not know it");
+    ensure!(machine.row("c").await?.is_none(), "the older database contains the row");
     let found = findings(&machine).await?;
     ensure!(found.len() == 1 && found[0].contains("weak") && found[0].contains("sandbox/aside/"), "{found:?}");
-    ensure!(machine.text("c", "ls -A").await?.is_empty(), "a new conversation has a new sandbox");
+    ensure!(machine.text("c", "ls -A").await?.is_empty(), "the new conversation did not get a new sandbox");
     machine.server.stop().await?;
     let rows = "attach 'newer.db' as newer; delete from sandbox_instances; \
                 insert into sandbox_instances select * from newer.sandbox_instances";
     shell(machine.server.home(), &format!("rm data/sandbox/boxes/*/* && sqlite3 data/monstrum.db \"{rows}\"")).await?;
     machine.restart().await?;
-    ensure!(machine.text("c", "cat file").await? == "kept\n", "the sandbox has its files again");
+    ensure!(machine.text("c", "cat file").await? == "kept\n", "the files of the sandbox were not restored");
     ensure!(findings(&machine).await?.is_empty());
     machine.server.stop().await?;
     machine.remains().gone().await

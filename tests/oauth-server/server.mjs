@@ -1,7 +1,8 @@
-// An OAuth server for the tests: oidc-provider as it is, a person who agrees to everything, and an API behind its tokens.
+// An OAuth server for the tests: the unchanged oidc-provider, a simulated person who consents to every request, and an
+// API that requires the tokens of the provider.
 //
-// What is ours: `/person/…` goes through the provider's pages as a browser would, `/api/…` answers whoever brings a valid
-// access token, `/control` changes how the token endpoint behaves and tells what it has seen.
+// This file adds these paths: `/person` opens the provider's pages like a browser, `/api/…` answers requests with a valid
+// access token, and `/control` changes the behaviour of the token endpoint and returns what the endpoint has recorded.
 
 import { once } from 'node:events';
 import { createServer } from 'node:http';
@@ -16,12 +17,12 @@ const origin = `http://127.0.0.1:${server.address().port}`;
 
 const state = {
   access_token_s: 3600,
-  // After the token endpoint has done its work, its answer is held back for so long.
+  // The time, in milliseconds, by which each answer of the token endpoint is delayed after it is complete.
   hold_ms: 0,
-  // Instead of the provider's own: { status, body }, for so many answers of the token endpoint.
+  // `{ status, body }` replaces the next `answers_left` answers of the token endpoint.
   answer: null,
   answers_left: 0,
-  // Members that are put over those of a good answer; null takes one out.
+  // Members that are set in the body of each successful answer. A member with the value null is removed from the body.
   over: {},
   grants: {},
   errors: [],
@@ -69,7 +70,7 @@ const provider = new Provider(origin, {
   },
   interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
   findAccount: async (_, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
-  // Consent to whatever is asked for.
+  // Consents to every scope that a client requests.
   async loadExistingGrant(ctx) {
     const { client: { clientId }, session: { accountId }, params, result } = ctx.oidc;
     const held = result?.consent?.grantId || ctx.oidc.session.grantIdFor(clientId);
@@ -109,7 +110,7 @@ provider.on('client_credentials.saved', (token) => tokens.push(token));
 const refreshTokens = [];
 provider.on('refresh_token.saved', (token) => refreshTokens.push(token));
 
-// A browser: it keeps cookies, and fills in whatever form it is shown.
+// Behaves like a browser: keeps cookies, follows redirects and submits each form.
 async function browse(url, form) {
   const cookies = new Map();
   for (let step = 0; step < 20; step += 1) {
@@ -183,5 +184,5 @@ server.on('request', (request, response) => {
   return ours(request, response, url).catch((error) => answer(response, 500, { message: String(error) }));
 });
 console.log(`listening on ${origin}`);
-// The end of standard input is the end of whoever has started us.
+// The standard input ends when the process that started this server ends.
 process.stdin.resume().on('end', () => process.exit(0));

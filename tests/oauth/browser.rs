@@ -1,5 +1,4 @@
-//! The authorization code flow, from the begin page to a call with the token, and the ways in which an attacker could
-//! interfere.
+//! The authorization code flow, from the begin page to a call with the token, and the attacks on this flow.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -27,7 +26,7 @@ async fn a_person_authorizes_in_a_browser_and_the_bot_gets_in() -> Result<()> {
         authorizing.authorize().await?;
         let mut credential = authorizing.credential().await?;
         let expires_at = credential["expires_at"].take();
-        assert!(expires_at.is_string(), "{client}: an hour from now");
+        assert!(expires_at.is_string(), "{client}: the credential has no expiry time");
         credentials.push(stable(&credential));
         let body = format!(r#"{{"client":"{client}","account":"person"}}"#);
         assert_eq!(authorizing.call().await?, json!([200, body, null]));
@@ -100,7 +99,7 @@ async fn a_link_is_for_one_browser() -> Result<()> {
     <meta charset="utf-8">
     <title>Not authorized</title>
     <h1>Not authorized</h1>
-    <p>the link has been used in another browser, or has expired; start again</p>
+    <p>the link was used in another browser or has expired; start the authorization again</p>
     "#);
     Ok(())
 }
@@ -158,7 +157,7 @@ async fn what_the_provider_refuses_is_told_as_text() -> Result<()> {
             "400 <p>the provider refused the authorization: access_denied</p>",
             "400 <p>the provider refused the authorization: script</p>",
             "502 <p>the provider answered `invalid_grant`: grant request is invalid</p>",
-            "400 <p>the answer came from another provider than the requested one; start again</p>",
+            "400 <p>the answer came from a provider other than the requested one; start the authorization again</p>",
         ]
     );
     ensure!(authorizing.credential().await?.is_null());
@@ -209,12 +208,12 @@ async fn starting_needs_a_method_a_provider_and_a_way_back() -> Result<()> {
     answers.add("not to be refreshed", api.post(&authorizing.path("oauth/refresh"), &json!({})).await?);
     answers.add("more than there is", api.post(&start, &json!({ "redirect_uri": "https://evil.example" })).await?);
     assert_snapshot!(answers, @r#"
-    no way back: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"set --public-url: this server does not listen on loopback only, so it needs a URL to which browsers can return","request_id":"[id 1]"}
+    no way back: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"browsers cannot return to this server: it has no public URL and does not listen on loopback only; set --public-url","request_id":"[id 1]"}
     no provider for a device: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"no OAuth provider is confirmed for resource type `test-echo`; create one at /api/oauth/providers","request_id":"[id 2]"}
     no such method: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this resource type has no auth method `oauth2_device_code`","request_id":"[id 3]"}
     nothing to refresh: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such credential","request_id":"[id 4]"}
-    not to be refreshed: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this credential cannot be refreshed; it was not obtained by OAuth, or came without a refresh token","request_id":"[id 5]"}
-    more than there is: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, there are no fields","request_id":"[id 6]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, there are no fields"}]}
+    not to be refreshed: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this credential cannot be refreshed: it was not obtained through OAuth, or has no refresh token","request_id":"[id 5]"}
+    more than there is: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, there are no fields","request_id":"[id 6]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, there are no fields"}]}
     "#);
     Ok(())
 }
@@ -245,6 +244,6 @@ async fn what_is_taken_from_a_key_takes_along_what_it_has_begun() -> Result<()> 
     let (status, _) = root.delete(&format!("/api/keys/{}", made["id"].as_str().context("an id")?)).await?;
     assert_eq!(status, 204);
     assert_eq!(authorizing.open(&callback, Some(&cookie)).await?.status, 400);
-    assert_eq!(authorizing.oauth.grants("authorization_code").await?, 0, "the code was not even redeemed");
+    assert_eq!(authorizing.oauth.grants("authorization_code").await?, 0, "the code was redeemed");
     Ok(())
 }

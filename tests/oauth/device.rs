@@ -16,7 +16,7 @@ async fn start(authorizing: &Authorizing) -> Result<Value> {
 /// Waits until the authorization is no longer pending and returns its state.
 async fn ended(authorizing: &Authorizing, started: &Value) -> Result<Value> {
     let path = authorizing.path(&format!("oauth/device/{}", text(&started["id"])));
-    eventually("the authorization ends", async || {
+    eventually("the authorization has ended", async || {
         let (status, body) = authorizing.api().get(&path).await?;
         ensure!(status == 200, "{body}");
         Ok((body["status"] != "pending").then_some(body))
@@ -35,7 +35,7 @@ async fn a_person_enters_the_code_elsewhere() -> Result<()> {
             ["id", "user_code", "verification_uri", "verification_uri_complete", "expires_in", "interval"]
         );
         // The host asks the provider before the person has entered the code, and again after a restart.
-        eventually("the provider is asked", async || {
+        eventually("the host has asked the provider", async || {
             let seen = authorizing.oauth.control(&json!({})).await?;
             Ok(seen["errors"].to_string().contains("authorization_pending").then_some(()))
         })
@@ -56,7 +56,7 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     let slow = json!({ "answer": { "status": 400, "body": { "error": "slow_down" } }, "answers_left": 1 });
     authorizing.oauth.control(&slow).await?;
     let started = start(&authorizing).await?;
-    eventually("the provider has been asked", async || {
+    eventually("the host has asked the provider again", async || {
         Ok((authorizing.oauth.control(&json!({})).await?["answers_left"] == 0).then_some(()))
     })
     .await?;
@@ -69,7 +69,7 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     );
     ensure!(authorizing.credential().await?.is_null());
 
-    // A resource has at most one pending authorization. Starting another one ends the previous one.
+    // A resource has at most one pending authorization. Starting another authorization ends the previous authorization.
     let (first, second) = (start(&authorizing).await?, start(&authorizing).await?);
     let given_up = ended(&authorizing, &first).await?;
     assert_eq!(given_up["message"], "another authorization of this resource was started", "{given_up}");
@@ -91,7 +91,7 @@ async fn a_client_gets_a_token_of_its_own() -> Result<()> {
     assert_eq!((status, &saved["status"], &saved["method"]), (200, &json!("ready"), &json!("oauth2_client_creds")));
     assert_eq!(authorizing.call().await?, json!([200, r#"{"client":"by-body","account":null}"#, null]));
 
-    // This credential has no refresh token and needs none.
+    // This credential has no refresh token and does not need a refresh token.
     authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
     assert_eq!(authorizing.call().await?[0], 200);
     assert_eq!(authorizing.oauth.grants("client_credentials").await?, 2);
@@ -102,6 +102,6 @@ async fn a_client_gets_a_token_of_its_own() -> Result<()> {
         .await?;
     let refused = authorizing.api().put(&authorizing.path("credential"), &body).await?;
     assert_eq!((refused.0, text(&refused.1["detail"])), (502, "the provider answered `invalid_client`"));
-    assert_eq!(authorizing.call().await?[0], 200, "what was there is there still");
+    assert_eq!(authorizing.call().await?[0], 200, "the existing credential was changed");
     Ok(())
 }

@@ -71,7 +71,7 @@ async fn a_refreshed_token_is_redacted_in_later_calls() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
     let echo =
         async || authorizing.api().call(&authorizing.world.bot, "test_echo_open", &json!({ "any": FRESH })).await;
-    ensure!(echo().await?.to_string().contains(FRESH), "it is no secret yet");
+    ensure!(echo().await?.to_string().contains(FRESH), "the token is redacted before it is issued");
     authorizing.oauth.control(&json!({ "over": { "access_token": FRESH } })).await?;
     authorizing.call().await?;
     assert_eq!(authorizing.refreshes().await?, 1);
@@ -113,8 +113,8 @@ async fn a_grant_that_is_void_waits_for_a_person() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
     authorizing.oauth.control(&json!({ "revoke_refresh": true })).await?;
     let told = authorizing.call().await?[2]["message"].clone();
-    assert_eq!(told, "an admin must confirm the credential of this resource or authorize it again");
-    eventually("it is shown", async || {
+    assert_eq!(told, "an admin must confirm or reauthorize the credential of this resource");
+    eventually("the failed refresh is reported", async || {
         Ok((authorizing.credential().await?["status"] == "needs-authorization").then_some(()))
     })
     .await?;
@@ -157,7 +157,7 @@ async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_pe
         // The provider has rotated the token, but its response has not arrived yet.
         let rotated = eventually("a token is issued", async || Ok((authorizing.refreshes().await? == 1).then_some(())));
         tokio::select! {
-            answer = &mut calling => anyhow::bail!("answered too early: {answer:?}"),
+            answer = &mut calling => anyhow::bail!("the call was answered before the refresh ended: {answer:?}"),
             rotated = rotated => rotated?,
         }
     }
@@ -165,7 +165,7 @@ async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_pe
     authorizing.oauth.control(&json!({ "hold_ms": 0 })).await?;
     authorizing.world.server.launch().await?;
     authorizing.world.api = authorizing.world.server.api()?;
-    eventually("it is shown that a person is needed", async || {
+    eventually("the credential needs a new authorization", async || {
         authorizing.call().await?;
         Ok((authorizing.credential().await?["status"] == "needs-authorization").then_some(()))
     })
@@ -178,13 +178,13 @@ async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_pe
 #[tokio::test]
 async fn answers_that_are_not_by_the_book_are_understood() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
-    // No lifetime, scopes as a list, and the token type in capitals.
+    // The response has no lifetime, a list of scopes, and the token type in capitals.
     let over = json!({ "expires_in": null, "scope": ["repo"], "token_type": "BEARER", "refresh_token": null });
     authorizing.oauth.control(&json!({ "over": over })).await?;
     authorizing.authorize().await?;
     assert_eq!(authorizing.credential().await?["expires_at"], Value::Null);
     assert_eq!(authorizing.call().await?[0], 200);
-    // An error with status 200.
+    // The response is an error with status 200.
     let error =
         json!({ "error": "bad_verification_code", "error_description": "The code passed is incorrect or expired." });
     authorizing
@@ -208,7 +208,7 @@ async fn a_provider_that_moves_gets_no_refresh_token() -> Result<()> {
     assert_eq!(authorizing.api().patch(&path, &moved).await?.0, 200);
     assert_eq!(authorizing.call().await?[2]["code"], "unauthenticated");
     assert_eq!(authorizing.credential().await?["status"], "needs-authorization");
-    assert_eq!(other.control(&json!({})).await?["seen"], json!([]), "nobody has been asked there");
+    assert_eq!(other.control(&json!({})).await?["seen"], json!([]), "the other endpoint received a request");
     let back = json!({ "token_url": format!("{}/token", authorizing.oauth.url()), "client_secret": OauthServer::CLIENT_SECRET });
     assert_eq!(authorizing.api().patch(&path, &back).await?.0, 200);
     assert_eq!(authorizing.call().await?[0], 200);
@@ -224,9 +224,10 @@ async fn nothing_is_refreshed_that_nobody_uses() -> Result<()> {
     authorizing.world.api = authorizing.world.server.api()?;
     assert_eq!(authorizing.credential().await?["status"], "ready");
     assert_eq!(authorizing.refreshes().await?, 0);
-    // The token was due for a refresh the whole time. Its first use refreshes it.
+    // The token has needed a refresh the whole time. Its first use refreshes it.
     assert_eq!(authorizing.call().await?[0], 200);
-    eventually("its use refreshes it", async || Ok((authorizing.refreshes().await? == 1).then_some(()))).await
+    eventually("the use of the token refreshes it", async || Ok((authorizing.refreshes().await? == 1).then_some(())))
+        .await
 }
 
 #[tokio::test]
@@ -235,9 +236,9 @@ async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
     authorizing.oauth.control(&json!({ "hold_ms": 6_000 })).await?;
     let before = authorizing.credential().await?["expires_at"].clone();
     assert_eq!(authorizing.call().await?[0], 200);
-    assert_eq!(authorizing.credential().await?["expires_at"], before, "the call waited for its provider");
+    assert_eq!(authorizing.credential().await?["expires_at"], before, "the call waited for the provider");
     // The delayed refresh eventually replaces the token.
-    eventually("the refresh has come to its end", async || {
+    eventually("the refresh has ended", async || {
         let ends_at = authorizing.credential().await?["expires_at"].clone();
         let later = text(&ends_at).parse::<monstrum_types::UtcMillis>().map_err(anyhow::Error::msg)?;
         let (_, roles) = authorizing.api().get("/api/roles").await?;
@@ -251,7 +252,7 @@ async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
 
 #[tokio::test]
 async fn an_upstream_that_refuses_fresh_tokens_does_not_drive_refreshes() -> Result<()> {
-    /// Minimum age of a fetched token, in seconds, before the host exchanges it for another.
+    /// Minimum age of a fetched token, in seconds, before the host refreshes the token again.
     const FRESH_S: u64 = 10;
     const CALLS_MAX: u64 = 100;
     let authorizing = Authorizing::with("by-header").await?;
@@ -266,17 +267,17 @@ async fn an_upstream_that_refuses_fresh_tokens_does_not_drive_refreshes() -> Res
         match answer[0].as_u64() {
             Some(200) => {}
             Some(401) => refused += 1,
-            _ => anyhow::bail!("the plugin is told what the upstream says: {answer}"),
+            _ => anyhow::bail!("the plugin did not receive the response of the upstream: {answer}"),
         }
         let refreshes_max = 1 + began.elapsed().as_secs() / FRESH_S;
         if calls >= 4 && calls > refreshes_max {
             break refreshes_max;
         }
-        ensure!(calls < CALLS_MAX, "a call takes longer than a token is fresh");
+        ensure!(calls < CALLS_MAX, "a call takes longer than the minimum age of a token");
     };
     let refreshes = authorizing.refreshes().await?;
     assert!((1..=refreshes_max).contains(&refreshes), "{refreshes} refreshes in {:?}", began.elapsed());
-    assert_eq!(refused, calls - refreshes, "each call without a fresh token is refused");
+    assert_eq!(refused, calls - refreshes, "a call with no valid token was not rejected");
     Ok(())
 }
 
@@ -304,8 +305,10 @@ async fn a_token_that_ends_for_good_is_shown_as_expired() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
     authorizing.oauth.control(&json!({ "access_token_s": 2, "over": { "refresh_token": null } })).await?;
     authorizing.authorize().await?;
-    eventually("it has ended", async || Ok((authorizing.credential().await?["status"] == "expired").then_some(())))
-        .await?;
+    eventually("the token has expired", async || {
+        Ok((authorizing.credential().await?["status"] == "expired").then_some(()))
+    })
+    .await?;
     let told = authorizing.call().await?[2].clone();
     assert_eq!(
         (&told["code"], &told["message"]),
@@ -325,7 +328,7 @@ async fn an_authorization_goes_on_over_a_rotation_of_the_master_key() -> Result<
     ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
     let report: Value = serde_json::from_slice(&rotated.stdout)?;
     assert_eq!((&report["key_version"], &report["unreadable"]), (&json!(2), &json!([])), "{report}");
-    // The audit's keys, the row key, the client secret and the verifier.
+    // The records are the audit's keys, the row key, the client secret and the verifier.
     assert_eq!((&report["records"], &report["resealed"]), (&json!(4), &json!(4)), "{report}");
     authorizing.world.server.launch().await?;
     authorizing.world.api = authorizing.world.server.api()?;
@@ -334,11 +337,11 @@ async fn an_authorization_goes_on_over_a_rotation_of_the_master_key() -> Result<
     let page = authorizing.open(&callback, Some(&cookie)).await?;
     ensure!(
         page.status == 502 && page.text.contains("`invalid_grant`"),
-        "it has come as far as the code: {}",
+        "the flow ended before the code was checked: {}",
         page.text
     );
     authorizing.authorize().await?;
     authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
-    assert_eq!(authorizing.call().await?[0], 200, "refreshed with the secret");
+    assert_eq!(authorizing.call().await?[0], 200, "the refresh did not use the secret");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// The fields that an entry has twice, in the local and in the central record. The two may differ.
+/// The fields that an entry has twice, in the local and in the central record. The two records may differ.
 #[derive(Clone)]
 pub(super) struct Record {
     pub(super) name: Vec<u8>,
@@ -46,7 +46,7 @@ impl Entry {
         Entry::new(name.as_ref(), content, data, 8)
     }
 
-    /// Creates an entry that is not a file, as its mode bits state.
+    /// Creates an entry whose mode bits state that it is not a file.
     pub(super) fn special(name: impl AsRef<[u8]>, content: &[u8], kind: u32) -> Entry {
         Entry { attributes: (kind | 0o777) << 16, ..Entry::file(name, content) }
     }
@@ -92,7 +92,7 @@ pub(super) struct End {
     pub(super) marker: bool,
 }
 
-/// Builds an archive whose records are correct.
+/// Builds an archive with correct records.
 pub(super) fn zip(entries: &[Entry]) -> Vec<u8> {
     zip_ending(entries, &End::default())
 }

@@ -13,7 +13,7 @@ use super::{Source, in_place, left};
 use crate::cli::{parsed, run, told};
 use crate::stable::stable;
 
-/// Returns the output of a command, without keys.
+/// Returns the output of a command, with public keys and numbers of bytes replaced.
 async fn said(server: &Server, arguments: &[&str]) -> Result<String> {
     let text = told(server, arguments).await?;
     let text = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?.replace_all(&text, "[public key]").into_owned();
@@ -25,14 +25,14 @@ fn author(server: &Server, source: &Source) -> Result<String> {
     let folder = server.home().join("author").join(&source.name);
     for (name, content) in &source.files {
         let path = folder.join(name);
-        fs::create_dir_all(path.parent().context("it lies in a folder")?)?;
+        fs::create_dir_all(path.parent().context("the file is in no folder")?)?;
         fs::write(&path, content)?;
     }
     for entry in walk(&folder)? {
         let mode = if entry.is_dir() { 0o755 } else { 0o644 };
         fs::set_permissions(entry, PermissionsExt::from_mode(mode))?;
     }
-    Ok(folder.to_str().context("its name is plain")?.to_owned())
+    Ok(folder.to_str().context("the name of the folder is not UTF-8")?.to_owned())
 }
 
 fn walk(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
@@ -60,8 +60,8 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     assert_eq!(fs::metadata(&key_file)?.permissions().mode() & 0o777, 0o600);
     let package = fs::read(server.home().join("test-echo-1.0.0.mst"))?;
     let (_, again) = parsed(&server, &["plugin", "pack", &folder]).await?;
-    assert_eq!(fs::read(server.home().join("test-echo-1.0.0.mst"))?, package, "the same bytes each time");
-    assert_eq!(again["public_key"], packed["public_key"], "one key for all packages");
+    assert_eq!(fs::read(server.home().join("test-echo-1.0.0.mst"))?, package, "two packages of the same plugin differ");
+    assert_eq!(again["public_key"], packed["public_key"], "the second package was signed with another key");
     let key = fs::read_to_string(&key_file)?;
     assert!(!format!("{packed}{}", server.output()).contains(key.trim()));
 
@@ -80,10 +80,10 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     lines.push(said(&server, &["trust", "list"]).await?);
     assert_snapshot!(lines.join("\n"), @r#"
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /signature: the package is signed by an untrusted key: [public key]; to trust it, run `monstrum trust add`
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [public key] may sign `test-echo` of resource types `test-echo` ([id 1])
     [exit 0]
@@ -91,16 +91,16 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     error: Conflict (409)
       the key is already trusted for these names
       request [id 1]
-    hint: the message names what is in the way
+    hint: resolve the conflict that the message names
     [exit 1]
      ID                                    PLUGINS    TYPES      KEY                                                   SINCE
      [id 1]  test-echo  test-echo  [public key]  [time]
     [exit 0]
     [stderr]
-    [id 1] is trusted no longer
+    [id 1] is no longer trusted
     [exit 0]
     [stderr]
-    no key is trusted, so no package can be installed; see `monstrum trust add --help`
+    no trusted keys, so no package can be installed; see `monstrum trust add --help`
     [exit 0]
     "#);
     Ok(())
@@ -137,56 +137,56 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     }
     assert_snapshot!(lines.join("\n"), @r#"
     [stderr]
-    error: there is no place for a signing key: this user has no home
-    hint: name a file with --key-file
+    error: the signing key has no default path: this user has no home directory
+    hint: set --key-file
     [exit 1]
     package    a.mst
     signature  a.mst.sig
     sha256     [digest]
     trust      monstrum trust add [public key] --name test-echo
     [stderr]
-    made a signing key in [home]/key; keep it, and keep it to yourself
+    created a signing key in [home]/key; back it up and keep it secret
     [exit 0]
     [stderr]
-    error: the signing key [home]/key may be used by others (mode 644)
-    hint: whoever has read it can sign as you; make a new one, or: chmod 600 [home]/key
+    error: the signing key [home]/key is accessible to other users (mode 644)
+    hint: other users who read the key can sign as you; create a new key, or run: chmod 600 [home]/key
     [exit 1]
     [stderr]
-    error: [home]/key holds no signing key
-      a signing key is `monstrum-signing-key:` and 44 characters of base64
-    hint: --key-file names another file
+    error: [home]/key contains no signing key
+      not a signing key: expected `monstrum-signing-key:` followed by 44 base64 characters
+    hint: choose another file with --key-file
     [exit 1]
     [stderr]
     error: cannot read absent.mst
       No such file or directory (os error 2)
-    hint: is the name right?
+    hint: check the name of the file
     [exit 1]
     [stderr]
     error: cannot read b.mst.sig
       No such file or directory (os error 2)
-    hint: `monstrum plugin pack` writes it; for a package that nobody has signed see --allow-unsigned
+    hint: sign the package with `monstrum plugin pack`, or see --allow-unsigned
     [exit 1]
     [stderr]
-    error: the package is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
-    hint: `monstrum plugin pack` makes packages that can be installed
+    error: the package is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
+    hint: create the package with `monstrum plugin pack`
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /name: no registry is configured; start the server with --registry
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
     error: Not found (404)
-      no such registry: start the server with --registry
+      no registry is configured; start the server with --registry
       request [id 1]
-    hint: start the server with `--registry DIR`, or with the URL of one
+    hint: start the server with `--registry DIR`, or with the URL of a registry
     [exit 1]
     [stderr]
-    error: The input is not acceptable (422)
-      /public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it
+    error: The input is invalid (422)
+      /public_key: not a public key: expected `ed25519:` followed by 44 base64 characters, as `monstrum plugin pack` prints it
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     "#);
     Ok(())
@@ -202,7 +202,7 @@ async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Res
     fs::set_permissions(&elsewhere, PermissionsExt::from_mode(0o755))?;
     // The package has the same version, so that only its bytes differ from the server's plugin.
     let mut same = Source::of("test-echo", "1.0.0")?;
-    let component = same.files.get_mut("plugin.wasm").context("it has a component")?;
+    let component = same.files.get_mut("plugin.wasm").context("the plugin has no component")?;
     // A custom section with the name `x`, which has no effect.
     component.extend([0, 2, 1, b'x']);
     let (_, serving) = server.api()?.get("/api/plugins/test-echo").await?;
@@ -215,10 +215,14 @@ async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Res
         let output = run(&server, &arguments).await?;
         let stderr = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(1), "{stderr}");
-        let told = "its plugin `test-echo` is another one, of version 1.0.0";
-        ensure!(stderr.contains("the server has not loaded what was put into") && stderr.contains(told), "{stderr}");
-        ensure!(stderr.contains("hint: give --plugins-dir the folder that the server was started with"), "{stderr}");
-        assert_eq!(server.api()?.get("/api/plugins/test-echo").await?.1, serving, "the server's own is as it was");
+        let told = "the server has another plugin `test-echo`, version 1.0.0";
+        ensure!(stderr.contains("the server did not load the plugin in") && stderr.contains(told), "{stderr}");
+        ensure!(stderr.contains("hint: set --plugins-dir to the server's plugins folder"), "{stderr}");
+        assert_eq!(
+            server.api()?.get("/api/plugins/test-echo").await?.1,
+            serving,
+            "the plugin of the server was changed"
+        );
     }
     Ok(())
 }
@@ -244,7 +248,7 @@ async fn an_unsigned_package_is_put_in_place_by_hand_and_never_sent() -> Result<
     };
     let (code, stderr) = install("test-echo-1.1.0.mst", &[]).await?;
     ensure!(code == Some(0), "{stderr}");
-    assert!(stderr.contains("nobody has signed"), "{stderr}");
+    assert!(stderr.contains("is unsigned"), "{stderr}");
     let version = async || anyhow::Ok(server.api()?.get("/api/plugins/test-echo").await?.1["version"].clone());
     assert_eq!(version().await?, "1.1.0");
     let before = left(&server)?;
@@ -281,7 +285,7 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
         }
         Ok(())
     };
-    let signature = sent.signature.clone().context("it is signed")?;
+    let signature = sent.signature.clone().context("the package is not signed")?;
     let mut lines = Vec::new();
     for (name, package, signature) in [
         ("test-echo-1.0.0.mst", sent.package.as_slice(), None),
@@ -304,28 +308,28 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     [stderr]
     error: test-echo-1.0.0.mst cannot be part of a registry
       No such file or directory (os error 2)
-      its signature is test-echo-1.0.0.mst.sig
-    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+      expected its signature in test-echo-1.0.0.mst.sig
+    hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
     [stderr]
     error: test-echo-1.0.1.mst cannot be part of a registry
-      the package was renamed: the file's name has `test-echo 1.0.1`, but the manifest has `test-echo 1.0.0`
-    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+      the package was renamed: the file name contains `test-echo 1.0.1`, but the manifest contains `test-echo 1.0.0`
+    hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
     [stderr]
-    error: echo.mst cannot be part of a registry: it has to be called test-echo-1.0.0.mst
-    hint: rename it, and its signature with it
+    error: echo.mst cannot be part of a registry: its name must be test-echo-1.0.0.mst
+    hint: rename the package and its signature
     [exit 1]
     [stderr]
     error: test-echo-1.0.0.mst cannot be part of a registry
-      the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+      the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
+    hint: pack it again with `monstrum plugin pack`, or remove it from the folder
     [exit 1]
-    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","author":"Monstrum","license":"MIT","tags":["test"],"file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
+    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that returns its parameters, and sends requests unchanged","author":"Monstrum","license":"MIT","tags":["test"],"file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
     [stderr]
     error: cannot read nowhere
       No such file or directory (os error 2)
-    hint: name the folder that holds the packages
+    hint: set DIR to the folder with the packages
     [exit 1]
     "#);
     Ok(())

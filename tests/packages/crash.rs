@@ -1,5 +1,5 @@
 //! The power is cut at any moment of an install or an update. After the next start, the old version or the new version
-//! is complete, or the folder is empty if there was no old version.
+//! is complete, or the folder is empty if no old version existed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use support::Server;
 use super::{Sent, Source, in_place, left, trusted};
 use crate::world::World;
 
-/// The number of power cuts. Up to twice as many are made if all of them have the same result.
+/// The number of power cuts. The test makes up to twice as many power cuts if all of them have the same result.
 const MOMENTS: usize = 50;
 const PLUGIN: &str = "test-echo";
 
@@ -43,7 +43,7 @@ impl Versions {
     /// plugin does not exist.
     async fn present(&self, server: &Server) -> Result<Option<usize>> {
         let hidden: Vec<String> = left(server)?.into_iter().filter(|name| name.contains("/.")).collect();
-        ensure!(hidden.is_empty(), "left behind: {hidden:?}");
+        ensure!(hidden.is_empty(), "the install left hidden files behind: {hidden:?}");
         let (status, entry) = server.api()?.get(&format!("/api/plugins/{PLUGIN}")).await?;
         let files = match status {
             404 => BTreeMap::new(),
@@ -51,7 +51,10 @@ impl Versions {
         };
         let found = self.sources.iter().position(|source| source.files == files);
         match found {
-            None => ensure!(status == 404 && !server.plugins_dir().join(PLUGIN).exists(), "neither: {status} {entry}"),
+            None => ensure!(
+                status == 404 && !server.plugins_dir().join(PLUGIN).exists(),
+                "the folder contains no known version, but the plugin is not absent: {status} {entry}"
+            ),
             Some(index) => {
                 let version = self.sources[index].version.as_str();
                 ensure!(entry["version"] == version && entry["status"] == "loaded", "not {version}: {entry}");
@@ -81,7 +84,7 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         if number >= MOMENTS && ends.len() == 2 {
             break;
         }
-        // On a busy machine, an install may take longer than the first one.
+        // On a busy machine, an install may take longer than the first install.
         let longest = took.mul_f64(if number < MOMENTS { 1.2 } else { 3.0 });
         if number % 2 == 1 && present.is_some() {
             // An operator may do this by hand, because a plugin with bindings cannot be uninstalled.
@@ -100,9 +103,16 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         let answered = installing.await?;
         world.server.launch().await?;
         world.api = world.server.api()?;
-        let now = versions.present(&world.server).await.with_context(|| format!("moment {number}, {moment:?}"))?;
-        ensure!(now == present || now == Some(next), "moment {number}: {now:?}, neither {present:?} nor {next}");
-        ensure!(!answered || now == Some(next), "moment {number}: it was answered, and is not there");
+        let now =
+            versions.present(&world.server).await.with_context(|| format!("power cut {number} after {moment:?}"))?;
+        ensure!(
+            now == present || now == Some(next),
+            "power cut {number}: the version is {now:?}, but should be {present:?} or {next}"
+        );
+        ensure!(
+            !answered || now == Some(next),
+            "power cut {number}: the install was answered, but the version is missing"
+        );
         if now.is_some() {
             let call = world.call("test_echo_run", &json!({})).await?;
             ensure!(call["status"] == "success", "moment {number}: {call}");
@@ -110,7 +120,7 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         *ends.entry(if now == Some(next) { "new" } else { "old" }).or_insert(0) += 1;
         present = now;
     }
-    // The test proves nothing if all cuts happened before the installs or all after them.
+    // If all power cuts happened before the installs, or all of them after the installs, the test would prove nothing.
     assert!(ends.len() == 2, "{ends:?} in {took:?}");
     Ok(())
 }

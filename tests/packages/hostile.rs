@@ -1,5 +1,5 @@
-//! Hostile archives by name. Each is signed by a trusted key, so that only the archive itself can be the reason for its
-//! rejection. Each is rejected with a specific message, and leaves nothing behind.
+//! Hostile archives by name. Each archive is signed by a trusted key, so that only the archive itself can be the reason
+//! for its rejection. Each archive is rejected with a specific message, and leaves no files behind.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -226,7 +226,7 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
         ensure!(matches!(answer.0, 422 | 413), "{name}: {answer:?}");
         let detail = detail(&answer).replace(home, "[home]");
         told.push(format!("{name}: {}", detail.replace("/package: the package", "…")));
-        assert_eq!(left(&server)?, before, "{name} has left something behind");
+        assert_eq!(left(&server)?, before, "{name} has left files behind");
     }
     let (_, list) = api.get("/api/plugins").await?;
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
@@ -241,31 +241,31 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     absolute-path: 422 …'s entry `[home]/outside` has an absolute path
     absolute-root: 422 …'s entry `/` is neither a regular file nor a folder
     drive-letter: 422 …'s entry `C:/outside` has an absolute path
-    dot-dot: 422 …'s entry `../outside` has a path with an empty part, `.` or `..`
-    dot-dot-deep: 422 …'s entry `locales/../../../outside` has a path with an empty part, `.` or `..`
-    dot-dot-alone: 422 …'s entry `..` has a path with an empty part, `.` or `..`
-    dot-segment: 422 …'s entry `./outside` has a path with an empty part, `.` or `..`
-    empty-segment: 422 …'s entry `locales//outside` has a path with an empty part, `.` or `..`
-    backslash-dot-dot: 422 …'s entry `..\\outside` has a backslash in its path; separate the parts of a path by `/`
-    backslash: 422 …'s entry `locales\\outside` has a backslash in its path; separate the parts of a path by `/`
-    nul: 422 …'s entry `outside\u{0}.txt` has a NUL in its path
-    nul-hides-the-rest: 422 …'s entry `monstrum.yaml\u{0}.txt` has a NUL in its path
-    line-end: 422 …'s entry `out\nside` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
-    terminal-escape: 422 …'s entry `\u{1b}[2Joutside` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
-    not-ascii: 422 …'s entry `\u{e4}.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
-    right-to-left: 422 …'s entry `\u{202e}lmay.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
-    not-utf-8: 422 …'s entry `\u{fffd}\u{fffd}.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
-    empty-name: 422 …'s entry `` has an empty path, or one of more than 256 bytes
-    long-name: 422 …'s entry `xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…` has an empty path, or one of more than 256 bytes
+    dot-dot: 422 …'s entry `../outside` has a path with a component that is empty, `.` or `..`
+    dot-dot-deep: 422 …'s entry `locales/../../../outside` has a path with a component that is empty, `.` or `..`
+    dot-dot-alone: 422 …'s entry `..` has a path with a component that is empty, `.` or `..`
+    dot-segment: 422 …'s entry `./outside` has a path with a component that is empty, `.` or `..`
+    empty-segment: 422 …'s entry `locales//outside` has a path with a component that is empty, `.` or `..`
+    backslash-dot-dot: 422 …'s entry `..\\outside` has a backslash in its path; use `/` as the path separator
+    backslash: 422 …'s entry `locales\\outside` has a backslash in its path; use `/` as the path separator
+    nul: 422 …'s entry `outside\u{0}.txt` has a NUL character in its path
+    nul-hides-the-rest: 422 …'s entry `monstrum.yaml\u{0}.txt` has a NUL character in its path
+    line-end: 422 …'s entry `out\nside` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
+    terminal-escape: 422 …'s entry `\u{1b}[2Joutside` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
+    not-ascii: 422 …'s entry `\u{e4}.txt` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
+    right-to-left: 422 …'s entry `\u{202e}lmay.txt` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
+    not-utf-8: 422 …'s entry `\u{fffd}\u{fffd}.txt` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
+    empty-name: 422 …'s entry `` has an empty path or a path longer than 256 bytes
+    long-name: 422 …'s entry `xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…` has an empty path or a path longer than 256 bytes
     deep: 422 …'s entry `a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/x` is nested deeper than 8 folders
-    dot-at-the-end: 422 …'s entry `plugin.wasm.` has a path part that starts with a space or ends with a space or dot, which some systems drop
-    space-at-the-end: 422 …'s entry `plugin.wasm ` has a path part that starts with a space or ends with a space or dot, which some systems drop
-    stream-of-a-file: 422 …'s entry `plugin.wasm:hidden` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
-    wildcard: 422 …'s entry `*` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    dot-at-the-end: 422 …'s entry `plugin.wasm.` has a path component that starts with a space, or ends with a space or a dot; some systems remove these characters
+    space-at-the-end: 422 …'s entry `plugin.wasm ` has a path component that starts with a space, or ends with a space or a dot; some systems remove these characters
+    stream-of-a-file: 422 …'s entry `plugin.wasm:hidden` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
+    wildcard: 422 …'s entry `*` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
     twice: 422 …'s entry `plugin.wasm` is in the archive twice
     manifest-twice: 422 …'s entry `monstrum.yaml` is in the archive twice
     case: 422 …'s entry `Plugin.WASM` differs from `plugin.wasm` only in case
-    case-of-unicode: 422 …'s entry `\u{212a}.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    case-of-unicode: 422 …'s entry `\u{212a}.txt` has a path with characters that are not allowed: use only printable ASCII characters other than `:*?"<>|`
     case-of-a-folder: 422 …'s entry `docs/b` differs from `Docs` only in case
     file-then-folder: 422 …'s entry `x/y` makes `x` both a file and a folder
     folder-then-file: 422 …'s entry `x` makes `x` both a file and a folder
@@ -301,45 +301,45 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     another-method-before-the-data: 422 …'s entry `x` has a local header that disagrees with the central directory
     another-flag-before-the-data: 422 …'s entry `x` has a local header that disagrees with the central directory
     zip64-before-the-data: 422 …'s entry `x` uses ZIP64, which readers interpret differently
-    wrong-crc: 422 …'s entry `x` is damaged: its unpacked data do not match its records
+    wrong-crc: 422 …'s entry `x` is damaged: its data does not unpack to the recorded size and checksum
     stored-but-shorter: 422 …'s entry `x` has sizes that contradict each other
-    longer-than-it-says: 422 …'s entry `x` is damaged: its unpacked data do not match its records
-    shorter-than-it-says: 422 …'s entry `x` is damaged: its unpacked data do not match its records
-    not-deflate: 422 …'s entry `x` is damaged: its unpacked data do not match its records
+    longer-than-it-says: 422 …'s entry `x` is damaged: its data does not unpack to the recorded size and checksum
+    shorter-than-it-says: 422 …'s entry `x` is damaged: its data does not unpack to the recorded size and checksum
+    not-deflate: 422 …'s entry `x` is damaged: its data does not unpack to the recorded size and checksum
     two-names-for-one-file: 422 …'s entry `x` has a local header that disagrees with the central directory
-    outside-of-the-archive: 422 …'s entry `x` is not at the offset that the central directory gives
-    in-the-middle-of-another: 422 …'s entry `x` is not at the offset that the central directory gives
+    outside-of-the-archive: 422 …'s entry `x` is not at the offset in the central directory
+    in-the-middle-of-another: 422 …'s entry `x` is not at the offset in the central directory
     gap: 422 … is ambiguous: its files overlap, or there are bytes before or between them; pack it with `monstrum plugin pack`
-    on-another-disk: 422 … is ambiguous: it claims to be a part of a split archive; pack it with `monstrum plugin pack`
-    program-before-it: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
-    bytes-behind-it: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
-    archive-behind-it: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
-    archive-before-it: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
-    archive-in-its-comment: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
-    comment: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    on-another-disk: 422 … is ambiguous: it is marked as a part of a split archive; pack it with `monstrum plugin pack`
+    program-before-it: 422 … is ambiguous: its central directory is not at the offset in its end record; pack it with `monstrum plugin pack`
+    bytes-behind-it: 422 … is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
+    archive-behind-it: 422 … is ambiguous: its central directory is not at the offset in its end record; pack it with `monstrum plugin pack`
+    archive-before-it: 422 … is ambiguous: its central directory is not at the offset in its end record; pack it with `monstrum plugin pack`
+    archive-in-its-comment: 422 … is ambiguous: its central directory is not at the offset in its end record; pack it with `monstrum plugin pack`
+    comment: 422 … is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
     counts-too-few: 422 … is ambiguous: its central directory has bytes after its last entry; pack it with `monstrum plugin pack`
-    counts-too-many: 422 … is ambiguous: its central directory is cut off; pack it with `monstrum plugin pack`
+    counts-too-many: 422 … is ambiguous: its central directory is truncated; pack it with `monstrum plugin pack`
     counts-far-too-many: 422 … has 60000 entries; at most 1024 are allowed
-    directory-elsewhere: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
-    part-of-several: 422 … is ambiguous: it claims to be a part of a split archive; pack it with `monstrum plugin pack`
+    directory-elsewhere: 422 … is ambiguous: its central directory is not at the offset in its end record; pack it with `monstrum plugin pack`
+    part-of-several: 422 … is ambiguous: it is marked as a part of a split archive; pack it with `monstrum plugin pack`
     zip64-end: 422 … uses ZIP64, which readers interpret differently; pack it with `monstrum plugin pack`
     zip64-locator: 422 … uses ZIP64, which readers interpret differently; pack it with `monstrum plugin pack`
-    bytes-behind-the-directory: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
-    cut-off: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
-    end-cut-off: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
-    empty: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    bytes-behind-the-directory: 422 … is ambiguous: its central directory is not at the offset in its end record; pack it with `monstrum plugin pack`
+    cut-off: 422 … is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
+    end-cut-off: 422 … is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
+    empty: 422 … is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
     no-entries: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
-    text: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
-    gzip: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
-    too-large-a-file: 422 …'s entry `x` is too large: a file may have at most 33554432 bytes, monstrum.yaml 262144
-    bomb-that-says-so: 422 …'s entry `x` is too large: a file may have at most 33554432 bytes, monstrum.yaml 262144
-    bomb-that-does-not: 422 …'s entry `x` is damaged: its unpacked data do not match its records
+    text: 422 … is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
+    gzip: 422 … is not a ZIP archive: its end record is missing (the archive is truncated, or has a comment or other bytes at its end)
+    too-large-a-file: 422 …'s entry `x` is too large: the limit is 33554432 bytes for a file and 262144 bytes for `monstrum.yaml`
+    bomb-that-says-so: 422 …'s entry `x` is too large: the limit is 33554432 bytes for a file and 262144 bytes for `monstrum.yaml`
+    bomb-that-does-not: 422 …'s entry `x` is damaged: its data does not unpack to the recorded size and checksum
     too-much-in-all: 422 … unpacks to more than 67108864 bytes
-    too-large-a-manifest: 422 …'s entry `monstrum.yaml` is too large: a file may have at most 33554432 bytes, monstrum.yaml 262144
+    too-large-a-manifest: 422 …'s entry `monstrum.yaml` is too large: the limit is 33554432 bytes for a file and 262144 bytes for `monstrum.yaml`
     too-many-files: 422 … has more than 512 files
     too-many-entries: 422 … has 1102 entries; at most 1024 are allowed
     too-many-folders: 422 … has 1102 entries; at most 1024 are allowed
-    too-large-a-package: 413 the body may have 68157440 bytes at most
+    too-large-a-package: 413 the body exceeds the limit of 68157440 bytes
     no-manifest: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
     another-folder: 422 … was renamed: the folder in it has `test-other`, but the manifest has `test-echo`
     folder-with-something-beside: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder

@@ -30,7 +30,7 @@ async fn an_installed_plugin_serves_is_updated_and_removed() -> Result<()> {
     assert!(world.tools().await?.contains(&"test_echo_other".to_owned()));
     assert_eq!(in_place(&world.server, "test-echo")?, second.files);
 
-    // A version that does not load changes nothing, not even on disk.
+    // A version that does not load has no effect. Even the files on disk do not change.
     let mut broken = Source::of("test-echo", "1.2.0")?;
     broken.files.insert("plugin.wasm".to_owned(), b"no component".to_vec());
     let refused = broken.packed(&key)?.to(&world.api).await?;

@@ -46,7 +46,7 @@ async fn after_an_uninstall_the_package_of_another_plugin_does_not_get_the_type(
     let thief = echo_as("acme-t", "1.0.0", "test-echo")?.packed(&acme)?;
     trust(&world, &acme, "acme-*", None).await?;
     let refused = detail(&thief.to(&world.api).await?).replace(&acme.public().to_string(), "[key]");
-    assert_snapshot!(refused, @"422 /signature: the package is signed by [key], which is trusted for the resource types `acme-*` and not for `test-echo`, which plugin `acme-t` does not own; `monstrum trust add --type` trusts a key for more types");
+    assert_snapshot!(refused, @"422 /signature: the package is signed by [key], which is trusted for the resource types `acme-*` but not for `test-echo`, and plugin `acme-t` does not own `test-echo`; to trust the key for more types, run `monstrum trust add --type`");
     assert_eq!(left(&world.server)?, ["plugins"]);
 
     // With trust for the type, the package is installed and waits for a root key.

@@ -38,12 +38,15 @@ impl Packages {
     fn add(&self, source: &Source) -> Result<()> {
         let sent = source.packed(&self.key)?;
         fs::write(self.folder.join(&sent.file_name), &sent.package)?;
-        fs::write(self.folder.join(format!("{}.sig", sent.file_name)), sent.signature.context("it is signed")?)?;
+        fs::write(
+            self.folder.join(format!("{}.sig", sent.file_name)),
+            sent.signature.context("the package is not signed")?,
+        )?;
         Ok(())
     }
 
     async fn index(&self, server: &Server) -> Result<()> {
-        let folder = self.folder.to_str().context("its name is plain")?;
+        let folder = self.folder.to_str().context("the name of the folder is not UTF-8")?;
         let (code, answer) = parsed(server, &["registry", "index", folder]).await?;
         ensure!(code == Some(0), "{answer}");
         Ok(())
@@ -99,7 +102,7 @@ async fn goes_by_name(api: &Api) -> Result<String> {
 async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()> {
     let server = Server::prepare(&[])?;
     let packages = Packages::new(&server, &VERSIONS).await?;
-    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let place = packages.folder.to_str().context("the name of the folder is not UTF-8")?.to_owned();
     let (server, api) = serving(server, &packages, &place).await?;
     let by_folder = goes_by_name(&api).await?;
     drop(server);
@@ -110,11 +113,11 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     let (_server, api) = serving(server, &packages, &format!("http://{address}/mst")).await?;
     assert_eq!(goes_by_name(&api).await?, by_folder);
     assert_snapshot!(by_folder, @r#"
-    all: 200 {"items":[{"name":"test-echo","description":"A guest that shows what it was given and sends what it is told to","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.1.0","versions":["2.0.0-rc.1","1.1.0","1.0.0"]},{"name":"test-result","description":"A guest that returns what a host must not hand on","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
-    search: 200 {"items":[{"name":"test-result","description":"A guest that returns what a host must not hand on","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
+    all: 200 {"items":[{"name":"test-echo","description":"A guest that returns its parameters, and sends requests unchanged","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.1.0","versions":["2.0.0-rc.1","1.1.0","1.0.0"]},{"name":"test-result","description":"A guest that returns invalid results","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
+    search: 200 {"items":[{"name":"test-result","description":"A guest that returns invalid results","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
     older first: 201 "1.0.0"
     newest: 200 "1.1.0"
-    older again: 409 "plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; --allow-downgrade installs it anyway"
+    older again: 409 "plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; to install it anyway, use --allow-downgrade"
     pre-release by name: 200 "2.0.0-rc.1"
     absent version: 422 "/name: the registry has no version 3.0.0 of plugin `test-echo`"
     absent: 422 "/name: the registry has no plugin `nothing`"
@@ -151,7 +154,7 @@ async fn a_large_package_comes_from_a_web_server() -> Result<()> {
 async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     let server = Server::prepare(&[])?;
     let packages = Packages::new(&server, &VERSIONS).await?;
-    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let place = packages.folder.to_str().context("the name of the folder is not UTF-8")?.to_owned();
     let (server, api) = serving(server, &packages, &place).await?;
     let path = |name: &str| packages.folder.join(name);
     let good = fs::read_to_string(path("index.json"))?;
@@ -198,16 +201,16 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     let lines = lines.join("\n");
     let keys = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?;
     assert_snapshot!(keys.replace_all(&lines, "[key]"), @r#"
-    a path out of it: 502 the registry cannot be used: the index's entry `test-result` 1.0.0: `file` is not NAME-VERSION.mst
-    another server: 502 the registry cannot be used: the index's entry `test-result` 1.0.0: `file` is not NAME-VERSION.mst
-    another format: 502 the registry cannot be used: the index cannot be read: its format is not `monstrum-registry-1`; `monstrum registry index DIR` writes it
-    no JSON: 502 the registry cannot be used: the index cannot be read: expected value at line 1 column 1; `monstrum registry index DIR` writes it
+    a path out of it: 502 the registry cannot be used: the index entry `test-result` 1.0.0 is invalid: `file` is not `NAME-VERSION.mst`
+    another server: 502 the registry cannot be used: the index entry `test-result` 1.0.0 is invalid: `file` is not `NAME-VERSION.mst`
+    another format: 502 the registry cannot be used: the index is malformed: its format is not `monstrum-registry-1`; create it with `monstrum registry index DIR`
+    no JSON: 502 the registry cannot be used: the index is malformed: expected value at line 1 column 1; create it with `monstrum registry index DIR`
     an endless index: 502 [home]/packages/index.json of the registry has more than 16777216 bytes
     another package in its place: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19401 bytes
     a longer package: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19401 bytes
     a link out of it: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: Too many levels of symbolic links (os error 40)
     no package: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: No such file or directory (os error 2)
-    the signature of another: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
+    the signature of another: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
     signed by whoever runs it: 422 /signature: the package is signed by an untrusted key: [key]; to trust it, run `monstrum trust add`
     "#);
     Ok(())
@@ -242,7 +245,7 @@ async fn a_registry_is_reached_through_egress() -> Result<()> {
 async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     let server = Server::prepare(&[])?;
     let packages = Packages::new(&server, &[("test-echo", "1.0.0"), ("test-result", "1.0.0")]).await?;
-    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let place = packages.folder.to_str().context("the name of the folder is not UTF-8")?.to_owned();
     let (server, api) = serving(server, &packages, &place).await?;
     let mut lines = vec![told(&server, &["plugin", "search", "echo"]).await?];
     for name in ["test-echo", "test-result@1.0.0"] {
@@ -268,29 +271,29 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     lines.push(told(&server, &["plugin", "uninstall", "test-result"]).await?);
     assert_snapshot!(lines.join("\n"), @r#"
      NAME       VERSION  DESCRIPTION                                                        TAGS
-     test-echo  1.0.0    A guest that shows what it was given and sends what it is told to  test
+     test-echo  1.0.0    A guest that returns its parameters, and sends requests unchanged  test
     [exit 0]
     [stderr]
-    nothing was updated; `monstrum plugin search` lists what the registry has
+    no plugin was updated; run `monstrum plugin search` to see the plugins in the registry
     [exit 0]
     [stderr]
-    nothing was updated; `monstrum plugin search` lists what the registry has
+    no plugin was updated; run `monstrum plugin search` to see the plugins in the registry
     [exit 0]
     [stderr]
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     [stderr]
     error: Conflict (409)
-      plugin `test-echo`: version 1.0.0 is older than the recorded version 1.2.0 and may be a replay; --allow-downgrade installs it anyway
+      plugin `test-echo`: version 1.0.0 is older than the recorded version 1.2.0 and may be a replay; to install it anyway, use --allow-downgrade
       request [id 1]
-    hint: the message names what is in the way
+    hint: resolve the conflict that the message names
     [exit 1]
     [stderr]
-    error: what comes from a registry has to be signed
-    hint: --allow-unsigned is for a file that lies here
+    error: packages from a registry must be signed
+    hint: use --allow-unsigned only with a local file
     [exit 1]
     [stderr]
     plugin `test-result` is removed
@@ -299,7 +302,7 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     "#);
     Ok(())

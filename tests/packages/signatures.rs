@@ -1,5 +1,5 @@
-//! The signatures of packages. A package that was changed, renamed, replayed or signed by another key is rejected, each
-//! with a specific message.
+//! The signatures of packages. A package that was changed, renamed, replayed or signed by another key is rejected. Each
+//! case has a specific message.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -13,7 +13,7 @@ use super::{Sent, Source, detail, left, trust, trusted};
 use crate::http::{Answers, send};
 use crate::stable::stable;
 
-/// Formats a rejection, without the parts that differ between runs.
+/// Formats a rejection, with the values that differ between runs replaced.
 fn told(answer: &(u16, Value)) -> String {
     let text = stable(&json!(detail(answer))).as_str().unwrap_or_default().to_owned();
     let keys = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=").expect("the pattern is valid");
@@ -68,29 +68,30 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     assert_eq!(sent.to(&api).await?.0, 201);
     lines.push(format!("an older version, replayed: {}", told(&old_sent.to(&api).await?)));
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.1.0");
-    assert_eq!(old_sent.with(&api, true).await?.0, 200, "an operator may go back");
+    assert_eq!(old_sent.with(&api, true).await?.0, 200, "an operator cannot install an older version");
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
     assert_snapshot!(lines.join("\n"), @r#"
     unsigned: 422 /signature: the package is not signed; send its signature NAME-VERSION.mst.sig too
-    no signature at all: 422 /signature: the signature cannot be read: expected ident at line 1 column 4; `monstrum plugin pack` writes it beside the package
-    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
+    no signature at all: 422 /signature: the signature file is malformed: expected ident at line 1 column 4; create it with `monstrum plugin pack`
+    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
+    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
     by a stranger: 422 /signature: the package is signed by an untrusted key: [key]; to trust it, run `monstrum trust add`
-    by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` and not for `test-echo`
-    another key named in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
-    another version in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
-    another name in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
-    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
-    file renamed to another plugin: 422 /package: the package was renamed: the file's name has `github 1.1.0`, but the manifest has `test-echo 1.1.0`
-    file renamed to another version: 422 /package: the package was renamed: the file's name has `test-echo 2.0.0`, but the manifest has `test-echo 1.1.0`
-    signed as another plugin: 422 /package: the package was renamed: the signature has `test-other 1.1.0`, but the manifest has `test-echo 1.1.0`
-    signed as another version: 422 /package: the package was renamed: the signature has `test-echo 2.0.0`, but the manifest has `test-echo 1.1.0`
-    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; --allow-downgrade installs it anyway
+    by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` but not for `test-echo`; to trust the key for this name, run `monstrum trust add`
+    another key named in the signature: 422 /signature: the signature is invalid: it was made with another key, or for another name, version or package
+    another version in the signature: 422 /signature: the signature is invalid: it was made with another key, or for another name, version or package
+    another name in the signature: 422 /signature: the signature is invalid: it was made with another key, or for another name, version or package
+    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]
+    file renamed to another plugin: 422 /package: the package was renamed: the file name contains `github 1.1.0`, but the manifest contains `test-echo 1.1.0`
+    file renamed to another version: 422 /package: the package was renamed: the file name contains `test-echo 2.0.0`, but the manifest contains `test-echo 1.1.0`
+    signed as another plugin: 422 /package: the package was renamed: the signature contains `test-other 1.1.0`, but the manifest contains `test-echo 1.1.0`
+    signed as another version: 422 /package: the package was renamed: the signature contains `test-echo 2.0.0`, but the manifest contains `test-echo 1.1.0`
+    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than the recorded version 1.1.0 and may be a replay; to install it anyway, use --allow-downgrade
     "#);
     Ok(())
 }
 
-/// The record outlives the folder. Otherwise, an uninstall would allow an old version to be installed.
+/// The record of the installed version outlives the folder. Otherwise, an old version could be installed after an
+/// uninstall.
 #[tokio::test]
 async fn an_older_version_is_a_replay_after_an_uninstall_and_a_start_as_well() -> Result<()> {
     let mut server = Server::start(&[]).await?;
@@ -145,11 +146,11 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     twice: 409 "the key is already trusted for these names"
     types: 201 ["a-*","tracker"]
     no types: 422 "/type_glob: must not be empty"
-    no key: 422 "/public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it"
+    no key: 422 "/public_key: not a public key: expected `ed25519:` followed by 44 base64 characters, as `monstrum plugin pack` prints it"
     no names: 422 "/name_glob: must not be empty"
     nothing: 422 "/public_key: required field is missing"
     taken back: 204
-    again: 404 "no such trust"
+    again: 404 "no such trusted key"
     "#);
     let answer = Source::of("test-echo", "1.1.0")?.packed(&key)?.to(&api).await?;
     assert!(answer.0 == 422 && detail(&answer).contains("untrusted"), "{answer:?}");
@@ -189,9 +190,9 @@ async fn a_form_that_is_none_is_refused_by_its_field() -> Result<()> {
     assert_snapshot!(answers, @r#"
     no package: 422 ["/package","required field is missing"]
     unsigned: 422 ["/allow_unsigned","unknown field, expected `package`, `signature` or `allow_downgrade`"]
-    two packages: 422 ["/package","the field is there twice"]
-    two signatures: 422 ["/signature","the field is there twice"]
-    a long signature: 422 ["/signature","at most 4096 bytes are allowed"]
+    two packages: 422 ["/package","duplicate field"]
+    two signatures: 422 ["/signature","duplicate field"]
+    a long signature: 422 ["/signature","exceeds the limit of 4096 bytes"]
     a wrong flag: 422 ["/allow_downgrade","expected `true` or `false`"]
     cut off: 422 ["",null]
     by name: 422 "/allow_unsigned: unknown field `allow_unsigned`, expected one of `name`, `version`, `allow_downgrade`"

@@ -10,7 +10,7 @@ use super::load::{EVENTS_OF_A_CALL, Load, check};
 use super::server_on;
 use crate::world::{World, eventually};
 
-/// The maximum time until readiness is answered, even if the database hangs.
+/// The maximum time until the server answers a readiness check, even if the database hangs.
 const READY_MAX: Duration = Duration::from_secs(20);
 const DATABASE: &str = "monstrum";
 
@@ -23,7 +23,7 @@ async fn world_on(url: &str) -> Result<World> {
 /// Waits until the server reports that it is ready or not ready.
 async fn says(world: &World, is_ready: bool) -> Result<()> {
     let wanted = if is_ready { 200 } else { 503 };
-    eventually("readiness changes", async || {
+    eventually("the readiness of the server has changed", async || {
         let began = Instant::now();
         let (status, _) = world.api.get("/readyz").await?;
         ensure!(began.elapsed() < READY_MAX, "readiness took {:?}", began.elapsed());
@@ -52,7 +52,7 @@ async fn survives(
     load.served(60).await?;
     let calls = load.end().await?;
     check(world, &calls).await?;
-    ensure!(world.server.pid() == pid, "the server was started anew");
+    ensure!(world.server.pid() == pid, "the server was restarted");
     Ok(())
 }
 
@@ -149,12 +149,12 @@ async fn a_call_does_not_wait_while_the_audit_is_tried_again() -> Result<()> {
     let path = format!("/api/bots/{}/tools/nothing/call", world.bot);
     let (status, refused) = world.api.post(&path, &json!({ "params": {} })).await?;
     ensure!(status == 503, "{status} {refused}");
-    eventually("an attempt fails", async || Ok((attempts() > 0).then_some(()))).await?;
+    eventually("an attempt to write has failed", async || Ok((attempts() > 0).then_some(()))).await?;
 
     let before = attempts();
     world.github.release();
     let (status, answer) = call.await??;
-    assert_eq!((status, attempts()), (503, before), "it was answered after the attempt: {answer}");
+    assert_eq!((status, attempts()), (503, before), "the call was answered only after the attempt: {answer}");
 
     proxy.set(Way::Open);
     says(&world, true).await?;
@@ -165,7 +165,7 @@ async fn a_call_does_not_wait_while_the_audit_is_tried_again() -> Result<()> {
             .as_str()
             .is_some_and(|lines| lines.lines().any(|line| line.contains(tool) && !line.contains("\"running\"")))
     };
-    assert!(recorded("github_create_issue"), "its end was kept and is written now: {export}");
+    assert!(recorded("github_create_issue"), "the end of the call was not written after the recovery: {export}");
     assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Two hosts on one database. Each has a separate chain of the audit, and each applies the changes of the other.
+//! Two hosts on one database. Each host has its own chain in the audit, and applies the changes of the other host.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use super::server_on;
 use crate::http::keys::listed;
 use crate::world::{World, eventually, text};
 
-/// Starts a host next to the first, on the same database, with a separate folder and a copy of the master key.
+/// Starts a second host on the same database. It has its own folder and a copy of the first host's master key.
 pub(crate) async fn beside(first: &Server, mut second: Server) -> Result<Server> {
     std::fs::create_dir(second.data_dir())?;
     std::fs::copy(first.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
     second.launch().await?;
-    ensure!(!second.key_file().exists(), "a second root key was made");
+    ensure!(!second.key_file().exists(), "a second root key was created");
     Ok(second)
 }
 
@@ -39,7 +39,7 @@ async fn a_change_at_one_is_followed_by_the_other() -> Result<()> {
     .await?;
     let (status, _) = there.delete(&format!("/api/bots/{}/resources/{}", world.bot, bound.binding)).await?;
     assert_eq!(status, 204);
-    eventually("the first host refuses the call", async || {
+    eventually("the first host rejects the call", async || {
         Ok((world.call("github_list_issues", &list).await?["status"] == "permission_denied").then_some(()))
     })
     .await?;
@@ -66,14 +66,14 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
     let mut text_now = text(&key["key"]).to_owned();
     let follows = async |key: &str, wanted: u16| {
         let began = Instant::now();
-        eventually("the other host follows", async || {
+        eventually("the other host has applied the change", async || {
             Ok((there.with_key(key).get("/api/roles").await?.0 == wanted).then_some(()))
         })
         .await?;
         anyhow::Ok(began.elapsed())
     };
     follows(&text_now, 200).await?;
-    // The machine may be busy during one round, but not during all of them.
+    // The machine may be busy in one round, but is unlikely to be busy in all rounds.
     const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
     for _ in 0..ROUNDS {
@@ -87,7 +87,7 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
     }
     assert!(soonest < Duration::from_secs(1), "{soonest:?}");
 
-    // Only the other host has seen a use of the key. It writes the use no later than at its shutdown.
+    // Only the other host has seen a use of the key. That host records the use at its shutdown at the latest.
     let used = listed(&there, text(&key["id"])).await?["last_used_at"].take();
     assert!(used.is_string());
     second.stop().await?;
@@ -96,7 +96,7 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
     second.launch().await?;
     let there = api_of(&second, root.key())?;
     assert_eq!(root.delete(&path).await?.0, 204);
-    eventually("a deleted key ends at the other host", async || {
+    eventually("the other host rejects the deleted key", async || {
         Ok((there.with_key(&text_now).get("/api/roles").await?.0 == 401).then_some(()))
     })
     .await?;
@@ -104,7 +104,7 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
 }
 
 fn url_database(url: &str) -> Result<&str> {
-    url.split(['/', '?']).nth(3).context("an address names a database")
+    url.split(['/', '?']).nth(3).context("the address names no database")
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_start_interrupts_its_own_calls_only() -> Result<()> {
     world.api = world.server.api()?;
     let statuses = async |api: &Api| {
         let (_, list) = api.get("/api/audit").await?;
-        let items = list["items"].as_array().context("a list has items")?;
+        let items = list["items"].as_array().context("the list has no items")?;
         let mut statuses: Vec<_> = items.iter().map(|call| text(&call["status"]).to_owned()).collect();
         statuses.sort();
         anyhow::Ok(statuses)
@@ -163,7 +163,7 @@ async fn hosts_that_start_at_once_agree_on_the_keys() -> Result<()> {
         a?;
         b?;
         let with_key: Vec<_> = [&first, &second].into_iter().filter(|host| host.key_file().exists()).collect();
-        ensure!(with_key.len() == 1, "{} root keys were made", with_key.len());
+        ensure!(with_key.len() == 1, "{} root keys were created", with_key.len());
         let key = with_key[0].api()?.key().to_owned();
         for host in [&first, &second] {
             let api = api_of(host, &key)?;

@@ -13,11 +13,12 @@ use tokio::task::JoinSet;
 use crate::world::{World, eventually, text};
 
 const WORKERS: usize = 12;
-/// The pause between two calls of a worker. Without it, a server that rejects at once would do nothing but reject.
+/// The pause between two calls of a worker. Without the pause, a server that rejects calls immediately would spend all
+/// its time on rejections.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The maximum time of a call, even if the database hangs. A connection may take five seconds, a statement twelve, and
-/// a call waits for each once: operations after a failure are rejected at once. The rest is a margin for a busy
-/// machine.
+/// a call waits for each once: operations after a failure are rejected immediately. The remaining time is a margin for
+/// a busy machine.
 const CALL_MAX: Duration = Duration::from_secs(40);
 
 /// Running calls.
@@ -36,7 +37,7 @@ struct Counts {
 /// A call and its outcome.
 pub(super) struct Call {
     marker: String,
-    /// The request id of a served call. `None` for a call that was rejected because the database was unavailable.
+    /// The request id of a served call. `None` if the call was rejected because the database was unavailable.
     request_id: Option<String>,
 }
 
@@ -68,12 +69,12 @@ impl Load {
 
     /// Waits until `count` more calls are served.
     pub(super) async fn served(&self, count: usize) -> Result<()> {
-        self.reaches(&self.counts.served, count, "calls are served").await
+        self.reaches(&self.counts.served, count, "more calls are served").await
     }
 
     /// Waits until `count` more calls are rejected because the database is unavailable.
     pub(super) async fn refused(&self, count: usize) -> Result<()> {
-        self.reaches(&self.counts.refused, count, "calls are refused").await
+        self.reaches(&self.counts.refused, count, "more calls are rejected").await
     }
 
     async fn reaches(&self, counter: &AtomicUsize, count: usize, what: &str) -> Result<()> {
@@ -102,7 +103,7 @@ async fn call(api: &Api, bot: &str, marker: String, is_change: bool) -> Result<C
     let request_id = match (status, text(&answer["status"]), text(&answer["code"]), text(&answer["type"])) {
         (200, "success", _, _) => Some(text(&answer["request_id"]).to_owned()),
         (200, "error", "unavailable", _) | (503, _, _, "urn:monstrum:error:unavailable") => None,
-        _ => bail!("{marker} was answered {status} {answer}"),
+        _ => bail!("{marker} got the answer {status} {answer}"),
     };
     Ok(Call { marker, request_id })
 }
@@ -121,14 +122,17 @@ pub(super) async fn check(world: &World, calls: &[Call]) -> Result<()> {
     let (status, export) = world.api.get("/api/audit/export").await?;
     ensure!(status == 200, "{export}");
     let mut recorded: BTreeMap<String, Value> = BTreeMap::new();
-    for line in export.as_str().context("an export of many lines is no single JSON")?.lines() {
+    for line in export.as_str().context("the export is not JSON Lines")?.lines() {
         let call: Value = serde_json::from_str(line)?;
         ensure!(call["status"] != "running", "a call is still open: {call}");
-        let marker = marker(&call["params"].to_string()).with_context(|| format!("no marker in {call}"))?;
-        ensure!(recorded.insert(marker.clone(), call).is_none(), "{marker} is in the audit twice");
+        let marker =
+            marker(&call["params"].to_string()).with_context(|| format!("the call contains no marker: {call}"))?;
+        ensure!(recorded.insert(marker.clone(), call).is_none(), "the audit contains {marker} twice");
     }
     for call in calls.iter().filter(|call| call.request_id.is_some()) {
-        let found = recorded.get(&call.marker).with_context(|| format!("{} was served and is lost", call.marker))?;
+        let found = recorded
+            .get(&call.marker)
+            .with_context(|| format!("{} was served, but the audit does not contain it", call.marker))?;
         assert_eq!(
             [text(&found["status"]), text(&found["request_id"])],
             ["success", call.request_id.as_deref().unwrap_or_default()]
@@ -138,11 +142,11 @@ pub(super) async fn check(world: &World, calls: &[Call]) -> Result<()> {
     let reached =
         asked.iter().filter_map(|asked| marker(&asked.query).or_else(|| marker(&String::from_utf8_lossy(&asked.body))));
     for marker in reached.collect::<BTreeSet<_>>() {
-        ensure!(recorded.contains_key(&marker), "{marker} reached the upstream and is not in the audit");
+        ensure!(recorded.contains_key(&marker), "{marker} reached the upstream, but the audit does not contain it");
     }
     Ok(())
 }
 
-/// Selects the maximum number of events of one kind that the database holds for one call.
+/// Selects the maximum number of events of the same kind that the database contains for one call.
 pub(super) const EVENTS_OF_A_CALL: &str =
     "select coalesce(max(count), 0) from (select count(*) from audit_rows group by request_id, kind) as counts";

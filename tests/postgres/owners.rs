@@ -9,7 +9,7 @@ use super::hosts::{api_of, beside};
 use crate::call::plugins::edit;
 use crate::world::{World, eventually, text};
 
-/// Puts a plugin into a host's folder. Its type and tools are those of `test-echo`.
+/// Puts a plugin into a host's folder. The plugin has the type and the tools of `test-echo`.
 fn thief(server: &Server) -> Result<()> {
     server.install_as("test-echo", "aaa")?;
     edit(&server.plugins_dir().join("aaa"), |text| text.replace("name: test-echo\n", "name: aaa\n"))
@@ -33,7 +33,7 @@ async fn a_takeover_that_one_host_approves_counts_for_the_other() -> Result<()> 
     thief(&prepared)?;
     let second = beside(&world.server, prepared).await?;
     let there = api_of(&second, world.api.key())?;
-    // At the second host, the folder `aaa` sorts first, but its plugin waits too.
+    // At the second host, the folder `aaa` sorts first, but its plugin waits for approval as well.
     let waits = ("loaded".to_owned(), "needs_approval".to_owned());
     assert_eq!(states(&there).await?, waits);
     assert_eq!(there.call(&world.bot, "test_echo_run", &json!({})).await?["status"], "success");
@@ -43,7 +43,8 @@ async fn a_takeover_that_one_host_approves_counts_for_the_other() -> Result<()> 
     assert_eq!(world.api.post("/api/plugins/aaa/approve", &json!({})).await?.0, 200);
     let moved = ("needs_approval".to_owned(), "loaded".to_owned());
     assert_eq!(states(&world.api).await?, moved);
-    eventually("the other host follows", async || Ok((states(&there).await? == moved).then_some(()))).await?;
+    eventually("the other host has applied the approval", async || Ok((states(&there).await? == moved).then_some(())))
+        .await?;
     for api in [&world.api, &there] {
         let answer = eventually("the new owner serves", async || {
             let answer = api.call(&world.bot, "test_echo_run", &json!({})).await?;

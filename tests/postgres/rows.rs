@@ -9,7 +9,7 @@ use super::hosts::{api_of, beside};
 use super::server_on;
 use crate::world::{World, eventually};
 
-/// Selects all data that a host without the keys of the database must not change.
+/// Selects all data that a host that lacks the keys of the database must not change.
 const UNTOUCHED: &str = "select (select string_agg(name || version || sealed, ',' order by name, version) from instance_keys), \
                          (select string_agg(scope || generation || sealed, ',' order by scope) from policy_seals), \
                          (select count(*) from api_keys), (select count(*) from workspaces), \
@@ -21,7 +21,7 @@ const CHANGES: usize = 12;
 async fn a_host_without_the_keys_of_the_database_does_not_join_it() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;
     let url = postgres.database()?;
-    let database = url.split(['/', '?']).nth(3).context("an address names a database")?;
+    let database = url.split(['/', '?']).nth(3).context("the address names no database")?;
     let mut world = World::on(server_on(&url)?).await?;
     world.grant_all("github").await?;
     world.server.stop().await?;
@@ -30,20 +30,26 @@ async fn a_host_without_the_keys_of_the_database_does_not_join_it() -> Result<()
     let mut bare = server_on(&url)?;
     ensure!(bare.launch().await.is_err(), "a host without a master key joined");
     let output = bare.output();
-    ensure!(output.contains("master.key is missing, but the database holds what it has sealed"), "{output}");
-    ensure!(!bare.key_file().exists() && !bare.data_dir().join("master.key").exists(), "keys were made");
+    ensure!(
+        output.contains("master.key is missing, but the database contains records encrypted with this key"),
+        "{output}"
+    );
+    ensure!(
+        !bare.key_file().exists() && !bare.data_dir().join("master.key").exists(),
+        "the rejected host created keys"
+    );
 
     let mut other = server_on(&url)?;
     write_master_key(&other)?;
     ensure!(other.launch().await.is_err(), "a host with another master key joined");
     let output = other.output();
-    ensure!(output.contains("is another one than the one that has sealed this database"), "{output}");
+    ensure!(output.contains("is not the key that encrypted the secrets of this database"), "{output}");
     let doctor = other.command(&["doctor"]).await?;
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    ensure!(!doctor.status.success() && found.contains("another one than the one"), "{found}");
+    ensure!(!doctor.status.success() && found.contains("is not the key that encrypted"), "{found}");
 
-    // Without the row key, the database resembles one from before authenticated rows. It must not be sealed without
-    // confirmation.
+    // Without the row key, the database resembles a database from before rows were authenticated. The server must not
+    // seal it without confirmation.
     postgres.sql(database, "create table kept as select * from instance_keys")?;
     postgres.sql(database, "delete from instance_keys where name = 'rows'")?;
     for server in [&mut world.server, &mut other] {
@@ -53,7 +59,7 @@ async fn a_host_without_the_keys_of_the_database_does_not_join_it() -> Result<()
     ensure!(output.contains("monstrum vault seal"), "{output}");
     postgres.sql(database, "delete from instance_keys")?;
     postgres.sql(database, "insert into instance_keys select * from kept")?;
-    assert_eq!(postgres.sql(database, UNTOUCHED)?, before, "a host that was refused has written");
+    assert_eq!(postgres.sql(database, UNTOUCHED)?, before, "a rejected host has written to the database");
     world.server.launch().await
 }
 
@@ -77,14 +83,14 @@ async fn hosts_that_change_the_same_and_other_workspaces_at_once_go_on() -> Resu
         let (status, body) = world.api.post("/api/workspaces", &json!({ "name": name })).await?;
         ensure!(status == 201, "{status} {body}");
     }
-    eventually("the other host knows the workspaces", async || {
+    eventually("the other host has read the workspaces", async || {
         Ok((in_workspace(&there, "b", "probe").await?.0 == 201).then_some(()))
     })
     .await?;
     let mut changes = Vec::new();
     for number in 0..CHANGES {
         for (host, api) in [("one", &world.api), ("two", &there)] {
-            // One workspace is changed by all hosts, and one by each host alone.
+            // All hosts change the workspace `default`, and each host changes a workspace that no other host changes.
             for workspace in ["default", if host == "one" { "a" } else { "b" }] {
                 let change = async move { in_workspace(api, workspace, &format!("{host}-{number}")).await };
                 changes.push(change.boxed());
@@ -99,7 +105,7 @@ async fn hosts_that_change_the_same_and_other_workspaces_at_once_go_on() -> Resu
         let report = api.verify_audit().await?;
         ensure!(report["valid"] == true, "{report}");
     }
-    let database = url.split(['/', '?']).nth(3).context("an address names a database")?;
+    let database = url.split(['/', '?']).nth(3).context("the address names no database")?;
     let roles = "select count(*) from roles where name like 'one-%' or name like 'two-%'";
     assert_eq!(postgres.sql(database, roles)?, (4 * CHANGES).to_string());
     assert_eq!(postgres.sql(database, "select count(*) from workspaces")?, (3 + 2 * CHANGES).to_string());

@@ -27,7 +27,7 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     }
     assert_snapshot!(lines.join("\n"), @"
     [stderr]
-    there are no sandboxes; one is made when a bot first uses it
+    no sandboxes; the server creates a sandbox when a bot first uses it
     [exit 0]
     > exec
     �[31mred
@@ -38,10 +38,10 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     [exit 7]
     > exec
     [stderr]
-    error: The input is not acceptable (422)
+    error: The input is invalid (422)
       /timeout: must be from 1 to 300
       request [id 1]
-    hint: mend what the message names; `--help` shows what is expected
+    hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     > files
      TYPE  SIZE  PATH
@@ -91,13 +91,17 @@ async fn a_download_is_there_whole_or_not_at_all() -> Result<()> {
     let mut lines = vec![download("a.txt").await?];
     assert_eq!(std::fs::read_to_string(&file)?, "saved");
     lines.push(download("/workspace").await?);
-    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "what is named is written over");
+    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "the existing file was not replaced");
     lines.push(download("none").await?);
     doors.machines.breaks_off.store(true, Ordering::SeqCst);
     let broken_off = download("a.txt").await?;
     assert!(broken_off.contains("error: ") && broken_off.ends_with("[exit 1]"), "{broken_off}");
-    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "a part is not taken for the whole");
-    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "and it is not left");
+    assert_eq!(
+        std::fs::read_to_string(&file)?,
+        "PK of a.txt",
+        "the command treated an incomplete download as complete"
+    );
+    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "the command left an incomplete file");
     assert_snapshot!(lines.join("\n"), @"
     [stderr]
     [folder]/own: 5 bytes
@@ -109,7 +113,7 @@ async fn a_download_is_there_whole_or_not_at_all() -> Result<()> {
     error: Not found (404)
       /workspace/none: no such file or folder
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: check the name or id with `list`; also check --workspace
     [exit 1]
     ");
     Ok(())

@@ -38,7 +38,7 @@ async fn a_link_narrows_the_sandbox_like_any_tool() -> Result<()> {
     let allowed = through(&doors, &asking, "sandbox_shell").await?;
     assert_eq!(allowed["data"]["stdout"], "theirs\n", "{allowed}");
     let sandbox = doors.sandbox().await?;
-    assert_eq!(sandbox["bot_id"], json!(doors.bot), "the sandbox is that of the bot that acts");
+    assert_eq!(sandbox["bot_id"], json!(doors.bot), "the sandbox does not belong to the bot that runs the command");
     let hidden = through(&doors, &asking, "sandbox_read_file").await?;
     assert_eq!(hidden["status"], "permission_denied", "{hidden}");
 

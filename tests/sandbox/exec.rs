@@ -1,4 +1,4 @@
-//! `POST /api/sandboxes/{id}/exec`: the whole pipeline, with the answer as JSON and as events.
+//! `POST /api/sandboxes/{id}/exec`: the call passes all stages, and the answer is returned as JSON or as events.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ fn streamed(doors: &Doors, path: &str, command: &str) -> RequestBuilder {
     request.json(&json!({ "command": command }))
 }
 
-/// Parses events into their names and data, without comments.
+/// Parses events into pairs of name and data, and skips comments.
 fn events(body: &str) -> Vec<(String, Value)> {
     let event = |block: &str| {
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -72,7 +72,7 @@ async fn events_are_the_output_as_it_comes_and_the_answer() -> Result<()> {
     let response = streamed(&doors, &path, "speak").send().await?;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let events = events(&response.text().await?);
-    let (name, end) = events.last().context("there is an end")?.clone();
+    let (name, end) = events.last().context("the stream has no end event")?.clone();
     assert_eq!(name, "end");
     let record = doors.api.audit(text(&end["request_id"])).await?;
     assert_eq!(record["status"], "success");
@@ -84,7 +84,7 @@ async fn events_are_the_output_as_it_comes_and_the_answer() -> Result<()> {
     stdout {"text":"end\n"}
     "#);
     let plain = doors.api.post(&path, &json!({ "command": "speak" })).await?.1;
-    assert_eq!(shown(&end), shown(&plain), "the end is exactly the JSON answer");
+    assert_eq!(shown(&end), shown(&plain), "the end event differs from the JSON answer");
 
     assert_eq!(streamed(&doors, &path, "").send().await?.status(), 422);
     doors.switch(&doors.bot, false).await?;
@@ -101,8 +101,8 @@ async fn a_client_that_goes_away_ends_its_command() -> Result<()> {
     doors.counted("the command begins", &doors.machines.begun, 2).await?;
     drop(response);
     doors.counted("the command is ended", &doors.machines.ended, 1).await?;
-    // A client that does not read stops its command for as long as the buffers are full. When the client is gone, that
-    // command ends too.
+    // A client that does not read pauses its command while the buffers are full. The command ends when the client
+    // disconnects.
     let mut body = streamed(&doors, &path, "flood").send().await?.bytes_stream();
     assert!(body.next().await.is_some());
     doors.counted("the next command begins", &doors.machines.begun, 3).await?;

@@ -74,24 +74,24 @@ async fn what_cannot_be_done_is_told_by_its_place() -> Result<()> {
     doors.machines.stop_all();
     answers.add("down", doors.file(&doors.api, &json!({ "action": "list", "path": "." })).await?);
     assert_snapshot!(answers, @r#"
-    above: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: ../etc/passwd: leaves /workspace","request_id":"[id 1]","errors":[{"path":"/path","message":"../etc/passwd: leaves /workspace"}]}
-    outside: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /etc: leaves /workspace","request_id":"[id 2]","errors":[{"path":"/path","message":"/etc: leaves /workspace"}]}
-    no path: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: must be 1 to 4096 bytes long and must not contain NUL","request_id":"[id 3]","errors":[{"path":"/path","message":"must be 1 to 4096 bytes long and must not contain NUL"}]}
-    NUL: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: must be 1 to 4096 bytes long and must not contain NUL","request_id":"[id 4]","errors":[{"path":"/path","message":"must be 1 to 4096 bytes long and must not contain NUL"}]}
-    a folder as a file: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /workspace: is no file","request_id":"[id 5]","errors":[{"path":"/path","message":"/workspace: is no file"}]}
-    a file as a folder: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /workspace/made.txt: is no folder","request_id":"[id 6]","errors":[{"path":"/path","message":"/workspace/made.txt: is no folder"}]}
-    a pipe: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /workspace/x.pipe: is no file","request_id":"[id 7]","errors":[{"path":"/path","message":"/workspace/x.pipe: is no file"}]}
+    above: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: ../etc/passwd: leaves /workspace","request_id":"[id 1]","errors":[{"path":"/path","message":"../etc/passwd: leaves /workspace"}]}
+    outside: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: /etc: leaves /workspace","request_id":"[id 2]","errors":[{"path":"/path","message":"/etc: leaves /workspace"}]}
+    no path: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: must be 1 to 4096 bytes long and must not contain NUL","request_id":"[id 3]","errors":[{"path":"/path","message":"must be 1 to 4096 bytes long and must not contain NUL"}]}
+    NUL: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: must be 1 to 4096 bytes long and must not contain NUL","request_id":"[id 4]","errors":[{"path":"/path","message":"must be 1 to 4096 bytes long and must not contain NUL"}]}
+    a folder as a file: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: /workspace: is no file","request_id":"[id 5]","errors":[{"path":"/path","message":"/workspace: is no file"}]}
+    a file as a folder: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: /workspace/made.txt: is no folder","request_id":"[id 6]","errors":[{"path":"/path","message":"/workspace/made.txt: is no folder"}]}
+    a pipe: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: /workspace/x.pipe: is no file","request_id":"[id 7]","errors":[{"path":"/path","message":"/workspace/x.pipe: is no file"}]}
     nothing there: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"/workspace/none: no such file or folder","request_id":"[id 8]"}
-    no text: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: the file is not UTF-8 text; download it with POST /api/core/ai/sandbox/download","request_id":"[id 9]","errors":[{"path":"/path","message":"the file is not UTF-8 text; download it with POST /api/core/ai/sandbox/download"}]}
-    too large: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"the file exceeds the limit of 16777216 bytes for reading and writing","request_id":"[id 10]"}
-    no content: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/content: required for the action write","request_id":"[id 11]","errors":[{"path":"/content","message":"required for the action write"}]}
-    no action: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/action: required field is missing","request_id":"[id 12]","errors":[{"path":"/action","message":"required field is missing"}]}
-    another action: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/action: unknown variant `delete`, expected one of `list`, `read`, `write`","request_id":"[id 13]","errors":[{"path":"/action","message":"unknown variant `delete`, expected one of `list`, `read`, `write`"}]}
+    no text: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: the file is not UTF-8 text; download it with POST /api/core/ai/sandbox/download","request_id":"[id 9]","errors":[{"path":"/path","message":"the file is not UTF-8 text; download it with POST /api/core/ai/sandbox/download"}]}
+    too large: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"the file exceeds the limit of 16777216 bytes for reading and writing","request_id":"[id 10]"}
+    no content: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/content: required when `action` is `write`","request_id":"[id 11]","errors":[{"path":"/content","message":"required when `action` is `write`"}]}
+    no action: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/action: required field is missing","request_id":"[id 12]","errors":[{"path":"/action","message":"required field is missing"}]}
+    another action: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/action: unknown variant `delete`, expected one of `list`, `read`, `write`","request_id":"[id 13]","errors":[{"path":"/action","message":"unknown variant `delete`, expected one of `list`, `read`, `write`"}]}
     another user: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the sandbox of this conversation belongs to another user","request_id":"[id 14]"}
     another conversation: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such sandbox","request_id":"[id 15]"}
-    an odd app: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/appId: must be 1 to 256 bytes long and must not contain control characters","request_id":"[id 16]","errors":[{"path":"/appId","message":"must be 1 to 256 bytes long and must not contain control characters"}]}
-    full: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"no space is left in the sandbox","request_id":"[id 17]"}
-    down: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"The sandbox service is temporarily unavailable, please try again later","request_id":"[id 18]"}
+    an odd app: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/appId: must be 1 to 256 bytes long and must not contain control characters","request_id":"[id 16]","errors":[{"path":"/appId","message":"must be 1 to 256 bytes long and must not contain control characters"}]}
+    full: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"no space is left in the sandbox","request_id":"[id 17]"}
+    down: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"The sandbox service is temporarily unavailable, please try again later","request_id":"[id 18]"}
     "#);
     Ok(())
 }
@@ -161,15 +161,15 @@ async fn a_download_is_whole_or_breaks_off() -> Result<()> {
         answers.add(path, (status, body));
     }
     assert_snapshot!(answers, @r#"
-    x.pipe: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: is neither a file nor a folder","request_id":"[id 1]","errors":[{"path":"/path","message":"is neither a file nor a folder"}]}
+    x.pipe: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: must be a file or a folder","request_id":"[id 1]","errors":[{"path":"/path","message":"must be a file or a folder"}]}
     none: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"/workspace/none: no such file or folder","request_id":"[id 2]"}
-    ../..: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: ../..: leaves /workspace","request_id":"[id 3]","errors":[{"path":"/path","message":"../..: leaves /workspace"}]}
+    ../..: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/path: ../..: leaves /workspace","request_id":"[id 3]","errors":[{"path":"/path","message":"../..: leaves /workspace"}]}
     "#);
     doors.machines.breaks_off.store(true, Ordering::SeqCst);
     for path in ["data", "data/报告 \"1\".html"] {
         // The download fails before or after the response headers are sent. No client receives a complete response.
         let whole = async { ask(path).send().await?.bytes().await };
-        assert!(whole.await.is_err(), "{path}: a part is not taken for the whole");
+        assert!(whole.await.is_err(), "{path}: an incomplete response looks complete");
     }
     Ok(())
 }
@@ -228,7 +228,7 @@ async fn slow_clients_do_not_keep_others_from_small_files() -> Result<()> {
     let (status, answer) = doors.file(&doors.api, &json!({ "action": "read", "path": "made.txt" })).await?;
     assert_eq!((status, text(&answer["content"])), (200, "saved"), "{answer}");
     let (status, _) = doors.file(&doors.api, &json!({ "action": "read", "path": "large" })).await?;
-    assert_eq!(status, 429, "the memory that a key may use is limited");
+    assert_eq!(status, 429, "one key can use unlimited memory");
     drop(slow);
     let (status, _) = doors.file(&doors.api, &json!({ "action": "read", "path": "large" })).await?;
     assert_eq!(status, 200);
@@ -248,17 +248,20 @@ async fn a_folder_is_not_sent_where_a_part_could_pass_for_the_whole() -> Result<
     Ok(())
 }
 
-/// Returns the only audit row of this read operation, without the values that differ from run to run.
+/// Returns the only audit row of this read operation, without the values that differ between runs.
 async fn reading(doors: &Doors, operation: &str) -> Result<Value> {
     let (status, list) = doors.api.get(&format!("/api/audit?operation={operation}")).await?;
     let items = list["items"].as_array().filter(|items| status == 200 && items.len() == 1);
-    let row = items.with_context(|| format!("one row of {operation}: {list}"))?[0].clone();
+    let row = items.with_context(|| format!("there must be exactly one row of {operation}: {list}"))?[0].clone();
     assert_eq!(row["bot_id"], json!(doors.bot));
     assert_eq!(row["params"]["object"], doors.sandbox().await?["id"]);
     assert_eq!(row["params"]["key_kind"], "root");
     let mut params = row["params"].clone();
     for known in ["object", "key_id", "key_kind"] {
-        params.as_object_mut().and_then(|params| params.remove(known)).context("who and what")?;
+        params
+            .as_object_mut()
+            .and_then(|params| params.remove(known))
+            .context("the row does not name the sandbox and the key")?;
     }
     Ok(json!([row["operation"], row["tool"], row["status"], row["message"], params]))
 }
@@ -286,7 +289,11 @@ async fn what_is_read_is_recorded_without_its_content() -> Result<()> {
         anyhow::Ok((taken.is_ok(), ended))
     };
     assert_eq!(download("secret.txt").await?, (true, json!(["success", null, null, 27])));
-    assert_eq!(download("/workspace").await?, (true, json!(["success", null, null, 26])), "a ZIP as it was sent");
+    assert_eq!(
+        download("/workspace").await?,
+        (true, json!(["success", null, null, 26])),
+        "the row of the archive has unexpected values"
+    );
     let absent = json!(["error", "invalid_params", "/workspace/none: no such file or folder", null]);
     assert_eq!(download("none").await?, (true, absent));
     doors.machines.breaks_off.store(true, Ordering::SeqCst);
@@ -295,7 +302,7 @@ async fn what_is_read_is_recorded_without_its_content() -> Result<()> {
     let (_, all) = doors.api.get("/api/audit?limit=1000").await?;
     assert!(!all.to_string().contains("nobody else"), "{all}");
     let (_, changes) = doors.api.get("/api/audit/changes").await?;
-    assert!(!changes.to_string().contains("sandbox.read"), "reading is no change");
+    assert!(!changes.to_string().contains("sandbox.read"), "a read operation was recorded as a change");
     Ok(())
 }
 
@@ -313,10 +320,10 @@ async fn nothing_is_read_that_cannot_be_recorded() -> Result<()> {
     let body = json!({ "appId": "a", "chatId": "c", "path": "made.txt" });
     answers.add("download", doors.api.post(DOWNLOAD, &body).await?);
     assert_snapshot!(answers, @r#"
-    list: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing was read","request_id":"[id 1]"}
-    read: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing was read","request_id":"[id 2]"}
-    write: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing was changed","request_id":"[id 3]"}
-    download: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing was read","request_id":"[id 4]"}
+    list: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written, so nothing was read","request_id":"[id 1]"}
+    read: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written, so nothing was read","request_id":"[id 2]"}
+    write: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written; nothing was changed","request_id":"[id 3]"}
+    download: 503 {"type":"urn:monstrum:error:unavailable","title":"Temporarily unavailable","status":503,"detail":"the audit cannot be written, so nothing was read","request_id":"[id 4]"}
     "#);
     assert_eq!(doors.machines.files()["/workspace/made.txt"], "saved");
     Ok(())

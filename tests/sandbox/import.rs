@@ -54,8 +54,8 @@ async fn a_plugin_uses_the_sandbox_of_its_conversation() -> Result<()> {
     list: [{"name":"a.txt","path":"/workspace/out/a.txt","kind":"file","size":5}]
     list: [{"name":"out","path":"/workspace/out","kind":"directory","size":0}]
     "#);
-    assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "it is the bot's own");
-    // A plugin gets all the captured output. A model would get a part of it.
+    assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "the plugin did not use the sandbox of the bot");
+    // A plugin gets the complete captured output. A model would get only a part of the output.
     let lines = guest(&doors, "exec", &json!({ "command": "lines 3000" })).await?;
     assert_eq!((text(&lines["stdout"]).lines().count(), &lines["truncated"]), (3000, &json!(false)));
     let flood = guest(&doors, "exec", &json!({ "command": "bytes 900000" })).await?;
@@ -77,7 +77,7 @@ async fn each_use_is_a_call_with_a_record() -> Result<()> {
     let written = row("sandbox_write_file");
     assert_eq!(written["parent_request_id"], answer["request_id"]);
     assert_eq!((&written["operation"], &written["resource_id"]), (&json!("sandbox.write"), &Value::Null));
-    assert!(!written.to_string().contains(content), "the content is no parameter: {written}");
+    assert!(!written.to_string().contains(content), "the audit contains the content of the file: {written}");
     assert_eq!(written["params"]["bytes"], 27);
     assert_eq!(row("sandbox_read_file")["status"], "success");
     assert_eq!(doors.api.verify_audit().await?["valid"], true);
@@ -120,7 +120,7 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
     assert_snapshot!(lines.join("\n"), @r#"
     above: {"code":"invalid","message":"../etc/passwd: leaves /workspace","sent":false}
     outside: {"code":"invalid","message":"/proc: leaves /workspace","sent":false}
-    no path: {"code":"invalid","message":"a path must have 1 to 4096 bytes","sent":false}
+    no path: {"code":"invalid","message":"the path must be 1 to 4096 bytes long","sent":false}
     nothing there: {"code":"invalid","message":"/workspace/none: no such file or folder","sent":false}
     a large file: {"code":"too_large","message":"the file exceeds the limit of 16777216 bytes","sent":false}
     a large folder: {"code":"too_large","message":"/workspace/many: has too many entries","sent":false}
@@ -130,7 +130,7 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
     too much time: {"code":"invalid","message":"Invalid parameters: /timeout: 301 is greater than the maximum of 300","sent":false}
     a full disk: {"code":"limit","message":"no space is left in the sandbox","sent":false}
     no provider: {"code":"unavailable","message":"The sandbox service is temporarily unavailable, please try again later","sent":false}
-    no conversation: {"code":"unavailable","message":"the call belongs to no conversation, so there is no sandbox","sent":false}
+    no conversation: {"code":"unavailable","message":"the call has no conversation, so it cannot use a sandbox","sent":false}
     the switch is off: {"code":"denied","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","sent":false}
     "#);
     Ok(())
@@ -148,9 +148,9 @@ async fn a_plugin_gets_no_more_time_than_it_has() -> Result<()> {
 
 #[tokio::test]
 async fn a_plugin_gets_no_more_calls_than_it_has() -> Result<()> {
-    // Enough time for all calls, even on a busy machine.
+    // The limit leaves enough time for all calls, even on a busy machine.
     let doors = granted(Doors::within(&[GUEST], 60).await?).await?;
     let many = guest(&doors, "exec", &json!({ "command": "echo x", "times": 101 })).await?;
-    assert_snapshot!(many, @r#"{"code":"limit","message":"the limit of 100 child calls under one call is reached","sent":false}"#);
+    assert_snapshot!(many, @r#"{"code":"limit","message":"the root call has reached its limit of 100 child calls","sent":false}"#);
     Ok(())
 }

@@ -22,10 +22,13 @@ async fn a_workspace_is_warned_and_then_gets_no_new_sandbox() -> Result<()> {
     }
     let warned = echo(&doors, "4").await?;
     assert_eq!(warned["status"], "success");
-    assert_snapshot!(text(&warned["data"]["warning"]), @"this workspace keeps 4 of 5 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); no new sandbox can be created at the limit; delete finished conversations");
-    ensure!(echo(&doors, "4").await?["data"].get("warning").is_none(), "only what starts a sandbox counts");
+    assert_snapshot!(text(&warned["data"]["warning"]), @"this workspace keeps 4 of 5 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); when it reaches a limit, it cannot create new sandboxes; delete finished conversations");
+    ensure!(
+        echo(&doors, "4").await?["data"].get("warning").is_none(),
+        "a command that started no sandbox got a warning"
+    );
     echo(&doors, "5").await?;
-    assert_snapshot!(shown(&echo(&doors, "6").await?), @r#"{"message":"this workspace keeps 5 of 5 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); delete finished conversations","status":"error","code":"limit"}"#);
+    assert_snapshot!(shown(&echo(&doors, "6").await?), @r#"{"message":"this workspace has reached a sandbox limit: it keeps 5 of 5 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); delete finished conversations","status":"error","code":"limit"}"#);
     doors.machines.stop_all();
     for chat in ["1", "2", "3", "4", "5"] {
         ensure!(echo(&doors, chat).await?["status"] == "success", "those that are there go on");
@@ -41,7 +44,10 @@ async fn what_sandboxes_take_up_on_disk_counts() -> Result<()> {
     let doors = Doors::set(|flags| flags.sandbox_kept_gib = Some(10)).await?;
     let keeps = |gib: u64| doors.machines.kept_bytes.store(gib << 30, Ordering::SeqCst);
     keeps(7);
-    ensure!(echo(&doors, "1").await?["data"].get("warning").is_none(), "it is less than four fifths");
+    ensure!(
+        echo(&doors, "1").await?["data"].get("warning").is_none(),
+        "a warning was shown below four fifths of the limit"
+    );
     keeps(8);
     let warned = echo(&doors, "2").await?;
     assert!(text(&warned["data"]["warning"]).contains("8.0 of 10 GiB (--sandbox-kept-gib)"), "{warned}");

@@ -23,7 +23,7 @@ async fn a_prompt_ends_with_what_the_sandbox_really_has() -> Result<()> {
     assert_snapshot!(prompt("en").await?, @"
     Be kind.
 
-    This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3, node, git and curl. Commands run with bash as root inside it and start in /workspace. Files under /workspace are kept as long as the conversation exists; running programs are ended when the sandbox has been idle for a while. It has no network: nothing can be downloaded or installed from outside. Limits: 1 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command by default and at most 300.
+    This conversation has its own Linux sandbox, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3, node, git and curl. Commands run with bash as root inside it and start in /workspace. Files under /workspace are kept as long as the conversation exists; running programs are ended when the sandbox has been idle for a while. It has no network: nothing can be downloaded or installed from outside. Limits: 1 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command by default and at most 300.
     ");
     assert!(prompt("zh-CN").await?.starts_with("Be kind.\n\n本次会话有一台独立的 Linux 沙盒"));
 

@@ -37,7 +37,7 @@ async fn sandboxes_are_listed_by_page_and_by_filter() -> Result<()> {
     let (_, page) = doors.api.get("/api/sandboxes?limit=2").await?;
     let cursor = text(&page["next_cursor"]);
     assert_eq!(listed(&doors, &format!("?limit=2&cursor={cursor}")).await?, ["c"]);
-    assert_snapshot!(one(doors.api.get("/api/sandboxes?status=odd").await?), @r#"422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"status: expected creating, running, stopping, stopped, deleting, error or lost","request_id":"[id 1]","errors":[{"path":"status","message":"expected creating, running, stopping, stopped, deleting, error or lost"}]}"#);
+    assert_snapshot!(one(doors.api.get("/api/sandboxes?status=odd").await?), @r#"422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"status: expected creating, running, stopping, stopped, deleting, error or lost","request_id":"[id 1]","errors":[{"path":"status","message":"expected creating, running, stopping, stopped, deleting, error or lost"}]}"#);
 
     let id = text(&page["items"][0]["id"]).to_owned();
     assert_eq!(doors.api.get(&format!("/api/sandboxes/{id}")).await?.1["chat_id"], "c");
@@ -52,16 +52,16 @@ async fn what_is_deleted_goes_in_the_background_and_leaves_a_record() -> Result<
         in_chat(&doors, app, chat).await?;
     }
     let gone = async |left: usize| {
-        eventually("sandboxes go", async || {
+        eventually("the sandboxes are deleted", async || {
             Ok((doors.machines.count() == left && listed(&doors, "").await?.len() == left).then_some(()))
         })
         .await
     };
-    assert_snapshot!(one(doors.api.delete("/api/chats/c").await?), @r#"422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"app_id: required query parameter is missing","request_id":"[id 1]","errors":[{"path":"app_id","message":"required query parameter is missing"}]}"#);
+    assert_snapshot!(one(doors.api.delete("/api/chats/c").await?), @r#"422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"app_id: required query parameter is missing","request_id":"[id 1]","errors":[{"path":"app_id","message":"required query parameter is missing"}]}"#);
     let delete = async |path: &str| -> Result<u16> { Ok(doors.api.delete(path).await?.0) };
     assert_eq!(delete("/api/chats/d%2F1?app_id=a").await?, 202);
     gone(3).await?;
-    assert_eq!(delete("/api/chats/d%2F1?app_id=a").await?, 202, "there is nothing left, and that is as well");
+    assert_eq!(delete("/api/chats/d%2F1?app_id=a").await?, 202, "deleting when no sandbox is left is an error");
     assert_eq!(delete("/api/apps/a").await?, 202);
     gone(1).await?;
     assert_eq!(delete("/api/apps/nothing").await?, 202);

@@ -1,4 +1,4 @@
-//! The shares of bots in the running sandboxes, tested through calls of bots.
+//! The share of the running sandboxes that one bot may use, tested through calls of bots.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_bot_with_long_commands_leaves_places_for_another() -> Result<()> {
         let asked = doors.call_as(bot, "sandbox_shell", &params, Some(Doors::chat(chat)), "en");
         tokio::time::timeout(Duration::from_secs(60), asked).await?
     };
-    assert_snapshot!(shown(&ask(&doors.bot, "3").await?), @r#"{"message":"this bot has used its share of the running sandboxes of this host, and the other places are reserved for other bots; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-bot 25)","status":"error","code":"busy"}"#);
+    assert_snapshot!(shown(&ask(&doors.bot, "3").await?), @r#"{"message":"this bot has reached its share of the running sandboxes on this host, and the remaining capacity is reserved for other bots; try again when one of its sandboxes is idle (limits: --sandbox-max 4, --sandbox-share-bot 25)","status":"error","code":"busy"}"#);
     assert_eq!(text(&ask(&other, "4").await?["data"]["stdout"]), "hello\n");
     held.iter().for_each(tokio::task::JoinHandle::abort);
     Ok(())

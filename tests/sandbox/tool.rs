@@ -1,4 +1,5 @@
-//! `sandbox_shell`: which bots have it, its answers, and the part of long output that a model reads.
+//! `sandbox_shell`: which bots have the tool, which answers the tool gives, and which part of a long output a model
+//! reads.
 
 use std::sync::atomic::Ordering;
 
@@ -21,14 +22,14 @@ async fn the_switch_is_the_grant() -> Result<()> {
     let listed = tools(&doors).await?;
     let mut tool = listed["items"][0].clone();
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
-    tool.as_object_mut().context("a tool is an object")?.remove("description");
+    tool.as_object_mut().context("the tool is not an object")?.remove("description");
     assert_snapshot!(tool, @r#"{"name":"sandbox_shell","cost":null,"input_schema":{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":32768,"description":"The command for bash"},"timeout":{"type":"integer","minimum":1,"maximum":300,"default":60,"description":"Time-out in seconds; the command and all processes that it has started are then ended"}},"required":["command"]},"output_schema":null,"operation":"sandbox.exec","resource_type":"sandbox","resources":[]}"#);
     let answer = doors.shell("echo hello").await?;
     assert_snapshot!(shown(&answer), @r#"{"data":{"stdout":"hello\n","stderr":"","exitCode":0,"termination":"exited","truncated":false,"durationMs":7},"status":"success"}"#);
     assert_eq!(doors.api.check(&doors.bot, "sandbox_shell", &json!({ "command": "x" })).await?["decision"], "allow");
 
     let mut record = doors.api.audit(text(&answer["request_id"])).await?;
-    let events = record.as_object_mut().and_then(|record| record.remove("events")).context("a call has events")?;
+    let events = record.as_object_mut().and_then(|record| record.remove("events")).context("the call has no events")?;
     let kinds: Vec<&str> = events.as_array().into_iter().flatten().map(|event| text(&event["kind"])).collect();
     assert_eq!(kinds, ["started", "finished"]);
     for gone in ["request_id", "bot_id", "task_id", "duration_ms", "started_at", "finished_at"] {
@@ -55,10 +56,10 @@ async fn the_tools_of_the_import_are_nobodys_to_see_or_call() -> Result<()> {
         assert_eq!(check["rule"], "unknown_tool", "{check}");
     }
     let (_, types) = doors.api.get("/api/resource-types").await?;
-    assert!(!types.to_string().contains("sandbox"), "nobody can make a resource of it: {types}");
+    assert!(!types.to_string().contains("sandbox"), "a resource of the type can be created: {types}");
     let (status, body) = doors.api.post("/api/resources", &json!({ "resource_type": "sandbox", "name": "x" })).await?;
     assert_eq!(status, 422, "{body}");
-    assert_eq!(doors.machines.count(), 0, "nothing is made for what is refused");
+    assert_eq!(doors.machines.count(), 0, "the rejected call created a sandbox");
     Ok(())
 }
 
@@ -75,7 +76,7 @@ async fn what_a_command_ends_with_is_an_answer() -> Result<()> {
     slow: {"data":{"stdout":"begun\n","stderr":"","exitCode":124,"termination":"timed_out","truncated":false,"durationMs":7},"status":"success"}
     lost: {"data":{"stdout":"","stderr":"","exitCode":0,"termination":"lost","truncated":false,"durationMs":7},"status":"error","code":"interrupted","message":"the sandbox was stopped or deleted while the command ran; the command may have had effects"}
     "#);
-    assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "one conversation has one sandbox");
+    assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "the conversation has more than one sandbox");
     Ok(())
 }
 
@@ -188,7 +189,7 @@ async fn without_the_switch_an_operator_reads_what_to_change() -> Result<()> {
     let doors = Doors::open().await?;
     doors.switch(&doors.bot, false).await?;
     let verdict = doors.api.check(&doors.bot, "sandbox_shell", &json!({ "command": "echo x" })).await?;
-    assert_snapshot!(verdict, @r#"{"decision":"deny","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","rule":"unknown_tool","reason":"the switch use_agent_sandbox of the bot is off","smallest_change":"turn the bot's switch use_agent_sandbox on"}"#);
+    assert_snapshot!(verdict, @r#"{"decision":"deny","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","rule":"unknown_tool","reason":"the switch `use_agent_sandbox` of the bot is off","smallest_change":"turn on the switch `use_agent_sandbox` of the bot"}"#);
     Ok(())
 }
 
@@ -247,18 +248,23 @@ async fn a_model_reads_the_end_and_finds_the_rest_in_a_file() -> Result<()> {
     assert_eq!(path, format!("/workspace/.monstrum/output/{}.txt", text(&answer["request_id"])));
     let stdout = text(&data["stdout"]);
     assert!(stdout.len() <= 50_000 && stdout.lines().count() <= 2_000, "{} bytes", stdout.len());
-    let marker = stdout.lines().next().context("it begins with a marker")?;
+    let marker = stdout.lines().next().context("the output does not begin with the marker of the cut")?;
     assert!(marker.ends_with(&format!("were cut here; the whole output is in {path}]")), "{marker}");
     assert!(stdout.ends_with("\n59999\n60000\n"));
     assert_eq!((&data["truncated"], &data["exitCode"]), (&json!(true), &json!(0)));
     let kept = doors.machines.files();
-    let kept = String::from_utf8_lossy(kept.get(path).context("the file is there")?).into_owned();
-    assert_eq!(kept, (1..=60_000).map(|line| format!("{line}\n")).collect::<String>(), "as it was written");
+    let kept =
+        String::from_utf8_lossy(kept.get(path).context("the file with the whole output is missing")?).into_owned();
+    assert_eq!(
+        kept,
+        (1..=60_000).map(|line| format!("{line}\n")).collect::<String>(),
+        "the file differs from the written output"
+    );
 
-    // The output exceeds the limit of what a provider captures.
+    // The output exceeds the size that a provider captures.
     let flood = doors.shell("bytes 3000000").await?;
     let marker = text(&flood["data"]["stdout"]).lines().next().unwrap_or_default().to_owned();
-    assert!(marker.contains("the part that was kept is in /workspace/.monstrum/output/"), "{marker}");
+    assert!(marker.contains("the captured part is in /workspace/.monstrum/output/"), "{marker}");
     Ok(())
 }
 

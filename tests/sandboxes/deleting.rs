@@ -32,15 +32,15 @@ async fn what_is_deleted_is_gone_and_made_anew_by_the_next_call(hosts: Hosts) ->
     hosts.double.hang(Asked::Delete);
     host.delete(hosts.workspace, Some(hosts.bot), row.id).await?;
     host.delete(hosts.workspace, Some(hosts.bot), row.id).await?;
-    assert_eq!(hosts.rows().await?, "chat deleting", "the caller does not wait");
+    assert_eq!(hosts.rows().await?, "chat deleting", "the caller waited for the deletion");
     let next = hosts.spawn_exec(&host, "chat", "echo anew");
     hosts.double.reached(Asked::Delete, 1).await;
     hosts.double.mend();
     assert_eq!(next.await??.stdout.text, "anew\n");
     assert_eq!((hosts.double.created(), hosts.double.asked(Asked::Delete)), (2, 1));
     assert_ne!(hosts.row("chat").await?.id, row.id);
-    assert_eq!(words(host.delete(hosts.workspace, None, row.id).await), "there is no such sandbox");
-    assert_eq!(words(host.open(&row).await.map(drop)), "there is no such sandbox");
+    assert_eq!(words(host.delete(hosts.workspace, None, row.id).await), "the sandbox does not exist");
+    assert_eq!(words(host.open(&row).await.map(drop)), "the sandbox does not exist");
     assert_eq!(host.delete_conversation(hosts.workspace, None, "app", "absent").await?, 0);
     Ok(())
 }
@@ -56,7 +56,7 @@ async fn a_command_that_runs_is_cut_off(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// The bytes before the error are incomplete, so the stream must not end like a complete one.
+/// The bytes before the error are incomplete, so the stream must not end like a complete stream.
 async fn a_stream_that_is_read_ends_with_an_error(hosts: Hosts) -> Result<()> {
     use futures::StreamExt;
     let host = hosts.host();
@@ -81,7 +81,7 @@ async fn a_failure_is_tried_again_with_back_off(hosts: Hosts) -> Result<()> {
     for attempt in 1..=9 {
         host.delete_due().await?;
         host.delete_due().await?;
-        assert_eq!(hosts.double.asked(Asked::Delete), attempt, "it is not tried before its time");
+        assert_eq!(hosts.double.asked(Asked::Delete), attempt, "the deletion was retried too early");
         let row = hosts.row("chat").await?;
         assert_eq!((row.status, row.attempts), (SandboxStatus::Deleting, i64::try_from(attempt)?));
         let wait = row.next_attempt_at.map_or(0, |at| at.since_ms(monstrum_types::Clock::now(&*hosts.clock)));
@@ -108,7 +108,7 @@ async fn it_is_deleted_from_every_state(hosts: Hosts) -> Result<()> {
             .insert(status.as_str(), |row| {
                 row.status = status;
                 row.next_attempt_at = (status == Deleting).then_some(NOW);
-                // The claim of a dead host.
+                // The claim belongs to a dead host.
                 row.operation = Some("of the dead".to_owned());
                 row.operation_until = Some(NOW);
             })
@@ -129,7 +129,7 @@ async fn what_is_deleted_while_it_is_made_does_not_stay(hosts: Hosts) -> Result<
     let row = hosts.row("chat").await?;
     host.delete(hosts.workspace, None, row.id).await?;
     host.delete_due().await?;
-    assert_eq!(hosts.double.asked(Asked::Delete), 0, "whoever makes it comes to an end first");
+    assert_eq!(hosts.double.asked(Asked::Delete), 0, "the sandbox was deleted during its creation");
     hosts.double.mend();
     assert_eq!(call.await??.stdout.text, "anew\n");
     assert_eq!((hosts.double.created(), hosts.double.asked(Asked::Delete)), (2, 1));
@@ -167,7 +167,11 @@ async fn an_app_takes_its_sandboxes_along(hosts: Hosts) -> Result<()> {
         host.exec(hosts.workspace, bot, &of, ExecRequest::new("true"), None).await?;
     }
     assert_eq!(host.delete_app(hosts.workspace, Some(hosts.bot), "app").await?, 2);
-    assert_eq!(host.delete_app(hosts.workspace, Some(hosts.bot), "app").await?, 0, "they are deleted already");
+    assert_eq!(
+        host.delete_app(hosts.workspace, Some(hosts.bot), "app").await?,
+        0,
+        "sandboxes that are already being deleted were deleted again"
+    );
     host.delete_due().await?;
     assert_eq!(hosts.rows().await?, "c running\nd running");
     assert_eq!(host.delete_app(hosts.workspace, None, "app").await?, 1);
@@ -225,7 +229,7 @@ async fn without_a_provider_deletions_wait(hosts: Hosts) -> Result<()> {
     without.reconcile().await?;
     hosts.after(Duration::from_secs(3600));
     without.sweep().await?;
-    assert_eq!(hosts.rows().await?, "chat stopped", "what runs on this host ends with its server");
+    assert_eq!(hosts.rows().await?, "chat stopped", "the shutdown did not stop a sandbox of this host");
     without.delete(hosts.workspace, Some(hosts.bot), row.id).await?;
     without.delete_due().await?;
     without.shut_down(Duration::from_secs(10)).await;

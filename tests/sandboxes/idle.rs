@@ -57,7 +57,7 @@ async fn a_switch_that_is_off_stops_what_runs(hosts: Hosts) -> Result<()> {
     let off = BotRow { use_agent_sandbox: false, ..before.clone() };
     assert!(hosts.store.update_bot(&off, before.updated_at).await?);
     host.switches_may_have_changed();
-    eventually("all of the bot are stopped", async || {
+    eventually("all sandboxes of the bot are stopped", async || {
         Ok((hosts.rows().await? == "a stopped\nb stopped\nothers running").then_some(()))
     })
     .await?;
@@ -85,7 +85,7 @@ async fn what_is_idle_is_stopped_and_keeps_its_files(hosts: Hosts) -> Result<()>
     open.write("/workspace/a", "kept".into()).await?;
     hosts.after(IDLE * 2);
     host.sweep().await?;
-    assert_eq!(hosts.rows().await?, "chat running", "it is open");
+    assert_eq!(hosts.rows().await?, "chat running", "the sandbox with an open stream was stopped");
     drop(open);
     hosts.after(IDLE - SECOND);
     host.sweep().await?;
@@ -142,7 +142,10 @@ async fn what_was_touched_in_this_moment_is_not_stopped(hosts: Hosts) -> Result<
     assert!(!hosts.store.claim_sandbox(&row, SandboxStatus::Stopping, "sweep", until).await?);
     let row = hosts.row("chat").await?;
     assert!(hosts.store.claim_sandbox(&row, SandboxStatus::Stopping, "sweep", until).await?);
-    assert!(!hosts.store.touch_sandbox(row.id, NOW.plus_ms(2)).await?, "who comes later is told");
+    assert!(
+        !hosts.store.touch_sandbox(row.id, NOW.plus_ms(2)).await?,
+        "a use was recorded although the sandbox is being stopped"
+    );
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The sandboxes of one bot leave places for the sandboxes of other bots.
+//! The share of the running sandboxes that one bot may use, so that other bots can start sandboxes as well.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ on_both! {
     bot_that_waits_for_its_own_place_holds_up_no_other,
 }
 
-/// The time after which an unused sandbox may be stopped to make room for another one.
+/// The time after which an unused sandbox may be stopped to make room for another sandbox.
 const UNUSED: Duration = Duration::from_secs(61);
-/// A time-out that is far longer than a start takes here, and shorter than the time that one claim waits while another
-/// claim makes room.
+/// A time-out that is far longer than a start in these tests. It is shorter than the time for which a claim waits while
+/// another claim makes room.
 const PROMPT: Duration = Duration::from_secs(15);
 
 fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {
@@ -43,16 +43,17 @@ async fn a_bot_with_long_commands_shuts_out_no_other(hosts: Hosts) -> Result<()>
     for chat in ["c", "d"] {
         assert_eq!(
             words(hosts.exec(&host, chat, "true").await),
-            "this bot has used its share of the running sandboxes of this host, and the other places are reserved for \
-             other bots; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-bot 25)"
+            "this bot has reached its share of the running sandboxes on this host, and the remaining capacity is \
+             reserved for other bots; try again when one of its sandboxes is idle (limits: --sandbox-max 4, \
+             --sandbox-share-bot 25)"
         );
     }
     exec(&host, fellow, "of a fellow").await?;
     assert_eq!(
         words(exec(&host, (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "third").await?), "third").await),
-        "this workspace has used its share of the running sandboxes of this host, and the other places are reserved \
-         for other workspaces; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-workspace \
-         50)"
+        "this workspace has reached its share of the running sandboxes on this host, and the remaining capacity is \
+         reserved for other workspaces; try again when one of its sandboxes is idle (limits: --sandbox-max 4, \
+         --sandbox-share-workspace 50)"
     );
     exec(&host, other, "of another workspace").await?;
     assert_eq!(hosts.double.states().len(), 4);
@@ -65,7 +66,9 @@ async fn a_bot_alone_has_all_places(hosts: Hosts) -> Result<()> {
     for chat in ["a", "b", "c", "d"] {
         hosts.exec(&host, chat, "true").await?;
     }
-    assert!(words(hosts.exec(&host, "e", "true").await).starts_with("this host is at its limit of running sandboxes"));
+    assert!(
+        words(hosts.exec(&host, "e", "true").await).starts_with("this host has reached its limit of running sandboxes")
+    );
     assert_eq!(hosts.rows().await?, "a running\nb running\nc running\nd running");
     Ok(())
 }
@@ -79,7 +82,11 @@ async fn a_bot_that_has_its_share_gives_up_its_own(hosts: Hosts) -> Result<()> {
     host.note_uses().await?;
     hosts.after(UNUSED);
     hosts.exec(&host, "b", "true").await?;
-    assert_eq!(hosts.rows().await?, "a stopped\nb running\nfellow running", "the fellow's was unused for longer");
+    assert_eq!(
+        hosts.rows().await?,
+        "a stopped\nb running\nfellow running",
+        "the sandbox of the other bot was stopped instead of a sandbox of this bot"
+    );
     Ok(())
 }
 
@@ -98,17 +105,17 @@ async fn what_has_more_than_its_share_gives_way_first(hosts: Hosts) -> Result<()
     host.note_uses().await?;
     let third = (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "third").await?);
     assert!(
-        words(exec(&host, third, "third").await).starts_with("this host is at its limit of running sandboxes"),
-        "all were just used"
+        words(exec(&host, third, "third").await).starts_with("this host has reached its limit of running sandboxes"),
+        "a sandbox that was just used was stopped"
     );
     hosts.after(UNUSED);
     assert!(
-        words(hosts.exec(&host, "d", "true").await).starts_with("this bot has used its share"),
-        "others may be waiting"
+        words(hosts.exec(&host, "d", "true").await).starts_with("this bot has reached its share"),
+        "the bot got more than its share although other requests may be waiting"
     );
     exec(&host, third, "third").await?;
     let rows = "a stopped\nb running\nc running\nfellow running\nthird running";
-    assert_eq!(hosts.rows().await?, rows, "the fellow's was unused for longer, but it has no more than its share");
+    assert_eq!(hosts.rows().await?, rows, "the sandbox of the bot that has no more than its share was stopped");
     Ok(())
 }
 
@@ -123,14 +130,14 @@ async fn bot_that_waits_for_its_own_place_holds_up_no_other(hosts: Hosts) -> Res
     host.note_uses().await?;
     hosts.after(UNUSED);
     hosts.double.hang_for(&hosts.name("a"));
-    // The bot's share is one sandbox, so its call waits until its own sandbox stops.
+    // The bot's share is one sandbox, so its call waits until the bot's other sandbox stops.
     let waits = hosts.spawn_exec(&host, "b", "true");
     hosts.double.reached(Asked::Stop, 1).await;
     let newcomer = workspace_named(&hosts.store, "newcomer").await?;
     let newcomer = (newcomer, bot_in(&hosts.store, newcomer, "newcomer").await?);
     tokio::time::timeout(PROMPT, exec(&host, newcomer, "newcomer"))
         .await
-        .context("it waited for the bot's place")??;
+        .context("the request waited for the place of another bot")??;
     hosts.double.mend();
     waits.await??;
     Ok(())

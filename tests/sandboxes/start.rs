@@ -106,11 +106,11 @@ async fn rows_whose_files_are_missing_are_lost(hosts: Hosts) -> Result<()> {
     expected.sort();
     assert_eq!(hosts.rows().await?, expected.join("\n"));
     hosts.host_without("off").reconcile().await?;
-    assert_eq!(hosts.rows().await?, expected.join("\n"), "a host without a provider does not forget it");
+    assert_eq!(hosts.rows().await?, expected.join("\n"), "the host that has no provider changed a row");
     hosts.double.plant(&hosts.name("lost"));
     hosts.double.crash(&hosts.name("lost"));
     host.reconcile().await?;
-    assert!(hosts.rows().await?.contains("lost stopped"), "its files are back");
+    assert!(hosts.rows().await?.contains("lost stopped"), "the files of the sandbox were not restored");
     assert_eq!(hosts.double.created(), 1);
     Ok(())
 }
@@ -124,23 +124,27 @@ async fn what_has_no_row_is_set_aside_for_a_week(hosts: Hosts) -> Result<()> {
     hosts.double.plant(&"ms-abc".parse()?);
     hosts.double.fail_for(&hosts.name("stopped"), SandboxError::Exhausted("it is busy".to_owned()));
     host.reconcile().await?;
-    assert_eq!(hosts.double.states().len(), 2, "one that cannot be moved does not hold up the others");
+    assert_eq!(hosts.double.states().len(), 2, "a sandbox that cannot be set aside blocked other sandboxes");
     hosts.double.mend();
     hosts.after(Duration::from_secs(1));
     host.reconcile().await?;
     assert_eq!(hosts.double.states().into_keys().collect::<Vec<_>>(), [hosts.name("known").to_string()]);
     assert_eq!(hosts.rows().await?, "known running");
-    assert_eq!((hosts.double.asked(Asked::Delete), hosts.double.aside().len()), (0, 3), "nothing is deleted");
+    assert_eq!((hosts.double.asked(Asked::Delete), hosts.double.aside().len()), (0, 3), "files were deleted too early");
     hosts.after(Duration::from_secs(7 * 24 * 3600));
     host.reconcile().await?;
-    assert_eq!(hosts.double.aside(), [hosts.name("stopped").to_string()], "it came a second later");
+    assert_eq!(
+        hosts.double.aside(),
+        [hosts.name("stopped").to_string()],
+        "files that were set aside a second later were deleted as well"
+    );
     hosts.after(Duration::from_secs(1));
     host.sweep().await?;
     assert!(hosts.double.aside().is_empty());
     Ok(())
 }
 
-/// Starts a host with a database that is older than the sandboxes, and then with the database that matches them.
+/// Starts a host with a database that is older than the sandboxes, and then with the matching database.
 async fn what_was_set_aside_comes_back_with_its_row(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
@@ -152,7 +156,7 @@ async fn what_was_set_aside_comes_back_with_its_row(hosts: Hosts) -> Result<()> 
     host.delete(hosts.workspace, None, row.id).await?;
     let marked = hosts.row("chat").await?;
     assert!(hosts.store.claim_sandbox(&marked, SandboxStatus::Deleting, operation, NOW).await?);
-    assert!(hosts.store.remove_sandbox(row.id, operation).await?, "the older database does not have it");
+    assert!(hosts.store.remove_sandbox(row.id, operation).await?, "the row could not be removed");
     hosts.after(Duration::from_secs(60));
     host.reconcile().await?;
     assert_eq!(hosts.at_provider("chat"), "absent");
@@ -160,13 +164,16 @@ async fn what_was_set_aside_comes_back_with_its_row(hosts: Hosts) -> Result<()> 
     hosts.exec(&host, "chat", "true").await?;
     let later = hosts.row("chat").await?;
     hosts.double.lose(&hosts.name("chat"));
-    assert!(hosts.exec(&host, "chat", "true").await.is_err(), "what was aside before it came to be is not its own");
+    assert!(
+        hosts.exec(&host, "chat", "true").await.is_err(),
+        "the row got files that were set aside before it was created"
+    );
     host.delete(hosts.workspace, None, later.id).await?;
     host.delete_due().await?;
     hosts.store.insert_sandbox(&row).await?;
     host.reconcile().await?;
     let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
-    assert_eq!(open.stat("/workspace/a").await?.size, 1, "the row and its files are together again");
+    assert_eq!(open.stat("/workspace/a").await?.size, 1, "the files of the row were not restored");
     assert!(hosts.double.aside().is_empty());
     Ok(())
 }
@@ -186,7 +193,7 @@ async fn rows_of_other_hosts_are_left_alone(hosts: Hosts) -> Result<()> {
     hosts.double.plant(&hosts.name("copied"));
     host.reconcile().await?;
     assert_eq!(hosts.rows().await?, "at work creating, claimed\ncopied running\nours stopped\ntheirs running");
-    assert_eq!(hosts.at_provider("copied"), "running", "it has a row, if none of ours");
+    assert_eq!(hosts.at_provider("copied"), "running", "a sandbox with a row of another host was set aside");
     Ok(())
 }
 
@@ -197,7 +204,7 @@ async fn what_runs_is_adopted(hosts: Hosts) -> Result<()> {
     next.reconcile().await?;
     hosts.exec(&next, "a", "true").await?;
     assert_eq!(hosts.double.asked(Asked::EnsureRunning), 1);
-    assert!(words(hosts.exec(&next, "b", "true").await).contains("--sandbox-max 1"), "it is counted");
+    assert!(words(hosts.exec(&next, "b", "true").await).contains("--sandbox-max 1"), "the sandbox was not counted");
     hosts.after(Duration::from_secs(300));
     next.sweep().await?;
     assert_eq!(hosts.rows().await?, "a stopped");
@@ -224,7 +231,7 @@ async fn the_end_of_a_host_stops_what_runs(hosts: Hosts) -> Result<()> {
     assert_eq!(hosts.rows().await?, "a stopped\nb stopped\ntheirs running");
     assert_eq!((hosts.at_provider("a"), hosts.at_provider("b")), ("stopped", "stopped"));
     assert_eq!(words(hosts.exec(&host, "a", "true").await), "unavailable: the server is shutting down");
-    // A sandbox whose stop hangs does not block the shutdown. The next start finds it.
+    // A sandbox whose stop hangs does not block the shutdown. The next start finds the sandbox.
     let next = hosts.host();
     hosts.exec(&next, "a", "true").await?;
     hosts.double.hang(Asked::Stop);

@@ -36,7 +36,11 @@ on_both! {
 
 async fn it_is_made_by_the_first_call_and_used_by_the_next(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
-    assert_eq!(host.find(hosts.workspace, None, "app", "chat").await?, None, "there is none before it is used");
+    assert_eq!(
+        host.find(hosts.workspace, None, "app", "chat").await?,
+        None,
+        "a sandbox was created before its first use"
+    );
     assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
     assert_eq!(hosts.exec(&host, "chat", "fail").await?.exit_code, 7);
     assert_eq!((hosts.double.created(), hosts.double.asked(Asked::EnsureRunning)), (1, 1));
@@ -77,9 +81,13 @@ async fn the_same_name_of_another_conversation_is_refused(hosts: Hosts) -> Resul
     assert_eq!(told, expected);
     assert_eq!(hosts.double.created(), 1);
     let row = host.find(hosts.workspace, Some(hosts.bot), "x", "c").await?.expect("it was made");
-    assert_eq!(host.find(hosts.workspace, Some(other), "x", "c").await?, None, "a bot sees its own only");
-    assert_eq!(words(host.get(hosts.workspace, Some(other), row.id).await), "there is no such sandbox");
-    assert_eq!(words(host.delete(hosts.workspace, Some(other), row.id).await), "there is no such sandbox");
+    assert_eq!(
+        host.find(hosts.workspace, Some(other), "x", "c").await?,
+        None,
+        "a bot sees the sandboxes of another bot"
+    );
+    assert_eq!(words(host.get(hosts.workspace, Some(other), row.id).await), "the sandbox does not exist");
+    assert_eq!(words(host.delete(hosts.workspace, Some(other), row.id).await), "the sandbox does not exist");
     assert_eq!(host.delete_conversation(hosts.workspace, Some(other), "x", "c").await?, 0);
     assert_eq!(host.delete_app(hosts.workspace, Some(other), "x").await?, 0);
     Ok(())
@@ -97,13 +105,13 @@ async fn two_workspaces_never_meet(hosts: Hosts) -> Result<()> {
     assert_eq!(words(there.read("/workspace/secret").await.map(drop)), "there is no such file");
     assert_eq!(hosts.double.created(), 2);
     let ours = hosts.row("chat").await?;
-    assert_eq!(words(host.get(foreign, None, ours.id).await), "there is no such sandbox");
-    assert_eq!(words(host.delete(foreign, None, ours.id).await), "there is no such sandbox");
+    assert_eq!(words(host.get(foreign, None, ours.id).await), "the sandbox does not exist");
+    assert_eq!(words(host.delete(foreign, None, ours.id).await), "the sandbox does not exist");
     assert_eq!(host.delete_app(foreign, None, "app").await?, 1);
     host.delete_due().await?;
     assert_eq!((hosts.at_provider("chat"), hosts.double.states().len()), ("running", 1));
     let mixed = host.exec(foreign, hosts.bot, &of, ExecRequest::new("true"), None).await;
-    assert_eq!(words(mixed), "there is no such sandbox", "a bot is of one workspace");
+    assert_eq!(words(mixed), "the sandbox does not exist", "a bot can be used from another workspace");
     Ok(())
 }
 
@@ -119,7 +127,7 @@ async fn of_twenty_first_calls_at_two_hosts_one_makes_it(hosts: Hosts) -> Result
     }
     assert_eq!((hosts.double.created(), hosts.double.asked(Asked::EnsureRunning)), (1, 1));
     assert_eq!(hosts.rows().await?, "chat running");
-    assert_eq!(hosts.row("chat").await?.node, None, "every host reaches it");
+    assert_eq!(hosts.row("chat").await?.node, None, "a host cannot reach the sandbox");
     Ok(())
 }
 
@@ -129,12 +137,12 @@ async fn a_host_says_which_other_has_it(hosts: Hosts) -> Result<()> {
     let refused = words(hosts.exec(&two, "chat", "true").await);
     assert_eq!(
         refused,
-        "unavailable: this sandbox is on the server with node.id node-1; send the request to that server"
+        "unavailable: this sandbox is on the server whose `node.id` is node-1; send the request to that server"
     );
     two.reconcile().await?;
     hosts.after(Duration::from_secs(3600));
     two.sweep().await?;
-    assert_eq!(hosts.rows().await?, "chat running", "its host looks after it");
+    assert_eq!(hosts.rows().await?, "chat running", "another host changed the sandbox");
     two.delete(hosts.workspace, None, hosts.row("chat").await?.id).await?;
     two.delete_due().await?;
     assert_eq!((hosts.rows().await?.as_str(), hosts.at_provider("chat")), ("chat deleting", "running"));
@@ -155,7 +163,7 @@ async fn who_is_not_heard_of_is_taken_over_from(hosts: Hosts) -> Result<()> {
             .await?;
         let call = hosts.spawn_exec(&host, chat, "echo hello");
         for _ in 0..20 {
-            assert!(hosts.rows().await?.contains("claimed"), "it waits for whoever is at work");
+            assert!(hosts.rows().await?.contains("claimed"), "the request did not wait for the running operation");
         }
         assert!(!call.is_finished());
         hosts.after(Duration::from_secs(90));
@@ -204,7 +212,11 @@ async fn what_has_crashed_runs_again(hosts: Hosts) -> Result<()> {
     open.write("/workspace/a", "b".into()).await?;
     assert_eq!((hosts.rows().await?.as_str(), hosts.double.created()), ("chat running", 1));
     hosts.double.fail(Asked::Exec, SandboxError::Conflict("it does not run".to_owned()));
-    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "it does not run", "it is not tried for ever");
+    assert_eq!(
+        words(hosts.exec(&host, "chat", "true").await),
+        "it does not run",
+        "the operation was retried without limit"
+    );
     Ok(())
 }
 
@@ -234,7 +246,7 @@ async fn a_sandbox_whose_files_are_missing_is_lost_and_not_made_anew(hosts: Host
         assert_eq!(words(open.stat("/workspace/a").await), lost);
         assert_eq!(hosts.rows().await?, format!("chat lost ({lost})"));
     }
-    assert_eq!(hosts.double.created(), 1, "an empty one would pass for the one that is lost");
+    assert_eq!(hosts.double.created(), 1, "an empty sandbox was created in place of the lost sandbox");
     let row = hosts.row("chat").await?;
     host.delete(hosts.workspace, None, row.id).await?;
     host.delete_due().await?;
@@ -250,7 +262,7 @@ async fn a_lost_sandbox_has_its_files_again_when_they_are_back(hosts: Hosts) -> 
     assert!(hosts.exec(&host, "chat", "true").await.is_err());
     hosts.after(Duration::from_secs(3600));
     host.sweep().await?;
-    assert!(hosts.rows().await?.starts_with("chat lost"), "no sweep makes it look like a stopped one");
+    assert!(hosts.rows().await?.starts_with("chat lost"), "a sweep changed the status of the lost sandbox");
     hosts.double.plant(&hosts.name("chat"));
     hosts.double.crash(&hosts.name("chat"));
     hosts.exec(&host, "chat", "true").await?;
@@ -268,11 +280,15 @@ async fn a_lost_sandbox_asks_for_no_place(hosts: Hosts) -> Result<()> {
     let lost = "the files of the sandbox are missing on the server";
     for _ in 0..2 {
         assert_eq!(words(hosts.exec(&host, "gone", "true").await), lost);
-        assert_eq!(hosts.rows().await?, format!("gone lost ({lost})\nkept running"), "nothing was stopped for it");
+        assert_eq!(
+            hosts.rows().await?,
+            format!("gone lost ({lost})\nkept running"),
+            "a sandbox was stopped for a request that cannot succeed"
+        );
     }
     let held = hosts.spawn_exec(&host, "kept", "wait");
     hosts.double.running_execs(1).await;
-    assert_eq!(words(hosts.exec(&host, "gone", "true").await), lost, "no place is free");
+    assert_eq!(words(hosts.exec(&host, "gone", "true").await), lost, "the request did not report the lost sandbox");
     held.abort();
     Ok(())
 }
@@ -294,9 +310,9 @@ async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
     let refused = words(hosts.exec(&host, "c", "true").await);
     assert_eq!(
         refused,
-        "this host is at its limit of running sandboxes; a place becomes free when a sandbox is idle (--sandbox-max 2)"
+        "this host has reached its limit of running sandboxes; try again when a sandbox is idle (limit: --sandbox-max 2)"
     );
-    assert_eq!(hosts.rows().await?, "a running\nb running", "nothing is left of what was refused");
+    assert_eq!(hosts.rows().await?, "a running\nb running", "the rejected request left a row");
     hosts.exec(&host, "a", "true").await?;
     host.delete(hosts.workspace, None, hosts.row("a").await?.id).await?;
     host.delete_due().await?;
@@ -320,15 +336,18 @@ async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> 
     hosts.exec(&host, "idle", "true").await?;
     host.note_uses().await?;
     hosts.after(Duration::from_secs(59));
-    assert!(words(hosts.exec(&host, "next", "true").await).contains("--sandbox-max 2"), "it was just used");
+    assert!(
+        words(hosts.exec(&host, "next", "true").await).contains("--sandbox-max 2"),
+        "a sandbox that was just used was stopped"
+    );
     hosts.after(Duration::from_secs(2));
     hosts.exec(&host, "next", "true").await?;
-    assert_eq!(hosts.rows().await?, "busy running\nidle stopped\nnext running", "what is in use is left alone");
+    assert_eq!(hosts.rows().await?, "busy running\nidle stopped\nnext running", "a sandbox in use was stopped");
     hosts.double.fail(Asked::Stop, SandboxError::unavailable("it does not end"));
     hosts.after(Duration::from_secs(61));
     assert!(
         words(hosts.exec(&host, "idle", "true").await).contains("--sandbox-max 2"),
-        "what does not end makes no room"
+        "a sandbox that does not stop was counted as stopped"
     );
     hosts.double.mend();
     hosts.exec(&host, "idle", "true").await?;
@@ -347,9 +366,9 @@ async fn sandbox_whose_stop_failed_is_tried_last(hosts: Hosts) -> Result<()> {
     hosts.after(Duration::from_secs(61));
     hosts.double.fail_for(&hosts.name("oldest"), SandboxError::unavailable("it does not end"));
     hosts.exec(&host, "first", "true").await?;
-    assert_eq!(hosts.double.asked(Asked::Stop), 2, "the oldest is tried once");
+    assert_eq!(hosts.double.asked(Asked::Stop), 2, "the oldest sandbox was not tried exactly once");
     hosts.exec(&host, "second", "true").await?;
-    assert_eq!(hosts.double.asked(Asked::Stop), 3, "and not again while another can be stopped");
+    assert_eq!(hosts.double.asked(Asked::Stop), 3, "the oldest sandbox was retried before another sandbox");
     let rows = "first running\nold stopped\nolder stopped\noldest running (it does not end)\nsecond running";
     assert_eq!(hosts.rows().await?, rows);
     Ok(())
@@ -372,7 +391,7 @@ async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
         anyhow::Ok(())
     };
     all("new").await?;
-    // One place is free. The later requests find that the same sandbox has taken it.
+    // There is room for one sandbox. The later requests find that the same sandbox already occupies this room.
     host.delete(hosts.workspace, None, hosts.row("new").await?.id).await?;
     host.delete_due().await?;
     all("new").await?;
@@ -388,7 +407,7 @@ async fn a_bot_that_is_gone_gets_none(hosts: Hosts) -> Result<()> {
     let gone = bot_in(&hosts.store, hosts.workspace, "gone").await?;
     assert!(hosts.store.delete_bot(hosts.workspace, gone).await?);
     let refused = host.exec(hosts.workspace, gone, &conversation("chat"), ExecRequest::new("true"), None).await;
-    assert_eq!(words(refused), "there is no such sandbox");
+    assert_eq!(words(refused), "the sandbox does not exist");
     assert_eq!((hosts.rows().await?.as_str(), hosts.double.created()), ("", 0));
     hosts.exec(&host, "chat", "true").await?;
     Ok(())
@@ -414,6 +433,6 @@ async fn a_sandbox_of_another_provider_is_not_this_ones(hosts: Hosts) -> Result<
     let refused = words(hosts.exec(&host, "chat", "true").await);
     assert_eq!(refused, "unavailable: this sandbox belongs to the provider `other`, but this server uses `double`");
     host.reconcile().await?;
-    assert_eq!(hosts.rows().await?, "chat running", "what is another provider's is left alone");
+    assert_eq!(hosts.rows().await?, "chat running", "a sandbox of another provider was changed");
     Ok(())
 }

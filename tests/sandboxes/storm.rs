@@ -74,7 +74,10 @@ async fn of_calls_sweeps_and_deletions_nothing_is_left_over(hosts: Hosts) -> Res
     };
     futures::future::try_join_all((0..12).map(caller)).await?;
     in_order(&hosts, &one).await?;
-    assert!(hosts.double.asked(Asked::Delete) > 0 && hosts.double.asked(Asked::Stop) > 0, "little has happened");
+    assert!(
+        hosts.double.asked(Asked::Delete) > 0 && hosts.double.asked(Asked::Stop) > 0,
+        "too few operations had an effect"
+    );
     Ok(())
 }
 
@@ -107,7 +110,7 @@ async fn of_hosts_that_die_nothing_is_left_over(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-/// Runs a host on separate threads. All work that the host has begun ends with its threads.
+/// Runs a host on its own threads. All work of the host ends when these threads end.
 fn live(hosts: &Hosts, round: u64) -> Result<()> {
     let own = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let life = async {

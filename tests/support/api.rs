@@ -145,7 +145,7 @@ impl Api {
             body["bot_id"] = json!(bot);
         }
         let made = self.made("/api/keys", &body).await?;
-        Ok(made["key"].as_str().context("a new key has no text")?.to_owned())
+        Ok(made["key"].as_str().context("the new key has no text")?.to_owned())
     }
 
     async fn made(&self, path: &str, body: &Value) -> Result<Value> {
@@ -174,5 +174,5 @@ fn expect(wanted: u16, (status, body): (u16, Value)) -> Result<Value> {
 }
 
 fn id(made: &Value) -> Result<String> {
-    Ok(made["id"].as_str().with_context(|| format!("no id in {made}"))?.to_owned())
+    Ok(made["id"].as_str().with_context(|| format!("the answer has no id: {made}"))?.to_owned())
 }

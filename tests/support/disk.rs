@@ -9,12 +9,12 @@ use tempfile::TempDir;
 
 use super::postgres::{Postgres, hand_over};
 
-/// Three times the size of an empty database.
+/// The size of the disk, three times the size of an empty database.
 const SIZE: &str = "size=40m";
 const BALLAST_BLOCK: [u8; 4096] = [0; 4096];
 
-/// A small file system, if the process may mount one, which requires root. For other users, the server is made to
-/// report a full disk, which proves less.
+/// A small file system. Mounting it requires root. For other users, triggers make the server report a full disk, which
+/// is a weaker test.
 pub struct Disk {
     folder: TempDir,
     is_mounted: bool,
@@ -22,7 +22,7 @@ pub struct Disk {
 
 impl Disk {
     pub fn new() -> Result<Disk> {
-        let folder = tempfile::Builder::new().prefix("disk-").tempdir().context("no temporary folder")?;
+        let folder = tempfile::Builder::new().prefix("disk-").tempdir().context("cannot create a temporary folder")?;
         let is_mounted = rustix::process::geteuid().is_root();
         if is_mounted {
             let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "tmpfs"]).arg(folder.path()).status();
@@ -63,7 +63,8 @@ impl Disk {
     /// Frees space on the disk.
     pub fn free(&self, server: &Postgres, name: &str) -> Result<()> {
         if self.is_mounted {
-            return fs::remove_file(self.folder.path().join("ballast")).context("the disk was not full");
+            return fs::remove_file(self.folder.path().join("ballast"))
+                .context("cannot remove the file that fills the disk");
         }
         server.sql(name, "drop function full() cascade").map(drop)
     }
@@ -72,7 +73,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.is_mounted {
-            // The server was dropped before and no longer uses the file system, and nothing else uses it.
+            // The server was dropped before and no longer uses the file system, and no other process uses it.
             drop(Command::new("umount").arg("--lazy").arg(self.folder.path()).status());
         }
     }

@@ -1,5 +1,5 @@
-//! An upstream that implements the part of GitHub's REST API that the GitHub plugin needs. It records all requests, and
-//! can delay answers, hold them back, or return any answer.
+//! An upstream that implements the part of GitHub's REST API that the GitHub plugin needs. The upstream records all
+//! requests, and can delay answers, hold them back, or return any answer.
 
 mod routes;
 #[cfg(test)]
@@ -118,7 +118,7 @@ impl FakeGithub {
 
     /// Starts the same upstream with another token.
     pub async fn start_with_token(token: &str) -> Result<FakeGithub> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("the upstream finds no port")?;
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("the upstream cannot listen on a port")?;
         let address = listener.local_addr().context("the upstream has no address")?;
         let world = World {
             token: token.to_owned(),
@@ -159,7 +159,7 @@ impl FakeGithub {
         std::mem::take(&mut self.shared.world().requests)
     }
 
-    /// Sets the answer for `path`, with or without a token.
+    /// Sets the answer for `path`. The upstream gives this answer even to requests that have no valid token.
     pub fn answer(&self, path: &str, canned: Canned) {
         self.shared.world().canned.insert(path.to_owned(), canned);
     }

@@ -31,13 +31,13 @@ impl InProcess {
             ..ServeFlags::default()
         };
         let settings = Settings::resolve(flags, folders.home())?;
-        let running = boot::start(settings).await.context("the host does not start")?;
+        let running = boot::start(settings).await.context("the host did not start")?;
         Ok(InProcess { running, folders })
     }
 
     /// Returns a client with the root key.
     pub fn api(&self) -> Result<Api> {
-        let key = self.running.admin_key.as_ref().context("a fresh folder gives a root key")?;
+        let key = self.running.admin_key.as_ref().context("the host created no root key")?;
         Api::new(&self.running.base_url, key.expose())
     }
 
@@ -65,7 +65,7 @@ impl InProcess {
             bindings.extend(ids.iter().map(|resource| binding(workspace, bot.id, *resource, now)));
         }
         insert(store, workspace, &bindings).await?;
-        bindings.pop().context("there are bindings")
+        bindings.pop().context("no binding was created")
     }
 }
 

@@ -1,5 +1,5 @@
 //! Code that the tests, the demo and the benches share: a simulated GitHub, the real server as a process, and a client
-//! of its API. Two tests never share data: every port, folder and database is fresh.
+//! of its API. Every server has its own ports, folders and database, so that tests never share data.
 
 #![forbid(unsafe_code)]
 

@@ -16,18 +16,18 @@ use monstrum_sandbox::{
 };
 use monstrum_types::UtcMillis;
 
-/// The provider. Tests set its switches.
+/// The provider. Tests set its public fields.
 pub struct Machines {
     machines: Mutex<BTreeMap<SandboxName, Machine>>,
     aside: Mutex<BTreeMap<SandboxName, Machine>>,
     capabilities: Capabilities,
     /// Whether the provider is unavailable.
     pub is_down: AtomicBool,
-    /// Whether the disk is full.
+    /// Whether the disks of the sandboxes are full.
     pub is_full: AtomicBool,
     /// Whether every stream of a file or an archive fails after its first chunk.
     pub breaks_off: AtomicBool,
-    /// The disk usage of every workspace's sandboxes, in bytes.
+    /// The disk usage, in bytes, that the provider reports for every workspace.
     pub kept_bytes: AtomicU64,
     /// The number of created sandboxes.
     pub created: AtomicUsize,
@@ -101,7 +101,7 @@ impl Machines {
         self.lock().values().next().map(|machine| machine.spec.limits)
     }
 
-    /// Stops every sandbox without notifying the host.
+    /// Stops every sandbox. The host is not notified.
     pub fn stop_all(&self) {
         self.lock().values_mut().for_each(|machine| machine.is_running = false);
     }

@@ -1,5 +1,6 @@
 //! An OAuth server for the tests: the real `oidc-provider`, and an API that requires its tokens (`tests/oauth-server`).
-//! It ends with the process that started it, because that process holds the other end of its input.
+//! The server ends when the process that started it ends, because that process holds the other end of the server's
+//! standard input.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -41,7 +42,7 @@ impl OauthServer {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot run {}", node.display()))?;
-        let mut lines = BufReader::new(child.stdout.take().context("it has no standard output")?).lines();
+        let mut lines = BufReader::new(child.stdout.take().context("the OAuth server has no standard output")?).lines();
         let url = async {
             while let Some(line) = lines.next_line().await? {
                 if let Some(url) = line.strip_prefix(LISTENING) {
@@ -50,7 +51,7 @@ impl OauthServer {
             }
             bail!("the OAuth server has ended")
         };
-        let url = tokio::time::timeout(START_MAX, url).await.context("the OAuth server does not start")??;
+        let url = tokio::time::timeout(START_MAX, url).await.context("the OAuth server did not start in time")??;
         // The rest of the output is discarded, but must be read so that the server does not block.
         tokio::spawn(async move { while matches!(lines.next_line().await, Ok(Some(_))) {} });
         let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;

@@ -1,4 +1,4 @@
-//! A PostgreSQL server for the tests: the real one, in a temporary folder, accessed through a socket in that folder.
+//! A PostgreSQL server for the tests: a real server in a temporary folder, accessed through a socket in that folder.
 //!
 //! The server ends with the process that started it, even after a crash: a shell runs the server and waits on a pipe
 //! that closes with this process. (A signal on the parent's death would arrive at the end of a thread, and each test is
@@ -18,7 +18,8 @@ use tempfile::TempDir;
 /// The maximum start time, including recovery after a crash, on a machine that may be busy.
 const START_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// The port number in the name of the socket. Each server's socket is in a separate folder.
+/// The port number in the name of the socket. Two servers can have the same number, because each has its own folder for
+/// the socket.
 const SOCKET_PORT: u16 = 5432;
 const USER: &str = "postgres";
 /// The user's password for TCP connections. It contains every character with a meaning in a URL.
@@ -43,7 +44,7 @@ pub struct Postgres {
     settings: Vec<String>,
     port: u16,
     removed_by_keeper: bool,
-    /// The last field, so that the folder is removed after the server has ended.
+    /// The temporary folder. It is the last field, so that the folder is removed after the server has ended.
     _home: Option<TempDir>,
 }
 
@@ -112,7 +113,7 @@ impl Postgres {
         let mut seen = self.log().len();
         self.spawn()?;
         while !self.psql("postgres", "select 1")?.status.success() {
-            ensure!(Instant::now() < until, "PostgreSQL does not start within {START_MAX:?}: {}", self.log());
+            ensure!(Instant::now() < until, "PostgreSQL did not start within {START_MAX:?}: {}", self.log());
             std::thread::sleep(POLL);
             let log = self.log();
             let new = log.get(seen..).unwrap_or_default();
@@ -146,27 +147,27 @@ impl Postgres {
         Ok(())
     }
 
-    /// Stops the server without waiting for its clients.
+    /// Stops the server. Does not wait for its clients to disconnect.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::INT)?;
         let until = Instant::now() + START_MAX;
         while self.pid().is_some() {
-            ensure!(Instant::now() < until, "PostgreSQL does not end: {}", self.log());
+            ensure!(Instant::now() < until, "PostgreSQL did not stop: {}", self.log());
             std::thread::sleep(POLL);
         }
         self.release();
         Ok(())
     }
 
-    /// Kills the server's main process. The other processes detect this and end without writing anything.
+    /// Kills the server's main process. The server's other processes detect this and end, and write nothing more.
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::KILL)
     }
 
     /// Sends a signal to the server's main process.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.pid().context("PostgreSQL does not run")?;
-        kill_process(Pid::from_raw(pid).context("no process has the number 0")?, signal)?;
+        let pid = self.pid().context("PostgreSQL is not running")?;
+        kill_process(Pid::from_raw(pid).context("the id of the process is 0")?, signal)?;
         Ok(())
     }
 
@@ -175,7 +176,7 @@ impl Postgres {
         file.lines().next()?.parse().ok()
     }
 
-    /// Closes the keeper's input, so that it stops the server, and waits for both.
+    /// Closes the keeper's input, so that the keeper stops the server, and waits until both have ended.
     fn release(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
             drop(keeper.stdin.take());
@@ -283,7 +284,7 @@ fn free_port() -> Result<u16> {
 }
 
 fn home() -> Result<TempDir> {
-    let home = tempfile::Builder::new().prefix("postgres-").tempdir().context("no temporary folder")?;
+    let home = tempfile::Builder::new().prefix("postgres-").tempdir().context("cannot create a temporary folder")?;
     hand_over(home.path())?;
     Ok(home)
 }
@@ -296,7 +297,7 @@ pub(crate) fn hand_over(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the user and the group that run the server, if they differ from those of this process.
+/// Returns the user and the group that run the server, if they differ from the user and the group of this process.
 fn owner() -> Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -304,7 +305,9 @@ fn owner() -> Result<Option<(u32, u32)>> {
     let id = |what| -> Result<u32> {
         let output = Command::new("id").args([what, USER]).output().context("cannot run id")?;
         let text = String::from_utf8(output.stdout)?;
-        text.trim().parse().context("there is no user `postgres`; Debian's package makes one: cargo xtask test")
+        text.trim().parse().context(
+            "the user `postgres` does not exist; install the PostgreSQL package, which creates it: cargo xtask test",
+        )
     };
     Ok(Some((id("-u")?, id("-g")?)))
 }

@@ -19,7 +19,7 @@ pub enum Way {
     Swallows,
     /// Requests arrive. The connection breaks instead of returning the answer.
     LosesAnswers,
-    /// Connections break, including new ones.
+    /// Connections break, including new connections.
     Cut,
 }
 
@@ -32,7 +32,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to `socket`, open at first.
+    /// Starts a proxy to `socket` that first lets all data arrive.
     pub async fn to(socket: PathBuf) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();

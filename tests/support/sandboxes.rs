@@ -48,7 +48,7 @@ struct Inside {
 
 struct Machine {
     is_running: bool,
-    /// The number of times that the sandbox was stopped. A command from before the last stop has ended.
+    /// The number of times that the sandbox was stopped. A change of this number ends the commands that were running.
     lives: usize,
     spec: Spec,
     execs: usize,
@@ -85,7 +85,7 @@ impl SandboxDouble {
         self.inside().sandboxes.iter().map(|(name, machine)| (name.to_string(), word(machine))).collect()
     }
 
-    /// Returns the names of the sandboxes that are kept aside.
+    /// Returns the names of the sandboxes whose files are set aside.
     pub fn aside(&self) -> Vec<String> {
         self.inside().aside.iter().map(|(name, _, _)| name.to_string()).collect()
     }
@@ -139,7 +139,7 @@ impl SandboxDouble {
         self.tick();
     }
 
-    /// Stops a sandbox without notifying the host, like a crash.
+    /// Stops a sandbox like a crash: the host is not notified.
     pub fn crash(&self, name: &SandboxName) {
         if let Some(machine) = self.inside().sandboxes.get_mut(name) {
             machine.is_running = false;
@@ -148,13 +148,13 @@ impl SandboxDouble {
         self.tick();
     }
 
-    /// Removes a sandbox without notifying the host.
+    /// Removes a sandbox. The host is not notified.
     pub fn lose(&self, name: &SandboxName) {
         self.inside().sandboxes.remove(name);
         self.tick();
     }
 
-    /// Creates a sandbox without a row.
+    /// Creates a sandbox for which the database has no row.
     pub fn plant(&self, name: &SandboxName) {
         self.inside().ensure(name, Spec::default());
     }
@@ -188,7 +188,7 @@ impl SandboxDouble {
         self.ticks.send_modify(|tick| *tick += 1);
     }
 
-    /// Counts a request, and hangs or fails if the test demands this.
+    /// Counts a request, and hangs or fails if the test requires this.
     async fn asked_for(&self, what: Asked, name: Option<&SandboxName>) -> Result<(), SandboxError> {
         *self.inside().asked.entry(what).or_default() += 1;
         self.tick();

@@ -1,4 +1,4 @@
-//! The real server, as a process with separate folders.
+//! The real server, run as a process that has its own folders.
 
 mod files;
 
@@ -43,7 +43,7 @@ struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// Returns the path of the program, for uses other than as a server.
+/// Returns the path of the program, for tests that do not run it as a server.
 pub fn program() -> Result<PathBuf> {
     files::binary("monstrum")
 }
@@ -66,10 +66,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Prepares a server without starting it. Tests can change its folders or arguments before [`Server::launch`].
+    /// Prepares a server, but does not start it. Tests can change its folders or arguments before [`Server::launch`].
     pub fn prepare(plugins: &[&str]) -> Result<Server> {
         install_tls();
-        let home = tempfile::Builder::new().prefix("monstrum-").tempdir().context("no temporary folder")?;
+        let home =
+            tempfile::Builder::new().prefix("monstrum-").tempdir().context("cannot create a temporary folder")?;
         let server = Server {
             home,
             arguments: ["--listen", "127.0.0.1:0"].map(str::to_owned).to_vec(),
@@ -159,7 +160,7 @@ impl Server {
         };
         match tokio::time::timeout(START_MAX, ready).await {
             Ok(result) => result,
-            Err(_) => bail!("the server is not ready after {START_MAX:?}\n{}", self.output()),
+            Err(_) => bail!("the server was not ready after {START_MAX:?}\n{}", self.output()),
         }
     }
 
@@ -184,7 +185,7 @@ impl Server {
                 let status = self.ended().await?;
                 bail!("the server did not start: {status}\n{}", self.output());
             }
-            Err(_) => bail!("the server does not listen after {START_MAX:?}\n{}", self.output()),
+            Err(_) => bail!("the server was not listening after {START_MAX:?}\n{}", self.output()),
         };
         self.running()?.url.clone_from(&url);
         Ok(url)
@@ -204,14 +205,14 @@ impl Server {
 
     /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.process.as_ref().and_then(|process| process.child.id()).context("the server does not run")?;
-        let pid = Pid::from_raw(i32::try_from(pid)?).context("no process has the number 0")?;
+        let pid = self.process.as_ref().and_then(|process| process.child.id()).context("the server is not running")?;
+        let pid = Pid::from_raw(i32::try_from(pid)?).context("the id of the process is 0")?;
         kill_process(pid, signal).context("cannot send a signal to the server")
     }
 
     /// Waits until the process has ended and all its output is read.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
-        let Process { mut child, readers, .. } = self.process.take().context("the server does not run")?;
+        let Process { mut child, readers, .. } = self.process.take().context("the server is not running")?;
         let Ok(status) = tokio::time::timeout(STOP_MAX, child.wait()).await else {
             child.kill().await?;
             bail!("the server did not end within {STOP_MAX:?}\n{}", self.output());
@@ -248,8 +249,8 @@ impl Server {
 
     /// Returns the API with the root key.
     pub fn api(&self) -> Result<Api> {
-        let key = std::fs::read_to_string(self.key_file()).context("the server has left no root key")?;
-        let url = self.url().context("the server does not run")?;
+        let key = std::fs::read_to_string(self.key_file()).context("the server created no root key")?;
+        let url = self.url().context("the server is not running")?;
         Api::new(url, key.trim())
     }
 
@@ -307,7 +308,7 @@ impl Server {
     }
 
     fn running(&mut self) -> Result<&mut Process> {
-        self.process.as_mut().context("the server does not run")
+        self.process.as_mut().context("the server is not running")
     }
 
     /// Returns the folder that contains all folders of the server.

@@ -70,12 +70,12 @@ async fn a_dump_of_postgresql_comes_back_whole() -> Result<()> {
     let url = postgres.database()?;
     let mut secrets = Secrets::in_world(World::on(server_on(&url)?).await?, 3).await?;
     let small_files = commands("Back up a running server")?;
-    let (small_files, _) = small_files.split_once("sqlite3").context("the database comes last")?;
+    let (small_files, _) = small_files.split_once("sqlite3").context("the guide does not copy the database last")?;
     let programs = format!("PATH=\"{}:$PATH\"\nMONSTRUM_DATABASE_URL=\"{url}\"\n", postgres.programs().display());
     let home = secrets.world.server.home().to_owned();
     shell(&home, &format!("{programs}{small_files}{}", commands("Back up with PostgreSQL")?)).await?;
     secrets.world.server.stop().await?;
-    let (_, database) = url.split_once("///").context("an address names its database")?;
+    let (_, database) = url.split_once("///").context("the address names no database")?;
     let database = database.split('?').next().unwrap_or_default();
     postgres.sql("postgres", &format!("drop database {database}"))?;
     postgres.sql("postgres", &format!("create database {database}"))?;
@@ -83,7 +83,7 @@ async fn a_dump_of_postgresql_comes_back_whole() -> Result<()> {
     restore(&mut secrets).await
 }
 
-/// The guide states the value of a backup without the keys.
+/// The guide states what a backup without the keys is worth.
 #[tokio::test]
 async fn a_backup_without_the_master_key_gives_no_secret_and_makes_no_new_one() -> Result<()> {
     let mut secrets = Secrets::in_world(World::on(Server::prepare(&["github"])?).await?, 1).await?;

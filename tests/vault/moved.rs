@@ -1,5 +1,5 @@
-//! A sealed record opens only in its original place. An attacker with write access to the database can destroy it, but
-//! not use it elsewhere.
+//! A sealed record opens only in its original place. An attacker with write access to the database can destroy a
+//! record, but cannot use it in another place.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -16,7 +16,7 @@ use crate::tamper::sqlite;
 /// Creates two resources of a stopped server and runs an intruder's statements. `$A` and `$B` stand for the ids.
 async fn after(statements: &[&str]) -> Result<Secrets> {
     let mut secrets = Secrets::make(2).await?;
-    // All copied records belong to the same account, so only the place differs.
+    // All copied records belong to the same account, so they differ only in their place in the database.
     secrets.world.server.stop().await?;
     let [a, b] = secrets.resources.as_slice() else { anyhow::bail!("two resources") };
     let of_ids = |text: &&str| text.replace("$A", &format!("'{a}'")).replace("$B", &format!("'{b}'"));
@@ -24,10 +24,10 @@ async fn after(statements: &[&str]) -> Result<Secrets> {
     let mut texts: Vec<&str> = statements.iter().map(String::as_str).collect();
     texts.push("select changes()");
     let changed = sqlite(&secrets.world.server.data_dir(), &texts).await?;
-    ensure!(changed != json!([[0]]), "the intruder has changed nothing");
+    ensure!(changed != json!([[0]]), "the statements of the intruder changed no row");
     secrets.world.server.launch().await?;
     secrets.world.api = secrets.world.server.api()?;
-    ensure!(secrets.world.github.take_requests().is_empty(), "nothing was called yet");
+    ensure!(secrets.world.github.take_requests().is_empty(), "a call was made too early");
     Ok(secrets)
 }
 
@@ -86,7 +86,7 @@ async fn a_record_in_another_place_does_not_open() -> Result<()> {
         ensure!(is_unverified || does_not_open || status == 404, "{crime}: {status} {answer}");
         let sent = lines(&secrets.world.github.take_requests(), TOKEN);
         ensure!(sent.is_empty(), "{crime}: {sent:?}");
-        ensure!(!secrets.world.server.output().contains(TOKEN), "{crime}: the token is in the log");
+        ensure!(!secrets.world.server.output().contains(TOKEN), "{crime}: the log contains the token");
     }
     Ok(())
 }
@@ -122,16 +122,16 @@ async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> 
         assert_eq!(secrets.key_versions()?, [1, 2]);
     }
     assert_snapshot!(told_of.join("\n"), @r#"
-    [home]/data/master.key has a fresh key, version 2
-    4 of 5 sealed records are sealed anew with version 2
+    added key version 2 to [home]/data/master.key
+    re-encrypted 4 of 5 records with key version 2
     [stderr]
-    make a backup of [home]/data/master.key now; `--prune` removes its older keys
-    warning: a record of credentials ([id 1]) does not open: the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key
-    hint: save those credentials anew, and answers are forgotten after a day; --prune waits for that
+    back up [home]/data/master.key now; later, run this command with --prune to remove the older keys
+    warning: a record of credentials ([id 1]) cannot be decrypted: decryption with master key version 1 failed: the record was altered, moved to another row, or sealed with another key
+    hint: save those credentials again, wait a day until stored responses have expired, and run this command with --prune
     [exit 1]
     [stderr]
-    error: no key was removed, because some sealed records cannot be opened: 1
-    hint: the first is in credentials ([id 1]): the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key; save that credential anew or delete it, and run this again
+    error: no key was removed, because some sealed records cannot be decrypted: 1
+    hint: the first record is in credentials ([id 1]): decryption with master key version 1 failed: the record was altered, moved to another row, or sealed with another key; save that credential again or delete it, and run this command again
     [exit 1]
     "#);
     let versions =

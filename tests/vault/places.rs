@@ -1,5 +1,5 @@
 //! The possible places of the master keys, and the messages if the keys do not belong to the database. In that case,
-//! nothing is overwritten.
+//! the server overwrites nothing.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ fn contents(server: &Server) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(server.data_dir())? {
         let path = entry?.path();
-        let name = path.file_name().context("an entry has a name")?.to_string_lossy().into_owned();
+        let name = path.file_name().context("the entry has no name")?.to_string_lossy().into_owned();
         if path.is_file() && !name.ends_with("-shm") && !name.ends_with("-wal") {
             files.push((name, fs::read(&path)?));
         }
@@ -48,7 +48,10 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     let server = Server::prepare(&["github"])?.variable(VARIABLE, &first).variable("MONSTRUM_LOG", "debug");
     let mut secrets = Secrets::in_world(World::on(server).await?, 2).await?;
     secrets.open_all().await?;
-    assert!(!secrets.world.server.data_dir().join("master.key").exists(), "a second place would be one too many");
+    assert!(
+        !secrets.world.server.data_dir().join("master.key").exists(),
+        "the server created the key in a second place"
+    );
     let (_, report) = parsed(&secrets.world.server, &["doctor"]).await?;
     assert_eq!(report["findings"], json!([]));
 
@@ -71,46 +74,46 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     secrets.world.server.set_variable(FILE_VARIABLE, Some("elsewhere.key"));
     told_of.push(told(&secrets.world.server, &SERVE).await?);
     secrets.world.server.set_variable(FILE_VARIABLE, None);
-    assert!(before == contents(&secrets.world.server)?, "nothing was written");
+    assert!(before == contents(&secrets.world.server)?, "the server changed a file");
     assert_snapshot!(told_of.join("\n"), @r#"
     [stderr]
     error: cannot write to MONSTRUM_MASTER_KEY: it is an environment variable
-    hint: add a line to it, divided by a comma: `2 $(openssl rand -hex 32)`; then run this again, and start the server with the same text
+    hint: add a line to the variable, separated by a comma: `2 $(openssl rand -hex 32)`; then run this command again, and start the server with the same value
     [exit 1]
-    records of an older key were left, so no key was added; the newest of MONSTRUM_MASTER_KEY has version 2
-    5 of 5 sealed records are sealed anew with version 2
+    finished an earlier rotation, so no key was added; the newest key of MONSTRUM_MASTER_KEY has version 2
+    re-encrypted 5 of 5 records with key version 2
     [stderr]
-    `--prune` tells which keys of the variable are needed no more
+    run this command with --prune to list the keys of the variable that are no longer needed
     [exit 0]
-    0 of 5 sealed records are sealed anew with version 2
-    MONSTRUM_MASTER_KEY needs these versions no more: 1
+    re-encrypted 0 of 5 records with key version 2
+    these key versions of MONSTRUM_MASTER_KEY are no longer needed: 1
     [exit 0]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    error: MONSTRUM_MASTER_KEY: master key version 2, which encrypted the secrets of this database, is missing
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: the master key of version 2 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    error: MONSTRUM_MASTER_KEY: master key version 2 is not the key that encrypted the secrets of this database
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
-      the master keys are malformed at line 1: expected a version from 1, a space and 64 hex digits
-    hint: it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each
+    error: MONSTRUM_MASTER_KEY does not contain valid master keys
+      the master keys are malformed at line 1: expected a version number of at least 1, a space and 64 hex digits
+    hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
+    error: MONSTRUM_MASTER_KEY does not contain valid master keys
       the master keys are malformed: it is empty
-    hint: it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each
+    hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
-    error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
-      the master keys are malformed at line 2: the version is a duplicate
-    hint: it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each
+    error: MONSTRUM_MASTER_KEY does not contain valid master keys
+      the master keys are malformed at line 2: the version occurs more than once
+    hint: expected the lines of a key file, separated by commas: each is a version, a space and 64 hex digits
     [exit 1]
     [stderr]
-    error: both MONSTRUM_MASTER_KEY and a file of master keys (elsewhere.key) are given
-    hint: `monstrum serve --help` shows every setting and its values
+    error: both MONSTRUM_MASTER_KEY and a master key file (elsewhere.key) are set
+    hint: `monstrum serve --help` describes every setting and its values
     [exit 1]
     "#);
     secrets.open_all().await?;
@@ -118,7 +121,7 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     let help = run(&secrets.world.server, &["serve", "--help"]).await?;
     let shown = format!("{}{}{}", String::from_utf8(help.stdout)?, secrets.world.server.output(), told_of.join(""));
     for key in [&first, &second] {
-        ensure!(!shown.contains(&key[2..20]), "the key is shown");
+        ensure!(!shown.contains(&key[2..20]), "the output contains the key");
     }
     Ok(())
 }
@@ -142,13 +145,13 @@ async fn the_file_may_lie_elsewhere() -> Result<()> {
     assert!(findings.iter().any(|finding| text(&finding["about"]) == "elsewhere.key"), "{report}");
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
 
-    // Without the variable, there is no key, and the server does not create one for a database that another key has
+    // Without the variable, the server has no key, and does not create a key for a database that another key has
     // sealed.
     secrets.world.server.set_variable(FILE_VARIABLE, None);
     assert_snapshot!(told(&secrets.world.server, &SERVE).await?, @r#"
     [stderr]
-    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    error: [home]/data/master.key is missing, but the database contains records encrypted with this key; restore the file from a backup
+    hint: a server cannot read its secrets without its master key: restore the file from a backup
     [exit 1]
     "#);
     assert!(!secrets.world.server.data_dir().join("master.key").exists());
@@ -177,49 +180,49 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
         assert_eq!(fs::read_to_string(&file)?, text);
     }
     write_key(&file, &both)?;
-    assert!(before == contents(&secrets.world.server)?, "nothing was written");
+    assert!(before == contents(&secrets.world.server)?, "the server changed a file");
     assert_snapshot!(told_of.join("\n"), @r#"
     $ from before the rotation
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ from before the rotation
-    broken: master key: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-        give the keys of this database's last rotation
+    broken: master key: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
+        use the master keys of this database's last rotation
     [exit 1]
     $ another one of the same version
     [stderr]
-    error: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    error: [home]/data/master.key: master key version 2 is not the key that encrypted the secrets of this database
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
     [stderr]
-    error: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
-    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
+    error: [home]/data/master.key: master key version 2 is not the key that encrypted the secrets of this database
+    hint: nothing was changed; use the master keys of this database, or the database that belongs to these keys
     [exit 1]
     $ another one of the same version
-    broken: master key: [home]/data/master.key: the master key of version 2 is another one than the one that has sealed this database
-        put the master.key back with which this database was written
+    broken: master key: [home]/data/master.key: master key version 2 is not the key that encrypted the secrets of this database
+        restore the master.key that belongs to this database
     [exit 1]
     $ another one that is newer
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
     [stderr]
-    error: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-    hint: the keys are older than the database, or cut short: give those of its last rotation
+    error: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
+    hint: the keys are older than the database or incomplete: use the keys of its last rotation
     [exit 1]
     $ another one that is newer
-    broken: master key: [home]/data/master.key: there is no master key of version 2, which has sealed this database
-        give the keys of this database's last rotation
+    broken: master key: [home]/data/master.key: master key version 2, which encrypted the secrets of this database, is missing
+        use the master keys of this database's last rotation
     [exit 1]
     "#);
     secrets.open_all().await
@@ -241,10 +244,10 @@ async fn a_credential_whose_key_is_gone_is_named_and_the_rest_works() -> Result<
     let (code, report) = parsed(&secrets.world.server, &["doctor"]).await?;
     let finding = report["findings"].as_array().context("findings")?.iter().find(|one| one["about"] == "master key");
     let what = finding.map(|finding| text(&finding["what"])).unwrap_or_default();
-    ensure!(code == Some(1) && what.contains("there is no key of version 1"), "{report}");
+    ensure!(code == Some(1) && what.contains("key version 1, which encrypts credentials, is missing"), "{report}");
     secrets.world.server.launch().await?;
     secrets.world.api = secrets.world.server.api()?;
-    ensure!(secrets.world.server.output().contains("there is no master key of version 1"));
+    ensure!(secrets.world.server.output().contains("master key version 1, which encrypts credentials"));
     assert_eq!(secrets.call(&secrets.resources[0]).await?["status"], "success");
     assert_eq!(secrets.call(&secrets.resources[1]).await?["status"], "error");
     Ok(())

@@ -17,7 +17,7 @@ use crate::world::World;
 
 /// The number of power cuts. Their times range from the start of the process to the end of the rotation.
 const CUTS: u32 = 40;
-/// A time-out far longer than a rotation.
+/// A time-out that is far longer than a rotation needs.
 const ROTATION_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -29,26 +29,26 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     let mut secrets = Secrets::make(20).await?;
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
-    error: another monstrum uses the data folder [home]/data
-    hint: stop the server first: it would go on with the keys that it has read
+    error: another monstrum process uses the data folder [home]/data
+    hint: stop the server first; a running server would continue to use the old keys
     [exit 1]
     "#);
     secrets.world.server.stop().await?;
     let before = secrets.ring()?;
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
-    [home]/data/master.key has a fresh key, version 2
-    23 of 23 sealed records are sealed anew with version 2
+    added key version 2 to [home]/data/master.key
+    re-encrypted 23 of 23 records with key version 2
     [stderr]
-    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    back up [home]/data/master.key now; later, run this command with --prune to remove the older keys
     [exit 0]
     "#);
-    assert!(before.is_subset(&secrets.ring()?), "the older key stays");
+    assert!(before.is_subset(&secrets.ring()?), "the older key was removed");
     assert_eq!(secrets.key_versions()?, [1, 2]);
     assert_eq!(sqlite(&secrets.world.server.data_dir(), &[VERSIONS]).await?, json!([[2, 20]]));
     secrets.open_all().await?;
 
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?, @r#"
-    0 of 23 sealed records are sealed anew with version 2
+    re-encrypted 0 of 23 records with key version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     "#);
@@ -90,9 +90,9 @@ async fn rows_that_another_program_has_written_hide_no_record() -> Result<()> {
     let unreadable = report["unreadable"].as_array().context("a list")?;
     assert_eq!((unreadable.len(), &unreadable[0]["table"]), (FORGED, &json!("instance_keys")), "{report}");
     let refused = told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
-    ensure!(refused.contains(&format!("some sealed records cannot be opened: {FORGED}")), "{refused}");
+    ensure!(refused.contains(&format!("some sealed records cannot be decrypted: {FORGED}")), "{refused}");
     ensure!(refused.contains("instance_keys") && refused.contains("[exit 1]"), "{refused}");
-    assert_eq!(secrets.key_versions()?, [1, 2], "no key is removed");
+    assert_eq!(secrets.key_versions()?, [1, 2], "a key was removed");
     secrets.open_all().await?;
 
     sqlite(&data_dir, &["delete from instance_keys where sealed = 'x'"]).await?;
@@ -116,21 +116,21 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     }
     assert_snapshot!(told_of.join("\n"), @r#"
     $ --add-only [1, 2]
-    [home]/data/master.key has a fresh key, version 2
+    added key version 2 to [home]/data/master.key
     [stderr]
-    copy the file to every host of this database and start them; then run `monstrum vault rotate`
+    copy the file to every host that uses this database, start the hosts, and run `monstrum vault rotate`
     [exit 0]
     $ doctor
-    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+    weak: master key: [home]/data/master.key: some credentials are still encrypted with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --add-only [1, 2]
     [stderr]
-    error: 5 records are still sealed with an older key than version 2
-    hint: an earlier rotation was interrupted: `monstrum vault rotate` finishes it
+    error: 5 records are still encrypted with a key older than version 2
+    hint: run `monstrum vault rotate` to finish the interrupted rotation
     [exit 1]
     $ doctor
-    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+    weak: master key: [home]/data/master.key: some credentials are still encrypted with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --prune --add-only [1, 2]
@@ -138,33 +138,33 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     error: the argument '--prune' cannot be used with '--add-only'
 
     Usage: monstrum vault rotate --prune --data-dir <DIR>
-    hint: `monstrum vault rotate --help` shows what there is, with examples
+    hint: `monstrum vault rotate --help` shows usage and examples
     [exit 2]
     $ doctor
-    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+    weak: master key: [home]/data/master.key: some credentials are still encrypted with a key older than version 2
         stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $  [1, 2]
-    records of an older key were left, so no key was added; the newest of [home]/data/master.key has version 2
-    5 of 5 sealed records are sealed anew with version 2
+    finished an earlier rotation, so no key was added; the newest key of [home]/data/master.key has version 2
+    re-encrypted 5 of 5 records with key version 2
     [stderr]
-    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    back up [home]/data/master.key now; later, run this command with --prune to remove the older keys
     [exit 0]
     $ doctor
-    nothing to mend in [home]/data
+    no findings in [home]/data
     [exit 0]
     $ --prune [2]
-    0 of 5 sealed records are sealed anew with version 2
+    re-encrypted 0 of 5 records with key version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     $ doctor
-    nothing to mend in [home]/data
+    no findings in [home]/data
     [exit 0]
     "#);
     Ok(())
 }
 
-/// Returns whether any credential is still sealed with an older key than the newest one in the file.
+/// Returns whether any credential is still sealed with an older key than the newest key in the file.
 async fn is_unfinished(secrets: &Secrets) -> Result<bool> {
     let versions = sqlite(&secrets.world.server.data_dir(), &[VERSIONS]).await?;
     let newest = secrets.key_versions()?.last().copied();
@@ -184,14 +184,14 @@ async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Re
         let ring = secrets.ring()?;
         let mut rotation = secrets.world.server.begin_command(&["vault", "rotate"])?;
         let (began, moment) = (Instant::now(), whole * cut / CUTS);
-        // Every other cut waits for the new key, so that it comes while records are being resealed.
+        // Every other cut waits for the new key, so that the cut happens while records are being resealed.
         let is_ripe = |ring_now: BTreeSet<String>| cut % 2 == 1 && ring_now != ring;
         while began.elapsed() < moment || (cut % 2 == 1 && began.elapsed() < whole) {
             if is_ripe(secrets.ring()?) || rotation.try_wait()?.is_some() {
                 tokio::time::sleep(POLL * (cut / 4)).await;
                 break;
             }
-            ensure!(began.elapsed() < ROTATION_MAX, "the rotation does not end");
+            ensure!(began.elapsed() < ROTATION_MAX, "timed out waiting for the rotation to end");
             tokio::time::sleep(POLL).await;
         }
         rotation.kill().await?;
@@ -201,15 +201,16 @@ async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Re
             secrets.open_all().await?;
         }
     }
-    assert!(unfinished > 0, "no cut came before the end of a rotation");
-    // The next rotation finishes the remaining work or starts anew. Afterwards, no work is left.
+    assert!(unfinished > 0, "no power cut interrupted a rotation");
+    // The next rotation finishes the interrupted rotation or starts a new one. Afterwards, every secret has the newest
+    // key.
     assert_eq!(parsed(&secrets.world.server, &["vault", "rotate"]).await?.0, Some(0));
-    ensure!(!is_unfinished(&secrets).await?, "something is left");
+    ensure!(!is_unfinished(&secrets).await?, "some credentials are still sealed with an older key");
     let (code, pruned) = parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
     assert_eq!((code, &pruned["resealed"], secrets.key_versions()?.len()), (Some(0), &json!(0), 1));
     let drafts = std::fs::read_dir(secrets.world.server.data_dir())?
         .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".new")));
-    assert_eq!(drafts.count(), 0, "a draft would hold keys");
+    assert_eq!(drafts.count(), 0, "a draft of the key file, which may contain keys, was left behind");
     secrets.open_all().await
 }
 
@@ -232,7 +233,8 @@ async fn on_postgresql_it_is_the_same() -> Result<()> {
     Ok(())
 }
 
-/// If other hosts keep serving, they must have the key before a record needs it. Otherwise, nothing is resealed.
+/// Other hosts that keep running must have the new key before a record needs it. If they do not have it, the rotation
+/// reseals nothing.
 #[tokio::test]
 async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;
@@ -244,7 +246,7 @@ async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
     error: other servers use this database and do not have the new key
-    hint: stop them, or give them the key first: `monstrum vault rotate --add-only`, copy the file to all of them, start them anew, and run this again
+    hint: stop the servers and run this command again; or run `monstrum vault rotate --add-only`, copy the file to every server, restart the servers, and run this command again
     [exit 1]
     "#);
     assert_eq!(secrets.key_versions()?, [1]);

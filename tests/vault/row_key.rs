@@ -19,12 +19,12 @@ use crate::world::{World, text};
 
 const ROTATE: [&str; 3] = ["vault", "rotate", "--row-key"];
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
-/// The number of power cuts. A few come at the start of the process, the others while scopes are being rewritten. The
-/// store's own test ends a rotation after every scope.
+/// The number of power cuts. Every third power cut happens at a fixed fraction of the usual run time. The other power
+/// cuts happen while scopes are being rewritten. A test of the store interrupts a rotation after every scope.
 const CUTS: u32 = 12;
-/// Enough workspaces for cuts to come between two of them.
+/// The number of workspaces, large enough for power cuts to happen between two workspaces.
 const WORKSPACES: usize = 24;
-/// A time-out far longer than a rotation.
+/// A time-out that is far longer than a rotation needs.
 const ROTATION_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -65,18 +65,18 @@ async fn every_row_is_authenticated_by_a_fresh_key() -> Result<()> {
     let before = tempfile::tempdir()?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
-    error: another monstrum uses the data folder [home]/data
-    hint: stop every server of this database first
+    error: another monstrum process uses the data folder [home]/data
+    hint: stop every server that uses this database first
     [exit 1]
     ");
     secrets.world.server.stop().await?;
     let data_dir = secrets.world.server.data_dir();
     std::fs::copy(data_dir.join("monstrum.db"), before.path().join("monstrum.db"))?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
-    row key version 2 is in force; the older one is deleted
-    25 rows in 2 scopes were verified and written anew
+    activated row key version 2 and deleted the older version
+    25 rows in 2 scopes were verified and written again
     [stderr]
-    start each server of this database once, so that its signed heads name the new version
+    start each server that uses this database once, so that its signed heads name the new version
     [exit 0]
     ");
     assert_eq!(versions(&data_dir).await?, [2]);
@@ -139,15 +139,15 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     let refusal = String::from_utf8(run(&secrets.world.server, &SERVE).await?.stderr)?;
     let named = "the policy was signed under row key version 2, but the database uses version 1, which was retired";
     ensure!(refusal.contains(named), "{refusal}");
-    let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+    let folder = data_dir.to_str().context("the name of the temporary folder is not UTF-8")?;
     let (code, report) = parsed(&secrets.world.server, &["audit", "verify", "--data-dir", folder]).await?;
     ensure!(code == Some(1) && report["problems"].to_string().contains(named), "{report}");
     let (_, report) = parsed(&secrets.world.server, &["doctor"]).await?;
     ensure!(report["findings"].to_string().contains(named), "{report}");
     let refusal = told(&secrets.world.server, &ROTATE).await?;
-    ensure!(refusal.contains(named), "a rotation would take over its rows: {refusal}");
+    ensure!(refusal.contains(named), "the rotation was not rejected: {refusal}");
 
-    // Next to the newer key, the older one is no longer in force: the database is made to look like an unfinished
+    // The older key is no longer in force next to the newer key: the database is made to look like an unfinished
     // rotation, but no row under the older key is accepted.
     std::fs::write(data_dir.join("monstrum.db"), after)?;
     let back = [
@@ -160,11 +160,11 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     sqlite(&data_dir, &[&back[..1], &["pragma foreign_keys = off"], &back[1..]].concat()).await?;
     assert_eq!(versions(&data_dir).await?, [1, 2]);
     let refused = told(&secrets.world.server, &ROTATE).await?;
-    ensure!(refused.contains("are not verified") && refused.contains("[exit 1]"), "{refused}");
-    assert_eq!(versions(&data_dir).await?, [1, 2], "nothing was written");
+    ensure!(refused.contains("failed verification") && refused.contains("[exit 1]"), "{refused}");
+    assert_eq!(versions(&data_dir).await?, [1, 2], "the rejected rotation changed the row keys");
     secrets.world.server.launch().await?;
     let output = secrets.world.server.output();
-    ensure!(output.contains("row roles/"), "the log names the row: {output}");
+    ensure!(output.contains("row roles/"), "the log does not name the row: {output}");
 
     // An operator may continue with the older database, and can then rotate its key again.
     secrets.world.server.stop().await?;
@@ -191,7 +191,7 @@ async fn a_row_key_that_somebody_put_there_does_not_stay_in_force() -> Result<()
             std::fs::copy(entry.path(), copy.path().join(entry.file_name()))?;
         }
     }
-    let folder = copy.path().to_str().context("a temporary folder has a plain name")?;
+    let folder = copy.path().to_str().context("the name of the temporary folder is not UTF-8")?;
     let forge = [&ROTATE[..], &["--data-dir", folder]].concat();
     assert_eq!(parsed(&secrets.world.server, &forge).await?.0, Some(0));
     let attach = format!("attach '{}' as forged", copy.path().join("monstrum.db").display());
@@ -203,7 +203,7 @@ async fn a_row_key_that_somebody_put_there_does_not_stay_in_force() -> Result<()
         let (code, report) = parsed(&secrets.world.server, command).await?;
         assert_eq!(code, Some(0), "{report}");
     }
-    assert_eq!(versions(&data_dir).await?, [3], "the forged key is gone");
+    assert_eq!(versions(&data_dir).await?, [3], "the forged key is still in force");
     for table in ["workspaces", "roles", "resources", "bot_resources", "credentials"] {
         assert_eq!(rows_by_version(&data_dir, table).await?, json!([["00000003", 1]]), "{table}");
     }
@@ -212,7 +212,7 @@ async fn a_row_key_that_somebody_put_there_does_not_stay_in_force() -> Result<()
     sqlite(&data_dir, &[&attach, back]).await?;
     assert_eq!(rows_by_version(&data_dir, "roles").await?, json!([["00000002", 1]]));
     let refused = told(&secrets.world.server, &ROTATE).await?;
-    ensure!(refused.contains("are not verified") && refused.contains("[exit 1]"), "{refused}");
+    ensure!(refused.contains("failed verification") && refused.contains("[exit 1]"), "{refused}");
     Ok(())
 }
 
@@ -224,14 +224,14 @@ async fn a_workspace_that_is_not_verified_keeps_the_row_key() -> Result<()> {
     sqlite(&data_dir, &["update roles set allowed_operations = '[\"*\"]'"]).await?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
-    error: the rows of scope `[id 1]` are not verified: it has 5 valid rows, and 6 were sealed
-    hint: find the cause first; `monstrum vault seal --scope` shows the rows and seals them as they are; then run this again
+    error: the rows of scope `[id 1]` failed verification: the scope has 5 valid rows, but its seal counts 6
+    hint: find the cause first; seal the rows with `monstrum vault seal --scope`; then run this command again
     [exit 1]
     ");
     assert_eq!(versions(&data_dir).await?, [1]);
-    let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+    let folder = data_dir.to_str().context("the name of the temporary folder is not UTF-8")?;
     let seal = ["vault", "seal", "--scope", "default", "--yes", "--data-dir", folder];
-    ensure!(run(&secrets.world.server, &seal).await?.status.success(), "the cause is known now");
+    ensure!(run(&secrets.world.server, &seal).await?.status.success(), "the scope could not be sealed");
     // An additional, forged row is reported and not changed.
     let forged = "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at, mac) \
                   select '019a0000-0000-7000-8000-000000000001', workspace_id, 'forged', '{}', 0, 0, mac from roles";
@@ -263,7 +263,7 @@ async fn a_rotation_of_the_row_key_that_is_killed_at_any_moment_is_finished_by_t
             tokio::time::sleep(whole * cut / CUTS).await;
         } else {
             while versions(&data_dir).await?.len() < 2 && rotation.try_wait()?.is_none() {
-                ensure!(began.elapsed() < ROTATION_MAX, "the rotation does not end");
+                ensure!(began.elapsed() < ROTATION_MAX, "timed out waiting for the rotation to end");
                 tokio::time::sleep(POLL).await;
             }
             tokio::time::sleep(POLL * cut * 2).await;
@@ -282,7 +282,7 @@ async fn a_rotation_of_the_row_key_that_is_killed_at_any_moment_is_finished_by_t
             secrets.open_all().await?;
         }
     }
-    ensure!(unfinished > 0, "no cut came before the end of a rotation");
+    ensure!(unfinished > 0, "no power cut interrupted a rotation");
     let newest = versions(&data_dir).await?;
     let expected = format!("{:08X}", newest[0]);
     let rows = rows_by_version(&data_dir, "workspaces").await?;
@@ -299,7 +299,7 @@ async fn refuses_to_start(secrets: &Secrets) -> Result<()> {
         ensure!(said.contains("monstrum vault rotate --row-key") && said.contains("[exit 1]"), "{said}");
     }
     let folder = server.data_dir();
-    let folder = folder.to_str().context("a temporary folder has a plain name")?;
+    let folder = folder.to_str().context("the name of the temporary folder is not UTF-8")?;
     let (_, report) = parsed(server, &["audit", "verify", "--data-dir", folder]).await?;
     // The start of the rotation has no matching end yet. Everything else verifies under either key.
     ensure!(report["valid"] == true, "{report}");
@@ -316,8 +316,8 @@ async fn on_postgresql_no_server_may_use_the_database() -> Result<()> {
     secrets.world.server.stop().await?;
     assert_snapshot!(told(&secrets.world.server, &ROTATE).await?, @r"
     [stderr]
-    error: servers use this database
-    hint: stop every server of this database first
+    error: other servers use this database
+    hint: stop every server that uses this database first
     [exit 1]
     ");
     second.stop().await?;
@@ -326,7 +326,7 @@ async fn on_postgresql_no_server_may_use_the_database() -> Result<()> {
     let (code, report) = loop {
         let (code, report) = parsed(&secrets.world.server, &ROTATE).await?;
         attempts += 1;
-        if report["error"]["message"] != "servers use this database" || attempts == 100 {
+        if report["error"]["message"] != "other servers use this database" || attempts == 100 {
             break (code, report);
         }
     };

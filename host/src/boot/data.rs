@@ -1,4 +1,5 @@
-//! The data folder: its lock, its keys and its database. `serve` and the offline commands open it the same way.
+//! The data folder with its lock, its keys and its database. `serve` and the offline commands open the folder the same
+//! way.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,13 +19,13 @@ use monstrum_core::audit::{
 use monstrum_core::policy::api_key;
 use monstrum_core::policy::row_seals::{self, RowKeyError};
 
-/// The file of the first root key.
+/// The name of the file that contains the first root key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
 const DATABASE_FILE: &str = "monstrum.db";
 const LOCK_FILE: &str = "monstrum.lock";
-/// The file with the name of this host's audit chain.
+/// The name of the file that contains the name of this host's audit chain.
 pub const NODE_FILE: &str = "node.id";
-/// The name of the audit keys in the table of instance keys.
+/// The name under which the table of instance keys contains the audit keys.
 pub const AUDIT_KEYS: &str = "audit";
 
 /// An error while opening a data folder.
@@ -32,7 +33,7 @@ pub const AUDIT_KEYS: &str = "audit";
 pub enum DataError {
     #[error("cannot use the data folder {}", path.display())]
     Folder { path: PathBuf, source: std::io::Error },
-    #[error("another monstrum uses the data folder {}", path.display())]
+    #[error("another monstrum process uses the data folder {}", path.display())]
     InUse { path: PathBuf },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
@@ -41,15 +42,15 @@ pub enum DataError {
     #[error("the master key cannot be used")]
     Vault(#[from] VaultError),
     #[error(
-        "{} is missing, but the database holds what it has sealed; put the file back (from a backup) to go on",
+        "{} is missing, but the database contains records encrypted with this key; restore the file from a backup",
         path.display()
     )]
     MasterKeyMissing { path: PathBuf },
-    #[error("{place}: the master key of version {version} is another one than the one that has sealed this database")]
+    #[error("{place}: master key version {version} is not the key that encrypted the secrets of this database")]
     WrongMasterKey { place: String, version: u32 },
-    #[error("{place}: there is no master key of version {version}, which has sealed this database")]
+    #[error("{place}: master key version {version}, which encrypted the secrets of this database, is missing")]
     NoMasterKey { place: String, version: u32 },
-    #[error("{}: it cannot be used as the keys of this database", MASTER_KEY_VARIABLE)]
+    #[error("{} does not contain valid master keys", MASTER_KEY_VARIABLE)]
     MasterKeyText(#[source] VaultError),
     #[error(transparent)]
     Rows(RowKeyError),
@@ -61,11 +62,11 @@ pub enum DataError {
     Heads(#[from] HeadsError),
     #[error("the operating system did not provide random numbers")]
     Random(#[source] getrandom::Error),
-    #[error("{}: expected a UUID; remove the file to begin a new chain of the audit", path.display())]
+    #[error("{}: expected a UUID; delete the file to start a new audit chain", path.display())]
     Node { path: PathBuf },
 }
 
-/// The lock of a data folder in use. The operating system releases it when the process ends.
+/// The lock of a data folder in use. If the process is killed, the operating system releases the lock.
 pub struct Lock {
     _file: File,
 }
@@ -78,19 +79,21 @@ pub struct Data {
     pub audit_keys: KeyRing,
     /// The name of this host's chain in the audit.
     pub node: String,
-    /// The root key, if this start created it.
+    /// The root key, if it was created when the folder was opened.
     pub admin_key: Option<Secret>,
     pub lock: Lock,
 }
 
 impl Data {
-    /// Opens the folder, creates missing files, and takes its lock.
+    /// Opens the data folder, creates missing files, and acquires the lock of the folder. Fails while a rotation of the
+    /// row key is unfinished.
     pub async fn open(settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let path = &settings.data_dir;
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
         let data = Data::open_existing(settings, clock).await?;
-        // A server would write rows under the newer key into scopes that are sealed under the older one.
+        // While the row key is being rotated, a server would write rows under the newer key into scopes that are still
+        // sealed under the older key.
         if data.store.is_rotating_row_key() {
             return Err(DataError::Rows(RowKeyError::Interrupted));
         }
@@ -102,7 +105,8 @@ impl Data {
         Data::open_unsealed(settings).await?.with_rows(settings, clock).await
     }
 
-    /// Opens an existing folder without reading its rows, because they may not be authentic.
+    /// Opens an existing folder without reading the rows of the database, because these rows may not be authentic.
+    /// Creates the master key if the database contains no sealed records.
     pub async fn open_unsealed(settings: &Settings) -> Result<Unsealed, DataError> {
         let path = canonical(&settings.data_dir)?;
         let lock = take_lock(&path)?;
@@ -119,7 +123,8 @@ impl Data {
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
         let held = unseal(&vault, sealed.clone()).map_err(|error| error.of_keys_in(&settings.master_key))?;
         let signed = signed_row_key_version(&path, &held)?;
-        // This comes before the audit keys are created, because a database that has audit keys does not count as empty.
+        // The rows are opened before the audit keys are created, because a database with audit keys does not count as
+        // empty.
         let store = row_seals::open(store, &vault, signed, clock).await;
         let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
@@ -130,7 +135,7 @@ impl Data {
         Ok(Data { path: path.clone(), store, vault, audit_keys, node, admin_key, lock })
     }
 
-    /// Opens an existing folder for reading, even while a server uses it. Nothing is created or written.
+    /// Opens an existing folder for reading, even while a server uses the folder. Creates and writes nothing.
     pub async fn inspect(settings: &Settings) -> Result<Inspected, DataError> {
         let path = canonical(&settings.data_dir)?;
         let store = Store::inspect(place(&path, settings.database_url.as_ref())?).await?;
@@ -139,7 +144,7 @@ impl Data {
         inspected.map_err(|error| error.of_keys_in(&settings.master_key))
     }
 
-    /// Returns the newest audit keys, which chain new rows.
+    /// Returns the newest audit keys, with which new rows are chained.
     pub fn newest_audit_keys(&self) -> Arc<AuditKeys> {
         let (_, keys) = self.audit_keys.last_key_value().expect("a data folder that is open has audit keys");
         Arc::clone(keys)
@@ -156,14 +161,14 @@ pub struct Inspected {
 
 impl Inspected {
     async fn of(path: PathBuf, store: Store, vault: Arc<Vault>) -> Result<Inspected, DataError> {
-        // The audit keys open only with the right master key.
+        // Decrypting the audit keys fails if the master key does not belong to this database.
         let audit_keys = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?)?;
         let store = row_seals::inspect(store, &vault, signed_row_key_version(&path, &audit_keys)?).await?;
         Ok(Inspected { path, store, vault, audit_keys })
     }
 }
 
-/// An open data folder whose rows are not read yet.
+/// An open data folder, before any row of its database has been read.
 pub struct Unsealed {
     pub path: PathBuf,
     pub store: Store,
@@ -172,20 +177,20 @@ pub struct Unsealed {
 }
 
 impl Unsealed {
-    /// Reads and opens the audit keys.
+    /// Reads and decrypts the audit keys.
     pub async fn audit_keys(&self) -> Result<KeyRing, DataError> {
         unseal(&self.vault, self.store.instance_keys(AUDIT_KEYS).await?)
     }
 
-    /// Opens the rows for reading. Nothing is created.
+    /// Opens the database for reading. Creates nothing.
     pub async fn inspected(self, settings: &Settings) -> Result<(Inspected, Lock), DataError> {
         let Unsealed { path, store, vault, lock } = self;
         let inspected = Inspected::of(path, store, vault).await;
         Ok((inspected.map_err(|error| error.of_keys_in(&settings.master_key))?, lock))
     }
 
-    /// Opens the rows and creates missing keys. A database that is older than its signed heads is rejected before any
-    /// row is written, but after its schema has been migrated.
+    /// Opens the database with its row key, and creates missing keys. A database that is older than its signed heads is
+    /// rejected before any row is written, but after its schema has been migrated.
     pub async fn with_rows(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let older = self.find_rollback().await.map_err(|error| error.of_keys_in(&settings.master_key))?;
         if !older.is_empty() {
@@ -194,8 +199,8 @@ impl Unsealed {
         Data::of(self, settings, clock).await
     }
 
-    /// Like [`Unsealed::with_rows`], but accepts a database that is older than its signed heads. The operator has to
-    /// request this.
+    /// Like [`Unsealed::with_rows`], but accepts a database that is older than its signed heads. Call this function
+    /// only at the explicit request of the operator.
     pub async fn with_rows_of_any_age(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         Data::of(self, settings, clock).await
     }
@@ -225,7 +230,7 @@ impl From<RowKeyError> for DataError {
 }
 
 impl DataError {
-    /// Adds the place of the master keys to an error about keys that do not open the database.
+    /// Adds the location of the master keys to an error about master keys that do not belong to the database.
     fn of_keys_in(self, place: &MasterKeyPlace) -> DataError {
         let place = place.to_string();
         match self {
@@ -250,8 +255,7 @@ fn master_keys(place: &MasterKeyPlace) -> Result<Option<MasterKeys>, DataError> 
     }
 }
 
-/// Creates the first master key. If the database has sealed records, this is an error, because they need the missing
-/// key.
+/// Creates the first master key. Fails if the database has sealed records, because these records need the missing key.
 async fn make_master_key(place: &MasterKeyPlace, store: &Store) -> Result<MasterKeys, DataError> {
     let MasterKeyPlace::File(path) = place else { return Err(missing(place)) };
     for column in SealedColumn::ALL {
@@ -266,14 +270,14 @@ fn missing(place: &MasterKeyPlace) -> DataError {
     DataError::MasterKeyMissing { path: PathBuf::from(place.to_string()) }
 }
 
-/// Returns the number of connections to this database from servers with any data folder. Call this before opening the
-/// database, because its own connections count too.
+/// Returns the number of connections to this database from servers with any data folder. Call this function before
+/// opening the database, because the connections of this process count too.
 pub async fn connections_of_servers(settings: &Settings) -> Result<u64, DataError> {
     let options = place(&canonical(&settings.data_dir)?, settings.database_url.as_ref())?;
     Ok(Store::connections_of_servers(&options).await?)
 }
 
-/// Returns the key versions that sealed credentials need and that the master keys lack.
+/// Returns the versions of master keys that encrypt stored credentials and are missing from `vault`.
 pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>, StoreError> {
     let held: Vec<i64> = vault.keys().versions().map(i64::from).collect();
     let mut versions = store.credential_key_versions().await?;
@@ -281,18 +285,20 @@ pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>,
     Ok(versions)
 }
 
-/// Logs an error for each missing key version of credentials. These credentials cannot be used, but the server starts.
+/// Logs an error for each missing master key that encrypts credentials. The server starts, but cannot use these
+/// credentials.
 async fn warn_of_lost_keys(store: &Store, vault: &Vault, place: &MasterKeyPlace) -> Result<(), StoreError> {
     for version in lost_key_versions(store, vault).await? {
         tracing::error!(
-            "{place}: there is no master key of version {version}, which has sealed credentials of this database; \
-             they cannot be used until it is back"
+            "{place}: master key version {version}, which encrypts credentials of this database, is missing; \
+             these credentials cannot be used until the key is restored"
         );
     }
     Ok(())
 }
 
-/// Returns the options of the database at its URL, or of the SQLite database in the data folder.
+/// Returns the options for the database at `database_url` or, without a URL, for the SQLite database in the data
+/// folder.
 fn place(folder: &Path, database_url: Option<&DatabaseUrl>) -> Result<StoreOptions, StoreError> {
     match database_url {
         Some(url) => StoreOptions::from_url(url.expose()),
@@ -344,8 +350,8 @@ fn unseal(vault: &Vault, sealed: Vec<InstanceKeyRow>) -> Result<KeyRing, DataErr
     Ok(ring)
 }
 
-/// Reads or creates the name of this data folder's audit chain. A chain has one writer, so the name is unique to the
-/// folder.
+/// Reads or creates the name of this data folder's audit chain. A chain has one writer, so the name must be unique to
+/// the folder.
 fn node_id(path: &Path) -> Result<String, DataError> {
     match std::fs::read_to_string(path) {
         Ok(text) => match uuid::Uuid::try_parse(text.trim()) {
@@ -361,8 +367,8 @@ fn node_id(path: &Path) -> Result<String, DataError> {
     }
 }
 
-/// Creates the first root key. The file is written before the row, so a crash in between leaves a file that the next start
-/// replaces, and never a row whose key is lost.
+/// Creates the first root key. The key is written to its file before its row is inserted. After a crash in between, the
+/// next start replaces the file, so the database never contains a root key whose text is lost.
 async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result<Option<Secret>, DataError> {
     match store.has_root_key().await {
         Ok(false) => {}

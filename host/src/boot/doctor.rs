@@ -1,5 +1,5 @@
-//! `monstrum doctor`: finds weak settings and broken parts of an installation, each with its remedy. It changes nothing and
-//! needs no lock, so a server may be running.
+//! `monstrum doctor`: finds weak settings and broken parts of an installation, and suggests a remedy for each finding.
+//! The command changes nothing and does not lock the data folder, so a server may be running.
 
 mod archive;
 mod patterns;
@@ -25,7 +25,7 @@ use monstrum_core::plugins::{Plugin, PluginStatus, Plugins};
 use monstrum_core::policy::row_seals::RowKeyError;
 use monstrum_core::policy::{Policy, Resource};
 
-/// The least free space. With less, an hour of audit rows can fill the disk.
+/// The minimum free disk space. The audit rows of one hour can fill less space than this.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum vault rotate --row-key";
@@ -34,9 +34,9 @@ const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// The part works, but is less secure than it could be.
+    /// The subject works, but is less secure than it could be.
     Weak,
-    /// The part does not work.
+    /// The subject does not work.
     Broken,
 }
 
@@ -73,8 +73,12 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let mut found = Findings::default();
     check_settings(&mut found, settings);
     if !settings.data_dir.is_dir() {
-        let what = format!("there is no data folder {}", settings.data_dir.display());
-        found.broken("data_dir", what, "start a server once with `monstrum serve`, or name its folder with --data-dir");
+        let what = format!("the data folder {} does not exist", settings.data_dir.display());
+        found.broken(
+            "data_dir",
+            what,
+            "start a server once with `monstrum serve`, or set the data folder with --data-dir",
+        );
         return found.0;
     }
     check_files(&mut found, settings);
@@ -90,7 +94,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
                 found.broken(
                     "database",
                     with_causes(&error),
-                    "is it whole? `monstrum audit verify` checks the audit in it",
+                    "check that the database is complete, and run `monstrum audit verify` to check the audit",
                 );
             }
             data.store.close().await;
@@ -99,14 +103,14 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     found.0
 }
 
-/// Reports a database that is older than its signed heads. A server does not start with it.
+/// Reports a database that is older than its signed heads. A server does not start with such a database.
 async fn check_heads(found: &mut Findings, data: &Inspected) {
     match find_rollback(&data.store, &data.audit_keys, &data.path).await {
-        Err(error) => found.broken("audit", with_causes(&error), "run it as the user who runs the server"),
+        Err(error) => found.broken("audit", with_causes(&error), "run doctor as the user who runs the server"),
         Ok(older) => {
             for way in older {
-                let remedy = "put back the database that belongs to this folder; if an older one was restored on purpose, \
-                              run `monstrum audit accept-loss --reason TEXT`";
+                let remedy = "restore the database that belongs to this folder; if the older database was restored on \
+                              purpose, run `monstrum audit accept-loss --reason TEXT`";
                 found.broken("audit", way.to_string(), remedy);
             }
         }
@@ -119,24 +123,24 @@ fn check_settings(found: &mut Findings, settings: &Settings) {
     let public = public.as_deref();
     let is_encrypted = public.is_some_and(|url| url.starts_with("https://"));
     if !is_local && !is_encrypted {
-        let what = format!("{} is reached from other machines, and API keys travel there unencrypted", settings.listen);
-        let remedy =
-            "put a proxy with TLS in front of it, listen on 127.0.0.1, and say its address with --public-url https://…";
+        let what = format!("other machines can connect to {}, and they send API keys unencrypted", settings.listen);
+        let remedy = "put a TLS proxy in front of the server, listen on 127.0.0.1, and set the address of the proxy \
+                      with --public-url https://…";
         found.weak("listen", what, remedy);
     } else if is_local && public.is_some_and(|url| url.starts_with("http://") && !is_loopback(url)) {
         found.weak(
             "public_url",
-            "others reach this server without encryption",
-            "serve it by https://, through a proxy",
+            "clients connect to this server without encryption",
+            "put a TLS proxy in front of the server, and set --public-url to its https:// URL",
         );
     }
     if settings.public_docs && (!is_local || public.is_some()) {
-        let what = "/metrics, /docs and the API description are open to whoever reaches the server";
-        found.weak("public_docs", what, "leave public_docs out, and give Prometheus a key");
+        let what = "/metrics, /docs and the API description are public";
+        found.weak("public_docs", what, "remove the setting, and configure Prometheus with an API key");
     }
     if settings.otlp_endpoint.as_deref().is_some_and(|url| url.starts_with("http://") && !is_loopback(url)) {
-        let what = "spans, which name bots and tools, leave this machine unencrypted";
-        found.weak("otlp_endpoint", what, "send them to a collector on this machine, or by https://");
+        let what = "spans, which name bots and tools, are sent to another machine unencrypted";
+        found.weak("otlp_endpoint", what, "send the spans to a collector on this machine, or over https://");
     }
 }
 
@@ -159,15 +163,22 @@ fn check_files(found: &mut Findings, settings: &Settings) {
     for path in std::iter::once(folder.clone()).chain(files).chain(key_file) {
         let Ok(metadata) = path.metadata() else { continue };
         if metadata.mode() & 0o077 != 0 {
-            let what = format!("group or others may read it (mode {:03o})", metadata.mode() & 0o777);
+            let what = format!("the group or other users can read it (mode {:03o})", metadata.mode() & 0o777);
             found.weak(path.display().to_string(), what, format!("chmod go= {}", path.display()));
         }
     }
     if let Ok(space) = rustix::fs::statvfs(folder) {
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         if free < FREE_BYTES_MIN {
-            let what = format!("only {} MiB are free on its disk; without room for the audit no call runs", free >> 20);
-            found.broken(folder.display().to_string(), what, "make room, or move the data folder to a larger disk");
+            let what = format!(
+                "only {} MiB of disk space are free; when the audit cannot be written, the server rejects calls",
+                free >> 20
+            );
+            found.broken(
+                folder.display().to_string(),
+                what,
+                "free disk space, or move the data folder to a larger disk",
+            );
         }
     }
 }
@@ -175,27 +186,29 @@ fn check_files(found: &mut Findings, settings: &Settings) {
 fn cannot_open(found: &mut Findings, error: &DataError) {
     let (about, remedy) = match error {
         DataError::MasterKeyMissing { .. } => {
-            ("master key", "put master.key back from a backup; without it no credential can be opened")
+            ("master key", "restore master.key from a backup; without this key, credentials cannot be decrypted")
         }
-        DataError::MasterKeyText(_) => {
-            ("master key", "give the lines of a key file, divided by commas: a version, a space and 64 hex digits each")
-        }
-        DataError::NoMasterKey { .. } => ("master key", "give the keys of this database's last rotation"),
+        DataError::MasterKeyText(_) => (
+            "master key",
+            "set the variable to the lines of a key file, separated by commas: a version, a space and 64 hex digits",
+        ),
+        DataError::NoMasterKey { .. } => ("master key", "use the master keys of this database's last rotation"),
         DataError::Vault(_) | DataError::WrongMasterKey { .. } => {
-            ("master key", "put the master.key back with which this database was written")
+            ("master key", "restore the master.key that belongs to this database")
         }
         DataError::Store(StoreError::Older { .. }) => {
-            ("database", "start the server: it brings the database up to date. Make a backup before")
+            ("database", "make a backup, then start the server, which migrates the database")
         }
-        DataError::Store(StoreError::Newer { .. }) => ("database", "upgrade monstrum"),
+        DataError::Store(StoreError::Newer { .. }) => ("database", "install a newer release of monstrum"),
         DataError::Rows(RowKeyError::Unsealed) => {
-            ("database", "stop all servers of this database and run `monstrum vault seal` once")
+            ("database", "stop all servers that use this database, and run `monstrum vault seal` once")
         }
         DataError::Rows(_) => ("database", FINISH_ROTATION),
-        DataError::Store(_) => {
-            ("database", "does it run, and is it within reach? may its user log in? is its file there?")
-        }
-        _ => ("data_dir", "run this as the user who runs the server"),
+        DataError::Store(_) => (
+            "database",
+            "check that the database is running and reachable, that its user may log in, and that its file exists",
+        ),
+        _ => ("data_dir", "run doctor as the user who runs the server"),
     };
     found.broken(about, with_causes(error), remedy);
 }
@@ -204,11 +217,15 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
 async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let about = settings.plugins_dir.display().to_string();
-    // Doctor must not write to the server's cache and does not have the key that authenticates it.
+    // The doctor must not write to the server's cache, and does not have the key that authenticates the cache.
     let cache = match tempfile::tempdir() {
         Ok(cache) => cache,
         Err(error) => {
-            found.broken("plugins", format!("they cannot be tried out: {error}"), "make room in the temporary folder");
+            found.broken(
+                "plugins",
+                format!("plugins cannot be checked: {error}"),
+                "free space in the temporary folder",
+            );
             return Ok(());
         }
     };
@@ -225,19 +242,19 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     let plugins = match plugins {
         Ok(plugins) => Arc::new(plugins),
         Err(error) => {
-            found.broken(about, with_causes(&error), "no plugin is loaded until this is mended");
+            found.broken(about, with_causes(&error), "correct this error; until then, no plugin is loaded");
             return Ok(());
         }
     };
     if let Err(error) = plugins.examine().await {
-        found.broken(about, with_causes(&error), "no plugin is loaded until this is mended");
+        found.broken(about, with_causes(&error), "correct this error; until then, no plugin is loaded");
     }
     check_plugins(found, &plugins, &settings.plugins_dir);
     check_keys(found, settings, data).await?;
     #[cfg(target_os = "linux")]
     sandboxes::check(found, settings, data).await?;
     check_trust(found, data).await?;
-    // Credentials are opened but never sent.
+    // Credentials are decrypted but never sent.
     let egress = Egress::new(EgressOptions::default());
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
     let policy = Policy::open(data.store.clone(), Arc::new(refresher), plugins).await?;
@@ -248,32 +265,36 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     Ok(())
 }
 
-/// Reports credentials that need a missing or an older master key. A server checks only the newest key when it starts.
+/// Reports credentials that are encrypted with a missing or an older master key. A server checks only the newest key
+/// when it starts.
 async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     for version in lost_key_versions(&data.store, &data.vault).await? {
-        let what =
-            format!("{}: there is no key of version {version}, which has sealed credentials", settings.master_key);
-        found.broken("master key", what, "put it back from a backup, or save those credentials anew");
+        let what = format!("{}: key version {version}, which encrypts credentials, is missing", settings.master_key);
+        found.broken("master key", what, "restore the key from a backup, or save these credentials again");
     }
     let newest = i64::from(data.vault.key_version());
     let held: Vec<i64> = data.vault.keys().versions().map(i64::from).filter(|version| *version < newest).collect();
     if data.store.credential_key_versions().await?.iter().any(|version| held.contains(version)) {
-        let what = format!("{}: credentials are still sealed with a key before version {newest}", settings.master_key);
+        let what = format!(
+            "{}: some credentials are still encrypted with a key older than version {newest}",
+            settings.master_key
+        );
         found.weak("master key", what, "stop the server and finish the rotation: monstrum vault rotate");
     }
     Ok(())
 }
 
-/// Reports keys that are trusted for every resource type: their plugins may use any type without an owner.
+/// Reports keys that are trusted for every resource type: a plugin that such a key signs may define any resource type
+/// that no other plugin owns.
 async fn check_trust(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
     let mut page = Page::first(PAGE_ITEMS_MAX);
     loop {
         let listed = data.store.trust(&page).await?;
         for row in listed.items.iter().filter(|row| row.type_glob == "*") {
             let TrustRow { id, public_key, name_glob, .. } = row;
-            let what = format!("the key {public_key} may sign plugins `{name_glob}` of every resource type");
+            let what = format!("the key {public_key} may sign plugins that match `{name_glob}` for any resource type");
             let remedy = format!(
-                "name the types that it is for: monstrum trust remove {id}, then \
+                "limit the key to its resource types: monstrum trust remove {id}, then \
                  monstrum trust add {public_key} --name '{name_glob}' --type GLOB"
             );
             found.weak(format!("trust {id}"), what, remedy);
@@ -292,22 +313,25 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
         if let Some(serving) = &entry.serving {
             check_limits(found, serving);
         }
-        let serves_on = entry.serving.map(|plugin| format!(" (version {} serves on)", plugin.manifest.version));
+        let serves_on = entry.serving.map(|plugin| format!(" (version {} stays in force)", plugin.manifest.version));
         match (entry.status, entry.error, entry.pending) {
             (PluginStatus::Failed, error, _) => {
                 let error = error.unwrap_or_default();
-                let what = format!("it does not load{}: {error}", serves_on.unwrap_or_default());
+                let what = format!("the plugin cannot be loaded{}: {error}", serves_on.unwrap_or_default());
                 found.broken(
                     about,
                     what,
-                    format!("`monstrum plugin validate {}` shows each fault in its place", folder.display()),
+                    format!("run `monstrum plugin validate {}` to see the position of each error", folder.display()),
                 );
             }
             (PluginStatus::NeedsApproval, _, Some(pending)) => {
                 let version = &pending.plugin.manifest.version;
-                let what = format!("version {version} asks for more and waits: {}", pending.added.join("; "));
+                let what = format!(
+                    "version {version} requests more permissions and waits for approval: {}",
+                    pending.added.join("; ")
+                );
                 let remedy = format!(
-                    "if that is meant: monstrum plugin approve {} --digest {} --manifest-digest {}",
+                    "if these permissions are intended: monstrum plugin approve {} --digest {} --manifest-digest {}",
                     entry.name,
                     pending.digest(),
                     pending.manifest_digest()
@@ -319,14 +343,17 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
     }
 }
 
-/// Reports serving versions that exceed a limit introduced after they were loaded. The next version must not exceed it.
+/// Reports a plugin whose version in force exceeds a limit, because the limit was introduced after the version was
+/// loaded. The server rejects a new version that exceeds the limit.
 fn check_limits(found: &mut Findings, serving: &Plugin) {
     let exceeds: Vec<&str> = serving.exceeds().map(String::as_str).collect();
     if !exceeds.is_empty() {
         let version = &serving.manifest.version;
-        let what =
-            format!("version {version} serves on, but a next version like it is refused: {}", exceeds.join("; "));
-        let remedy = "its author makes a version that keeps the limits: docs/authors-guide.md has them";
+        let what = format!(
+            "version {version} is in force, but a new version with these properties would be rejected: {}",
+            exceeds.join("; ")
+        );
+        let remedy = "ask the author for a version within the limits that docs/authors-guide.md lists";
         found.weak(format!("plugin {}", serving.name), what, remedy);
     }
 }
@@ -336,12 +363,14 @@ async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreE
     let verified = data.store.verify_rows().await?;
     let anchors = Anchors::read(&data.store, &data.audit_keys).await?;
     for row in &verified.refused {
-        let remedy = "find out who wrote it; `monstrum vault seal --scope` deletes it with --delete, or accepts it";
+        let remedy = "find out which program wrote the row; then accept the row with `monstrum vault seal --scope`, \
+                      or add --delete to delete it";
         found.broken(format!("row {row}"), row.refusal(), remedy);
     }
     for scope in &verified.unverified {
         let remedy = format!(
-            "find the cause first; `monstrum vault seal --scope {}` then seals what is there, or put back a whole backup",
+            "find the cause first; then seal the existing rows with `monstrum vault seal --scope {}`, or restore a \
+             complete backup",
             scope.scope
         );
         let mut what = scope.to_string();
@@ -362,13 +391,19 @@ fn check_resources(found: &mut Findings, rows: Vec<ResourceRow>, policy: &Policy
         let Some(resource) = snapshot.resource(row.workspace_id, row.id) else {
             let what = match snapshot.resource_type(&row.resource_type) {
                 None => {
-                    format!("no plugin that is loaded serves its type `{}`, so nothing can use it", row.resource_type)
+                    format!(
+                        "no loaded plugin provides its type `{}`, so the resource cannot be used",
+                        row.resource_type
+                    )
                 }
                 Some(_) => {
-                    format!("its configuration does not fit its type `{}`, so nothing can use it", row.resource_type)
+                    format!(
+                        "its configuration is invalid for its type `{}`, so the resource cannot be used",
+                        row.resource_type
+                    )
                 }
             };
-            found.broken(about, what, format!("mend the plugin, or configure or delete resource {}", row.id));
+            found.broken(about, what, format!("correct the plugin, or configure or delete the resource {}", row.id));
             continue;
         };
         check_credential(found, about, resource, clock);
@@ -379,15 +414,15 @@ fn check_credential(found: &mut Findings, about: String, resource: &Resource, cl
     let Some(held) = &resource.credential else { return };
     let id = resource.row.id;
     if resource.credential_source().status() == CredentialState::NeedsAuthorization {
-        let what = "its credential needs authorization: another plugin serves the type by now, or plugin or configuration ask \
-                    for more than it was given for";
-        let remedy = format!("confirm it (POST /api/resources/{id}/credential/confirm), or save it anew");
+        let what = "its credential needs authorization: another plugin now provides the type, or the plugin or the \
+                    configuration requests more than was confirmed";
+        let remedy = format!("confirm the credential (POST /api/resources/{id}/credential/confirm), or save it again");
         found.broken(about, what, remedy);
     } else if held.row.expires_at.is_some_and(|end| end <= clock.now()) {
         found.broken(
             about,
             "its credential has expired",
-            format!("save a new one (PUT /api/resources/{id}/credential)"),
+            format!("save a new credential (PUT /api/resources/{id}/credential)"),
         );
     }
 }

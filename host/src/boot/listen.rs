@@ -1,8 +1,8 @@
-//! The accept loop: connections are counted and have time limits before any key is known.
+//! The accept loop. Connections are counted and have time limits before their API key is known.
 //!
 //! hyper has no time limit for the first byte of a connection. This module enforces time limits by watching the bytes
 //! that are read and written (`activity.rs`). The gateway limits the time of a request body, because only a handler
-//! knows when it waits for one.
+//! knows when it waits for the body.
 
 mod activity;
 mod descriptors;
@@ -38,25 +38,26 @@ use room::{Room, Seat};
 
 pub(super) use descriptors::raise as raise_descriptors;
 
-/// The maximum length of a request's head. Keys, ids and a few headers take less than 2 KiB; proxies add some cookies.
-/// The server may buffer this much for each connection before the API key is known.
+/// The maximum length of a request's head. Keys, ids and a few headers need less than 2 KiB; proxies add some cookies.
+/// The server may buffer a head of this length for each connection before the API key is known.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// The maximum number of concurrent requests on one HTTP/2 connection. It is hyper's default, set here so that an
-/// update of hyper cannot raise it.
+/// The maximum number of concurrent requests on one HTTP/2 connection. The value is the default of hyper. It is set
+/// explicitly, so that an update of hyper cannot raise the limit.
 const STREAMS_MAX: u32 = 200;
-/// The interval of pings on an idle HTTP/2 connection, and the time-out of a ping. A call takes up to 30 s, so a client
-/// that disconnected is detected within about the time of one call.
+/// The interval of pings on an idle HTTP/2 connection, and the time-out of a ping. A call runs for up to 30 s, so the
+/// server detects a disconnected client within about the time of one call.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// The delay after a connection could not be accepted, for example because the process has no descriptor left. Without a
-/// delay the loop would use a whole processor.
+/// The delay after a connection could not be accepted, for example because the process has no descriptor left. Without
+/// the delay, the accept loop would keep one processor busy.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The maximum number of refused connections that get an answer at the same time. Further connections are closed
-/// without an answer, because each answer uses a descriptor that is reserved for other purposes.
+/// The maximum number of refused connections that get an answer at the same time. Further refused connections are
+/// closed without an answer, because each answer uses a descriptor from the half that is reserved for the database,
+/// plugins and files.
 const REFUSALS_AT_ONCE: usize = 32;
-/// How long a refused client may take to read the answer.
+/// The time limit for a refused client to read the answer.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
-/// The least time between two log lines about refused connections.
+/// The minimum time between two log lines about refused connections.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 /// The maximum number of unsent bytes of an answer that the kernel buffers. With this limit, the written bytes show how
 /// much the client has read. Without it, the kernel would accept megabytes at once and then no more bytes for minutes.
@@ -66,11 +67,11 @@ const UNSENT_BYTES_MAX: u32 = 16 << 10;
 /// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// The limit from the first to the last byte of a request's head. On a new connection, it starts when the
+    /// The limit from the first to the last byte of a request's head. On a new connection, the time starts when the
     /// connection is accepted. A head of a few KiB takes well under a second on any network.
     pub head: Duration,
-    /// The limit between two requests. It is longer than the 60 s for which proxies keep connections open by default:
-    /// if the server closed a connection first, a request of the proxy could fail.
+    /// The limit between two requests. The limit exceeds the 60 s for which proxies keep connections open by default.
+    /// If the server closed a connection first, a request of the proxy could fail.
     pub idle: Duration,
     /// The minimum speed at which a client must read an answer. Only the time with unsent bytes counts.
     pub write: Pace,
@@ -99,7 +100,7 @@ pub(super) async fn serve(
     while let Some(accepted) = server.stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
-            // The client disconnected before it was accepted.
+            // The client disconnected before the server accepted the connection.
             Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
                 if let Some(times) = failed.count() {
@@ -202,7 +203,7 @@ impl Server {
                             connection.as_mut().graceful_shutdown();
                         }
                         Verdict::Ends(why) => {
-                            tracing::debug!(why, "a connection took too long and was closed");
+                            tracing::debug!(why, "a connection timed out and was closed");
                             return;
                         }
                     }
@@ -244,7 +245,7 @@ async fn refuse(mut stream: TcpStream, by: RefusedBy, _permit: OwnedSemaphorePer
 /// Returns the 503 answer of a refused connection, whose request is not read.
 fn refusal(by: RefusedBy) -> String {
     let detail = match by {
-        RefusedBy::Host => "the server has no room for another connection",
+        RefusedBy::Host => "the server has reached its connection limit; try again later",
         RefusedBy::Address => "too many connections from this address; close some of them",
     };
     let body = Problem::unavailable(detail).text(&RequestId::new().to_string());
@@ -257,7 +258,8 @@ fn refusal(by: RefusedBy) -> String {
 
 fn log_refusal(by: RefusedBy, peer: SocketAddr, times: u64) {
     let address: IpAddr = peer.ip();
-    tracing::warn!(%address, limit = by.label(), refused = times, "connections are refused: too many are open");
+    let limit = by.label();
+    tracing::warn!(%address, limit, refused = times, "refused connections: the connection limit has been reached");
 }
 
 /// Counts events that are logged at most once a minute, so that a flood cannot fill the log.

@@ -1,4 +1,5 @@
-//! Changes that commands make while no server runs. The audit records them like changes over the API.
+//! Changes that commands make while no server runs. The audit records these changes in the same way as changes through
+//! the API.
 
 use std::sync::Arc;
 
@@ -14,9 +15,9 @@ use monstrum_core::audit::{
 /// The key kind in the audit row of a change without an API key.
 const OFFLINE: &str = "offline";
 
-/// A change by a command.
+/// A change that a command makes.
 pub struct OfflineChange {
-    /// A noun and a verb, such as `audit.accept_loss`.
+    /// The type of the object and the action, such as `audit.accept_loss`.
     pub what: &'static str,
     /// The id or name of the changed object.
     pub object: String,
@@ -29,17 +30,17 @@ pub struct OfflineChange {
 pub enum OfflineError {
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
-    #[error("the heads of the audit cannot be used")]
+    #[error("the audit heads cannot be used")]
     Heads(#[from] HeadsError),
     #[error("the database is older than the signed heads of its audit: {0}")]
     OlderDatabase(RollbackList),
     #[error("the signed heads of the audit cannot be compared with the database")]
     Rollback(#[from] RollbackError),
-    #[error("the audit cannot be written, so nothing was changed")]
+    #[error("the audit cannot be written; nothing was changed")]
     Unavailable(#[from] AuditUnavailable),
     #[error("the database has no workspace `{DEFAULT_WORKSPACE}`")]
     NoWorkspace,
-    #[error("the audit's writer failed")]
+    #[error("the audit writer failed")]
     Writer(#[source] tokio::task::JoinError),
 }
 
@@ -97,7 +98,7 @@ pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
     };
     let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
     if closed.await.is_err() {
-        tracing::error!("the end of a change is not in the audit");
+        tracing::error!("the result of a change could not be recorded in the audit");
     }
     // The last head includes the policy's generations after the change.
     auditor.policy_is_at(store.sealed_generations().await.map_err(OfflineError::from)?);

@@ -1,6 +1,6 @@
 //! Creates a new root key for an installation whose last root key is lost. A user who can read the data folder, the
 //! database and the master key can already read every secret, so the new key grants no additional access. The audit
-//! records it.
+//! records the creation.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use monstrum_core::policy::api_key;
 /// An error while creating the key.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    #[error("no random numbers can be had for the key")]
+    #[error("the operating system did not provide random numbers for the key")]
     Random(#[source] getrandom::Error),
     #[error("the key cannot be recorded")]
     Record(#[from] OfflineError),
@@ -29,7 +29,7 @@ pub struct RecoveredKey {
     pub text: Secret,
 }
 
-/// Creates a root key. The audit records it first.
+/// Creates a root key after recording the change in the audit.
 pub async fn recover_root_key(data: &Data, clock: Arc<dyn Clock>) -> Result<RecoveredKey, RecoveryError> {
     let key = api_key::generate().map_err(RecoveryError::Random)?;
     let now = clock.now();

@@ -1,9 +1,9 @@
 //! Rotation of the master key: adds a new key, opens every sealed record, and seals it again with the new key.
 //!
-//! A rotation runs while the server is stopped. It can be killed at any moment and run again: the key is on disk before the
-//! first record is sealed with it, and records are replaced in small transactions and only if they are unchanged. A run
-//! that finds records of an older key seals these again and adds no key. Older keys stay in the file until
-//! [`Step::Prune`] removes them, after every record has opened with the newest key.
+//! A rotation runs while the server is stopped. The rotation can be killed at any moment and run again: the key is on
+//! disk before the first record is sealed with it, and small transactions replace only unchanged records. A run that
+//! finds records of an older key seals these records again and adds no key. Older keys stay in the file until
+//! [`Step::Prune`] removes them, after every record has been decrypted with the newest key.
 
 pub mod row_key;
 
@@ -19,7 +19,7 @@ use monstrum_core::policy::row_seals::ROW_KEY;
 
 use crate::gateway;
 
-/// The number of records in one batch. A batch is held in memory, and one record can have 16 MiB.
+/// The number of records in one batch. The batch is held in memory, and one record can be up to 16 MiB in size.
 const BATCH_RECORDS: u32 = 16;
 /// The maximum number of unreadable records that a report names.
 const UNREADABLE_NAMED_MAX: usize = 100;
@@ -27,11 +27,12 @@ const UNREADABLE_NAMED_MAX: usize = 100;
 /// The step of a rotation to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Finish an interrupted run. If there is none, add a key and seal every record with it.
+    /// Finish an interrupted run. Without an interrupted run, add a key and seal every record with it.
     Rotate,
-    /// Only add a key. All hosts that share a database must have the key before records need it.
+    /// Only add a key. All hosts that share a database must have the new key before any record is encrypted with it.
     AddOnly,
-    /// Seal the remaining records with the newest key, check that all records open with it, and remove the older keys.
+    /// Seal the remaining records with the newest key, check that the newest key decrypts all records, and remove the
+    /// older keys.
     Prune,
 }
 
@@ -50,11 +51,11 @@ pub struct Report {
     pub key_versions: Vec<u32>,
     /// The versions of the keys that were removed.
     pub removed: Vec<u32>,
-    /// The first 100 records that do not open.
+    /// The first 100 records that cannot be decrypted.
     pub unreadable: Vec<Unreadable>,
 }
 
-/// A record that does not open.
+/// A record that cannot be decrypted.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unreadable {
     pub table: &'static str,
@@ -74,17 +75,17 @@ pub enum RotationError {
     Variable { place: String, next_version: u32 },
     #[error("other servers use this database and do not have the new key")]
     OtherServers,
-    #[error("{records} records are still sealed with an older key than version {key_version}")]
+    #[error("{records} records are still encrypted with a key older than version {key_version}")]
     Unfinished { records: u64, key_version: u32 },
-    #[error("no key was removed, because some sealed records cannot be opened: {records}")]
+    #[error("no key was removed, because some sealed records cannot be decrypted: {records}")]
     Unreadable { records: u64, first: Unreadable },
 }
 
 /// A callback that gets the number of processed records and the total.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-/// Rotates the master key of an open folder. If other servers use the database (`has_others`), no record is sealed with a key
-/// that this run adds, because they could not open it.
+/// Rotates the master key of an open folder. If other servers use the database (`has_others`), no record is sealed with
+/// a key that this run adds, because the other servers could not open the record.
 pub async fn run(
     data: &Data,
     place: &MasterKeyPlace,
@@ -110,7 +111,8 @@ pub async fn run(
     }
     let mut removed = Vec::new();
     if step == Step::Prune {
-        // Other hosts may have written records meanwhile, and a removed key is lost. So all records are checked again.
+        // All records are checked again, because other hosts may have written records during the walk, and a removed
+        // key cannot be restored.
         let again = walk(&data.store, &vault, false, progress).await?;
         removed = prune(place, &vault, again)?;
     }
@@ -156,7 +158,7 @@ struct Walked {
     unreadable: Vec<Unreadable>,
 }
 
-/// Opens every record. If `is_resealing` is set, seals records of older keys again.
+/// Decrypts every record. If `is_resealing` is set, encrypts records of older keys again with the newest key.
 async fn walk(
     store: &Store,
     vault: &Vault,
@@ -195,8 +197,8 @@ async fn walk(
 }
 
 impl Walked {
-    /// Counts the records of a page. Returns the records that are sealed with older keys, each with its text under the
-    /// newest key.
+    /// Counts the records of a page. Returns the records that are sealed with older keys, each with its content
+    /// encrypted with the newest key.
     fn look_at(&mut self, column: SealedColumn, page: Vec<SealedRow>, vault: &Vault) -> Vec<(SealedRow, String)> {
         let mut replacements = Vec::new();
         for row in page {
@@ -222,18 +224,19 @@ impl Walked {
     }
 }
 
-/// An error while opening a record.
+/// An error while decrypting a record.
 #[derive(Debug, thiserror::Error)]
 enum Unopened {
     #[error(transparent)]
     Vault(#[from] VaultError),
-    #[error("its associated data cannot be read")]
+    #[error("the associated data of the record cannot be read")]
     Place,
-    #[error("its key is not text")]
+    #[error("the primary key of the record is not text")]
     Key,
 }
 
-/// Opens a record and returns it sealed with the newest key; returns `None` if it already is.
+/// Decrypts a record and returns the record encrypted with the newest key. Returns `None` if the record already uses
+/// this key.
 fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Option<String>, Unopened> {
     let place = place_of(column, row).ok_or(Unopened::Place)?;
     let sealed: Sealed = row.sealed.parse()?;
@@ -244,8 +247,8 @@ fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Opti
     Ok(None)
 }
 
-/// Returns the associated data of a record, as the module that sealed it defines it; returns `None` if the row cannot
-/// be read.
+/// Returns the associated data of a record, which the module that sealed the record defines. Returns `None` if the row
+/// cannot be read.
 fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
     match (column, row.key.as_slice(), row.bound.as_slice()) {
         (SealedColumn::Credentials, [id], [workspace, resource, given_for]) => {

@@ -17,11 +17,11 @@ use monstrum_core::sandboxes::{Place, Sandboxes};
 
 /// The folder of the embedded provider's images, in the data folder.
 pub const SANDBOX_FOLDER: &str = "sandbox";
-/// The delay of the warm-up after a start. Until then, the start needs all processors.
+/// The delay between the start of the server and the warm-up. During the delay, the start itself needs all processors.
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Opens the sandboxes of this server with the provider of the settings, or with `other` if it is given.
+/// Opens the sandboxes of this server with the provider `other` or, without it, the provider that the settings name.
 pub(super) async fn open(
     settings: &Settings,
     data: &Data,
@@ -36,7 +36,10 @@ pub(super) async fn open(
     };
     let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.options.clone());
     if let Err(error) = sandboxes.nothing_runs_yet().await {
-        tracing::warn!(%error, "rows of sandboxes may say for a moment that one runs which does not");
+        tracing::warn!(
+            %error,
+            "cannot mark sandboxes as stopped; their recorded status may be wrong until the provider is checked"
+        );
     }
     sandboxes
 }
@@ -66,7 +69,8 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
             Ok(provider)
         }
         Err(error) => {
-            tracing::warn!(error = %with_causes(&error), "there are no sandboxes; `monstrum sandbox doctor` says what is missing");
+            let cause = with_causes(&error);
+            tracing::warn!(error = %cause, "sandboxes are unavailable; `monstrum sandbox doctor` reports the reason");
             Err(error)
         }
     }
@@ -78,13 +82,14 @@ async fn warm_up(provider: std::sync::Weak<monstrum_sandbox_embedded::Embedded>)
     tokio::time::sleep(WARM_UP_AFTER).await;
     let Some(provider) = provider.upgrade() else { return };
     if let Err(error) = provider.warm_up().await {
-        tracing::warn!(error = %with_causes(&error), "the template of sandboxes is not made yet");
+        let cause = with_causes(&error);
+        tracing::warn!(error = %cause, "the template of sandboxes could not be prepared; the first sandbox retries");
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    Err(SandboxError::unavailable("the embedded provider of sandboxes needs Linux"))
+    Err(SandboxError::unavailable("the embedded provider of sandboxes requires Linux"))
 }
 
 /// Starts the background tasks of sandboxes, which run until the server stops.
@@ -100,7 +105,7 @@ pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()
     ]
 }
 
-/// Checks after each new snapshot whether the bots' sandboxes were switched on or off.
+/// After each new snapshot of the policy, checks whether sandboxes were switched on or off for any bot.
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {

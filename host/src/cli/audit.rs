@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use monstrum_types::UtcMillis;
 use serde_json::{Value, json};
 
-use super::client::Client;
+use super::client::{Client, NOT_MONSTRUM};
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
 use crate::config::Settings;
@@ -24,29 +24,30 @@ Examples:
   monstrum audit list
   monstrum audit list --status permission_denied --since 2026-11-21T00:00:00Z
   monstrum audit list --tool github_create_issue --limit 500 --json
-  monstrum audit list --operation sandbox.download      who took which files out of sandboxes";
+  monstrum audit list --operation sandbox.download      show who downloaded files from sandboxes";
 
 const CHANGES_EXAMPLES: &str = "\
 Examples:
   monstrum audit changes
-  monstrum audit changes --limit 500 --json      with what was there before and after";
+  monstrum audit changes --limit 500 --json      include each object before and after the change";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
-  monstrum audit verify                              asks the running server
-  monstrum audit verify --data-dir /srv/monstrum     reads the folder of a server that does not run
-  monstrum audit verify --since-head                 only rows after the latest signed head
-  monstrum audit verify --archive data/audit-archive --data-dir data    verifies archived rows; a server may be running
+  monstrum audit verify                              ask the running server
+  monstrum audit verify --data-dir /srv/monstrum     read the data folder of a stopped server
+  monstrum audit verify --since-head                 verify only the rows after the latest signed head
+  monstrum audit verify --archive data/audit-archive --data-dir data    verify archived rows; a server may be running
 
-It ends with 0 if the audit is as it was written, and with 1 if it is not.";
+The exit code is 0 if the audit is unchanged, and 1 otherwise.";
 
 const ACCEPT_LOSS_EXAMPLES: &str = "\
 Examples:
-  monstrum audit accept-loss --reason 'restored the database of 2 November, its disk had failed'
+  monstrum audit accept-loss --reason 'disk failure: restored the backup of 2 November'
 
-A server does not start on a database that is older than the heads signed for it in audit-heads.log: an older database may
-lack revocations. This command shows what is missing, records the reason in the audit, and keeps the heads that the database
-does not satisfy in a file beside it. Change API keys and credentials that were revoked since.";
+A server does not start with a database that is older than the signed heads in audit-heads.log, because revocations may
+be missing from an older database. This command shows what is missing, records the reason in the audit, and keeps the
+superseded heads in a file beside audit-heads.log. API keys and credentials that were revoked after the backup are valid
+again: revoke them again.";
 
 /// Read and verify the audit
 #[derive(Subcommand)]
@@ -57,11 +58,11 @@ pub(super) enum Audit {
     /// List changes of permissions, keys, credentials and plugins, newest first
     #[command(after_help = CHANGES_EXAMPLES)]
     Changes {
-        /// How many changes at most
+        /// The maximum number of changes
         #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
     },
-    /// Check that no row was changed, moved or removed
+    /// Check that no row of the audit was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
         /// Verify these archived segments instead: manifests, or folders with manifests
@@ -85,10 +86,10 @@ pub(super) enum Audit {
         #[command(flatten)]
         folder: FolderFlags,
     },
-    /// Go on with a database that is older than its signed heads; the server must be stopped
+    /// Accept a database that is older than its signed heads; the server must be stopped
     #[command(name = "accept-loss", after_help = ACCEPT_LOSS_EXAMPLES)]
     AcceptLoss {
-        /// Why the older database is meant to be used; recorded in the audit
+        /// The reason for using the older database, which the audit records
         #[arg(long, value_name = "TEXT")]
         reason: String,
         #[command(flatten)]
@@ -104,19 +105,19 @@ pub(super) struct List {
     /// Only calls of this tool
     #[arg(long, value_name = "NAME")]
     tool: Option<String>,
-    /// Only of this operation, such as sandbox.read
+    /// Only calls of this operation, such as sandbox.read
     #[arg(long, value_name = "NAME")]
     operation: Option<String>,
-    /// Only calls that ended so: success, error, scope_violation, permission_denied, running or interrupted
+    /// Only calls with this status: success, error, scope_violation, permission_denied, running or interrupted
     #[arg(long)]
     status: Option<String>,
-    /// Only calls since this moment, in RFC 3339
+    /// Only calls that started at this time or later, in RFC 3339 format
     #[arg(long, value_name = "TIME")]
     since: Option<UtcMillis>,
-    /// Only calls before this moment, in RFC 3339
+    /// Only calls that started before this time, in RFC 3339 format
     #[arg(long, value_name = "TIME")]
     until: Option<UtcMillis>,
-    /// How many calls at most
+    /// The maximum number of calls
     #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
 }
@@ -127,7 +128,7 @@ impl Audit {
             Audit::List(list) => list.run(options).await,
             Audit::Changes { limit } => {
                 let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
-                tell_list(&list, options.json, show_changes, "there are more; raise --limit")
+                tell_list(&list, options.json, show_changes, "there are more changes; raise --limit")
             }
             Audit::Verify { archive, folder, .. } if !archive.is_empty() => {
                 archive::verify(&options.settings(folder)?, &archive, options.json).await
@@ -150,7 +151,7 @@ impl Audit {
 impl List {
     async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let list = listed(options, &["api", "audit"], &self.query(), self.limit).await?;
-        tell_list(&list, options.json, show, "there are more; raise --limit, or go back in time with --until")
+        tell_list(&list, options.json, show, "there are more calls; raise --limit, or set --until to an earlier time")
     }
 
     fn query(&self) -> Vec<(&'static str, String)> {
@@ -185,8 +186,7 @@ async fn listed(
         }
         let mut page = client.get(path, &query).await?;
         let Value::Array(rows) = page["items"].take() else {
-            let hint = "is --url that of a Monstrum server?";
-            return Err(Failure::new("the server's answer is no list", hint));
+            return Err(Failure::new("the server's response is not a list", NOT_MONSTRUM));
         };
         let is_last = rows.is_empty();
         items.extend(rows);
@@ -232,7 +232,7 @@ fn show(items: &[Value]) -> Result<(), Failure> {
         return Ok(());
     }
     let row = |item: &Value| {
-        // Rows of the file routes of sandboxes have no tool.
+        // Calls through the sandbox file routes have no tool, so their operation is shown instead.
         let field = |name: &str| if name == "tool" && item["tool"].is_null() { "operation" } else { name }.to_owned();
         FIELDS.iter().map(|name| output::cell(&item[field(name)]).replace('\n', " ")).collect()
     };
@@ -244,15 +244,17 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 
 /// Verifies the data folder of a stopped server. The folder's lock ensures that no server uses it.
 async fn verify_folder(settings: &Settings, since: Option<SinceHead>) -> Result<Value, Failure> {
-    let running = "a server is running there: leave --data-dir out to ask it, or stop it first";
+    let running =
+        "a server is using the data folder: omit --data-dir to send the request to the server, or stop it first";
     let (data, _lock) = folder::inspect_locked(settings, running).await?;
     let report = match since {
         None => audit::verify(&data.store, &data.audit_keys, &data.path).await,
         Some(since) => audit::verify_since(&data.store, &data.audit_keys, &data.path, since).await,
     };
     data.store.close().await;
-    let report =
-        report.map_err(|error| Failure::from_error(&error, "is the disk readable? is the folder complete?"))?;
+    let report = report.map_err(|error| {
+        Failure::from_error(&error, "check that the data folder is complete and that its files are readable")
+    })?;
     Ok(json!(report))
 }
 
@@ -277,8 +279,8 @@ fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
         let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();
         output::table(&["WRITER", "SEQUENCE", "PROBLEM"], problems.iter().map(row).collect())?;
-        output::error(&format!("the audit is not as it was written: {} problems in {rows} rows", problems.len()));
-        output::hint("keep a copy of the data folder, and compare it with a backup from before");
+        output::error(&format!("the audit failed verification: {} problems in {rows} rows", problems.len()));
+        output::hint("keep a copy of the data folder, and compare it with an earlier backup");
     }
     Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,5 +1,5 @@
-//! The command line's client of the API: one server, one key, JSON requests and responses. Errors become readable
-//! messages.
+//! The command line's client of the API. A client uses one server and one key, and sends and receives JSON. The client
+//! turns error responses into failures with a message and a hint.
 
 use std::io::Read;
 use std::path::Path;
@@ -16,13 +16,15 @@ use super::{FolderFlags, Options, output};
 use crate::boot::ADMIN_KEY_FILE;
 
 const URL_DEFAULT: &str = "http://127.0.0.1:8080";
-/// The time limit for connecting. It is short, so that an unreachable server is reported soon.
+/// The hint for a response that no Monstrum server sends.
+pub(super) const NOT_MONSTRUM: &str = "check that --url is the URL of a Monstrum server";
+/// The time limit for connecting. The limit is short, so that an unreachable server is reported soon.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// The time limit of a request. It is long, because the server may compile a plugin or verify the audit first.
+/// The time limit of a request. The limit is long, because the server may compile a plugin or verify the audit first.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
-/// The time limit of a whole download. A stalled download ends earlier, by the limit for each chunk.
+/// The time limit of a whole download. A stalled download ends earlier, because each chunk has a shorter limit.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(86_400);
-/// The maximum size of an answer, enough for 1 000 audit rows with the largest parameters kept in full (16 KiB).
+/// The maximum size of a response, enough for 1 000 audit rows with the largest parameters kept in full (16 KiB).
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The maximum size of a key file. A file with one key is far smaller.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
@@ -36,7 +38,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client. Sends nothing yet.
+    /// Creates a client without sending a request.
     pub(super) fn new(options: &Options) -> Result<Client, Failure> {
         let base = server_url(options.url.as_deref().unwrap_or(URL_DEFAULT))?;
         let key = match &options.key {
@@ -44,10 +46,10 @@ impl Client {
             None => key_of_server(&options.settings(FolderFlags::default())?.data_dir)?,
         };
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", key.expose()))
-            .map_err(|_| Failure::new("the API key holds characters that no key has", "keys look like mk_…"))?;
+            .map_err(|_| Failure::new("the API key contains invalid characters", "API keys have the form mk_…"))?;
         authorization.set_sensitive(true);
         if base.scheme() == "http" && !is_local(&base) {
-            output::warning(&format!("the API key travels unencrypted to {base}; use https"));
+            output::warning(&format!("the API key is sent unencrypted to {base}; use https"));
         }
         let mut http = reqwest::Client::builder()
             .no_proxy()
@@ -55,11 +57,16 @@ impl Client {
             .connect_timeout(CONNECT_MAX)
             .timeout(ANSWER_MAX);
         if base.scheme() == "http" {
-            // Without this, building the client fails on a machine without CA certificates, even for a local server.
+            // Without this setting, creating the client fails on a machine that has no CA certificates, even if the
+            // server is local.
             http = http.tls_certs_only([]);
         }
         let http = http.build().map_err(|error| {
-            Failure::of("cannot set up the HTTP client", &error, "does this machine have CA certificates?")
+            Failure::of(
+                "cannot create the HTTP client",
+                &error,
+                "check that CA certificates are installed on this machine",
+            )
         })?;
         Ok(Client { http, base, authorization, workspace: options.workspace.clone() })
     }
@@ -93,14 +100,15 @@ impl Client {
         }
         Err(match self.read(answer).await {
             Err(refusal) => refusal,
-            Ok(_) => unreachable!("what is no success is a refusal"),
+            Ok(_) => unreachable!("an unsuccessful response is an error"),
         })
     }
 
-    /// The failure for a response that ended early.
+    /// Returns the failure for a response that ended early.
     pub(super) fn broken_off(&self, error: &reqwest::Error) -> Failure {
         let cause = std::error::Error::source(error).unwrap_or(error);
-        Failure::of("the server broke the answer off", cause, "try again; the server's log says why")
+        let message = "the server closed the connection before the response was complete";
+        Failure::of(message, cause, "try again; if the request fails again, check the server's log")
     }
 
     /// Reads all items of the list at `path`, page by page.
@@ -111,8 +119,7 @@ impl Client {
         loop {
             let mut page = self.get(path, &query).await?;
             let Value::Array(rows) = page["items"].take() else {
-                let hint = "is --url that of a Monstrum server?";
-                return Err(Failure::new("the server's answer is no list", hint));
+                return Err(Failure::new("the server's response is not a list", NOT_MONSTRUM));
             };
             let is_last = rows.is_empty();
             items.extend(rows);
@@ -164,7 +171,8 @@ impl Client {
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
             if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(Failure::new("the server's answer is too large", "ask for less, with --limit"));
+                let message = format!("the server's response exceeds the limit of {} MiB", ANSWER_BYTES_MAX >> 20);
+                return Err(Failure::new(message, "request fewer items with --limit"));
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -174,35 +182,35 @@ impl Client {
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&bytes).map_err(|error| {
-            Failure::of("the server did not answer with JSON", &error, "is --url that of a Monstrum server?")
-        })
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Failure::of("the server's response is not JSON", &error, NOT_MONSTRUM))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let server = self.base.as_str().trim_end_matches('/');
         let message = if error.is_timeout() {
-            format!("the server at {server} did not answer in time")
+            format!("the request to {server} timed out")
         } else {
             format!("cannot reach a server at {server}")
         };
-        let hint = "start one with `monstrum serve`, or name another with --url or MONSTRUM_URL; `audit verify --data-dir DIR` needs none";
+        let hint = "start a server with `monstrum serve`, or set --url or MONSTRUM_URL; \
+                    to verify the audit of a stopped server, run `monstrum audit verify --data-dir DIR`";
         let cause = std::error::Error::source(error).unwrap_or(error);
         Failure::of(message, cause, hint)
     }
 }
 
 fn server_url(text: &str) -> Result<Url, Failure> {
-    let hint = "give --url or MONSTRUM_URL like http://127.0.0.1:8080";
+    let hint = "set --url or MONSTRUM_URL to a URL such as http://127.0.0.1:8080";
     // The message does not repeat the URL, because it may contain a password.
-    let url = Url::parse(text).map_err(|error| Failure::of("the server's URL cannot be used", &error, hint))?;
+    let url = Url::parse(text).map_err(|error| Failure::of("the server's URL is invalid", &error, hint))?;
     let fault = match url.scheme() {
-        "http" | "https" if !url.username().is_empty() || url.password().is_some() => "it holds a user or password",
-        "http" | "https" if url.query().is_some() || url.fragment().is_some() => "it holds a query or fragment",
+        "http" | "https" if !url.username().is_empty() || url.password().is_some() => "it contains a user or password",
+        "http" | "https" if url.query().is_some() || url.fragment().is_some() => "it contains a query or fragment",
         "http" | "https" => return Ok(url),
-        _ => "it is neither http nor https",
+        _ => "its scheme is neither http nor https",
     };
-    Err(Failure::new("the server's URL cannot be used", hint).because(fault))
+    Err(Failure::new("the server's URL is invalid", hint).because(fault))
 }
 
 fn is_local(url: &Url) -> bool {
@@ -216,10 +224,9 @@ fn is_local(url: &Url) -> bool {
 /// Reads the root key that the server wrote to the data folder when it first started.
 fn key_of_server(data_dir: &Path) -> Result<Secret, Failure> {
     let path = data_dir.join(ADMIN_KEY_FILE);
-    let hint =
-        "start a server here with `monstrum serve`, or give --key or MONSTRUM_KEY, or --data-dir with its folder";
+    let hint = "start a server with `monstrum serve`, or set --key, MONSTRUM_KEY, or --data-dir to its folder";
     let fail = |error: &std::io::Error| {
-        Failure::of(format!("there is no API key: cannot read {}", path.display()), error, hint)
+        Failure::of(format!("no API key is set, and cannot read {}", path.display()), error, hint)
     };
     let file = std::fs::File::open(&path).map_err(|error| fail(&error))?;
     let mut text = String::new();
@@ -232,7 +239,7 @@ fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
     let hint = hint(status, path);
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     let Some(title) = problem["title"].as_str() else {
-        return Failure::new(format!("the server answered {status}"), "is --url that of a Monstrum server?");
+        return Failure::new(format!("the server responded with {status}"), NOT_MONSTRUM);
     };
     let mut failure = Failure::new(format!("{title} ({})", status.as_u16()), hint);
     if let Some(detail) = problem["detail"].as_str() {
@@ -250,17 +257,19 @@ fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
 
 fn hint(status: StatusCode, path: &str) -> &'static str {
     match status.as_u16() {
-        401 => "check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?",
-        403 => "use a key of another kind: `monstrum key create --help` tells what each may do",
-        404 if path.contains("/api/keys/") => "`monstrum key list` shows the keys; --workspace may matter too",
-        404 if path.contains("/api/bots/") => "a bot goes by its id or its name; --workspace may matter too",
-        404 if path.contains("/api/platform/") => "`monstrum plugin info NAME` lists the functions of a plugin",
-        404 if path.contains("/api/registry") => "start the server with `--registry DIR`, or with the URL of one",
-        404 => "is the name or id right? `list` shows what there is; --workspace may matter too",
-        409 => "the message names what is in the way",
-        413 | 422 => "mend what the message names; `--help` shows what is expected",
+        401 => "check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server",
+        403 => "use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds",
+        404 if path.contains("/api/keys/") => "run `monstrum key list` to see the keys; also check --workspace",
+        404 if path.contains("/api/bots/") => "check the id or name of the bot; also check --workspace",
+        404 if path.contains("/api/platform/") => "run `monstrum plugin info NAME` to see the functions of a plugin",
+        404 if path.contains("/api/registry") => {
+            "start the server with `--registry DIR`, or with the URL of a registry"
+        }
+        404 => "check the name or id with `list`; also check --workspace",
+        409 => "resolve the conflict that the message names",
+        413 | 422 => "correct the input that the message names; run the command with `--help` to see valid input",
         429 | 503 => "try again in a moment",
-        _ => "the server's log tells more under the request id",
+        _ => "search the server's log for the request id to find the cause",
     }
 }
 

@@ -1,4 +1,4 @@
-//! `monstrum completions`: prints the script with which a shell completes commands, flags and their values.
+//! `monstrum completions`: prints the script that makes a shell complete commands, flags and their values.
 
 use std::process::ExitCode;
 
@@ -22,8 +22,8 @@ pub(super) fn print(shell: Shell, command: &mut clap::Command) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The shells for which the completions are tested.
+/// Returns a parser that accepts the shells whose completions are tested.
 pub(super) fn shells() -> impl TypedValueParser<Value = Shell> {
     PossibleValuesParser::new(["bash", "zsh", "fish"])
-        .map(|name| name.parse().expect("each of the names is that of a shell"))
+        .map(|name| name.parse().expect("each name is the name of a shell"))
 }

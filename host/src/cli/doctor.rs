@@ -15,10 +15,11 @@ Examples:
   monstrum doctor --data-dir /var/lib/monstrum
   monstrum doctor --json
 
-Run it where the server runs, as its user, with its flags and settings (monstrum.toml, MONSTRUM_…). It reads and changes nothing, and
-the server may be running. It ends with 0 if there is nothing to mend, else with 1.";
+Run this command on the server's machine, as the server's user, with the server's flags and settings (monstrum.toml,
+MONSTRUM_…). The command changes nothing, so the server may be running. The exit code is 0 if there are no findings, and
+1 otherwise.";
 
-/// Look for weak settings and for what is broken
+/// Find weak settings and broken parts
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Doctor {
@@ -33,7 +34,7 @@ impl Doctor {
         if json {
             output::json(&serde_json::json!({ "healthy": findings.is_empty(), "findings": findings }))?;
         } else if findings.is_empty() {
-            output::line(format!("nothing to mend in {}", settings.data_dir.display()))?;
+            output::line(format!("no findings in {}", settings.data_dir.display()))?;
         }
         for finding in findings.iter().filter(|_| !json) {
             let severity = match finding.severity {

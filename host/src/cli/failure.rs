@@ -32,7 +32,7 @@ impl Failure {
         Failure::new(error.to_string(), hint).with_causes(error.source())
     }
 
-    /// Adds a cause, without the lines that the message or another cause already contains.
+    /// Adds a cause. Omits lines of the cause that the message or an earlier cause already contains.
     pub(super) fn because(mut self, cause: &str) -> Self {
         let is_known = |line: &str| self.message.contains(line) || self.causes.iter().any(|known| known.contains(line));
         let lines: Vec<&str> = cause.lines().filter(|line| !line.trim().is_empty() && !is_known(line)).collect();
@@ -43,7 +43,7 @@ impl Failure {
         self
     }
 
-    /// Prefixes the message with the name of the part that failed.
+    /// Prefixes the message with `part`, the field of the input that caused the failure.
     pub(super) fn about(mut self, part: &str) -> Self {
         self.message = format!("{part}: {}", self.message);
         self
@@ -57,7 +57,7 @@ impl Failure {
 
     /// Creates the failure of a write to standard output.
     pub(super) fn of_output(error: &io::Error) -> Self {
-        let mut failure = Failure::of("cannot write to standard output", error, "is the disk full?");
+        let mut failure = Failure::of("cannot write to standard output", error, "check the free disk space");
         failure.is_quiet = error.kind() == io::ErrorKind::BrokenPipe;
         failure
     }

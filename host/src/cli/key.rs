@@ -1,5 +1,5 @@
-//! `monstrum key`: manages keys of the API. Standard output contains only the text of a new key, so that scripts can
-//! use it.
+//! `monstrum key`: manages API keys. Commands that create a key print only the key to standard output, so that scripts
+//! can use the output.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,66 +17,67 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   monstrum key create --name ci --kind operator
   monstrum key create --name triage --kind bot --bot-id 01998a3c-…
-  KEY=$(monstrum key create --name backup --kind admin)     only the key goes to standard output";
+  KEY=$(monstrum key create --name backup --kind admin)     prints only the key to standard output";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
   monstrum key list
   monstrum key list --workspace acme --json
 
-The last use is told to the minute. A root key sees the root keys as well.";
+The last use is accurate to one minute. A root key also lists the root keys.";
 
 const ROTATE_EXAMPLES: &str = "\
 Examples:
   monstrum key rotate 01998a3c-…
-  KEY=$(monstrum key rotate 01998a3c-…)     only the key goes to standard output
+  KEY=$(monstrum key rotate 01998a3c-…)     prints only the key to standard output
 
-The key keeps its id, name, kind and bot. The old text stops working at once, on other hosts within a second. DATA/admin.key is
-not rewritten: if it holds the key that is rotated, put the new one there, or give it as MONSTRUM_KEY.";
+The new key has the same id, name, kind and bot. The old key stops working immediately, on other hosts within a second.
+This command does not rewrite DATA/admin.key: if it contains the rotated key, write the new key to it, or set
+MONSTRUM_KEY.";
 
 const DELETE_EXAMPLES: &str = "\
 Examples:
   monstrum key list
   monstrum key delete 01998a3c-…
 
-The last root key stays.";
+The last root key cannot be deleted.";
 
 const RECOVER_EXAMPLES: &str = "\
 Examples:
-  monstrum key recover                              of ./data, whose server is stopped
+  monstrum key recover                              for ./data; the server must be stopped
   monstrum key recover --data-dir /srv/monstrum
-  KEY=$(monstrum key recover)                       only the key goes to standard output
+  KEY=$(monstrum key recover)                       prints only the key to standard output
 
-For an installation whose last root key is lost. It needs the data folder, the database and the master key, as the server
-does, and is recorded in the audit as `key.recover`. The other keys stay: list them with the new one, and delete what is
-lost.";
+Use this command if the last root key of an installation is lost. Like the server, it needs the data folder, the
+database and the master key. The audit records the new key as `key.recover`. Existing keys stay valid: list them with
+the new key, and delete the lost keys.";
 
-/// Make, list, rotate, delete and recover API keys
+/// Create, list, rotate, delete and recover API keys
 #[derive(Subcommand)]
 pub(super) enum Key {
-    /// Make a key and print it, once
+    /// Create a key and print it once
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
-        /// What the key is for
+        /// The name of the key, for example its purpose
         #[arg(long)]
         name: String,
-        /// What the key may do
+        /// The kind of the key, which determines its rights
         #[arg(long)]
         kind: Kind,
-        /// The bot whose key it is
+        /// The id of the bot; required if the kind is bot
         #[arg(long, value_name = "ID", required_if_eq("kind", "bot"))]
         bot_id: Option<String>,
     },
-    /// List the keys, and when each was last used
+    /// List keys with their last use
     #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Give a key a new text and print it, once
+    /// Rotate a key: replace it with a new key, and print the new key once
     #[command(after_help = ROTATE_EXAMPLES)]
     Rotate { id: String },
     /// Delete a key
     #[command(after_help = DELETE_EXAMPLES)]
     Delete { id: String },
-    /// Make a new root key when the last one is lost; the server must be stopped
+    /// Create a new root key if the last one is lost; the server must be stopped
     #[command(after_help = RECOVER_EXAMPLES)]
     Recover {
         #[command(flatten)]
@@ -86,13 +87,13 @@ pub(super) enum Key {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(super) enum Kind {
-    /// The whole instance: workspaces, plugins, trust, verification of the audit
+    /// Everything: workspaces, plugins, trusted keys, verification of the audit
     Root,
     /// Everything in its workspace
     Admin,
-    /// As admin, but no keys, credentials, permissions, or configuration of resources
+    /// Everything in its workspace except keys, credentials, permissions, and the configuration of resources
     Operator,
-    /// Calls the tools of one bot
+    /// The tools of one bot
     Bot,
 }
 
@@ -117,16 +118,21 @@ impl Key {
                 if let Some(bot) = bot_id {
                     body["bot_id"] = json!(bot);
                 }
-                show(&client.post(&["api", "keys"], Some(&body)).await?, "it is shown only now:", options.json)?;
+                show(
+                    &client.post(&["api", "keys"], Some(&body)).await?,
+                    "created",
+                    "it will not be shown again:",
+                    options.json,
+                )?;
             }
             Key::List => list(&Client::new(options)?.items(&["api", "keys"], &[]).await?, options.json)?,
             Key::Rotate { id } => {
                 let rotated = Client::new(options)?.post(&["api", "keys", &id, "rotate"], None).await?;
-                let what = "the old text works no longer, and the new one is shown only now:";
-                show(&rotated, what, options.json)?;
+                let what = "the old key no longer works, and the new key will not be shown again:";
+                show(&rotated, "rotated", what, options.json)?;
                 if rotated["kind"] == "root" {
                     output::warning(&format!(
-                        "DATA/{ADMIN_KEY_FILE} is not rewritten; if it held this key, put the new one there"
+                        "DATA/{ADMIN_KEY_FILE} was not rewritten; if it contains this key, write the new key to it"
                     ));
                 }
             }
@@ -135,7 +141,7 @@ impl Key {
                 if options.json {
                     output::json(&json!({ "id": id, "deleted": true }))?;
                 } else {
-                    output::note(&format!("key {} is deleted and works no longer", output::plain(&id)));
+                    output::note(&format!("deleted key {}; it no longer works", output::plain(&id)));
                 }
             }
         }
@@ -143,33 +149,36 @@ impl Key {
     }
 }
 
-/// Creates a root key in the data folder. It cannot use the API, because no key is left that a server would accept.
+/// Creates a root key in the data folder of a stopped server. The command cannot use the API, because the user has no
+/// root key that a server would accept.
 async fn recover(options: &Options, flags: FolderFlags) -> Result<(), Failure> {
     let settings = options.settings(flags)?;
-    let running = "stop the server first; while it runs, a root key that you have makes another: `monstrum key create`";
+    let running = "stop the server first; while it runs, create a key with an existing root key: `monstrum key create`";
     let data = folder::open(&settings, running).await?;
     let recovered = recover_root_key(&data, Arc::new(SystemClock)).await;
     data.store.close().await;
     let recovered = recovered.map_err(|error| {
         let hint = match &error {
             RecoveryError::Store(_) if settings.database_url.is_some() => super::DATABASE_HINT,
-            _ => "is there room on the disk? `monstrum doctor` says what is wrong with the folder",
+            _ => "check the free disk space, and run `monstrum doctor` to check the data folder",
         };
         Failure::from_error(&error, hint)
     })?;
     let key = json!({
         "id": recovered.id, "name": recovered.name, "kind": "root", "key": recovered.text.expose(),
     });
-    show(&key, "it is shown only now; give it as MONSTRUM_KEY, or put it into DATA/admin.key:", options.json)
+    let what = "it will not be shown again; set MONSTRUM_KEY to the key, or write the key to DATA/admin.key:";
+    show(&key, "created", what, options.json)
 }
 
-/// Prints a new key, whose text the server shows only once. Only the text goes to standard output.
-fn show(key: &Value, what: &str, json: bool) -> Result<(), Failure> {
+/// Prints a new key, which the server shows only once. `done` names the action that created the key, and `what` tells
+/// the user what to do with the key. Without `--json`, standard output contains only the key.
+fn show(key: &Value, done: &str, what: &str, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(key);
     }
     let cell = |field: &str| output::plain(&output::cell(&key[field]));
-    output::note(&format!("{} key {}; {what}", cell("kind"), cell("id")));
+    output::note(&format!("{done} {} key {}; {what}", cell("kind"), cell("id")));
     output::line(cell("key"))
 }
 

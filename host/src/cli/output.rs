@@ -1,7 +1,8 @@
-//! Output of commands: results go to standard output, messages about the command to standard error.
+//! Output of commands. Results go to standard output, and messages about the command go to standard error.
 //!
 //! Names, messages and parameters come from plugins, upstreams and bots. A terminal would execute control characters in
-//! them, so every control character is replaced or escaped. Only terminals get colours, and only without `NO_COLOR`.
+//! these texts, so every control character is replaced or escaped. Colours are used only on a terminal, and only if
+//! `NO_COLOR` is not set.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,7 +20,7 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     writeln!(stdout, "{}", text.as_ref()).and_then(|()| stdout.flush()).map_err(|error| Failure::of_output(&error))
 }
 
-/// Writes `value` to standard output, for programs.
+/// Writes `value` as JSON to standard output.
 pub(super) fn json(value: &Value) -> Result<(), Failure> {
     line(json_text(value))
 }
@@ -27,12 +28,13 @@ pub(super) fn json(value: &Value) -> Result<(), Failure> {
 /// Formats `value` as JSON without characters that control a terminal.
 pub(super) fn json_text(value: &Value) -> String {
     let text = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
-    // serde_json escapes characters below the space. The others occur only in strings, where they can be escaped.
+    // serde_json escapes characters below the space. Other control characters occur only in strings, where they can be
+    // escaped.
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         if is_command(character) && character != '\n' {
             for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(safe, "\\u{unit:04x}").expect("a String takes everything");
+                write!(safe, "\\u{unit:04x}").expect("writing to a String cannot fail");
             }
         } else {
             safe.push(character);
@@ -41,8 +43,8 @@ pub(super) fn json_text(value: &Value) -> String {
     safe
 }
 
-/// Writes a table for people: no borders, and as wide as the terminal. Without a terminal, each row is one line. Line
-/// feeds in cells are replaced, because text after a line feed would look like another row.
+/// Writes a table that has no borders and is as wide as the terminal. If standard output is not a terminal, each row is
+/// one line. Line feeds in cells are replaced, because text after a line feed would look like another row.
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -107,7 +109,7 @@ fn is_command(character: char) -> bool {
     is_invisible(character) && !matches!(character, '\u{200c}' | '\u{200d}')
 }
 
-/// Formats a value for a cell: strings without quotes, null as an empty text.
+/// Formats a value for a cell: a string without quotes, and null as an empty text.
 pub(super) fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

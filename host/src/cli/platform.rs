@@ -16,15 +16,15 @@ Examples:
   monstrum platform call github sync '{\"since\": \"2026-11-01\"}'
   monstrum platform call github rotate '{}' --resource 01998a3d-… --json
 
-It takes a root key. It ends with 0 if the function succeeded, and with 1 if it did not.";
+This command requires a root key. The exit code is 0 if the function succeeded, and 1 otherwise.";
 
-/// Call functions of plugins, beyond the tools of bots
+/// Call platform functions of plugins
 #[derive(Subcommand)]
 pub(super) enum Platform {
     Call(Call),
 }
 
-/// Call a function of the plugin that serves a resource type
+/// Call a function of the plugin that defines a resource type
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Call {
@@ -33,10 +33,10 @@ pub(super) struct Call {
     resource_type: String,
     /// The function
     function: String,
-    /// What it takes, as a JSON object
+    /// The parameters, as a JSON object
     #[arg(value_parser = params, default_value = "{}")]
     params: Params,
-    /// The resource whose credential and upstream it uses
+    /// The resource whose credential and upstream the function uses
     #[arg(long, value_name = "ID")]
     resource: Option<ResourceId>,
 }

@@ -41,41 +41,41 @@ const RELOAD_EXAMPLES: &str = "\
 Examples:
   monstrum plugin reload github
 
-Calls in flight end on the version on which they began. A version that does not load leaves the one before it serving,
-and this command ends with 1.";
+Running calls finish with the version with which they started. If the new version does not load, the previous version
+continues to serve, and the exit code is 1.";
 
 const APPROVE_EXAMPLES: &str = "\
 Examples:
   monstrum plugin info github
   monstrum plugin approve github --digest sha256:0123… --manifest-digest sha256:4567…
 
-A version that asks for more than the one before it waits: `plugin info` shows what it asks for under `pending`. With the
-digests that stand there, nothing is approved if another version waits by now.";
+A version that requests more permissions than the previous version waits for approval: `plugin info` shows the
+difference under `pending`. With the digests shown there, the command fails if another version is waiting.";
 
 const VALIDATE_EXAMPLES: &str = "\
 Examples:
   monstrum plugin validate plugins/github
   monstrum plugin validate . --json
 
-Needs no server: manifest, translations and component are checked as a start would check them, and what the plugin may
-do once it serves is told. It ends with 1 if the plugin would not load.";
+This command needs no server. It checks manifest, translations and component like a server, and prints the permissions
+of the plugin. The exit code is 1 if the plugin would not load.";
 
 const TEST_EXAMPLES: &str = "\
 Examples:
   monstrum plugin test .
   monstrum plugin test plugins/github --json
 
-Runs each case of DIR/tests/*.yaml with the real component under the real host; only the network is played by the case.
-It ends with 1 if one of them fails. docs/authors-guide.md tells what a case consists of.";
+Runs each case of DIR/tests/*.yaml with the real component in the real host; the case simulates only the network. The
+exit code is 1 if a case fails. docs/authors-guide.md describes the format of a case.";
 
 const SCHEMA_EXAMPLES: &str = "\
 Examples:
   monstrum plugin schema > monstrum.schema.json
 
-An editor with a YAML language server checks a manifest by it whose first line is
+An editor with a YAML language server uses the schema to validate a manifest with this first line:
   # yaml-language-server: $schema=./monstrum.schema.json";
 
-/// Make, test, pack, install, list, show, reload and check plugins
+/// Create, test, pack, install, list, show, reload and check plugins
 #[derive(Subcommand)]
 pub(super) enum Plugin {
     /// List the plugins of the server
@@ -86,27 +86,27 @@ pub(super) enum Plugin {
     Info {
         name: String,
     },
-    /// Load a plugin anew from its folder
+    /// Reload a plugin from its folder
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload {
         name: String,
     },
-    /// Put a version that needs approval in force
+    /// Approve a version that waits for approval
     #[command(after_help = APPROVE_EXAMPLES)]
     Approve {
         /// The plugin
         name: String,
-        /// The digest of the component that is meant
+        /// The digest of the component to approve
         #[arg(long)]
         digest: Option<String>,
-        /// The digest of the manifest that is meant
+        /// The digest of the manifest to approve
         #[arg(long)]
         manifest_digest: Option<String>,
     },
     /// Check a plugin's folder
     #[command(after_help = VALIDATE_EXAMPLES)]
     Validate {
-        /// The folder that holds monstrum.yaml
+        /// The folder with monstrum.yaml
         dir: PathBuf,
     },
     Pack(pack::Pack),
@@ -116,10 +116,10 @@ pub(super) enum Plugin {
     Search(search::Search),
     New(new::New),
     Dev(dev::Dev),
-    /// Run a plugin's test cases under the real host
+    /// Run a plugin's test cases in the real host
     #[command(after_help = TEST_EXAMPLES)]
     Test {
-        /// The folder that holds monstrum.yaml, the component and tests/
+        /// The folder with monstrum.yaml, the component and tests/
         dir: PathBuf,
     },
     /// Print the JSON Schema of the manifest
@@ -170,7 +170,7 @@ async fn list(options: &Options) -> Result<ExitCode, Failure> {
         output::json(&serde_json::json!({ "items": items, "next_cursor": null }))?;
     } else if items.is_empty() {
         output::note(
-            "no plugins; `monstrum plugin install` installs one, and a folder dropped into the server's plugins folder is live within seconds",
+            "no plugins; run `monstrum plugin install`, or copy a plugin's folder into the server's plugins folder",
         );
     } else {
         output::table(&["NAME", "VERSION", "STATUS", "TOOLS", "AUTHOR", "ERROR"], items.iter().map(row).collect())?;
@@ -182,7 +182,7 @@ fn row(entry: &Value) -> Vec<String> {
     let tools = entry["tools"].as_array().map_or(0, Vec::len).to_string();
     let mut error = output::cell(&entry["error"]).lines().next().unwrap_or_default().to_owned();
     if let Some(version) = entry["version"].as_str().filter(|_| !error.is_empty()) {
-        error.push_str(&format!(" (version {version} serves on)"));
+        error.push_str(&format!(" (version {version} stays in force)"));
     }
     if let Some(version) = entry["pending"]["version"].as_str() {
         error = format!("version {version} waits for approval: see `monstrum plugin info`");
@@ -195,15 +195,15 @@ fn row(entry: &Value) -> Vec<String> {
 fn show_loaded(name: &str, entry: &Value, json: bool) -> Result<ExitCode, Failure> {
     show(entry, json)?;
     if entry["status"] == "failed" {
-        let hint = "`monstrum plugin validate DIR` on the server's machine shows every fault with its line";
+        let hint = "run `monstrum plugin validate DIR` on the server's machine to see each error with its line";
         return Err(Failure::new(format!("plugin `{name}` was not loaded"), hint));
     }
     if entry["status"] == "needs_approval" {
         let pending = &entry["pending"];
         let digests = ["digest", "manifest_digest"].map(|field| output::cell(&pending[field]));
         output::note(&format!(
-            "version {} asks for more than before and waits; to let it: monstrum plugin approve {name} --digest {} \
-             --manifest-digest {}",
+            "version {} requests more permissions and waits for approval; to approve it: \
+             monstrum plugin approve {name} --digest {} --manifest-digest {}",
             output::cell(&pending["version"]),
             digests[0],
             digests[1]

@@ -17,7 +17,8 @@ use monstrum_core::plugins::packages::unpack;
 
 /// The file name of the index.
 const INDEX: &str = "index.json";
-/// The maximum length of a description in the index, which lists show. The package contains the complete description.
+/// The maximum length of a description in the index. Lists show this description. The package contains the complete
+/// description.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 
 const INDEX_EXAMPLES: &str = "\
@@ -27,17 +28,17 @@ Examples:
   monstrum serve --registry packages
   monstrum serve --registry https://packages.example/monstrum
 
-Writes DIR/index.json from the packages in DIR, each with its signature beside it. The folder is then a registry, as it is
-or under any web server. A package that is not what its name, its manifest and its signature say is named, and no index is
-written.";
+Writes DIR/index.json for the packages in DIR and their signatures. The folder is then a registry, as a local folder or
+on any web server. If a package does not match its name, its manifest or its signature, the command names the package
+and writes no index.";
 
-/// Make a registry of packages
+/// Create a registry of packages
 #[derive(Subcommand)]
 pub(super) enum Registry {
     /// Write the index of a folder of packages
     #[command(after_help = INDEX_EXAMPLES)]
     Index {
-        /// The folder of NAME-VERSION.mst and NAME-VERSION.mst.sig
+        /// The folder with the files NAME-VERSION.mst and NAME-VERSION.mst.sig
         dir: PathBuf,
     },
 }
@@ -45,7 +46,7 @@ pub(super) enum Registry {
 impl Registry {
     pub(super) fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let Registry::Index { dir } = self;
-        let hint = "name the folder that holds the packages";
+        let hint = "set DIR to the folder with the packages";
         let unreadable = |error: &std::io::Error| Failure::of(format!("cannot read {}", dir.display()), error, hint);
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&dir).map_err(|error| unreadable(&error))? {
@@ -56,11 +57,15 @@ impl Registry {
         }
         files.sort();
         let entries = files.iter().map(|file| entry(&dir, file)).collect::<Result<Vec<_>, _>>()?;
-        let index = Index::new(entries)
-            .map_err(|error| Failure::from_error(&error, "remove or rename the package that is named"))?;
+        let index =
+            Index::new(entries).map_err(|error| Failure::from_error(&error, "remove or rename this package"))?;
         let path = dir.join(INDEX);
         write(&dir, &path, &index).map_err(|error| {
-            Failure::of(format!("cannot write {}", path.display()), &error, "may you write to this folder?")
+            Failure::of(
+                format!("cannot write {}", path.display()),
+                &error,
+                "check your write permission for this folder",
+            )
         })?;
         if options.json {
             output::json(&json!({ "index": path, "packages": index.packages() }))?;
@@ -76,20 +81,20 @@ impl Registry {
 
 fn entry(dir: &Path, file: &str) -> Result<IndexEntry, Failure> {
     let refused = |error: &dyn std::error::Error| {
-        let hint = "pack it anew with `monstrum plugin pack`, or take it out of the folder";
+        let hint = "pack it again with `monstrum plugin pack`, or remove it from the folder";
         Failure::of(format!("{file} cannot be part of a registry"), error, hint)
     };
     let package = read(&dir.join(file), PACKAGE_BYTES_MAX).map_err(|error| refused(&error))?;
     let signature_file = format!("{file}{SIGNATURE_SUFFIX}");
     let signature = read(&dir.join(&signature_file), SIGNATURE_BYTES_MAX)
-        .map_err(|error| refused(&error).because(&format!("its signature is {signature_file}")))?;
+        .map_err(|error| refused(&error).because(&format!("expected its signature in {signature_file}")))?;
     let signature = PackageSignature::parse(&signature).map_err(|error| refused(&error))?;
     signature.verify(&package).map_err(|error| refused(&error))?;
     let manifest = unpack(&package, Some(&signature), Some(file)).map_err(|error| refused(&error))?.manifest;
     let called = package_file(&manifest.name, &manifest.version);
     if called != file {
-        let message = format!("{file} cannot be part of a registry: it has to be called {called}");
-        return Err(Failure::new(message, "rename it, and its signature with it"));
+        let message = format!("{file} cannot be part of a registry: its name must be {called}");
+        return Err(Failure::new(message, "rename the package and its signature"));
     }
     Ok(IndexEntry {
         description: manifest.description.chars().take(DESCRIPTION_CHARS_MAX).collect(),
@@ -105,7 +110,7 @@ fn entry(dir: &Path, file: &str) -> Result<IndexEntry, Failure> {
     })
 }
 
-/// Truncates a text to the maximum length in an entry.
+/// Truncates a text to the maximum length of a field in the index.
 fn within(text: &str) -> String {
     text[..text.floor_char_boundary(METADATA_BYTES_MAX)].to_owned()
 }

@@ -29,8 +29,8 @@ Examples:
   monstrum sandbox exec 01998a3d-… 'ls -la'
   monstrum sandbox exec 01998a3d-… 'make test' --timeout 300
 
-It runs as the bot of the sandbox, in its conversation, and only while the bot's switch is on. It ends with the exit code of the
-command, and with 1 if there was no command to end.";
+The command runs as the bot of the sandbox, in its conversation, and only if sandboxes are enabled for the bot. The exit
+code is the exit code of the command, or 1 if no command was run.";
 
 const FILES_EXAMPLES: &str = "\
 Examples:
@@ -41,9 +41,9 @@ const DELETE_EXAMPLES: &str = "\
 Examples:
   monstrum sandbox delete 01998a3d-…
 
-All its files go with it, in the background.";
+The server deletes all files of the sandbox in the background.";
 
-/// Look at the machines of conversations, and use them
+/// Manage the sandboxes of conversations
 #[derive(Subcommand)]
 pub(super) enum Sandbox {
     List(List),
@@ -57,7 +57,7 @@ pub(super) enum Sandbox {
     #[command(after_help = FILES_EXAMPLES)]
     Files {
         id: SandboxInstanceId,
-        /// Beneath /workspace
+        /// The path of the folder, below /workspace
         #[arg(default_value = "/workspace")]
         path: String,
     },
@@ -76,13 +76,13 @@ pub(super) enum Sandbox {
 #[derive(Args)]
 #[command(after_help = LIST_EXAMPLES)]
 pub(super) struct List {
-    /// creating, running, stopping, stopped, deleting, error or lost
+    /// Only sandboxes with this status: creating, running, stopping, stopped, deleting, error or lost
     #[arg(long)]
     status: Option<String>,
-    /// Of one app
+    /// Only sandboxes of this app
     #[arg(long, value_name = "ID")]
     app: Option<String>,
-    /// Of one conversation
+    /// Only the sandboxes of this conversation
     #[arg(long, value_name = "ID")]
     chat: Option<String>,
 }
@@ -94,7 +94,7 @@ pub(super) struct Exec {
     id: SandboxInstanceId,
     /// The command for bash
     command: String,
-    /// Seconds after which it is ended, 1 to 300
+    /// The time limit of the command in seconds, 1 to 300
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u32>,
 }
@@ -132,7 +132,7 @@ impl List {
             return output::json(&json!({ "items": items, "next_cursor": null }));
         }
         if items.is_empty() {
-            output::note("there are no sandboxes; one is made when a bot first uses it");
+            output::note("no sandboxes; the server creates a sandbox when a bot first uses it");
             return Ok(());
         }
         let fields = ["id", "status", "app_id", "user_id", "chat_id", "last_active_at"];
@@ -183,7 +183,7 @@ fn show(sandbox: &Value, options: &Options) -> Result<(), Failure> {
         ("chat", "chat_id"),
         ("provider", "provider"),
         ("last active", "last_active_at"),
-        ("made", "created_at"),
+        ("created", "created_at"),
         ("limits", "limit"),
         ("error", "error"),
     ];

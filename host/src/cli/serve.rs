@@ -19,13 +19,15 @@ const INTERRUPTED: i32 = 130;
 
 const EXAMPLES: &str = "\
 Examples:
-  monstrum serve                                     from ./data, on 127.0.0.1:8080
-  monstrum serve --listen 127.0.0.1:0                on a free port; the line on standard output names it
+  monstrum serve                                     use ./data, listen on 127.0.0.1:8080
+  monstrum serve --listen 127.0.0.1:0                listen on a free port, which is printed to standard output
   monstrum serve --data-dir /srv/monstrum --plugins-dir /srv/plugins
-  MONSTRUM_LOG=debug monstrum serve --json           log lines as JSON
+  MONSTRUM_LOG=debug monstrum serve --json           write log lines as JSON
 
-Every flag can also be given as MONSTRUM_… or in ./monstrum.toml, in that order of precedence.
-The first start writes a root key to DATA/admin.key. Ctrl-C ends the server when its calls have ended; a second one at once.";
+Every flag can also be set as a variable MONSTRUM_… or in ./monstrum.toml. A flag takes precedence over its variable,
+and the variable over the file.
+The first start writes a root key to DATA/admin.key. Ctrl-C stops the server after its running calls; a second Ctrl-C
+stops it immediately.";
 
 /// Run the server
 #[derive(Args)]
@@ -63,15 +65,15 @@ impl Serve {
 }
 
 /// The hint for an error that the settings did not cause.
-const SEE_MORE: &str = "run it again with --log debug to see more";
+const SEE_MORE: &str = "run the command again with --log debug for details";
 
 fn telemetry_hint(error: &TelemetryError) -> &'static str {
     match error {
-        TelemetryError::Filter { .. } => "give --log like info or monstrum=debug,info",
+        TelemetryError::Filter { .. } => "set --log to a filter such as info or monstrum=debug,info",
         #[cfg(not(feature = "otel"))]
-        TelemetryError::NotBuilt => "build it with `--features otel`, or leave --otlp-endpoint out",
+        TelemetryError::NotBuilt => "build monstrum with `--features otel`, or omit --otlp-endpoint",
         #[cfg(feature = "otel")]
-        TelemetryError::Export { .. } => "give --otlp-endpoint like http://127.0.0.1:4318",
+        TelemetryError::Export { .. } => "set --otlp-endpoint to a URL such as http://127.0.0.1:4318",
     }
 }
 
@@ -85,17 +87,17 @@ impl Signals {
     fn new() -> Result<Signals, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
-                Failure::of("cannot wait for signals", &error, "raise the limit on open files (ulimit -n)")
+                Failure::of("cannot install the signal handlers", &error, "raise the limit on open files (ulimit -n)")
             })
         };
         Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
-    /// Stops the server on the first signal, after the calls in flight. The second signal ends the process immediately.
+    /// Stops the server on the first signal, after the running calls. The second signal ends the process immediately.
     async fn obey(mut self, stop: CancellationToken) {
         self.next().await;
         stop.cancel();
-        output::note("stopping when the calls in flight have ended; once more to stop at once");
+        output::note("stopping after the running calls; press Ctrl-C again to stop immediately");
         self.next().await;
         std::process::exit(INTERRUPTED);
     }
@@ -112,18 +114,16 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
     let data = settings.data_dir.display();
     let hint = match error {
         BootError::Data(DataError::InUse { .. }) => {
-            "stop the other server first, or give this one a folder of its own with --data-dir".to_owned()
+            "stop the other server first, or use another data folder with --data-dir".to_owned()
         }
         BootError::Data(DataError::Folder { .. } | DataError::Write { .. }) => {
-            format!(
-                "the user who runs the server must own {data}, with room on its disk; --data-dir names another folder"
-            )
+            format!("check that the server's user owns {data} and that its disk has free space, or use --data-dir")
         }
         BootError::Data(DataError::Store(error)) | BootError::Store(error) => database_hint(error, settings),
         BootError::Plugins(_) | BootError::CreatePlugins { .. } => {
-            format!("--plugins-dir names the folder of the plugins; it is now {}", settings.plugins_dir.display())
+            format!("check the plugins folder {}, or set --plugins-dir", settings.plugins_dir.display())
         }
-        BootError::Listen { .. } => "--listen names another address; port 0 takes a free one".to_owned(),
+        BootError::Listen { .. } => "set --listen to another address; port 0 selects a free port".to_owned(),
         BootError::Data(error) => folder::keys_hint(error).unwrap_or(SEE_MORE).to_owned(),
         BootError::Runtime(_) | BootError::Heads(_) => SEE_MORE.to_owned(),
     };
@@ -134,13 +134,15 @@ fn database_hint(error: &StoreError, settings: &Settings) -> String {
     let data = settings.data_dir.display();
     match error {
         StoreError::UnknownScheme { .. } | StoreError::Address { .. } => {
-            format!("leave --database-url out for the database in {data}")
+            format!("omit --database-url to use the database in {data}")
         }
         StoreError::Corrupt { .. } => {
-            "put back the database of your backup, or give another folder with --data-dir".to_owned()
+            "restore the database from a backup, or use another data folder with --data-dir".to_owned()
         }
-        StoreError::Newer { .. } => "run the version that has written it, or a later one".to_owned(),
+        StoreError::Newer { .. } => {
+            "use the version of monstrum that wrote the database, or a later version".to_owned()
+        }
         _ if settings.database_url.is_some() => super::DATABASE_HINT.to_owned(),
-        _ => format!("does another program use the database in {data}? is the disk full?"),
+        _ => format!("check that no other program uses the database in {data} and that the disk has free space"),
     }
 }

@@ -15,9 +15,9 @@ Examples:
   monstrum trust add ed25519:qg8w… --name 'acme-*'
   monstrum trust add ed25519:qg8w… --name acme-tracker --type tracker
 
-`monstrum plugin pack` prints the line for its key. The holder of the key can then put code before this server's bots: trust
-the key for the plugins that it is for, and no more. A plugin that brings a new resource type, or takes one over from another
-plugin, must match --type as well, where `-` and `_` count as the same.";
+`monstrum plugin pack` prints this command for its key. The owner of a trusted key can publish code that the bots of
+this server use: trust a key only for its own plugins. The resource type of a plugin must match --type too, if the type
+is new or belonged to another plugin. In --type, `-` and `_` are equivalent.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -29,27 +29,27 @@ Examples:
   monstrum trust list
   monstrum trust remove 01998a3c-…
 
-What the key has signed and is installed stays: `monstrum plugin uninstall` removes it.";
+Installed plugins that the key signed stay installed: `monstrum plugin uninstall` removes them.";
 
-/// Say whose packages may be installed
+/// Manage the keys that may sign packages
 #[derive(Subcommand)]
 pub(super) enum Trust {
-    /// Trust a key to sign some plugins
+    /// Trust a key to sign certain plugins
     #[command(after_help = ADD_EXAMPLES)]
     Add {
-        /// A public key, as `monstrum plugin pack` prints it
+        /// The public key, in the format that `monstrum plugin pack` prints
         public_key: String,
-        /// The plugins, as a name or a glob
+        /// The plugins that the key may sign, as a name or a glob
         #[arg(long, value_name = "GLOB")]
         name: String,
-        /// The resource types that these plugins may bring, as an id or a glob; by default the same as --name
+        /// The resource types that these plugins may add, as an id or a glob [default: the value of --name]
         #[arg(long = "type", value_name = "GLOB")]
         type_glob: Option<String>,
     },
-    /// List the keys that are trusted
+    /// List trusted keys
     #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Trust a key no longer
+    /// Remove a trusted key
     #[command(after_help = REMOVE_EXAMPLES)]
     Remove { id: String },
 }
@@ -77,7 +77,7 @@ impl Trust {
                 if options.json {
                     output::json(&json!({ "items": items, "next_cursor": null }))?;
                 } else if items.is_empty() {
-                    output::note("no key is trusted, so no package can be installed; see `monstrum trust add --help`");
+                    output::note("no trusted keys, so no package can be installed; see `monstrum trust add --help`");
                 } else {
                     let rows = items.iter().map(|item| {
                         ["id", "name_glob", "type_glob", "public_key", "created_at"]
@@ -93,7 +93,7 @@ impl Trust {
                 if options.json {
                     output::json(&json!({ "id": id, "removed": true }))?;
                 } else {
-                    output::note(&format!("{} is trusted no longer", output::plain(&id)));
+                    output::note(&format!("{} is no longer trusted", output::plain(&id)));
                 }
             }
         }

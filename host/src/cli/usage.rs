@@ -10,10 +10,11 @@ use super::output;
 /// The exit code for invalid arguments.
 const MISUSED: u8 = 2;
 
-/// The start of clap's last line, which a hint with the name of the command replaces.
+/// The start of the last line of clap's report. A hint that names the command replaces this line.
 const TAIL: &str = "For more information, try";
 
-/// Reports the error. clap also returns requests for help and the version as errors; these succeed.
+/// Reports the error. clap also returns requests for help and for the version as errors; for such requests, the exit
+/// code is 0.
 pub(super) fn report(error: &clap::Error, root: &clap::Command) -> ExitCode {
     if !error.use_stderr() {
         return match error.print() {
@@ -25,7 +26,7 @@ pub(super) fn report(error: &clap::Error, root: &clap::Command) -> ExitCode {
     let text = if output::is_coloured() { rendered.ansi().to_string() } else { rendered.to_string() };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         output::note(text.trim_end());
-        output::hint("name one of the commands above");
+        output::hint("use one of the commands above");
         return ExitCode::from(MISUSED);
     }
     let lines: Vec<&str> = text.trim_end().lines().filter(|line| !line.contains(TAIL)).collect();
@@ -34,7 +35,7 @@ pub(super) fn report(error: &clap::Error, root: &clap::Command) -> ExitCode {
     ExitCode::from(MISUSED)
 }
 
-/// Returns a hint with the help of the deepest command that the arguments name.
+/// Returns a hint that names the help of the innermost command in the arguments.
 fn hint(arguments: impl Iterator<Item = String>, root: &clap::Command) -> String {
     let (mut command, mut path) = (root, root.get_name().to_owned());
     for argument in arguments.skip(1) {
@@ -43,7 +44,7 @@ fn hint(arguments: impl Iterator<Item = String>, root: &clap::Command) -> String
             path = format!("{path} {argument}");
         }
     }
-    format!("`{path} --help` shows what there is, with examples")
+    format!("`{path} --help` shows usage and examples")
 }
 
 #[cfg(test)]
@@ -64,7 +65,7 @@ mod tests {
             (&["--nothing"], "monstrum"),
         ] {
             let all = std::iter::once("monstrum").chain(arguments.iter().copied()).map(str::to_owned);
-            let expected = format!("`{command} --help` shows what there is, with examples");
+            let expected = format!("`{command} --help` shows usage and examples");
             assert_eq!(hint(all, &Cli::command()), expected, "{arguments:?}");
         }
     }

@@ -17,42 +17,43 @@ use crate::config::MasterKeyPlace;
 
 const ROTATE_EXAMPLES: &str = "\
 Examples:
-  monstrum vault rotate                                 of ./data, whose server is stopped
+  monstrum vault rotate                                 for ./data; the server must be stopped
   monstrum vault rotate --data-dir /srv/monstrum --json
-  monstrum vault rotate --prune                         later: remove the keys that nothing needs any more
-  monstrum vault rotate --add-only                      hosts that share a database: copy the file to all, then rotate
-  monstrum vault rotate --row-key                       after a suspected leak: authenticate every row anew
+  monstrum vault rotate --prune                         later: remove keys that are no longer needed
+  monstrum vault rotate --add-only                      for hosts that share a database: then copy the file to all
+  monstrum vault rotate --row-key                       after a suspected leak: authenticate every row again
 
-It adds a fresh key to the file of the master keys and seals every record of the database anew with it. It can be interrupted
-at any moment: run it again, and it goes on. The older keys stay in the file, for an interrupted run and for backups of before need
-them. --prune adds no key: it seals what is left, sees that every record opens with the newest key, and only then removes the
-others. Backups from before the rotation open with a copy of the older keys only.
+The command adds a new key to the master key file and encrypts every record of the database again with the new key. You
+can interrupt the command at any moment; run it again to continue. The older keys stay in the file, because an
+interrupted run and older backups need them. --prune adds no key: it encrypts the remaining records, checks that every
+record can be decrypted with the newest key, and then removes the older keys. Backups from before the rotation then
+require a copy of the older keys.
 
---row-key leaves the master key as it is. It makes a fresh row key, which authenticates the rows that permit something, verifies
-each workspace and writes its rows anew. It can be interrupted at any moment: no server starts until it has been run
-again and is finished. A workspace whose rows are not verified is refused. After a leak of the master key run
-`monstrum vault rotate` first, then --row-key, then --prune.";
+--row-key does not change the master key. It creates a new row key, which authenticates the rows that grant
+permissions, verifies each workspace and writes its rows again. You can interrupt the command at any moment, but no
+server starts until another run has finished the rotation. The command rejects a workspace whose rows cannot be
+verified. After a leak of the master key, run `monstrum vault rotate` first, then --row-key, then --prune.";
 
-/// Look after the master key and the seals of the database
+/// Manage the master key and the seals of the database
 #[derive(Subcommand)]
 pub(super) enum Vault {
-    /// Seal every secret anew with a fresh master key; the server must be stopped
+    /// Encrypt every secret again with a new master key; the server must be stopped
     #[command(after_help = ROTATE_EXAMPLES)]
     Rotate(Rotate),
-    /// Seal the rows that permit something, after a look at them; the server must be stopped
+    /// Review and seal the rows that grant permissions; the server must be stopped
     #[command(after_help = seal::EXAMPLES)]
     Seal(seal::Seal),
 }
 
 #[derive(Args)]
 pub(super) struct Rotate {
-    /// Only add the key to the file; seal nothing with it yet
+    /// Only add the key to the file; do not encrypt records with it yet
     #[arg(long, conflicts_with = "prune")]
     add_only: bool,
-    /// Add no key; remove the older ones, once every record has opened with the newest
+    /// Add no key; remove the older keys after every record was decrypted with the newest key
     #[arg(long)]
     prune: bool,
-    /// Replace the row key instead: verify every row that carries a MAC, and write it anew
+    /// Rotate the row key instead: verify every row with a MAC and write it again
     #[arg(long, conflicts_with_all = ["prune", "add_only"])]
     row_key: bool,
     #[command(flatten)]
@@ -79,10 +80,11 @@ impl Rotate {
             _ => Step::Rotate,
         };
         let settings = options.settings(self.folder)?;
-        // This comes before the database is opened, because this process's own connections would count afterwards.
+        // The connections are counted before the database is opened. Otherwise, the count would include this process.
         let servers = connections_of_servers(&settings).await;
         let data =
-            folder::open(&settings, "stop the server first: it would go on with the keys that it has read").await?;
+            folder::open(&settings, "stop the server first; a running server would continue to use the old keys")
+                .await?;
         let has_others = servers.map_err(|error| Failure::from_error(&error, super::DATABASE_HINT))? > 0;
         let bar = bar("records");
         let progress = |done, total| {
@@ -100,12 +102,13 @@ impl Rotate {
         }
         for record in &report.unreadable {
             let key = record.key.join(" ");
-            output::warning(&format!("a record of {} ({key}) does not open: {}", record.table, record.why));
+            output::warning(&format!("a record of {} ({key}) cannot be decrypted: {}", record.table, record.why));
         }
         if report.unreadable.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
-        let hint = "save those credentials anew, and answers are forgotten after a day; --prune waits for that";
+        let hint = "save those credentials again, wait a day until stored responses have expired, \
+                    and run this command with --prune";
         output::hint(hint);
         Ok(ExitCode::FAILURE)
     }
@@ -122,31 +125,35 @@ fn bar(of: &str) -> ProgressBar {
 fn tell(report: &Report, step: Step, place: &MasterKeyPlace) -> Result<(), Failure> {
     let Report { key_version, records, resealed, .. } = report;
     if report.added {
-        output::line(format!("{place} has a fresh key, version {key_version}"))?;
+        output::line(format!("added key version {key_version} to {place}"))?;
     } else if step == Step::Rotate {
         output::line(format!(
-            "records of an older key were left, so no key was added; the newest of {place} has version {key_version}"
+            "finished an earlier rotation, so no key was added; the newest key of {place} has version {key_version}"
         ))?;
     }
     if step == Step::AddOnly {
-        output::note("copy the file to every host of this database and start them; then run `monstrum vault rotate`");
+        output::note(
+            "copy the file to every host that uses this database, start the hosts, and run `monstrum vault rotate`",
+        );
         return Ok(());
     }
-    output::line(format!("{resealed} of {records} sealed records are sealed anew with version {key_version}"))?;
+    output::line(format!("re-encrypted {resealed} of {records} records with key version {key_version}"))?;
     let list = |versions: &[u32]| versions.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match (step, place) {
-        (Step::Prune, _) if report.removed.is_empty() => output::line("there were no older keys to remove")?,
+        (Step::Prune, _) if report.removed.is_empty() => output::line("no older keys to remove")?,
         (Step::Prune, MasterKeyPlace::File(_)) => {
             output::line(format!("removed from {place}: version {}", list(&report.removed)))?;
         }
         (Step::Prune, MasterKeyPlace::Variable(_)) => {
-            output::line(format!("{place} needs these versions no more: {}", list(&report.removed)))?;
+            output::line(format!("these key versions of {place} are no longer needed: {}", list(&report.removed)))?;
         }
         (_, MasterKeyPlace::File(_)) => {
-            output::note(&format!("make a backup of {place} now; `--prune` removes its older keys"));
+            output::note(&format!(
+                "back up {place} now; later, run this command with --prune to remove the older keys"
+            ));
         }
         (_, MasterKeyPlace::Variable(_)) => {
-            output::note("`--prune` tells which keys of the variable are needed no more");
+            output::note("run this command with --prune to list the keys of the variable that are no longer needed");
         }
     }
     Ok(())
@@ -155,25 +162,25 @@ fn tell(report: &Report, step: Step, place: &MasterKeyPlace) -> Result<(), Failu
 fn failure(error: &RotationError) -> Failure {
     let hint = match error {
         RotationError::Variable { next_version, .. } => format!(
-            "add a line to it, divided by a comma: `{next_version} $(openssl rand -hex 32)`; then run this again, and start \
-             the server with the same text"
+            "add a line to the variable, separated by a comma: `{next_version} $(openssl rand -hex 32)`; then run this \
+             command again, and start the server with the same value"
         ),
         RotationError::OtherServers => {
-            "stop them, or give them the key first: `monstrum vault rotate --add-only`, copy the file \
-             to all of them, start them anew, and run this again"
+            "stop the servers and run this command again; or run `monstrum vault rotate --add-only`, copy the file to \
+             every server, restart the servers, and run this command again"
                 .to_owned()
         }
-        RotationError::Unfinished { .. } => {
-            "an earlier rotation was interrupted: `monstrum vault rotate` finishes it".to_owned()
-        }
+        RotationError::Unfinished { .. } => "run `monstrum vault rotate` to finish the interrupted rotation".to_owned(),
         RotationError::Unreadable { first, .. } => format!(
-            "the first is in {} ({}): {}; save that credential anew or delete it, and run this again",
+            "the first record is in {} ({}): {}; save that credential again or delete it, and run this command again",
             first.table,
             output::plain(&first.key.join(" ")),
             first.why
         ),
-        RotationError::Vault(_) => "is there room on the disk? may this user write the file and its folder?".to_owned(),
-        RotationError::Store(_) => "nothing is lost: run it again when the database can be used".to_owned(),
+        RotationError::Vault(_) => {
+            "check the free disk space, and that this user may write to the key file and its folder".to_owned()
+        }
+        RotationError::Store(_) => "nothing is lost; run the command again when the database is available".to_owned(),
     };
     Failure::from_error(error, hint)
 }

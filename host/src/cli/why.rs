@@ -1,5 +1,5 @@
 //! `monstrum why`: shows whether a bot may call a tool, the rule that decides, and the smallest change that would allow
-//! it.
+//! the call.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use clap::Args;
 use monstrum_types::{BotId, ResourceId};
 use serde_json::{Map, Value, json};
 
-use super::client::Client;
+use super::client::{Client, NOT_MONSTRUM};
 use super::failure::Failure;
 use super::{Options, output};
 
@@ -17,21 +17,21 @@ Examples:
   monstrum why 01998a3c-… github_create_issue '{\"repo\": \"acme/site\", \"title\": \"x\"}' --resource 01998a3d-…
   monstrum why helper github_list_issues '{\"repo\": \"acme/site\"}' --json
 
-Nothing is called. It ends with 0 if the call would be allowed, and with 1 if it would not. A bot's own key learns the decision
-and the message only, and needs the bot's id.";
+This command does not call the tool. The exit code is 0 if the call would be allowed, and 1 otherwise. A bot key gets
+only the decision and the message, and requires the bot's id.";
 
-/// Tell whether a bot may call a tool, and what decides
+/// Explain whether a bot may call a tool
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Why {
-    /// The bot, by its id or its name
+    /// The id or the name of the bot
     bot: String,
     /// The tool
     tool: String,
     /// The parameters of the call, as a JSON object
     #[arg(value_parser = params, default_value = "{}")]
     params: Params,
-    /// The resource, where the bot has the tool through several
+    /// The resource, if the bot has the tool through several resources
     #[arg(long, value_name = "ID")]
     resource: Option<ResourceId>,
 }
@@ -55,7 +55,7 @@ impl Why {
         let is_allowed = match verdict["decision"].as_str() {
             Some("allow") => true,
             Some("deny") => false,
-            _ => return Err(Failure::new("the server's answer is no decision", "is --url that of a Monstrum server?")),
+            _ => return Err(Failure::new("the server's response contains no decision", NOT_MONSTRUM)),
         };
         if options.json {
             output::json(&verdict)?;
@@ -75,8 +75,8 @@ async fn bot(client: &Client, name: &str) -> Result<String, Failure> {
     let bots = client.items(&["api", "bots"], &[]).await?;
     let named = bots.iter().find(|bot| bot["name"] == name).and_then(|bot| bot["id"].as_str());
     named.map(str::to_owned).ok_or_else(|| {
-        let hint = "give the id or the name of a bot of this workspace; --workspace names another one";
-        Failure::new(format!("there is no bot `{name}`"), hint)
+        let hint = "use the id or the name of a bot of this workspace, or set --workspace to another workspace";
+        Failure::new(format!("the workspace has no bot `{name}`"), hint)
     })
 }
 

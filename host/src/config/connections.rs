@@ -1,4 +1,4 @@
-//! Settings of connections: the limits of all connections and of those from one address.
+//! Settings of connections: the limit of all connections, and the limit of connections from one address.
 
 use std::num::NonZeroU32;
 
@@ -9,7 +9,8 @@ use super::ServeFlags;
 pub struct Connections {
     /// The limit of all connections; `None` derives it from the process's limit of open files.
     pub in_all: Option<NonZeroU32>,
-    /// The limit of connections from one address; 0 sets no limit, `None` is half of the limit of all connections.
+    /// The limit of connections from one address; 0 disables the limit, and `None` means half of the limit of all
+    /// connections.
     pub per_address: Option<u32>,
 }
 

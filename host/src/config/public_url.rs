@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use url::Url;
 
-/// An http or https URL with a host and an optional path. Links are made by appending a path to it.
+/// An http or https URL with a host and an optional path. The server creates links by appending paths to this URL.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PublicUrl(Url);

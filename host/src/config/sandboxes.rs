@@ -14,16 +14,17 @@ use monstrum_core::sandboxes::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB
 
 const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
 const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;
-/// A list of the maximum number of rows is still fast.
+/// The range for the number of kept sandboxes. The server lists even the maximum number quickly.
 const KEPT_MAX: RangeInclusive<u32> = 1..=1_000_000;
-/// The maximum is 1 PiB; no file system is larger.
+/// The range for the disk space of kept sandboxes, in GiB. The maximum is 1 PiB, more than the disk of a host has.
 const KEPT_GIB: RangeInclusive<u32> = 1..=1_048_576;
 /// The range of a share, in percent.
 const SHARE: RangeInclusive<u32> = 1..=100;
-/// The minimum is enough for one sandbox with the least memory and its init; no machine has more memory than the
-/// maximum.
+/// The range for the memory of all sandboxes. The minimum is enough for one sandbox with the lowest memory limit,
+/// including its init process. The maximum is 64 TiB, more memory than a host has.
 const TOTAL_MEMORY_MIB: RangeInclusive<u32> = 256..=67_108_864;
-/// The minimum is enough for one sandbox with the fewest processes; the maximum is the kernel's own limit.
+/// The range for the number of processes in all sandboxes. The minimum is enough for one sandbox with the lowest
+/// process limit. The maximum is the kernel's limit.
 const TOTAL_PROCESSES: RangeInclusive<u32> = 64..=4_194_304;
 
 /// The provider of sandboxes.
@@ -72,7 +73,7 @@ impl FromStr for SandboxTemplate {
     }
 }
 
-/// The limits of all sandboxes of a host together. The default of an absent limit depends on the machine.
+/// The limits of all sandboxes of a host together. If a limit is absent, its default depends on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SandboxTotals {
     pub memory_mib: Option<u32>,

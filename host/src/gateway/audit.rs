@@ -1,5 +1,5 @@
-//! `/api/audit`: one item for each call, newest first, including reads by the file routes of sandboxes. Operators may
-//! read the audit. Verifying the chains requires a root key, because they cover all workspaces.
+//! `/api/audit`: one item for each call, newest first. Reads through the sandbox file routes count as calls. Operators
+//! may read the audit. Verifying the chains requires a root key, because the chains cover all workspaces.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ pub(super) struct AuditFilter {
     #[param(value_type = Option<BotId>)]
     bot_id: Option<String>,
     tool: Option<String>,
-    /// Such as `sandbox.read`.
+    /// The operation of the calls, such as `sandbox.read`.
     operation: Option<String>,
-    /// `success`, `error`, `scope_violation`, `permission_denied`, `running` or `interrupted`.
+    /// The status of the calls: `success`, `error`, `scope_violation`, `permission_denied`, `running` or `interrupted`.
     status: Option<String>,
-    /// Calls that began at this moment or later.
+    /// Only calls that started at this time or later.
     #[param(value_type = Option<UtcMillis>)]
     since: Option<String>,
-    /// Calls that began before this moment.
+    /// Only calls that started before this time.
     #[param(value_type = Option<UtcMillis>)]
     until: Option<String>,
 }
@@ -68,7 +68,7 @@ pub(super) struct VerifyQuery {
     since_head: Option<String>,
 }
 
-/// Verifies every chain against the signed heads
+/// Verifies every audit chain against the signed heads
 #[utoipa::path(get, path = "/api/audit/verify", tag = "audit", params(VerifyQuery),
     responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn verify(
@@ -82,7 +82,7 @@ pub(super) async fn verify(
     Ok(Json(audit::verify(&app, &caller, since).await?))
 }
 
-/// Streams calls, newest first, one JSON object a line
+/// Streams calls, newest first, with one JSON object per line
 #[utoipa::path(get, path = "/api/audit/export", tag = "audit", params(AuditFilter),
     responses((status = 200, content_type = "application/jsonl", body = AuditedCall, description = "JSONL"),
         (status = "4XX", body = ProblemBody)))]
@@ -100,7 +100,7 @@ pub(super) async fn export(
     Ok(response)
 }
 
-/// Lists changes of what is permitted, newest first
+/// Lists changes to permissions, newest first
 #[utoipa::path(get, path = "/api/audit/changes", tag = "audit", params(PageQuery),
     responses((status = 200, body = AuditedChangeList), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn changes(
@@ -119,9 +119,9 @@ impl AuditFilter {
             && !matches!(status.as_str(), "running" | "interrupted")
         {
             let known: Vec<&str> = Status::ALL.iter().map(|status| status.as_str()).collect();
-            errors.add("status", format!("expected one of {}, running, interrupted", known.join(", ")));
+            errors.add("status", format!("expected {}, running or interrupted", known.join(", ")));
         }
-        let bot_id = parsed(&mut errors, "bot_id", self.bot_id, "an id of a bot");
+        let bot_id = parsed(&mut errors, "bot_id", self.bot_id, "the id of a bot");
         let time = "an RFC 3339 time such as 2026-11-21T22:21:49.123Z (in a URL, `+` is written %2B)";
         let since = parsed(&mut errors, "since", self.since, time);
         let until = parsed(&mut errors, "until", self.until, time);

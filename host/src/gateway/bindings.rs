@@ -1,5 +1,5 @@
-//! `/api/bots/{id}/resources`: bindings. Each lets a bot use a resource within limits. Bindings are permissions, so
-//! only admins may write them.
+//! `/api/bots/{id}/resources`: bindings. A binding allows a bot to use a resource within limits. Bindings are
+//! permissions, so only admins may change them.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) async fn list(
     Ok(Json(bindings::list(&app, &caller, bot, &query.page()?).await?))
 }
 
-/// Changes a binding; its resource stays
+/// Changes a binding; the resource of the binding cannot be changed
 #[utoipa::path(patch, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
     params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), request_body = BindingChange,
     responses((status = 200, body = Binding), (status = "4XX", body = ProblemBody)))]

@@ -19,7 +19,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct UsageQuery {
-    /// Only calls of this task, as their callers have named it.
+    /// Count only calls with this `task_id`. By default, all calls count.
     task_id: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn show(
     Ok(Json(bots::show(&app, &caller, id).await?))
 }
 
-/// Tells what the calls of a bot have cost, by month
+/// Shows the cost of a bot's calls by month
 #[utoipa::path(get, path = "/api/bots/{id}/usage", tag = "bots", params(("id" = BotId, Path), UsageQuery),
     responses((status = 200, body = Usage), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn usage(
@@ -68,7 +68,7 @@ pub(super) async fn usage(
     Ok(Json(bots::usage(&app, &caller, id, query.task_id.as_deref()).await?))
 }
 
-/// Gives the system prompt of a bot, with what the platform appends
+/// Shows the system prompt of a bot, including the paragraphs that the platform appends
 #[utoipa::path(get, path = "/api/bots/{id}/prompt", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 200, body = Prompt), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn prompt(
@@ -92,7 +92,7 @@ pub(super) async fn update(
     Ok(Json(bots::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes a bot with its bindings, keys and sandboxes
+/// Deletes a bot and its bindings, keys and sandboxes
 #[utoipa::path(delete, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

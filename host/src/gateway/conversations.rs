@@ -1,5 +1,5 @@
-//! `/api/chats` and `/api/apps`: deletion of conversations. Clients keep the conversations themselves; the server only
-//! has their sandboxes. Deleting a conversation or an app deletes these sandboxes in the background.
+//! `/api/chats` and `/api/apps`: deletes conversations. Clients store the conversations; the server stores only the
+//! sandboxes of conversations. Deleting a conversation or an app deletes these sandboxes in the background.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ChatQuery {
-    /// The app that the conversation belongs to.
+    /// The app of the conversation.
     #[param(required)]
     app_id: Option<String>,
 }
 
-/// Deletes what there is of a conversation: its sandbox, in the background
+/// Deletes the sandbox of a conversation in the background
 ///
-/// The answer is the same where there is nothing.
+/// The answer is the same if no sandbox exists.
 #[utoipa::path(delete, path = "/api/chats/{chat_id}", tag = "sandboxes", params(("chat_id" = String, Path), ChatQuery),
-    responses((status = 202, description = "its sandbox is being deleted"), (status = "4XX", body = ProblemBody)))]
+    responses((status = 202, description = "The sandbox is being deleted"), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete_chat(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -39,11 +39,11 @@ pub(super) async fn delete_chat(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Deletes what there is of an app: the sandboxes of all its conversations, in the background
+/// Deletes the sandboxes of all conversations of an app in the background
 ///
-/// The answer is the same where there is nothing.
+/// The answer is the same if no sandbox exists.
 #[utoipa::path(delete, path = "/api/apps/{app_id}", tag = "sandboxes", params(("app_id" = String, Path)),
-    responses((status = 202, description = "its sandboxes are being deleted"), (status = "4XX", body = ProblemBody)))]
+    responses((status = 202, description = "The sandboxes are being deleted"), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete_app(
     State(app): State<Arc<App>>,
     caller: Caller,

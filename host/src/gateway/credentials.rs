@@ -17,9 +17,9 @@ use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::HttpState;
 
-/// Saves the credential of a resource in place of the one it has
+/// Saves the credential of a resource; replaces an existing credential
 ///
-/// With method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the type's OAuth
+/// With the method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the OAuth
 /// provider.
 #[utoipa::path(put, path = "/api/resources/{id}/credential", tag = "credentials", params(("id" = ResourceId, Path)),
     request_body = CredentialInput,
@@ -33,10 +33,11 @@ pub(super) async fn save(
     Ok(Json(credentials::save(&app, &caller, id, given).await?))
 }
 
-/// Gives the stored credential for what manifest and configuration ask for now
+/// Confirms that the stored credential may be used as the current manifest and configuration request
 ///
-/// A credential needs authorization when a plugin version or a configuration asks for another audience or other inject
-/// rules than it was given for, or when another plugin has taken its type over. `requested_audience` says who would get it.
+/// A credential needs authorization if a plugin version or a configuration requests another audience or other inject
+/// rules than the confirmed ones, or if another plugin has taken over the type. `requested_audience` names the origins
+/// that would receive the credential.
 #[utoipa::path(post, path = "/api/resources/{id}/credential/confirm", tag = "credentials",
     params(("id" = ResourceId, Path)),
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
@@ -48,13 +49,13 @@ pub(super) async fn confirm(
     Ok(Json(credentials::confirm(&app, &caller, id).await?))
 }
 
-/// Runs the check that the resource's type declares, and says how it ended
+/// Runs the credential check of the resource's type and shows the result
 ///
-/// The check is one call of one tool with parameters that never change. It is recorded like every call, without a bot.
+/// The check calls one tool with fixed parameters. The audit records the call without a bot.
 #[utoipa::path(post, path = "/api/resources/{id}/credential/test", tag = "credentials",
     params(("id" = ResourceId, Path)),
     responses((status = 200, body = CredentialTest), (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
+        (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn test(
     State(app): State<Arc<App>>,
     caller: Admin,
@@ -76,7 +77,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The body of a PUT. It has a parser of its own, because errors about other bodies may repeat parts of them.
+/// The body of a PUT. Its parser differs from the parser of other bodies, whose errors may repeat parts of the body.
 pub(super) struct Given(NewCredential);
 
 impl FromRequest<HttpState> for Given {

@@ -17,10 +17,10 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// The media type of JSON Lines.
 const JSON_LINES: &str = "application/jsonl";
 
-/// Streams the configuration of the workspace, one JSON object a line
+/// Streams the configuration of the workspace, with one JSON object per line
 ///
-/// A root key gets all workspaces, or the one that the header `Monstrum-Workspace` names. No line has a key, a
-/// credential or a secret.
+/// A root key exports all workspaces, or the workspace that the header `Monstrum-Workspace` names. The lines contain
+/// no keys, credentials or secrets.
 #[utoipa::path(get, path = "/api/export", tag = "configuration",
     responses((status = 200, content_type = JSON_LINES, body = Line, description = "JSONL"),
         (status = "4XX", body = ProblemBody)))]

@@ -1,7 +1,7 @@
 //! Health checks and metrics.
 //!
-//! The health checks need no key and reveal nothing else. Metrics reveal the traffic of tenants, so they need a key
-//! unless a setting makes them public.
+//! The health checks require no key and reveal only whether the server is healthy. Metrics reveal the traffic of
+//! tenants, so they require a key unless a setting makes them public.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::telemetry::recorder;
 use monstrum_core::app::App;
 
-/// Says that the server lives
+/// Reports that the server is running
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()),
     responses((status = 200, content_type = "text/plain", body = String)))]
 pub(super) async fn live() -> &'static str {
     "ok"
 }
 
-/// Says whether calls can be served
+/// Reports whether the server can serve calls
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()),
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "text/plain", body = String)))]
@@ -33,7 +33,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Shows counters and durations for Prometheus
+/// Shows the metrics in the Prometheus format
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, content_type = "text/plain", body = String), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn metrics(State(app): State<Arc<App>>, reader: Reader) -> Result<Response, Problem> {

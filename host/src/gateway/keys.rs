@@ -13,7 +13,7 @@ use monstrum_types::KeyId;
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// Creates a key; the answer is the only place where it is shown
+/// Creates a key; only this response contains the text of the key
 #[utoipa::path(post, path = "/api/keys", tag = "keys", request_body = NewKeyInput,
     responses((status = 201, body = ShownKey), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn create(
@@ -24,7 +24,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(keys::create(&app, &caller, new).await?)))
 }
 
-/// Lists the workspace's keys; for a root key, the root keys as well
+/// Lists the keys of the workspace and, for a root key, the root keys
 #[utoipa::path(get, path = "/api/keys", tag = "keys", params(PageQuery),
     responses((status = 200, body = KeyList), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn list(
@@ -35,7 +35,7 @@ pub(super) async fn list(
     Ok(Json(keys::list(&app, &caller, &query.page()?).await?))
 }
 
-/// Gives a key a new text, shown in this answer only; the old one is no longer accepted
+/// Rotates a key; only this response contains the new key, and the old key stops working
 #[utoipa::path(post, path = "/api/keys/{id}/rotate", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 200, body = ShownKey), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn rotate(
@@ -46,7 +46,7 @@ pub(super) async fn rotate(
     Ok(Json(keys::rotate(&app, &caller, id).await?))
 }
 
-/// Deletes a key; the last root key stays
+/// Deletes a key; fails for the last root key
 #[utoipa::path(delete, path = "/api/keys/{id}", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

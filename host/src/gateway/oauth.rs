@@ -23,7 +23,7 @@ use utoipa::IntoParams;
 use crate::gateway::http::extract::{Id, Ids, OptionalInput, Params};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// The answer of a provider through the browser (RFC 6749, section 4.1.2). Other parameters of the provider are
+/// The response of a provider through the browser (RFC 6749, section 4.1.2). Other parameters of the provider are
 /// ignored.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -31,14 +31,14 @@ pub(super) struct CallbackQuery {
     state: Option<String>,
     code: Option<String>,
     error: Option<String>,
-    /// Who answers (RFC 9207).
+    /// The issuer that sends the response (RFC 9207).
     iss: Option<String>,
 }
 
 /// Starts an authorization in a browser
 ///
-/// The browser is sent to the type's OAuth provider and comes back with the credential of the resource. The link is good
-/// for ten minutes and one browser.
+/// The browser visits the OAuth provider of the resource type. The server then stores the credential of the resource.
+/// The link is valid for ten minutes and for one browser.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/start", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = Started), (status = "4XX", body = ProblemBody)))]
@@ -51,19 +51,19 @@ pub(super) async fn start(
     Ok(Json(oauth::start(&app, &caller, id).await?))
 }
 
-/// The page with which a browser begins
+/// Redirects the browser to the OAuth provider
 ///
-/// It leads to the provider. The browser that opens it first continues with it; another browser is refused.
+/// Only the browser that first opens the link can continue. The server rejects every other browser.
 #[utoipa::path(get, path = "/oauth/begin/{ticket}", tag = "oauth", params(("ticket" = String, Path)), security(()),
-    responses((status = 303, description = "To the provider, with a cookie"),
-        (status = "4XX", description = "What is wrong, as a page", content_type = "text/html", body = String)))]
+    responses((status = 303, description = "Redirect to the provider, with a cookie"),
+        (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
 pub(super) async fn begin(
     State(app): State<Arc<App>>,
     Path(ticket): Path<String>,
     method: Method,
     headers: HeaderMap,
 ) -> Response {
-    // HEAD only checks whether the page exists, so it does not begin the authorization.
+    // A HEAD request only checks whether the page exists, so it does not start the authorization.
     if method == Method::HEAD {
         return page::waiting();
     }
@@ -79,10 +79,10 @@ pub(super) async fn begin(
     }
 }
 
-/// Where a provider sends the browser back to
+/// Completes an authorization when the OAuth provider redirects the browser back
 #[utoipa::path(get, path = "/api/oauth/callback", tag = "oauth", params(CallbackQuery), security(()),
     responses((status = 200, description = "The credential is stored", content_type = "text/html", body = String),
-        (status = "4XX", description = "What is wrong, as a page", content_type = "text/html", body = String)))]
+        (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
 pub(super) async fn callback(
     State(app): State<Arc<App>>,
     Params(query): Params<CallbackQuery>,
@@ -103,7 +103,7 @@ pub(super) async fn callback(
     }
 }
 
-/// Starts an authorization by a code that a person enters elsewhere
+/// Starts an authorization with a code that a person enters on another device
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/device", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = DeviceStarted), (status = "4XX", body = ProblemBody)))]
@@ -116,7 +116,7 @@ pub(super) async fn device(
     Ok(Json(oauth::device(&app, &caller, id).await?))
 }
 
-/// Shows how an authorization by a code stands
+/// Shows the progress of an authorization with a code
 #[utoipa::path(get, path = "/api/resources/{id}/oauth/device/{flow_id}", tag = "oauth",
     params(("id" = ResourceId, Path), ("flow_id" = OauthFlowId, Path)),
     responses((status = 200, body = DeviceProgress), (status = "4XX", body = ProblemBody)))]
@@ -128,13 +128,13 @@ pub(super) async fn show_device(
     Ok(Json(oauth::show_device(&app, &caller, id, flow_id).await?))
 }
 
-/// Refreshes the credential of a resource now
+/// Refreshes the credential of a resource
 ///
-/// One that this server has refreshed within the last ten seconds stays as it is.
+/// If this server has refreshed the credential within the last ten seconds, the credential does not change.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/refresh", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody),
-        (status = 503, description = "The provider or the database could not be asked", body = ProblemBody)))]
+        (status = 503, description = "The provider or the database is not reachable", body = ProblemBody)))]
 pub(super) async fn refresh(
     State(app): State<Arc<App>>,
     caller: Admin,
@@ -144,8 +144,8 @@ pub(super) async fn refresh(
     Ok(Json(oauth::refresh(&app, &caller, id).await?))
 }
 
-/// Returns the name of an authorization's cookie. It is unique, so that two authorizations can run in one browser. With
-/// the prefix `__Host-`, browsers accept the cookie only from this host.
+/// Returns the name of an authorization's cookie. The name is unique, so that two authorizations can run in one
+/// browser. With the prefix `__Host-`, browsers accept the cookie only from this host.
 fn cookie_name(app: &App, flow: &OauthFlowRow) -> String {
     let prefix = if app.oauth.is_secure() { "__Host-" } else { "" };
     format!("{prefix}monstrum-oauth-{}", flow.id)

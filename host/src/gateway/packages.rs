@@ -19,17 +19,17 @@ use crate::gateway::http::extract::{Id, read_body, whole_body};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::HttpState;
 
-/// The maximum size of the form: a package, its signature, and the parts of the form around them.
+/// The maximum size of the form: a package, its signature, and the overhead of the multipart format.
 const FORM_BYTES_MAX: usize = PACKAGE_BYTES_MAX + (64 << 10);
 
 /// The Content-Security-Policy of an icon. An icon must not run scripts or load anything.
 const ICON_POLICY: &str = "default-src 'none'; sandbox";
 
-/// Installs a plugin: a signed package, or one of the registry by its name
+/// Installs a plugin from a signed package, or from the registry by name
 #[utoipa::path(post, path = "/api/plugins", tag = "plugins",
     request_body(content((Named = "application/json"), (Form = "multipart/form-data"))),
-    responses((status = 201, body = Plugin, description = "A plugin that was not there"),
-        (status = 200, body = Plugin, description = "Another version of a plugin"),
+    responses((status = 201, body = Plugin, description = "The plugin was installed"),
+        (status = 200, body = Plugin, description = "The plugin was replaced by another version"),
         (status = "4XX", body = ProblemBody)))]
 pub(super) async fn install(
     State(state): State<HttpState>,
@@ -41,7 +41,7 @@ pub(super) async fn install(
     Ok((if replaced { StatusCode::OK } else { StatusCode::CREATED }, Json(plugin)))
 }
 
-/// Removes a plugin that nothing is bound to
+/// Uninstalls a plugin; fails if a binding uses a resource of the plugin
 #[utoipa::path(delete, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn uninstall(
@@ -53,7 +53,7 @@ pub(super) async fn uninstall(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Shows the picture of a plugin that has one
+/// Shows the icon of a plugin
 #[utoipa::path(get, path = "/api/plugins/{name}/icon", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/webp"))),
         (status = "4XX", body = ProblemBody)))]
@@ -100,7 +100,7 @@ async fn wanted(mut request: Request, state: &HttpState) -> Result<Wanted, Probl
             }
         };
         if is_twice {
-            return Err(Problem::invalid_at(format!("/{name}"), "the field is there twice"));
+            return Err(Problem::invalid_at(format!("/{name}"), "duplicate field"));
         }
     }
     let package = package.ok_or_else(|| Problem::invalid_at("/package", "required field is missing"))?;
@@ -118,7 +118,7 @@ async fn bytes(mut field: Field<'_>, path: &str, bytes_max: usize) -> Result<Vec
         if content.len() + chunk.len() > bytes_max {
             return match path {
                 "/package" => Err(Problem::too_large(bytes_max)),
-                _ => Err(Problem::invalid_at(path, format!("at most {bytes_max} bytes are allowed"))),
+                _ => Err(Problem::invalid_at(path, format!("exceeds the limit of {bytes_max} bytes"))),
             };
         }
         content.extend_from_slice(&chunk);

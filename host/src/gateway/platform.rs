@@ -1,5 +1,5 @@
 //! `/api/platform/{type}/{function}`: platform functions of plugins, for infrastructure code with a root key. Bots,
-//! roles and scopes do not apply to them. Limits, egress and the audit apply as to every call.
+//! roles and scopes do not apply to these functions. Limits, egress and the audit apply as for every call.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::gateway::http::extract::{Ids, Input};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// Calls a function of a plugin; the answer is 200 for every status of the call
+/// Calls a function of a plugin; the HTTP status is 200 for every status of the call
 #[utoipa::path(post, path = "/api/platform/{type}/{function}", tag = "platform",
     params(("type" = ResourceTypeId, Path), ("function" = String, Path)), request_body = FunctionCall,
     responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
+        (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn call(
     State(app): State<Arc<App>>,
     caller: Root,

@@ -1,5 +1,5 @@
-//! `/api/plugins`: the plugins of the server, with the errors of those that did not load. Plugins belong to the
-//! instance, so changes require a root key.
+//! `/api/plugins`: the plugins of the server, with the errors of plugins that could not be loaded. Plugins belong to
+//! the instance, so changes require a root key.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) async fn show(
     Ok(Json(plugins::show(&app, &caller, name).await?))
 }
 
-/// Loads a plugin's folder anew; a version that fails leaves the one before it serving
+/// Reloads a plugin from its folder; if the new version cannot be loaded, the previous version stays in force
 #[utoipa::path(post, path = "/api/plugins/{name}/reload", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn reload(
@@ -45,9 +45,9 @@ pub(super) async fn reload(
     Ok(Json(plugins::reload(&app, &caller, name).await?))
 }
 
-/// Puts the version that waits for approval in force
+/// Approves the plugin version that waits for approval
 #[utoipa::path(post, path = "/api/plugins/{name}/approve", tag = "plugins", params(("name" = String, Path)),
-    request_body(content = Approval, description = "May be left out"),
+    request_body(content = Approval, description = "Optional"),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn approve(
     State(app): State<Arc<App>>,

@@ -1,5 +1,5 @@
-//! `/api/registry`: the plugins that can be installed by name. Requires a root key, because plugins belong to the
-//! instance.
+//! `/api/registry`: the plugins that can be installed by name. The route requires a root key, because plugins belong to
+//! the instance.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Search {
-    /// A part of the name, the description or a tag; absent, everything is listed.
+    /// Text that the name, the description or a tag contains. By default, all plugins are listed.
     q: Option<String>,
 }
 

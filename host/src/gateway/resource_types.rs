@@ -1,5 +1,5 @@
-//! `/api/resource-types`: the resource types of the serving plugins, in the caller's language. Clients build forms and
-//! pickers from them.
+//! `/api/resource-types`: the resource types of the loaded plugins, in the caller's language. Clients build forms and
+//! pickers from these types.
 
 use std::sync::Arc;
 

@@ -46,7 +46,9 @@ pub(super) async fn show(
     Ok(Json(resources::show(&app, &caller, id).await?))
 }
 
-/// Changes a resource; configuration and network are an admin's, and so is the name where it is part of tool names
+/// Changes a resource
+///
+/// Only an admin can change the configuration, the network, or a name that is part of tool names.
 #[utoipa::path(patch, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     request_body = ResourceChange,
     responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
@@ -59,7 +61,7 @@ pub(super) async fn update(
     Ok(Json(resources::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes a resource that is not bound, with its credential
+/// Deletes a resource and its credential; fails if a binding uses the resource
 #[utoipa::path(delete, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

@@ -58,7 +58,7 @@ pub(super) async fn update(
     Ok(Json(roles::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes a role that no binding uses
+/// Deletes a role; fails if a binding uses the role
 #[utoipa::path(delete, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

@@ -1,5 +1,5 @@
-//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the format of FastGPT's API. So names are in
-//! camelCase and unknown fields are ignored. The provider ensures that no path leaves the sandbox.
+//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the format of FastGPT's API. In this format,
+//! field names are in camelCase and unknown fields are ignored. The provider ensures that no path leaves the sandbox.
 
 mod delivery;
 mod disposition;
@@ -29,15 +29,15 @@ use monstrum_core::sandboxes::Turn;
 /// The maximum size of a request body: the largest file, with room for JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 
-/// The threads that write files as JSON, so that serving threads stay free.
+/// The threads that serialize file contents as JSON, so that serving threads stay free.
 static CONTENTS: Beside = Beside::new();
 
-/// Lists a folder, reads or writes a text file of a conversation's sandbox
+/// Lists a folder, or reads or writes a text file, in the sandbox of a conversation
 ///
-/// `write` makes missing folders. A sandbox that is stopped is resumed; a conversation that has none is 404.
+/// `write` creates missing folders. A stopped sandbox is resumed. A conversation without a sandbox gets 404.
 #[utoipa::path(post, path = "/api/core/ai/sandbox/file", tag = "sandboxes", request_body = FileInput,
     responses((status = 200, body = FileAnswer), (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present")))]
+        (status = 503, body = ProblemBody, description = "Sandboxes are temporarily unavailable")))]
 pub(super) async fn file(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -57,17 +57,18 @@ pub(super) async fn file(
     let answer = match action {
         Action::List => FileAnswer::List { action, files: files.list(&row, &path).await? },
         Action::Read => {
-            // The turn of the request body is released, because reading the file needs its own turn.
+            // The turn for the request body is released before the file is read, because reading the file requires
+            // another turn.
             drop(turn);
             let (content, turn) = files.read(&row, &path, BODY_BYTES_MAX).await?;
             let answer = FileAnswer::Read { action, content };
             let json = CONTENTS.run(move || serde_json::to_vec(&answer)).await;
-            let json =
-                json.map_err(|error| Problem::internal(&error))?.expect("an answer has nothing that JSON has not");
+            let json = json.map_err(|error| Problem::internal(&error))?.expect("an answer can be serialized as JSON");
             return Ok(delivery::held(json, turn, &app, &caller));
         }
         Action::Write => {
-            let content = content.ok_or_else(|| Problem::invalid_at("/content", "required for the action write"))?;
+            let content =
+                content.ok_or_else(|| Problem::invalid_at("/content", "required when `action` is `write`"))?;
             files.write(&row, &path, Bytes::from(content)).await?;
             FileAnswer::Write { action, success: true }
         }
@@ -85,17 +86,17 @@ async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn
     let (body, is_late) = delivery::paced(request.into_body());
     let whole = whole_body_of(body, BODY_BYTES_MAX).await;
     if is_late.load(Ordering::Relaxed) {
-        return Err(Problem::timeout("the body came too slowly; send at least 128 KiB a second"));
+        return Err(Problem::timeout("the body arrived too slowly; send at least 128 KiB/s"));
     }
     Ok((whole?, turn))
 }
 
-/// Downloads a file, or a folder as a ZIP, of a conversation's sandbox
+/// Downloads a file, or a folder as a ZIP archive, from the sandbox of a conversation
 #[utoipa::path(post, path = "/api/core/ai/sandbox/download", tag = "sandboxes", request_body = DownloadInput,
     responses((status = 200, content((String = "application/octet-stream"), (String = "application/zip"))),
         (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present"),
-        (status = 505, body = ProblemBody, description = "a folder is asked for by HTTP/1.0")))]
+        (status = 503, body = ProblemBody, description = "Sandboxes are temporarily unavailable"),
+        (status = 505, body = ProblemBody, description = "A folder was requested over HTTP/1.0")))]
 pub(super) async fn download(
     State(state): State<HttpState>,
     caller: Caller,
@@ -105,7 +106,7 @@ pub(super) async fn download(
 ) -> Result<Response, Problem> {
     let app = &state.app;
     let files = Files { app, caller: &caller, language: &language };
-    // This is checked before the body is read.
+    // A bot key whose bot may not use sandboxes is rejected before the body is read.
     files.check_switch()?;
     let Input(DownloadInput { app_id, chat_id, user_id, path }) = Input::from_request(request, &state).await?;
     let begun = async {

@@ -1,7 +1,7 @@
 //! `/api/sandboxes`: the sandboxes of conversations, and commands in them.
 //!
-//! A command goes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation. So a key
-//! that may see a sandbox gets no permissions that the bot does not have.
+//! A command passes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation. So a key
+//! with access to a sandbox gains no permissions that the bot does not have.
 
 mod stream;
 
@@ -29,14 +29,14 @@ use crate::gateway::http::state::HttpState;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SandboxQuery {
-    /// Only sandboxes in this status.
+    /// The status of the sandboxes. By default, sandboxes in every status are listed.
     status: Option<String>,
     app_id: Option<String>,
     chat_id: Option<String>,
-    /// 1 to 1000; more is taken as 1000.
+    /// The number of items on a page, 1 to 1000. A larger value means 1000.
     #[param(value_type = Option<u32>, minimum = 1, default = 50)]
     limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -71,9 +71,9 @@ pub(super) async fn show(
     Ok(Json(sandboxes::show(&app, &caller, id).await?))
 }
 
-/// Deletes a sandbox with all its files, in the background
+/// Deletes a sandbox and all its files in the background
 #[utoipa::path(delete, path = "/api/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxInstanceId, Path)),
-    responses((status = 202, description = "it is being deleted"), (status = "4XX", body = ProblemBody)))]
+    responses((status = 202, description = "The sandbox is being deleted"), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -83,14 +83,15 @@ pub(super) async fn delete(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Runs a command in a sandbox, as its bot; with `Accept: text/event-stream`, as events
+/// Runs a command in a sandbox as its bot
 ///
-/// The events are `stdout` and `stderr` with `{text}` as it comes, and one `end` with exactly the JSON answer.
+/// With `Accept: text/event-stream`, the answer is a stream of events: `stdout` and `stderr` with `{text}` while the
+/// command runs, and one `end` with the JSON answer.
 #[utoipa::path(post, path = "/api/sandboxes/{id}/exec", tag = "sandboxes",
     params(("id" = SandboxInstanceId, Path)), request_body = ExecInput,
     responses((status = 200, content((CallResult = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
+        (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn exec(
     State(app): State<Arc<App>>,
     Seen { caller, row }: Seen,

@@ -99,7 +99,7 @@ impl Server {
     }
 }
 
-/// Returns every route of the description, with ids of absent objects in its path.
+/// Returns every route of the description. Its path contains ids of objects that do not exist.
 fn routes() -> Vec<(Method, String)> {
     let document: Value = serde_json::from_str(&gateway::description()).unwrap();
     let mut routes = Vec::new();
@@ -187,7 +187,7 @@ async fn a_call_is_in_the_audit_and_the_chain_verifies() {
     let export = server.ask(&server.root, Method::GET, "/api/audit/export", None).await;
     assert_eq!(export.headers[header::CONTENT_TYPE], "application/jsonl");
     assert_eq!(export.body, shown, "one line is one JSON value");
-    // Creating the bot wrote two of the rows.
+    // Creating the bot added two of the rows.
     let verified = server.ask(&server.root, Method::GET, "/api/audit/verify", None).await;
     assert_eq!(verified.body, json!({"valid": true, "rows": 3, "problems": []}));
     let admin = server.key("admin", None).await;
@@ -208,7 +208,7 @@ async fn a_repeated_request_creates_once() {
     assert_eq!(first.body, again.body);
     assert_eq!(again.headers["idempotent-replayed"], "true");
     assert_eq!(create("/api/bots", "b", &key).await.status, StatusCode::CONFLICT);
-    // With the same key, another route or another caller is a different request.
+    // A request with the same key on another route or from another caller is a different request.
     assert_eq!(create("/api/roles", "a", &key).await.status, StatusCode::CREATED);
     let admin = server.key("admin", None).await;
     let other = server.ask_with(&admin, Method::POST, "/api/bots", Some(json!({"name": "c"})), &key).await;
@@ -277,7 +277,7 @@ async fn workspaces_are_walls() {
     assert_eq!(crossing.status, StatusCode::NOT_FOUND);
     let delete =
         async |id: &str| server.ask(&server.root, Method::DELETE, &format!("/api/workspaces/{id}"), None).await.status;
-    assert_eq!(delete(&acme).await, StatusCode::CONFLICT, "it is not empty");
+    assert_eq!(delete(&acme).await, StatusCode::CONFLICT, "the workspace is not empty");
     server.ask_with(&server.root, Method::DELETE, &path, None, &inside).await;
     assert_eq!(delete(&acme).await, StatusCode::NO_CONTENT);
     let all = server.ask(&server.root, Method::GET, "/api/workspaces", None).await;
@@ -360,7 +360,7 @@ async fn a_body_that_never_comes_is_given_up() {
     tokio::time::pause();
     let answer = server.send(request.body(never).unwrap()).await;
     assert_eq!(answer.status, StatusCode::REQUEST_TIMEOUT, "{answer:?}");
-    assert_eq!(answer.body["detail"], "the body must arrive at 30720 bytes in 30 s at least");
+    assert_eq!(answer.body["detail"], "the body arrived too slowly; send at least 30720 bytes every 30 s");
 }
 
 #[tokio::test]

@@ -22,12 +22,12 @@ use crate::gateway::http::state::HttpState;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ToolsQuery {
-    /// `openai` for function-calling JSON.
+    /// The format of the list. With `openai`, each tool is a function definition for models.
     format: Option<String>,
 }
 
-/// The maximum number of tools whose schemas are written at once. For more, the thread's other tasks move to another
-/// thread.
+/// The maximum number of tools whose schemas are written at once. For a longer list, the other tasks of this thread
+/// move to another thread.
 const TOOLS_IN_PLACE_MAX: usize = 32;
 
 /// Lists the tools that a bot may see
@@ -41,22 +41,22 @@ pub(super) async fn list(
     Params(query): Params<ToolsQuery>,
 ) -> Result<Response, Problem> {
     let items = tools::list(&app, &caller, bot, language).await?;
-    // Writing and freeing the schemas of many tools takes long.
+    // Writing and freeing the schemas of many tools takes a long time.
     in_place(items.len() > TOOLS_IN_PLACE_MAX, || {
         let list = match query.format.as_deref() {
             None => ToolList::Plain { items },
             Some("openai") => ToolList::OpenAi { items: items.into_iter().map(OpenAiTool::from).collect() },
-            Some(_) => return Err(Problem::invalid_at("format", "expected openai, or no format at all")),
+            Some(_) => return Err(Problem::invalid_at("format", "expected `openai`, or omit the parameter")),
         };
         Ok(Json(list).into_response())
     })
 }
 
-/// Calls a tool; the answer is 200 for every status of the call
+/// Calls a tool; the HTTP status is 200 for every status of the call
 #[utoipa::path(post, path = "/api/bots/{id}/tools/{tool}/call", tag = "tools",
     params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CallInput,
     responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
+        (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn call(
     State(app): State<Arc<App>>,
     ToolOfBot { caller, bot, tool }: ToolOfBot,
@@ -66,7 +66,7 @@ pub(super) async fn call(
     Ok(Json(tools::call(&app, &caller, bot, tool, language, input).await?))
 }
 
-/// Says what would become of a call, without running it
+/// Checks whether a call would be permitted, without running the call
 #[utoipa::path(post, path = "/api/bots/{id}/tools/{tool}/check", tag = "tools",
     params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CheckInput,
     responses((status = 200, body = CheckResult), (status = "4XX", body = ProblemBody)))]

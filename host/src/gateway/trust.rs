@@ -1,4 +1,4 @@
-//! `/api/trust`: the trusted signing keys, and the plugins that each may sign. Requires a root key.
+//! `/api/trust`: the trusted signing keys, and the plugins that each key may sign. The routes require a root key.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use monstrum_types::TrustId;
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// Lists whose signatures count
+/// Lists the trusted signing keys
 #[utoipa::path(get, path = "/api/trust", tag = "trust", params(PageQuery),
     responses((status = 200, body = TrustList), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn list(
@@ -24,7 +24,7 @@ pub(super) async fn list(
     Ok(Json(trust::list(&app, &caller, &query.page()?).await?))
 }
 
-/// Trusts a key to sign packages of some plugins
+/// Adds a trusted key, with the plugins whose packages the key may sign
 #[utoipa::path(post, path = "/api/trust", tag = "trust", request_body = NewTrust,
     responses((status = 201, body = Trust), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn create(
@@ -35,7 +35,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(trust::create(&app, &caller, new).await?)))
 }
 
-/// Trusts a key no longer; what it has signed and is installed stays
+/// Removes a trusted key; installed packages with its signature stay installed
 #[utoipa::path(delete, path = "/api/trust/{id}", tag = "trust", params(("id" = TrustId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

@@ -1,5 +1,5 @@
-//! `GET /`: names the server and its documentation, as a page for browsers and as JSON for programs. It reveals nothing
-//! else, because it needs no key.
+//! `GET /`: names the server and its documentation, as a page for browsers and as JSON for programs. The route requires
+//! no key, so it reveals nothing else.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,26 +13,26 @@ use crate::gateway::http::state::Options;
 /// The Content-Security-Policy of the page, which runs no scripts, loads nothing and cannot be framed.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What answers here.
+/// The name of the server and the paths of its documentation.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Welcome {
     pub name: &'static str,
     pub about: &'static str,
-    /// The page of the API.
+    /// The path of the API documentation page.
     pub docs: &'static str,
-    /// Its OpenAPI description.
+    /// The path of the OpenAPI description.
     pub openapi: &'static str,
-    /// Whether these two need a key, as everything else does.
+    /// Whether the documentation page and the OpenAPI description require an API key.
     pub docs_need_key: bool,
 }
 
-/// Says what answers here and where its documentation is
+/// Shows the name of the server and the paths of its documentation
 #[utoipa::path(get, path = "/", tag = "description", security(()),
-    responses((status = 200, body = Welcome, description = "a page for a browser, else JSON")))]
+    responses((status = 200, body = Welcome, description = "A page for browsers, JSON for other clients")))]
 pub(super) async fn welcome(State(options): State<Options>, headers: HeaderMap) -> Response {
     let welcome = Welcome {
         name: "monstrum",
-        about: "Governed tool calls for bots: every route but the health checks and this one needs an API key",
+        about: "Governed tool calls for bots. Every route except this one and the health checks requires an API key",
         docs: "/docs",
         openapi: "/api/openapi.json",
         docs_need_key: !options.public_docs,
@@ -57,12 +57,12 @@ fn page(welcome: &Welcome) -> String {
     let Welcome { docs, openapi, .. } = welcome;
     let read_on = if welcome.docs_need_key {
         format!(
-            "<p>The documentation of the API is at {docs} and {openapi}. Both need an API key in a header, which a browser \
-             does not send:</p>\n<pre>curl -H 'Authorization: Bearer mk_…' …{openapi}</pre>\n<p>To open them in a browser, \
-             start the server with <code>--public-docs</code>.</p>"
+            "<p>The API documentation is at {docs} and {openapi}. Both require an API key in a header, which browsers do \
+             not send:</p>\n<pre>curl -H 'Authorization: Bearer mk_…' …{openapi}</pre>\n<p>To open the documentation \
+             in a browser, start the server with <code>--public-docs</code>.</p>"
         )
     } else {
-        format!("<p>The documentation of the API: <a href='{docs}'>{docs}</a>, <a href='{openapi}'>{openapi}</a></p>")
+        format!("<p>The API documentation: <a href='{docs}'>{docs}</a>, <a href='{openapi}'>{openapi}</a></p>")
     };
     format!(
         "<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n<title>Monstrum</title>\n<h1>Monstrum</h1>\n\

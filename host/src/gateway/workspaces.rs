@@ -1,4 +1,4 @@
-//! `/api/workspaces`: workspaces, which separate tenants. Requires a root key.
+//! `/api/workspaces`: workspaces, which separate tenants. The routes require a root key.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(super) async fn show(
     Ok(Json(workspaces::show(&app, &caller, id).await?))
 }
 
-/// Renames a workspace, or says what its sandboxes may be
+/// Changes the name or the sandbox limits of a workspace
 #[utoipa::path(patch, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     request_body = WorkspaceChange,
     responses((status = 200, body = Workspace), (status = "4XX", body = ProblemBody)))]
@@ -59,7 +59,7 @@ pub(super) async fn update(
     Ok(Json(workspaces::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes a workspace that is empty, with its keys
+/// Deletes a workspace and its keys; fails if the workspace contains bots, resources, roles or OAuth providers
 #[utoipa::path(delete, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(super) async fn delete(

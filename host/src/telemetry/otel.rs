@@ -58,7 +58,7 @@ impl Exporter {
 }
 
 /// The HTTP client of the exporter. It uses the same TLS stack as the rest of the host, and runs requests on `runtime`,
-/// because the exporter's thread does not belong to the runtime.
+/// because the thread of the exporter is not a thread of the runtime.
 struct Client {
     http: reqwest::Client,
     runtime: tokio::runtime::Handle,

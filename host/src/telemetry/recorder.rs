@@ -11,8 +11,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
 /// The number of requests so far.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
-/// The number of requests after which samples are sorted into buckets. Samples are kept in memory until then, so this
-/// limits the memory of a server whose metrics are never read. Sorting takes well under a millisecond.
+/// The number of requests after which samples are sorted into buckets. Samples stay in memory until then, so this
+/// number limits the memory use of a server whose metrics are never read. Sorting takes well under a millisecond.
 const SORT_AFTER_REQUESTS: u32 = 4096;
 
 /// Upper bounds of buckets in seconds: from the duration of one stage of a call to the maximum duration of a call.
@@ -33,7 +33,7 @@ pub fn install() {
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
         if metrics::set_global_recorder(recorder).is_err() {
-            tracing::warn!("another recorder of metrics is installed already; /metrics stays empty");
+            tracing::warn!("another metrics recorder is already installed; /metrics stays empty");
         }
         handle
     });

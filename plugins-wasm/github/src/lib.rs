@@ -18,7 +18,7 @@ use monstrum_sdk::{
 use repo::Repo;
 
 const API: &str = "https://api.github.com";
-/// The `User-Agent` header. GitHub rejects requests without one.
+/// The `User-Agent` header. GitHub rejects requests without a `User-Agent`.
 const USER_AGENT: &str = concat!("monstrum-github/", env!("CARGO_PKG_VERSION"));
 /// The maximum page size of GitHub, which is also the default for comments in the manifest. At an average of 2 KB, 100
 /// comments take less than a quarter of the maximum size of a result.
@@ -99,13 +99,13 @@ fn comment_list(request: &Request) -> Result<Value, Error> {
     page(comments, request)
 }
 
-/// Fetches the requested page of a list, by default the first.
+/// Fetches the requested page of a list, or the first page by default.
 fn page(list: HttpRequest, request: &Request) -> Result<Value, Error> {
     let number = given_count(request, "page")?.filter(|number| *number > 1);
     let response = list.optional_query("page", number).send()?.error_for_status()?;
     // The host rejects larger results, but its error does not say how to request a smaller result.
     if response.body().len() > RESULT_BYTES_MAX {
-        return Err(Error::message("This page is larger than 1 MiB; ask for fewer items with per_page"));
+        return Err(Error::message("The page exceeds 1 MiB; request fewer items with `per_page`"));
     }
     response.json()
 }
@@ -113,7 +113,7 @@ fn page(list: HttpRequest, request: &Request) -> Result<Value, Error> {
 fn comment_add(request: &Request) -> Result<Value, Error> {
     let repo = Repo::of(request)?;
     let number = issue_number(request)?;
-    let body = given_text(request, "body")?.ok_or_else(|| Error::message("Comment body is required"))?;
+    let body = given_text(request, "body")?.ok_or_else(|| Error::message("body is required"))?;
     http(request)
         .post(path!("/repos/{}/{}/issues/{}/comments", repo.owner, repo.name, number))
         .body_json(&json!({ "body": body }))

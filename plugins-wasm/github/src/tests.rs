@@ -17,7 +17,7 @@ fn call(tool: &str, params: Value) -> Call {
         "github_get_repo" => "repo.read",
         other => panic!("{other} is not one of the eight tools"),
     };
-    let Value::Object(params) = params else { panic!("{params} is no object") };
+    let Value::Object(params) = params else { panic!("{params} is not an object") };
     Call::new(tool, operation).params(params)
 }
 
@@ -131,7 +131,7 @@ fn remove_labels_never_removes_all_labels() {
     let run =
         call("github_remove_labels", json!({ "repo": "acme/site", "issue_number": 7, "labels": [""] })).run(&GitHub);
     assert!(run.requests.is_empty());
-    assert_eq!(run.error(), "a part of the URL's path may not be empty, `.` or `..`");
+    assert_eq!(run.error(), "a segment of the URL path must not be empty, `.` or `..`");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn the_error_for_a_large_page_suggests_a_smaller_one() {
     for (tool, path) in [("github_list_comments", "issues/7/comments"), ("github_list_issues", "issues")] {
         let answer = Answer::get(&format!("{SITE}/{path}")).json(body.clone());
         let run = run(tool, json!({ "repo": "acme/site", "issue_number": 7 }), answer);
-        assert_eq!(run.error(), "This page is larger than 1 MiB; ask for fewer items with per_page");
+        assert_eq!(run.error(), "The page exceeds 1 MiB; request fewer items with `per_page`");
     }
 }
 
@@ -205,7 +205,7 @@ fn missing_parameters_are_named() {
         ("github_update_issue", json!({ "issue_number": 0 }), "issue_number is required"),
         ("github_list_comments", json!({ "issue_number": null }), "issue_number is required"),
         ("github_add_comment", json!({ "body": "x" }), "issue_number is required"),
-        ("github_add_comment", json!({ "issue_number": 7, "body": "" }), "Comment body is required"),
+        ("github_add_comment", json!({ "issue_number": 7, "body": "" }), "body is required"),
         ("github_add_labels", json!({ "labels": ["a"] }), "issue_number is required"),
         ("github_add_labels", json!({ "issue_number": 7 }), "labels are required"),
         ("github_remove_labels", json!({ "issue_number": 7, "labels": [] }), "labels are required"),

@@ -66,7 +66,7 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
     let http = http(request);
     let search =
         |path: &'static str| http.get(path).query("jql", &jql).query("maxResults", results_max.min(RESULTS_MAX));
-    // Without `fields` this search returns only ids.
+    // If `fields` is missing, this search returns only ids.
     let by_token =
         search("/rest/api/3/search/jql").query("fields", "*navigable").optional_query("nextPageToken", token.as_ref());
     let response = by_token.send()?;
@@ -74,11 +74,15 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
         return within_a_result(&response.error_for_status()?);
     }
     // Older Jira servers have only the previous search, which Jira Cloud has removed. The previous search paginates by
-    // offset and not by token.
+    // offset instead of by token.
     let start = match token.as_deref().map(str::parse::<u64>) {
         None => None,
         Some(Ok(start)) => Some(start),
-        Some(Err(_)) => return Err(Error::message("next_page_token is not one that this Jira gave")),
+        Some(Err(_)) => {
+            return Err(Error::message(
+                "this Jira server did not return this `next_page_token`; pass the `nextPageToken` of the previous response",
+            ));
+        }
     };
     let older = search("/rest/api/3/search").optional_query("startAt", start).send()?.error_for_status()?;
     Ok(with_token(within_a_result(&older)?))
@@ -88,7 +92,7 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
 /// host's own error does not explain this.
 fn within_a_result(response: &HttpResponse) -> Result<Value, Error> {
     if response.body().len() > RESULT_BYTES_MAX {
-        return Err(Error::message("These issues are larger than 1 MiB; ask for fewer with max_results"));
+        return Err(Error::message("The issues exceed 1 MiB; request fewer issues with `max_results`"));
     }
     response.json()
 }

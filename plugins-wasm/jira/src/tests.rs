@@ -14,7 +14,7 @@ fn call(tool: &str, params: Value) -> Call {
         "jira_create_issue" => "issue.write",
         other => panic!("{other} is not one of the two tools"),
     };
-    let Value::Object(params) = params else { panic!("{params} is no object") };
+    let Value::Object(params) = params else { panic!("{params} is not an object") };
     Call::new(tool, operation).params(params).config("api_base", BASE)
 }
 
@@ -85,7 +85,10 @@ fn the_previous_search_continues_with_an_offset() {
     assert_eq!(last, json!({ "startAt": 2, "total": 3, "issues": [3] }));
     let foreign = call("jira_list_issues", json!({ "project": "PROJ", "next_page_token": "CAE" }))
         .answer(Answer::get(&format!("{}&nextPageToken=CAE", search(jql, 50))).status(404));
-    assert_eq!(foreign.run(&Jira).error(), "next_page_token is not one that this Jira gave");
+    assert_eq!(
+        foreign.run(&Jira).error(),
+        "this Jira server did not return this `next_page_token`; pass the `nextPageToken` of the previous response"
+    );
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn the_error_for_a_large_result_suggests_fewer_issues() {
     let answer =
         Answer::get(&search("project%20%3D%20%22PROJ%22", 50)).json(json!({ "issues": ["x".repeat(1 << 20)] }));
     let run = run("jira_list_issues", json!({ "project": "PROJ" }), answer);
-    assert_eq!(run.error(), "These issues are larger than 1 MiB; ask for fewer with max_results");
+    assert_eq!(run.error(), "The issues exceed 1 MiB; request fewer issues with `max_results`");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Performs as much computation and returns as much data as its parameters request, within or beyond the limits of a
-//! call.
+//! Computes and returns data in the amounts that the parameters request, within or beyond the limits of a call.
 
 #![forbid(unsafe_code)]
 

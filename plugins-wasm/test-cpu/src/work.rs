@@ -14,7 +14,7 @@ pub(crate) fn hash(rounds: u32) -> u32 {
 }
 
 /// Parses and serializes about 1 KB of JSON in each round, and returns the number of serialized bytes. The JSON has no
-/// fractions, because the two builds of `serde_json` parse fractions differently.
+/// fractions, because the guest build and the native build of `serde_json` parse fractions differently.
 pub(crate) fn reprint(rounds: u32) -> u64 {
     let item = |number: u32| {
         serde_json::json!({

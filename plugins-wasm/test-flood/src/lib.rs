@@ -14,7 +14,7 @@ use monstrum_sdk::{Error, Executor, Operations, Request, Value, json, operations
 /// The maximum length of a log line.
 const LINE_BYTES: usize = 4096;
 
-/// The number of calls of this instance. More than one means that the host has reused the instance.
+/// The number of calls of this instance. A number greater than 1 means that the host has reused the instance.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
 struct Flood;

@@ -14,7 +14,7 @@ impl Executor for Plugin {
     const FUNCTIONS: Functions = functions! {
         "echo" => echo,
         "fetch" => get,
-        "fail" => |_| Err(Error::message("as it was told")),
+        "fail" => |_| Err(Error::message("an error on purpose")),
         "spin" => spin,
         "crash" => crash,
     };

@@ -1,7 +1,7 @@
-//! Imports an unknown interface, and uses it so that the import is not removed.
+//! Imports an unknown interface. The guest uses the interface, so that the compiler does not remove the import.
 
 #![cfg(target_arch = "wasm32")]
-#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to it")]
+#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to unsafe code")]
 
 mod wit {
     #![allow(missing_docs, unreachable_pub, clippy::all, reason = "the code is generated")]

@@ -1,4 +1,4 @@
-//! Never returns: it computes or sleeps endlessly. With mode `none` it returns.
+//! Never returns: the guest computes or sleeps endlessly. With mode `none`, the guest returns.
 
 #![forbid(unsafe_code)]
 

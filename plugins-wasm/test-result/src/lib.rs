@@ -1,7 +1,7 @@
-//! Returns invalid results. It does not use the SDK, which would prevent them.
+//! Returns invalid results. The guest does not use the SDK, because the SDK would prevent invalid results.
 
 #![cfg(target_arch = "wasm32")]
-#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to it")]
+#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to unsafe code")]
 
 mod wit {
     #![allow(missing_docs, unreachable_pub, clippy::all, reason = "the code is generated")]
@@ -10,20 +10,21 @@ mod wit {
 
 use wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult, Guest};
 
-/// Exceeds the maximum size of a result, which is 1 MiB.
+/// A size in bytes that exceeds the maximum size of a result (1 MiB).
 const BIG_BYTES: usize = 1_100_000;
-/// Exceeds the maximum nesting of a result, which is 64 levels.
+/// A number of levels that exceeds the maximum nesting depth of a result (64 levels).
 const DEEP_LEVELS: usize = 200_000;
-/// Exceeds the memory of a guest.
+/// A size in bytes that exceeds the memory of a guest.
 const HUGE_BYTES: usize = 100_000_000;
-/// A little less than the memory of a guest.
+/// A size in bytes that is slightly smaller than the memory of a guest.
 const LARGE_BYTES: usize = 50_000_000;
 
 struct Results;
 
 impl Guest for Results {
     fn execute(request: ExecuteRequest) -> ExecuteResult {
-        // The schema has one parameter, so its value is the fourth part when split at quotes.
+        // The schema has only one parameter, so its value is the fourth part of the JSON text when the text is split at
+        // quotes.
         match request.params.split('"').nth(3).unwrap_or_default() {
             "big" => ExecuteResult::Success(format!("\"{}\"", "x".repeat(BIG_BYTES))),
             "large" => ExecuteResult::Success("x".repeat(LARGE_BYTES)),

@@ -3,7 +3,7 @@
 //! A pattern is the hex of its reversed bytes. The original order is never restored in memory, so that the search does
 //! not find its own patterns.
 
-#![allow(unsafe_code, reason = "reading all of the memory is what this guest is for")]
+#![allow(unsafe_code, reason = "the purpose of this guest is to read all of its memory")]
 
 use monstrum_sdk::{Error, Value, json};
 

@@ -1,4 +1,5 @@
-//! Crashes in all ways that a component can. With mode `none` it succeeds, to test that the next call is not affected.
+//! Crashes in all ways in which a component can crash. With mode `none`, the guest succeeds, so that a test can check
+//! that a crash does not affect the next call.
 
 #![cfg(target_arch = "wasm32")]
 #![forbid(unsafe_code)]

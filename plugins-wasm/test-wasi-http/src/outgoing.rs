@@ -53,11 +53,13 @@ pub(crate) fn begin(asked: &Asked) -> Result<Pending, Failed> {
         request.set_path_with_query(Some(path)),
     ];
     if set.contains(&Err(())) {
-        return Err(invalid("a part of the request is malformed"));
+        return Err(invalid("the method, scheme, authority or path of the request is malformed"));
     }
     let options = RequestOptions::new();
     if let Some(ms) = asked.timeout_ms {
-        options.set_first_byte_timeout(Some(ms * 1_000_000)).map_err(|()| invalid("no time-outs"))?;
+        options
+            .set_first_byte_timeout(Some(ms * 1_000_000))
+            .map_err(|()| invalid("the host does not support time-outs"))?;
     }
     let body = match (&asked.body, &asked.trailer) {
         (None, None) => None,
@@ -102,7 +104,7 @@ impl Pending {
         match self.0.get() {
             Some(Ok(Ok(response))) => Ok(Head(response)),
             Some(Ok(Err(code))) => Err(of_code(&code)),
-            _ => Err(invalid("there is no answer")),
+            _ => Err(invalid("no response")),
         }
     }
 

@@ -1,7 +1,7 @@
-//! A component without an executor.
+//! A component that does not export the interface of an executor.
 
 #![cfg(target_arch = "wasm32")]
-#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to it")]
+#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to unsafe code")]
 
 mod wit {
     #![allow(missing_docs, unreachable_pub, clippy::all, reason = "the code is generated")]

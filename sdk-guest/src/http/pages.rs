@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::log::{self, Level};
 use crate::wit::monstrum::plugin::http as wire;
 
-const NOT_FOLLOWED: &str = "a next link was not followed, because it names no other page of this origin";
+const NOT_FOLLOWED: &str = "the `next` link was not followed: it does not point to another page on the same origin";
 
 /// Fetches at most `pages_max` pages and returns their items.
 pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Vec<Value>, Error> {
@@ -35,8 +35,8 @@ pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Ve
     Ok(items)
 }
 
-/// Returns the URL of a link in the page with the URL `page`, if it names another page of the same origin as the first
-/// request.
+/// Resolves a link of the page with the URL `page`. Returns `None` if the link does not name another page of the first
+/// request's origin.
 fn next_url(link: &str, page: &str, first: Option<&Origin>) -> Option<String> {
     let first = first?;
     let url = resolve(link, page, first)?;

@@ -6,7 +6,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::Error;
 
-/// All characters except the unreserved ones of RFC 3986, which have no special meaning in any part of a path.
+/// All characters except the unreserved characters of RFC 3986, which have no special meaning in any part of a path.
 pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The target of a request: a path that is appended to the base, or an absolute URL.
@@ -44,7 +44,7 @@ impl Path {
         Path(Ok(text))
     }
 
-    /// Returns `base` without a trailing `/`, followed by the path. An absolute URL is returned unchanged.
+    /// Removes a trailing `/` from `base` and appends the path. Returns an absolute URL unchanged.
     pub(super) fn join(self, base: &str) -> Result<String, Error> {
         let text = self.0?;
         let is_absolute = ["http://", "https://"]
@@ -53,7 +53,7 @@ impl Path {
         if is_absolute {
             return Ok(text);
         }
-        // Without the `/`, the path could extend the host name.
+        // If the `/` were missing, the path could extend the host name.
         let slash = if text.starts_with('/') { "" } else { "/" };
         Ok(format!("{}{slash}{text}", base.strip_suffix('/').unwrap_or(base)))
     }
@@ -66,7 +66,7 @@ impl From<&'static str> for Path {
 }
 
 fn bad_segment() -> Error {
-    Error::message("a part of the URL's path may not be empty, `.` or `..`")
+    Error::message("a segment of the URL path must not be empty, `.` or `..`")
 }
 
 /// Returns the number of `{}` in a template.

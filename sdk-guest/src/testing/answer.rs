@@ -18,7 +18,7 @@ use crate::wit::monstrum::plugin::{http as wire, types};
 /// let late = Answer::post("https://api.example.com/items").failure(FailureCode::Timeout, "no answer within 30 s");
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "an answer is given by a `Call`"]
+#[must_use = "an answer has no effect until it is added to a `Call`"]
 pub struct Answer {
     pub(super) method: String,
     pub(super) url: String,
@@ -78,8 +78,8 @@ impl Answer {
         self.change(|response| response.body = body.into())
     }
 
-    /// Makes the request fail. As with the host, [`Failure::sent`](crate::Failure::sent) is true for the failures of an
-    /// answer: [`FailureCode::Timeout`], [`FailureCode::TooLarge`] and [`FailureCode::Protocol`].
+    /// Makes the request fail. As on the host, [`Failure::sent`](crate::Failure::sent) is true for the failures that
+    /// concern the response: [`FailureCode::Timeout`], [`FailureCode::TooLarge`] and [`FailureCode::Protocol`].
     pub fn failure(mut self, code: FailureCode, message: &str) -> Self {
         self.result = Err(types::Failure {
             code: code.as_str().to_owned(),

@@ -31,7 +31,7 @@ pub(super) fn prepare(host: Host) {
     HOST.set(Some(host));
 }
 
-/// Ends the test's use of the host, and returns the recorded requests, calls and log lines and the unused answers.
+/// Ends the test's use of the host. Returns the recorded requests, tool calls and log lines, and the unused answers.
 pub(super) fn finish() -> Host {
     HOST.take().expect("a call prepares its host before it runs")
 }
@@ -46,7 +46,12 @@ pub(crate) fn send(request: &wire::Request) -> Result<wire::Response, types::Fai
         let sent = sent(request);
         let found = host.answers.iter().position(|answer| serves(answer, &sent));
         let Some(found) = found else {
-            panic!("unexpected request {} {}; the answers left are:\n{}", sent.method, sent.url, list(&host.answers));
+            panic!(
+                "unexpected request {} {}; the remaining answers are:\n{}",
+                sent.method,
+                sent.url,
+                list(&host.answers)
+            );
         };
         host.requests.push(sent);
         host.answers.remove(found).result
@@ -62,7 +67,7 @@ pub(crate) fn call_tool(tool: &str, params: &str) -> Result<String, tools::ToolF
     let params = serde_json::from_str(params).expect("the parameters are written by this crate, as JSON");
     with(|host| {
         let Some(found) = host.tools.iter().position(|answer| answer.tool == tool) else {
-            panic!("unexpected call of {tool}; the answers left are:\n{}", list_tools(&host.tools));
+            panic!("unexpected call of {tool}; the remaining answers are:\n{}", list_tools(&host.tools));
         };
         host.tool_calls.push(ToolCall { tool: tool.to_owned(), params });
         host.tools.remove(found).result
@@ -98,7 +103,7 @@ pub(crate) fn write_log(level: Level, message: &str, fields: &str) {
 fn with<T>(act: impl FnOnce(&mut Host) -> T) -> T {
     HOST.with_borrow_mut(|host| match host {
         Some(host) => act(host),
-        None => panic!("outside a component, host calls work within `testing::Call::run` only"),
+        None => panic!("outside a component, host functions can be called only within `testing::Call::run`"),
     })
 }
 

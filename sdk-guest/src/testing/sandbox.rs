@@ -25,7 +25,7 @@ pub(super) struct Sandbox {
 impl Sandbox {
     pub(super) fn exec(&mut self, command: &str, timeout_s: Option<u32>) -> Result<wire::ExecResult, types::Failure> {
         let Some(found) = self.answers.iter().position(|(known, _)| known == command) else {
-            panic!("unexpected command {command}; the answers left are:\n{}", self.list());
+            panic!("unexpected command {command}; the remaining results are:\n{}", self.list());
         };
         self.commands.push(Command { command: command.to_owned(), timeout_s });
         let ExecResult { stdout, stderr, exit_code, termination, truncated } =
@@ -84,7 +84,8 @@ impl Sandbox {
         found.ok_or_else(|| invalid(&path, if self.is_directory(&path) { "it is a directory" } else { ABSENT }))
     }
 
-    /// Returns whether a relative path is a directory: the workspace, or a directory of a file.
+    /// Returns whether a path, which is relative to the workspace, is the workspace itself or a directory that contains
+    /// a file.
     fn is_directory(&self, path: &str) -> bool {
         path.is_empty() || self.files.keys().any(|file| below(file, path).is_some())
     }
@@ -98,7 +99,7 @@ impl Sandbox {
 /// Resolves a path, and returns it relative to the workspace.
 fn relative(path: &str) -> Result<String, types::Failure> {
     if path.is_empty() || path.len() > PATH_BYTES_MAX || path.contains('\0') {
-        return Err(failure(format!("a path has 1 to {PATH_BYTES_MAX} bytes and no NUL")));
+        return Err(failure(format!("the path must be 1 to {PATH_BYTES_MAX} bytes long and must not contain NUL")));
     }
     let leaves = || failure(format!("{path}: leaves {WORKSPACE}"));
     let mut parts = Vec::new();
@@ -119,7 +120,8 @@ fn relative(path: &str) -> Result<String, types::Failure> {
     Ok(parts.join("/"))
 }
 
-/// Returns the part of `path` below `directory`, if it is there. Both are relative to the workspace.
+/// Returns the part of `path` below `directory`, or `None` if `path` is not below `directory`. Both paths are relative
+/// to the workspace.
 fn below<'p>(path: &'p str, directory: &str) -> Option<&'p str> {
     if directory.is_empty() { Some(path) } else { path.strip_prefix(directory)?.strip_prefix('/') }
 }
@@ -132,7 +134,7 @@ fn invalid(path: &str, what: &str) -> types::Failure {
     failure(format!("{}: {what}", absolute(path)))
 }
 
-/// The failure of a path. The host reports that such an operation was not sent.
+/// Returns the failure for an invalid path. `sent` is false, as on the host.
 fn failure(message: String) -> types::Failure {
     types::Failure { code: "invalid".to_owned(), message, sent: false, retry_after_ms: None }
 }
@@ -192,7 +194,10 @@ mod tests {
             is_invalid(sandbox().read(outside).unwrap_err(), &format!("{outside}: leaves /workspace"));
         }
         for path in ["", "a\0b", &"x".repeat(4097)] {
-            is_invalid(sandbox().write(path, Vec::new()).unwrap_err(), "a path has 1 to 4096 bytes and no NUL");
+            is_invalid(
+                sandbox().write(path, Vec::new()).unwrap_err(),
+                "the path must be 1 to 4096 bytes long and must not contain NUL",
+            );
         }
     }
 }

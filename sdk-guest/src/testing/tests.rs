@@ -32,7 +32,7 @@ fn an_unexpected_request_fails_the_test() {
     ];
     for answer in wrong {
         let line = format!("  {} {}\n", answer.method, answer.url);
-        let expected = "unexpected request GET https://api.example.com/a?q=x%20y; the answers left are:\n";
+        let expected = "unexpected request GET https://api.example.com/a?q=x%20y; the remaining answers are:\n";
         assert_eq!(panic_of(Call::new("t", "fetch").answer(answer)), format!("{expected}{line}"));
     }
 }
@@ -59,9 +59,9 @@ fn answers_of_tools_are_used_once_and_by_name() {
     assert_eq!(run.tool_calls, [ToolCall { tool: "other_read".to_owned(), params: json!({"a": "b"}) }]);
     assert_eq!(run.success(), json!({"n": 1}));
     let wrong = panic_of(call().tool("another_read", json!(1)));
-    assert_eq!(wrong, "unexpected call of other_read; the answers left are:\n  another_read\n");
+    assert_eq!(wrong, "unexpected call of other_read; the remaining answers are:\n  another_read\n");
     let left = panic_of(call().tool("other_read", json!(1)).tool("other_write", json!(2)));
-    assert_eq!(left, "unused answers of tools:\n  other_write\n");
+    assert_eq!(left, "unused tool answers:\n  other_write\n");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::load::Connection;
 use crate::scene::{self, Bot, Grant, PLUGIN};
 use crate::upstream::{HELD, OK, SLOW};
 
-/// Full load.
+/// The number of connections at full load.
 const CONNECTIONS: usize = 64;
 const HOSTILE: usize = 13;
 const SLEEPERS: usize = 1;
@@ -25,9 +25,10 @@ const DESERTERS: usize = 4;
 const GOOD: usize = CONNECTIONS - HOSTILE - SLEEPERS - DESERTERS;
 const GOOD_BOTS: usize = 4;
 const HOSTILE_BOTS: usize = 2;
-/// The minimum time that a caller waits before it disconnects. The time increases with each call, up to ten times this.
+/// The minimum time that a caller waits before it disconnects. The time increases with each call, up to ten times the
+/// minimum.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// The largest payload of a result of 1 MiB: the rest are quotes and the name of the member.
+/// The largest payload of a result of 1 MiB. The remaining bytes are quotes and the name of the member.
 const LARGE_BYTES: usize = (1 << 20) - 64;
 
 /// The results of one kind of call.
@@ -38,9 +39,9 @@ pub struct Tally {
     pub as_expected: u64,
     pub busy: u64,
     pub wrong: u64,
-    /// One of the wrong answers.
+    /// An example of an answer with an unexpected outcome.
     pub example: Option<String>,
-    /// The times of the answers that were as expected.
+    /// The times of the expected answers.
     pub times: Vec<Duration>,
 }
 
@@ -49,7 +50,7 @@ impl Tally {
         self.as_expected + self.busy + self.wrong
     }
 
-    /// Returns the number of answered calls. Each of them is in the audit. A call whose caller disconnected early may
+    /// Returns the number of answered calls, which are all in the audit. A call whose caller disconnected early may
     /// never have reached the server.
     pub fn answered(&self) -> u64 {
         self.times.len() as u64 + self.busy + self.wrong
@@ -78,12 +79,13 @@ enum Part {
     Hostile,
     /// Calls that sleep until their time-out.
     Sleeper,
-    /// A caller that disconnects before it has the answer.
+    /// A caller that disconnects before the answer arrives.
     Deserter,
 }
 
 impl Crew {
-    /// Creates the bots and opens the connections. Together they make at most the given number of calls per second.
+    /// Creates the bots and opens the connections. All connections together make at most the given number of calls per
+    /// second.
     pub async fn start(
         address: &str,
         api: &Api,
@@ -130,7 +132,7 @@ impl Crew {
     pub async fn ended(mut self) -> Result<Vec<Tally>> {
         let mut tallies: Vec<Tally> = Vec::new();
         while let Some(ended) = self.tasks.join_next().await {
-            for tally in ended.context("a connection's task failed")?? {
+            for tally in ended.context("the task of a connection failed")?? {
                 match tallies.iter_mut().find(|known| known.name == tally.name) {
                     Some(known) => known.add(tally),
                     None => tallies.push(tally),
@@ -151,7 +153,7 @@ impl Part {
             Part::Sleeper => vec![hostile::sleeper()],
             Part::Deserter => {
                 let params = json!({ "path": HELD });
-                vec![Kind::new("caller that goes away", "test_echo_flooder_fetch", params, End::Success)]
+                vec![Kind::new("caller that disconnects", "test_echo_flooder_fetch", params, End::Success)]
             }
         };
         kinds.into_iter().map(|kind| Ok((scene::call(bot, kind.tool, &kind.params)?, kind))).collect()
@@ -179,7 +181,8 @@ fn good_kinds() -> Vec<Kind> {
 /// One connection.
 struct Member {
     address: String,
-    /// The index of the first call. It differs between connections, so that they do not all send the same call at once.
+    /// The index of the first call. The index differs between connections, so that the connections do not all send the
+    /// same call at once.
     first: usize,
     /// The minimum time between the starts of two calls.
     pace: Duration,
@@ -249,5 +252,5 @@ async fn ask(connection: &mut Connection, request: &[u8], kind: &Kind, tally: &m
 }
 
 fn described(answer: Result<String>) -> String {
-    answer.unwrap_or_else(|error| format!("no answer: {error:#}"))
+    answer.unwrap_or_else(|error| format!("the server sent no answer: {error:#}"))
 }

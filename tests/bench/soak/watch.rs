@@ -1,4 +1,4 @@
-//! The server's resources during the soak test, sampled every few seconds. Memory and open files must not grow.
+//! Samples the resources of the server every few seconds during the soak test. Memory and open files must not grow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use crate::soak::MIB;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The number of samples per line of output.
 const LOOKS_A_LINE: usize = 5;
-/// The first tenth of the samples is the warm-up, in which caches and pools fill.
+/// The divisor that yields the number of warm-up samples. In the first tenth of the samples, caches and pools fill.
 const WARM_UP: usize = 10;
-/// The allowed growth from the first to the last third: a tenth, and this many bytes or files of noise.
+/// The tolerated noise in bytes and in files. From the first third to the last third of the samples, the median may
+/// grow by a tenth plus the noise.
 const NOISE_BYTES: f64 = 20e6;
 const NOISE_FILES: f64 = 16.0;
 
@@ -51,16 +52,17 @@ impl Watch {
         let mut faults = Vec::new();
         let (first, last) = self.thirds(|look| look.bytes);
         if has_grown(first, last, NOISE_BYTES) {
-            faults.push(format!("memory has grown from {:.0} to {:.0} MiB", first / MIB, last / MIB));
+            faults.push(format!("memory grew from {:.0} to {:.0} MiB", first / MIB, last / MIB));
         }
         let (first, last) = self.thirds(|look| look.files);
         if has_grown(first, last, NOISE_FILES) {
-            faults.push(format!("open files have grown from {first} to {last}"));
+            faults.push(format!("open files grew from {first} to {last}"));
         }
         faults
     }
 
-    /// Returns the medians of the first third, without the warm-up, and of the last third.
+    /// Returns two medians: the median of the first third of the samples after the warm-up, and the median of the last
+    /// third.
     fn thirds(&self, of: impl Fn(&Look) -> f64) -> (f64, f64) {
         let warm = &self.0[self.0.len() / WARM_UP..];
         let third = (warm.len() / 3).max(1);
@@ -102,12 +104,12 @@ mod tests {
     fn what_fills_at_first_is_no_growth_and_what_goes_on_filling_is() {
         assert_eq!(watch(|number| if number < 9 { 1e6 } else { 300e6 }).faults(), [""; 0]);
         assert_eq!(watch(|number| if number < 60 { 100e6 } else { 125e6 }).faults(), [""; 0]);
-        assert_eq!(watch(|number| 100e6 + number as f64 * 1e6).faults(), ["memory has grown from 116 to 168 MiB"]);
+        assert_eq!(watch(|number| 100e6 + number as f64 * 1e6).faults(), ["memory grew from 116 to 168 MiB"]);
     }
 
     #[test]
     fn files_that_stay_open_are_a_fault() {
         let looks = (0..90).map(|number| Look { bytes: 1e6, files: 100.0 + number as f64 });
-        assert_eq!(Watch(looks.collect()).faults(), ["open files have grown from 122 to 176"]);
+        assert_eq!(Watch(looks.collect()).faults(), ["open files grew from 122 to 176"]);
     }
 }

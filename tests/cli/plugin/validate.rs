@@ -32,13 +32,13 @@ async fn a_good_folder_is_valid() -> Result<()> {
     test-echo 1.0.0 is valid: 8 tools, component [digest]
 
     may use      http
-    may reach    what the operator sets as api_base
+    may reach    the api_base that the operator sets
     credentials  token: header Authorization: Bearer {access_token}, to the origin of api_base
                  api_key: header X-API-Key: {api_key}, query api_key={api_key}, to the origin of api_base
                  basic: basic {username}:{password}, to the origin of api_base
-    limits       1000000000 fuel, 64 MiB, 30 s a call
+    limits       1000000000 fuel, 64 MiB, 30 s per call
 
-     TOOL                 OPERATION      BOUNDED BY
+     TOOL                 OPERATION      CONSTRAINED BY
      test_echo_run        echo.read      repos, paths, labels
      test_echo_again      echo.read      repos, paths, labels
      test_echo_write      echo.write     repos, paths, labels, kinds
@@ -48,33 +48,33 @@ async fn a_good_folder_is_valid() -> Result<()> {
      test_echo_fetch      fetch.run      nothing
      test_echo_flood      flood.run      nothing
 
-    no scope can bound the parameters of: test_echo_unhandled, test_echo_fetch, test_echo_flood
+    no scope constrains the parameters of: test_echo_unhandled, test_echo_fetch, test_echo_flood
     [stderr]
-    warning: scope dimension `repos`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `repos`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `repos`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `paths`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
-    warning: scope dimension `labels`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_unhandled` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_fetch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_flood` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_open` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_mismatch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_unhandled` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_fetch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_flood` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_open` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_mismatch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_unhandled` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_fetch` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_flood` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool
     [exit 0]
     "#);
     assert_snapshot!(told(&server, &["plugin", "validate", "plugins/github/"]).await?, @r#"
     github 1.0.0 is valid: 8 tools, component [digest]
 
     may use      http
-    may reach    https://api.github.com (api_base, unless the operator sets another)
+    may reach    https://api.github.com (api_base, unless the operator sets another URL)
     credentials  oauth2_auth_code: header Authorization: Bearer {access_token}, to https://api.github.com
                  token: header Authorization: Bearer {access_token}, to https://api.github.com
-    limits       1000000000 fuel, 64 MiB, 30 s a call
+    limits       1000000000 fuel, 64 MiB, 30 s per call
 
-     TOOL                  OPERATION            BOUNDED BY
+     TOOL                  OPERATION            CONSTRAINED BY
      github_list_issues    issue.read           repos
      github_create_issue   issue.write          repos
      github_update_issue   issue.write          repos
@@ -154,12 +154,12 @@ async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
     let server = changed(before, after)?;
     let (code, report) = parsed(&server, &VALIDATE).await?;
     assert_eq!(code, Some(1), "{report}");
-    let errors = report["errors"].as_array().context("a list of faults")?;
+    let errors = report["errors"].as_array().context("the report has no list of faults")?;
     let told: Vec<_> = errors.iter().map(|error| (text(&error["field"]), text(&error["message"]))).collect();
     let field = "resource_type.tools[3].input_schema";
-    let too_large = "the pattern has more than 10240 bytes once compiled; state lengths as minLength and maxLength \
-                     rather than by a count such as `{1,200}`, and use small classes such as `[0-9A-Za-z_]` rather \
-                     than `.`, `[^/]` or `\\p{L}`";
+    let too_large = "the pattern has more than 10240 bytes after compilation; use minLength and maxLength instead of a \
+                     count such as `{1,200}`, and small classes such as `[0-9A-Za-z_]` instead of `.`, `[^/]` or \
+                     `\\p{L}`";
     assert_eq!(
         told,
         [
@@ -167,8 +167,8 @@ async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
             (field, format!("at `/properties/repo/pattern`: {too_large}").as_str()),
             (
                 field,
-                "at `/properties/repo/maxLength`: next to a `pattern`, maxLength is at most 65536: the work of a match \
-                 grows with the text"
+                "at `/properties/repo/maxLength`: next to a `pattern`, maxLength must be at most 65536, because the work \
+                 of a match grows with the text"
             ),
         ]
     );
@@ -185,10 +185,10 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
      2 │ version: 1.0.0
      3 │ lisence: MIT
        · ────────────
-     4 │ description: A guest that shows what it was given and sends what it is told to
+     4 │ description: A guest that returns its parameters, and sends requests unchanged
        ╰────
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     "#);
     let (code, report) = parsed(&server, &VALIDATE).await?;
@@ -229,7 +229,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
         let server = changed(from, to)?;
         let (code, report) = parsed(&server, &VALIDATE).await?;
         assert_eq!(code, Some(1), "{to}: {report}");
-        for error in report["errors"].as_array().context("a report has errors")? {
+        for error in report["errors"].as_array().context("the report has no errors")? {
             told_of.push(format!(
                 "{to:?}: {}:{}:{}: {}: {}",
                 text(&error["file"]),
@@ -243,7 +243,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     assert_snapshot!(told_of.join("\n"), @r#"
     "name: Test Echo": plugins/test-echo/monstrum.yaml:1:7: "name": "`Test Echo` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter"
     "name: sandbox": plugins/test-echo/monstrum.yaml:1:7: "name": "`sandbox` is reserved for the platform"
-    "name: other": plugins/test-echo/monstrum.yaml:null:null: "name": "expected `test-echo`, as the folder is called, found `other`"
+    "name: other": plugins/test-echo/monstrum.yaml:null:null: "name": "expected `test-echo`, the name of the folder, found `other`"
     "tags: test": plugins/test-echo/monstrum.yaml:6:7: "tags": "expected a list, found string \"test\""
     "      type: uri": plugins/test-echo/monstrum.yaml:17:13: "resource_type.config_schema[0].type": "expected one of `string`, `integer`, `secret`, `url`, `enum`, found `uri`"
     "    - method: magic": plugins/test-echo/monstrum.yaml:37:15: "resource_type.auth_methods[0].method": "expected one of `oauth2_auth_code`, `oauth2_client_creds`, `oauth2_device_code`, `api_key`, `token`, `ssh_key`, `basic`, `none`, found `magic`"
@@ -262,14 +262,15 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     Ok(())
 }
 
-/// A translation of an unknown key is most often misspelled.
+/// If a translation has an unknown key, the key is usually misspelled.
 #[tokio::test]
 async fn translations_that_stand_for_nothing_are_told() -> Result<()> {
     let server = Server::prepare(&["github"])?;
     let locale = server.plugins_dir().join("github/locales/de.json");
     fs::write(locale, r#"{ "tools.github_get_repos.description": "Zeigt ein Repository" }"#)?;
     let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
-    let warning = "translations `de`: `tools.github_get_repos.description` is not a text of the manifest";
+    let warning = "translation file `de`: the key `tools.github_get_repos.description` does not name a text of the \
+                   manifest";
     assert_eq!((code, &report["warnings"]), (Some(0), &json!([warning])));
     Ok(())
 }
@@ -297,60 +298,60 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]
     error: plugins/absent: does not exist
-    error: the plugin in plugins/absent would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/absent would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/monstrum.yaml: does not exist
-    error: the plugin in plugins would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
-    error: plugins/test-import/plugin.wasm: the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know
-    error: the plugin in plugins/test-import would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: plugins/test-import/plugin.wasm: the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not provide
+    error: the plugin in plugins/test-import would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
-    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
-    error: the plugin in plugins/test-wrong-world would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for a different WIT world
+    error: the plugin in plugins/test-wrong-world would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/linked: is a symbolic link; replace it with the files themselves
-    error: the plugin in plugins/linked would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/linked would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
-    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not have the header of one
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: the file does not have the header of a component
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-echo/plugin.wasm: is writable by group or others (mode 666); run: chmod go-w [home]/plugins/test-echo/plugin.wasm
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-echo/plugin.wasm: does not exist
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: build the component first: `monstrum plugin dev` in the folder does it and puts it in place, or `cargo build --release --target wasm32-wasip2` and copy the .wasm file there
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: build the component first: run `monstrum plugin dev` in the folder; or run `cargo build --release --target wasm32-wasip2` and copy the .wasm file to this path
     [exit 1]
     [stderr]
     error: plugins/test-echo/monstrum.yaml: is not UTF-8 text
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     [stderr]
     error: plugins/test-echo/monstrum.yaml: has 262145 bytes; at most 262144 are allowed
-    error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    error: the plugin in plugins/test-echo would not load: 1 error
+    hint: correct the errors above and run this command again
     [exit 1]
     "#);
     Ok(())
 }
 
-/// Colours are for terminals, and never used if `NO_COLOR` is set. A plugin's text cannot send control sequences to the
-/// terminal.
+/// Colours are used only on terminals, and never if `NO_COLOR` is set. A plugin's text cannot send control sequences to
+/// the terminal.
 #[tokio::test]
 async fn colours_are_for_terminals_only() -> Result<()> {
     let faulty = || changed("version: 1.0.0", "version: \"\\e[2J\"\nlisence: MIT");

@@ -1,4 +1,4 @@
-//! The server does not read the bodies of requests from callers without permission.
+//! The server does not read the body of a request if the caller lacks the permission.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use super::{Fresh, Request};
 use crate::http::send;
 
-/// Sends only the head of a request that announces a body. Returns the status that the server sends without waiting for
-/// the body.
+/// Sends only the head of a request that announces a body. Returns the status of the response, which the server sends
+/// although the body has not arrived.
 async fn status_without_body(server: &str, method: &str, path: &str, key: &str) -> Result<u16> {
     let mut stream = TcpStream::connect(server.strip_prefix("http://").context("a URL")?).await?;
     let key = if key.is_empty() { String::new() } else { format!("authorization: Bearer {key}\r\n") };
@@ -28,25 +28,25 @@ async fn status_without_body(server: &str, method: &str, path: &str, key: &str) 
     let mut bytes = [0; 4096];
     while !answer.contains("\r\n") {
         let read = timeout(Duration::from_secs(60), stream.read(&mut bytes)).await;
-        let read = read.with_context(|| format!("{method} {path} waits for its body"))??;
+        let read = read.with_context(|| format!("{method} {path}: the server waits for the body"))??;
         ensure!(read > 0, "{method} {path}: the connection was closed without an answer");
         answer.push_str(&String::from_utf8_lossy(&bytes[..read]));
     }
     Ok(answer.split_whitespace().nth(1).context("a status")?.parse()?)
 }
 
-/// On every route with a request body, a caller without permission is rejected as soon as the head of the request has
-/// arrived.
+/// On every route with a request body, the server rejects a caller that lacks the permission as soon as the head of the
+/// request has arrived.
 #[tokio::test]
 async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     let fresh = Fresh::start().await?;
     let root = &fresh.world.api;
-    let server = fresh.world.server.url().context("the server runs")?.to_owned();
+    let server = fresh.world.server.url().context("the server is not running")?.to_owned();
     let other_bot = fresh.key_of(&root.bot("other").await?).await?;
     let (_, document) = root.get("/api/openapi.json").await?;
     let mut refused = BTreeMap::new();
-    for (template, item) in document["paths"].as_object().context("a description has paths")? {
-        for (method, operation) in item.as_object().context("a path has methods")? {
+    for (template, item) in document["paths"].as_object().context("the API description has no paths")? {
+        for (method, operation) in item.as_object().context("the path has no methods")? {
             if operation["requestBody"].is_null() {
                 continue;
             }
@@ -61,7 +61,8 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
                     "bot" => fresh.key_of(&bot).await?,
                     _ => other_bot.clone(),
                 };
-                let body = body.with_context(|| format!("tell what to send to `{method} {template}`"))?;
+                let body =
+                    body.with_context(|| format!("the test has no values for `{method} {template}`; add them"))?;
                 let (expected, _, _) = send(caller.request(method.parse()?, &path).json(&body)).await?;
                 if !matches!(expected, 401 | 403 | 404) {
                     continue;

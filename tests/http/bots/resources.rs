@@ -1,4 +1,4 @@
-//! `/api/bots/{id}/resources`.
+//! Tests of `/api/bots/{id}/resources`.
 
 use anyhow::Result;
 use insta::assert_snapshot;
@@ -54,7 +54,7 @@ async fn a_binding_is_made_shown_changed_and_deleted() -> Result<()> {
     clear: 200 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}
     name nothing: 200 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}
     list: 200 {"items":[{"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 5]","bot_id":"[id 2]","resource_id":"[id 6]","role_id":"[id 4]","permissions":null,"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
-    delete a bound resource: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still in use; delete the objects that use it first","request_id":"[id 7]"}
+    delete a bound resource: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the object is still in use; delete the objects that use it first","request_id":"[id 7]"}
     delete: 204
     delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such binding","request_id":"[id 8]"}
     change: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such binding","request_id":"[id 9]"}
@@ -115,12 +115,12 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     answers.add("of another bot", faults(world.api.delete(&elsewhere).await?));
     assert_snapshot!(answers, @r#"
     nothing: 422 [{"path":"/resource_id","message":"required field is missing"}]
-    neither role nor permissions: 422 [{"path":"","message":"role_id or permissions is required; without them, the binding allows nothing"}]
+    neither role nor permissions: 422 [{"path":"","message":"`role_id` or `permissions` is required, because a binding with neither allows nothing"}]
     unknown field: 422 [{"path":"/priority","message":"unknown field `priority`, expected one of `resource_id`, `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at`"}]
     no id: 422 [{"path":"/resource_id","message":"`mine` is not a valid resource id: expected a UUID in lower case with hyphens"}]
     resource of another workspace: 422 [{"path":"/resource_id","message":"no such resource in this workspace"}]
     role of another workspace: 422 [{"path":"/role_id","message":"no such role in this workspace"}]
-    unknown scopes: 422 [{"path":"/scope_constraints/a~1b~0","message":"not a scope dimension of this resource's type, which has: repos, paths, labels, kinds"},{"path":"/scope_constraints/orgs","message":"not a scope dimension of this resource's type, which has: repos, paths, labels, kinds"}]
+    unknown scopes: 422 [{"path":"/scope_constraints/a~1b~0","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"},{"path":"/scope_constraints/orgs","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"}]
     scopes that are no list: 422 [{"path":"/scope_constraints/repos","message":"invalid type: string \"acme/*\", expected a sequence"}]
     unknown permission: 422 [{"path":"/permissions/allowed_roles","message":"unknown field `allowed_roles`, expected `allowed_operations` or `allowed_tools`"}]
     unknown limit: 422 [{"path":"/limits/cpu","message":"unknown field `cpu`, expected one of `fuel`, `memory_mib`, `timeout_s`, `concurrent`"}]
@@ -130,10 +130,10 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     unknown part of delegate: 422 [{"path":"/delegate/depth","message":"unknown field `depth`, expected `allowed_tools` or `scope_constraints`"}]
     enabled by a text: 422 [{"path":"/enabled","message":"invalid type: string \"true\", expected a boolean"}]
     bound twice: 409 "this resource is already bound to this bot"
-    PATCH {"permissions":null}: 422 [{"path":"","message":"role_id or permissions is required; without them, the binding allows nothing"}]
+    PATCH {"permissions":null}: 422 [{"path":"","message":"`role_id` or `permissions` is required, because a binding with neither allows nothing"}]
     PATCH {"enabled":null}: 422 [{"path":"/enabled","message":"invalid type: null, expected a boolean"}]
     PATCH {"resource_id":"MINE"}: 422 [{"path":"/resource_id","message":"unknown field `resource_id`, expected one of `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at`"}]
-    PATCH {"scope_constraints":{"orgs":[]}}: 422 [{"path":"/scope_constraints/orgs","message":"not a scope dimension of this resource's type, which has: repos, paths, labels, kinds"}]
+    PATCH {"scope_constraints":{"orgs":[]}}: 422 [{"path":"/scope_constraints/orgs","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"}]
     PATCH {"limits":{"timeout_s":0}}: 422 [{"path":"/limits/timeout_s","message":"must be at least 1"}]
     of another bot: 404 "no such binding"
     of another bot: 404 "no such binding"

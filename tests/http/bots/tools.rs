@@ -27,7 +27,7 @@ async fn a_bot_sees_what_it_may_call() -> Result<()> {
     nothing bound: 200 {"items":[]}
     two operations: 200 {"items":[{"name":"github_add_labels","description":"Add labels to a GitHub issue.","input_schema":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]},"output_schema":null,"operation":"issue.label.write","resource_type":"github","resources":[{"id":"[id 1]","name":"github-of-[id 2]"}],"cost":null},{"name":"github_get_repo","description":"Get information about a GitHub repository.","input_schema":{"type":"object","properties":{"repo":{"type":"string"}},"required":["repo"]},"output_schema":null,"operation":"repo.read","resource_type":"github","resources":[{"id":"[id 1]","name":"github-of-[id 2]"}],"cost":null},{"name":"github_remove_labels","description":"Remove labels from a GitHub issue.","input_schema":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]},"output_schema":null,"operation":"issue.label.write","resource_type":"github","resources":[{"id":"[id 1]","name":"github-of-[id 2]"}],"cost":null}]}
     for a model: 200 {"items":[{"type":"function","function":{"name":"github_add_labels","description":"Add labels to a GitHub issue.","parameters":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]}}},{"type":"function","function":{"name":"github_get_repo","description":"Get information about a GitHub repository.","parameters":{"type":"object","properties":{"repo":{"type":"string"}},"required":["repo"]}}},{"type":"function","function":{"name":"github_remove_labels","description":"Remove labels from a GitHub issue.","parameters":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]}}}]}
-    for nobody: 422 [{"path":"format","message":"expected openai, or no format at all"}]
+    for nobody: 422 [{"path":"format","message":"expected `openai`, or omit the parameter"}]
     in Chinese: 200 ["为 GitHub Issue 添加标签。","获取 GitHub 仓库的信息。","移除 GitHub Issue 的标签。"]
     "#);
     Ok(())
@@ -71,9 +71,9 @@ async fn a_tool_of_two_resources_is_called_through_the_one_that_is_named() -> Re
         answers.add(label, (status, answer));
     }
     assert_snapshot!(answers, @r#"
-    the list: 200 {"name":"test_echo_again","description":"Returns what it was given; another tool of the same operation.","input_schema":{"type":"object","properties":{"repo":{"type":"string","description":"For the dimension repos"},"owner_repo":{"type":"string","description":"For the dimension repos too"},"file":{"type":"string","description":"For the dimension paths"},"options":{"type":"object","properties":{"dir":{"type":"string","description":"For the dimension paths too"}}},"labels":{"type":"array","items":{"type":"string"},"description":"For the dimension labels, each of them"},"kind":{"type":"string","description":"For the dimension kinds, when writing"},"any":{"description":"Whatever"},"_resource":{"type":"string","enum":["first","second"],"description":"The resource to use"}},"required":["_resource"]},"output_schema":null,"operation":"echo.read","resource_type":"test-echo","resources":[{"id":"[id 1]","name":"first"},{"id":"[id 2]","name":"second"}],"cost":null}
-    the list?format=openai: 200 {"type":"function","function":{"name":"test_echo_again","description":"Returns what it was given; another tool of the same operation.","parameters":{"type":"object","properties":{"repo":{"type":"string","description":"For the dimension repos"},"owner_repo":{"type":"string","description":"For the dimension repos too"},"file":{"type":"string","description":"For the dimension paths"},"options":{"type":"object","properties":{"dir":{"type":"string","description":"For the dimension paths too"}}},"labels":{"type":"array","items":{"type":"string"},"description":"For the dimension labels, each of them"},"kind":{"type":"string","description":"For the dimension kinds, when writing"},"any":{"description":"Whatever"},"_resource":{"type":"string","enum":["first","second"],"description":"The resource to use"}},"required":["_resource"]}}}
-    none: 200 {"request_id":"[id 3]","status":"error","code":"invalid_params","message":"Invalid parameters: /_resource: `test_echo_run` is available through 2 resources; name one of `first`, `second`, or its id as resource_id","duration_ms":"[ms]","data":[null,null]}
+    the list: 200 {"name":"test_echo_again","description":"Returns its parameters. This tool shares an operation with test_echo_run.","input_schema":{"type":"object","properties":{"repo":{"type":"string","description":"A parameter of the dimension repos"},"owner_repo":{"type":"string","description":"Another parameter of the dimension repos"},"file":{"type":"string","description":"A parameter of the dimension paths"},"options":{"type":"object","properties":{"dir":{"type":"string","description":"Another parameter of the dimension paths"}}},"labels":{"type":"array","items":{"type":"string"},"description":"A parameter of the dimension labels, which checks each item"},"kind":{"type":"string","description":"A parameter of the dimension kinds, which applies to test_echo_write"},"any":{"description":"Any value"},"_resource":{"type":"string","enum":["first","second"],"description":"The resource to use"}},"required":["_resource"]},"output_schema":null,"operation":"echo.read","resource_type":"test-echo","resources":[{"id":"[id 1]","name":"first"},{"id":"[id 2]","name":"second"}],"cost":null}
+    the list?format=openai: 200 {"type":"function","function":{"name":"test_echo_again","description":"Returns its parameters. This tool shares an operation with test_echo_run.","parameters":{"type":"object","properties":{"repo":{"type":"string","description":"A parameter of the dimension repos"},"owner_repo":{"type":"string","description":"Another parameter of the dimension repos"},"file":{"type":"string","description":"A parameter of the dimension paths"},"options":{"type":"object","properties":{"dir":{"type":"string","description":"Another parameter of the dimension paths"}}},"labels":{"type":"array","items":{"type":"string"},"description":"A parameter of the dimension labels, which checks each item"},"kind":{"type":"string","description":"A parameter of the dimension kinds, which applies to test_echo_write"},"any":{"description":"Any value"},"_resource":{"type":"string","enum":["first","second"],"description":"The resource to use"}},"required":["_resource"]}}}
+    none: 200 {"request_id":"[id 3]","status":"error","code":"invalid_params","message":"Invalid parameters: /_resource: `test_echo_run` is available through 2 resources; set `_resource` to one of `first`, `second`, or send the resource's id as `resource_id`","duration_ms":"[ms]","data":[null,null]}
     by name: 200 {"request_id":"[id 4]","status":"success","data":[{"repo":"second/x"},"[id 2]"],"duration_ms":"[ms]"}
     by id: 200 {"request_id":"[id 5]","status":"success","data":[{"repo":"second/x"},"[id 2]"],"duration_ms":"[ms]"}
     the one that does not permit it: 200 {"request_id":"[id 6]","status":"scope_violation","code":"scope","message":"Scope violation: Repository second/x is not authorized","duration_ms":"[ms]","data":[null,null]}
@@ -141,8 +141,8 @@ async fn a_call_answers_200_whatever_its_status() -> Result<()> {
     Ok(())
 }
 
-/// A key that may change the rules receives the rule that refused the call. A bot key receives only what the bot itself
-/// would see.
+/// A key that may change the rules receives the rule that rejected the call. A bot key receives only what the bot
+/// itself would see.
 #[tokio::test]
 async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -168,15 +168,15 @@ async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<
     assert_snapshot!(answers, @r#"
     test_echo_run {"repo":"acme/site"}, operator: 200 {"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}
     test_echo_run {"repo":"acme/site"}, bot: 200 {"decision":"allow","message":null}
-    test_echo_run {"repo":"other/site"}, operator: 200 {"decision":"deny","message":"Scope violation: Repository other/site is not authorized","rule":"scope.repos","reason":"value `other/site` matches no entry of scope_constraints.repos of the binding","smallest_change":"add `other/site` to scope_constraints.repos of the binding"}
+    test_echo_run {"repo":"other/site"}, operator: 200 {"decision":"deny","message":"Scope violation: Repository other/site is not authorized","rule":"scope.repos","reason":"value `other/site` does not match any entry in scope_constraints.repos of the binding","smallest_change":"add `other/site` to scope_constraints.repos of the binding"}
     test_echo_run {"repo":"other/site"}, bot: 200 {"decision":"deny","message":"Scope violation: Repository other/site is not authorized"}
-    test_echo_run {"repo":5}, operator: 200 {"decision":"deny","message":"Invalid parameters: /repo: 5 is not of type \"string\"","rule":"input","reason":"the parameters do not satisfy the tool's input_schema","smallest_change":null}
+    test_echo_run {"repo":5}, operator: 200 {"decision":"deny","message":"Invalid parameters: /repo: 5 is not of type \"string\"","rule":"input","reason":"the parameters do not satisfy the tool's `input_schema`","smallest_change":null}
     test_echo_run {"repo":5}, bot: 200 {"decision":"deny","message":"Invalid parameters: /repo: 5 is not of type \"string\""}
-    test_echo_write {"repo":"acme/site"}, operator: 200 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` matches no entry of allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
+    test_echo_write {"repo":"acme/site"}, operator: 200 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` does not match any entry in allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
     test_echo_write {"repo":"acme/site"}, bot: 200 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot"}
-    test_echo_fetch {"path":"/echo"}, operator: 200 {"decision":"deny","message":"Scope violation: Repository (missing) is not authorized","rule":"scope.repos","reason":"scope_constraints.repos of the binding constrains operation `fetch.run`, but tool `test_echo_fetch` declares none of `repo`, `owner_repo`","smallest_change":"remove `repos` from scope_constraints of the binding"}
+    test_echo_fetch {"path":"/echo"}, operator: 200 {"decision":"deny","message":"Scope violation: Repository (missing) is not authorized","rule":"scope.repos","reason":"scope_constraints.repos of the binding constrains operation `fetch.run`, but tool `test_echo_fetch` does not declare any of `repo`, `owner_repo`","smallest_change":"remove `repos` from scope_constraints of the binding"}
     test_echo_fetch {"path":"/echo"}, bot: 200 {"decision":"deny","message":"Scope violation: Repository (missing) is not authorized"}
-    no_such_tool {}, operator: 200 {"decision":"deny","message":"Permission denied: tool 'no_such_tool' is not available to this bot","rule":"unknown_tool","reason":"no resource that is bound to the bot has a tool `no_such_tool`","smallest_change":"bind a resource whose plugin has this tool to the bot"}
+    no_such_tool {}, operator: 200 {"decision":"deny","message":"Permission denied: tool 'no_such_tool' is not available to this bot","rule":"unknown_tool","reason":"no resource bound to the bot has a tool `no_such_tool`","smallest_change":"bind a resource whose plugin provides this tool to the bot"}
     no_such_tool {}, bot: 200 {"decision":"deny","message":"Permission denied: tool 'no_such_tool' is not available to this bot"}
     unknown field: 422 [{"path":"/task_id","message":"unknown field `task_id`, expected `params` or `resource_id`"}]
     "#);
@@ -186,7 +186,7 @@ async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<
     Ok(())
 }
 
-/// With a bot key, other bots do not exist, and only the bot's own tools are available.
+/// With a bot key, other bots appear not to exist, and only the tools of the key's bot are available.
 #[tokio::test]
 async fn the_key_of_a_bot_reaches_no_other() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -209,7 +209,7 @@ async fn the_key_of_a_bot_reaches_no_other() -> Result<()> {
     own tools: 200 {"items":[]}
     tools of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 1]"}
     tools of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 2]"}
-    tools of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 3]"}
+    tools of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object with this id","request_id":"[id 3]"}
     call of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 4]"}
     check of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 5]"}
     a tool that another bot has: 200 {"request_id":"[id 6]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'test_echo_run' is not available to this bot","duration_ms":"[ms]"}

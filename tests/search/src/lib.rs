@@ -1,7 +1,7 @@
 //! The search for secrets in files. It reads the data of regular files and follows no links.
 //!
-//! This is a separate crate because the dev profile builds it with optimisation. Without it, a loop over every byte of
-//! a data folder takes minutes.
+//! This is a separate crate because the dev profile builds it with optimisation. Without optimisation, a loop over
+//! every byte of a data folder takes minutes.
 
 #![forbid(unsafe_code)]
 
@@ -87,7 +87,7 @@ impl Needles {
             if let Some(found) = self.find(&block[..filled]) {
                 return Ok(Some(found));
             }
-            // A match may start in this block and end in the next one.
+            // A match may start in this block and end in the next block.
             kept = overlap.min(filled);
             block.copy_within(filled - kept..filled, 0);
         }
@@ -104,8 +104,8 @@ fn data_from(file: &File, offset: u64) -> io::Result<Option<u64>> {
     }
 }
 
-/// Returns the regular files in a folder and its subfolders. No link is followed, because it may be broken or lead out
-/// of the folder. Entries that disappear during the search are omitted.
+/// Returns the regular files in a folder and its subfolders. The search follows no links, because a link may be broken
+/// or lead out of the folder. Entries that disappear during the search are omitted.
 ///
 /// # Errors
 /// Fails if a folder cannot be read.

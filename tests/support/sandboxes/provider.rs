@@ -125,7 +125,7 @@ impl SandboxProvider for SandboxDouble {
                         (machine.lives, finished)
                     }
                     Some(_) => return Err(SandboxError::Conflict("it does not run".to_owned())),
-                    None => return Err(SandboxError::NotFound("there is no such sandbox".to_owned())),
+                    None => return Err(SandboxError::NotFound("the sandbox does not exist".to_owned())),
                 }
             };
             self.tick();

@@ -17,15 +17,15 @@ pub(crate) fn binary(name: &str) -> Result<PathBuf> {
 
 /// Returns cargo's target folder.
 pub(crate) fn target_dir() -> Result<PathBuf> {
-    Ok(profile_dir()?.parent().context("a profile's folder lies in the target folder")?.to_owned())
+    Ok(profile_dir()?.parent().context("the folder of the profile is not in the target folder")?.to_owned())
 }
 
 /// Returns `target/debug` or `target/release`. Programs are in this folder, and tests are in its folder `deps`.
 fn profile_dir() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("a program does not know where it is")?;
-    let folder = program.parent().context("a program lies in a folder")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let folder = program.parent().context("this program is in no folder")?;
     let is_test = folder.file_name().is_some_and(|name| name == "deps");
-    let profile = if is_test { folder.parent().context("the folder deps lies in another")? } else { folder };
+    let profile = if is_test { folder.parent().context("the folder `deps` has no parent folder")? } else { folder };
     Ok(profile.to_owned())
 }
 
@@ -33,7 +33,7 @@ fn profile_dir() -> Result<PathBuf> {
 pub(crate) fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
-        .with_context(|| format!("cannot make the folder {}", path.display()))
+        .with_context(|| format!("cannot create the folder {}", path.display()))
 }
 
 /// Copies a folder with all its content.
@@ -58,7 +58,7 @@ pub(crate) fn fixture(revision: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(revision)
 }
 
-/// Copies the files of a folder, without its subfolders, into a folder that only its owner may enter.
+/// Copies the files of a folder, but not its subfolders, into a folder that only its owner may enter.
 pub(crate) fn copy_private(from: &Path, to: &Path) -> Result<()> {
     make_dir(to)?;
     fs::set_permissions(to, Permissions::from_mode(0o700))?;

@@ -14,8 +14,8 @@ pub struct AuditedCall {
     pub bot_id: Option<BotId>,
     pub task_id: Option<String>,
     pub resource_id: Option<ResourceId>,
-    /// The name of the tool as the caller sent it, even if no such tool exists. Null for reads through the file routes
-    /// of sandboxes.
+    /// The name of the tool as the caller sent it, even if no such tool exists. Null for reads through the sandbox file
+    /// routes.
     pub tool: Option<String>,
     pub operation: Option<String>,
     pub plugin: Option<String>,
@@ -39,7 +39,7 @@ pub struct AuditedCall {
     pub delegation: Value,
 }
 
-/// A call with its events, which are rows of the writer's chain.
+/// A recorded call, and its events in the audit chain of the host that ran the call.
 #[derive(Serialize, ToSchema)]
 pub struct AuditedCallWithEvents {
     #[serde(flatten)]
@@ -53,12 +53,13 @@ pub struct AuditEvent {
     pub sequence: i64,
     /// The id of the host that wrote the row. Each host has its own chain.
     pub writer: String,
-    /// `started`, `finished` or `interrupted`.
+    /// The kind of the row: `started`, `finished` or `interrupted`.
     pub kind: String,
     pub at: UtcMillis,
     pub status: Option<String>,
     pub code: Option<String>,
-    /// `output_mismatch` if the result does not match the tool's `output_schema`; `change` if the row records a change.
+    /// A marker: `output_mismatch` if the result does not match the tool's `output_schema`, or `change` if the row
+    /// records a change.
     pub flags: Option<String>,
     /// The version of the audit key.
     pub key_version: i64,
@@ -92,12 +93,12 @@ pub struct AuditHeadPlace {
     pub sequence: i64,
 }
 
-/// A row or a signed head that differs from what was written.
+/// A row or a signed head that failed the verification.
 #[derive(Serialize, ToSchema)]
 pub struct AuditProblem {
-    /// The writer of the chain; empty for a problem in the file of heads.
+    /// The id of the host that wrote the chain. Empty for a problem in the file of audit heads.
     pub writer: String,
-    /// The sequence number of the row, or the line number in the file of heads.
+    /// The sequence number of the row, or the line number in the file of audit heads.
     pub sequence: i64,
     pub what: String,
 }
@@ -118,7 +119,8 @@ pub struct AuditedChange {
     pub object: Value,
     pub bot_id: Option<BotId>,
     pub resource_id: Option<ResourceId>,
-    /// `success`, `error`, `running` or `interrupted`. Only `success` guarantees that the change was made.
+    /// The status: `success`, `error`, `running` or `interrupted`. Only if the status is `success` is it certain that
+    /// the change was made.
     pub status: Option<String>,
     pub message: Option<String>,
     /// The object before the change, as the API returns it. Null if the object was created.

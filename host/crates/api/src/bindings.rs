@@ -33,14 +33,14 @@ pub struct Binding {
     pub expires_at: Option<UtcMillis>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
-    /// Warnings about the binding that was just saved, one sentence each. Warnings do not prevent saving.
+    /// Warnings about the saved binding, one sentence each. Warnings do not prevent saving.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub warnings: Vec<String>,
 }
 
-/// The operations and tools that a binding allows. An absent list does not restrict. If the binding also has a role,
-/// both must allow a call.
+/// The operations and tools that a binding allows. An absent list imposes no restriction. If the binding also has a
+/// role, both must allow a call.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Permissions {
@@ -50,7 +50,7 @@ pub struct Permissions {
     pub allowed_tools: Option<Vec<String>>,
 }
 
-/// The limits on a bot that is called through this binding.
+/// The tools and the scope that a bot may use when it is called through this binding.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delegate {
@@ -83,14 +83,15 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct NewBinding {
     pub resource_id: ResourceId,
-    /// The role. A role or permissions are required. With both, the permissions can only restrict the role.
+    /// The role. A binding requires a role, permissions, or both. If it has both, the permissions can only restrict the
+    /// role.
     pub role_id: Option<RoleId>,
     pub permissions: Option<Permissions>,
     /// A map from scope keys to patterns. Every key must be a scope dimension of the resource type.
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
     pub delegate: Option<Delegate>,
-    /// Globs that match the names of other plugins' tools that this resource's plugin may call.
+    /// Globs that match the names of the tools of other plugins that this resource's plugin may call.
     #[serde(default)]
     pub allow_calls: Vec<String>,
     #[serde(default)]
@@ -108,7 +109,7 @@ fn yes() -> bool {
     true
 }
 
-/// The fields of a binding to change. Each field in the request is replaced as a whole; null clears a field.
+/// Changes to a binding. Each field in the request replaces the whole stored field; null clears a field.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BindingChange {

@@ -15,7 +15,8 @@ pub struct Bot {
     pub description: String,
     pub system_prompt: String,
     pub model: Option<String>,
-    /// Whether the bot may use a sandbox in each conversation. This is a permission, so only an admin key can grant it.
+    /// Whether the bot may use a sandbox in each conversation. Only an admin key can change this field, because
+    /// sandboxes are a permission.
     pub use_agent_sandbox: bool,
     /// The number of tokens that the bot's calls may cost in a month. Null means no limit.
     pub monthly_token_budget: Option<i64>,
@@ -62,7 +63,7 @@ pub struct NewBot {
     pub monthly_token_budget: Option<i64>,
 }
 
-/// The fields of a bot to change. Each field in the request is replaced as a whole; null clears a field.
+/// Changes to a bot. Each field in the request replaces the whole stored field; null clears a field.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BotChange {

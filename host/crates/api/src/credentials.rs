@@ -1,4 +1,4 @@
-//! The metadata of a credential, and the result of a test. Answers never contain secrets.
+//! The metadata of a credential, and the result of a credential test. Responses never contain secrets.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 /// The metadata of a credential.
 #[derive(Serialize, ToSchema)]
 pub struct CredentialMetadata {
-    /// `ready`, `expired` or `needs-authorization`.
+    /// The status: `ready`, `expired` or `needs-authorization`.
     pub status: String,
     pub method: String,
     /// The origins to which the credential may be sent.

@@ -1,5 +1,5 @@
-//! The lines of an export. A line is one object. It names the objects that it refers to, because their ids mean nothing
-//! in another instance. No line contains a key, a credential or a secret.
+//! The lines of an export. Each line describes one object and refers to other objects by name, because ids are not
+//! valid in another instance. No line contains a key, a credential or a secret.
 
 use monstrum_types::{ResourceTypeId, UtcMillis, WorkspaceSandbox};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::bindings::{Delegate, Limits, Permissions};
 use crate::resources::Network;
 use crate::roles::ScopeConstraints;
 
-/// One line of an export: an object of the kind that its field `kind` names.
+/// One line of an export: an object whose type is in the field `kind`.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[schema(as = ExportLine)]
@@ -22,7 +22,7 @@ pub enum Line {
     Binding(BindingLine),
 }
 
-/// A workspace. These lines come first. Only the export of all workspaces has them.
+/// A workspace. Only an export of all workspaces contains such lines, which precede all other lines.
 #[derive(Serialize, ToSchema)]
 pub struct WorkspaceLine {
     pub name: String,
@@ -33,7 +33,7 @@ pub struct WorkspaceLine {
 /// A role.
 #[derive(Serialize, ToSchema)]
 pub struct RoleLine {
-    /// The name of the workspace. It is absent in the export of a single workspace.
+    /// The name of the workspace. Absent in the export of a single workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
@@ -48,7 +48,7 @@ pub struct RoleLine {
 /// A bot.
 #[derive(Serialize, ToSchema)]
 pub struct BotLine {
-    /// The name of the workspace. It is absent in the export of a single workspace.
+    /// The name of the workspace. Absent in the export of a single workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
@@ -60,24 +60,24 @@ pub struct BotLine {
     pub monthly_token_budget: Option<i64>,
 }
 
-/// A resource, without its credential.
+/// A resource. The line does not contain the credential of the resource.
 #[derive(Serialize, ToSchema)]
 pub struct ResourceLine {
-    /// The name of the workspace. It is absent in the export of a single workspace.
+    /// The name of the workspace. Absent in the export of a single workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
     pub resource_type: ResourceTypeId,
     pub name: String,
-    /// The configuration. In a resource of the type `bot`, `bot` is the name of a bot.
+    /// The configuration. In a resource of the type `bot`, the field `bot` is the name of a bot.
     pub config: Map<String, Value>,
     pub network: Network,
 }
 
-/// The grant of a resource to a bot. A bot has one binding of each resource.
+/// The grant of a resource to a bot. A bot has at most one binding for each resource.
 #[derive(Serialize, ToSchema)]
 pub struct BindingLine {
-    /// The name of the workspace. It is absent in the export of a single workspace.
+    /// The name of the workspace. Absent in the export of a single workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
@@ -92,7 +92,7 @@ pub struct BindingLine {
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: ScopeConstraints,
     pub delegate: Option<Delegate>,
-    /// Globs that match the names of other plugins' tools that this resource's plugin may call.
+    /// Globs that match the names of the tools of other plugins that this resource's plugin may call.
     pub allow_calls: Vec<String>,
     pub allow_subscribe: bool,
     pub limits: Option<Limits>,

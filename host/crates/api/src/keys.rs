@@ -10,27 +10,27 @@ use crate::list::lists;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Everything, including workspaces, plugins and verification of the audit. A root key acts in the workspace
-    /// `default`, or in the workspace that the header `Monstrum-Workspace` names.
+    /// A root key may do everything, including managing workspaces and plugins and verifying the audit. A root key acts
+    /// in the workspace `default`, or in the workspace that the header `Monstrum-Workspace` names.
     Root,
-    /// Everything in its workspace.
+    /// An admin key may do everything in its workspace.
     Admin,
-    /// Everything in its workspace except keys, credentials, permissions, and the configuration and network of
-    /// resources.
+    /// An operator key may do everything in its workspace except manage keys, credentials, permissions, and the
+    /// configuration and network of resources.
     Operator,
-    /// The tools and sandboxes of one bot.
+    /// A bot key may use the tools and sandboxes of one bot.
     Bot,
 }
 
-/// An API key, without its text.
+/// The metadata of an API key. The text of the key is not included.
 #[derive(Serialize, ToSchema)]
 pub struct Key {
     pub id: KeyId,
     pub name: String,
     pub kind: Kind,
-    /// The bot of a bot key.
+    /// The bot whose tools a bot key may use. Null for other keys.
     pub bot_id: Option<BotId>,
-    /// The first characters of the key, by which its owner can recognize it.
+    /// The first characters of the key, which help its owner to recognize the key.
     pub prefix: String,
     pub created_at: UtcMillis,
     /// The time of the last request with this key. The actual time can be up to a minute later. Null if the key was
@@ -38,7 +38,7 @@ pub struct Key {
     pub last_used_at: Option<UtcMillis>,
 }
 
-/// A key that was just created or rotated. Only this answer contains the text of the key.
+/// A new or rotated key. Only this response contains the text of the key.
 #[derive(Serialize, ToSchema)]
 pub struct ShownKey {
     pub id: KeyId,
@@ -56,7 +56,7 @@ pub struct ShownKey {
 pub struct NewKeyInput {
     pub name: String,
     pub kind: Kind,
-    /// The bot of a bot key. Required for bot keys and not allowed for other keys.
+    /// The bot whose tools a bot key may use. Required for bot keys and not allowed for other keys.
     pub bot_id: Option<BotId>,
 }
 

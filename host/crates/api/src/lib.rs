@@ -1,8 +1,8 @@
-//! The inputs and answers of the HTTP API, with their descriptions for OpenAPI.
+//! The requests and responses of the HTTP API, with their descriptions for OpenAPI.
 //!
-//! These types are plain data. For every interface, operations accept the inputs and return the answers. The audit
-//! records changes in the same form. Deserialization checks only the JSON types of an input; the operation that
-//! accepts the input validates everything else.
+//! These types are plain data. Operations accept the requests and return the responses, regardless of the interface
+//! that calls them. The audit records changes in the same format. Deserialization checks only the JSON types of a
+//! request. The operation that accepts the request validates everything else.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Lists: every list of the API has the same two fields.
+//! Lists. Every list of the API has two fields: `items` and `next_cursor`.
 
 use std::borrow::Cow;
 

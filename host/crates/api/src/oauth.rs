@@ -4,10 +4,11 @@ use monstrum_types::{OauthFlowId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// An authorization in a browser that was started.
+/// A started authorization in a browser.
 #[derive(Serialize, ToSchema)]
 pub struct Started {
-    /// A page of this server that redirects to the provider. The page works only in the first browser that opens it.
+    /// The URL of a page of this server, which redirects to the provider. Only the first browser that opens the page
+    /// can use it.
     pub authorization_url: String,
     pub expires_at: UtcMillis,
 }
@@ -30,7 +31,7 @@ pub struct DeviceStarted {
 #[derive(Serialize, ToSchema)]
 pub struct DeviceProgress {
     pub id: OauthFlowId,
-    /// `pending`, `done` or `failed`.
+    /// The status: `pending`, `done` or `failed`.
     pub status: &'static str,
     /// The reason for the failure.
     #[serde(skip_serializing_if = "Option::is_none")]

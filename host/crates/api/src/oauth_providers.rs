@@ -1,4 +1,4 @@
-//! OAuth providers. The client secret occurs only in inputs, never in answers.
+//! OAuth providers. The client secret occurs only in requests, never in responses.
 
 use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub struct OauthProvider {
     pub updated_at: UtcMillis,
 }
 
-/// A new OAuth provider. URLs and scopes default to those that the manifest of the resource type proposes.
+/// A new OAuth provider. The default URLs and scopes are the ones that the manifest of the resource type proposes.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewOauthProvider {
@@ -39,8 +39,8 @@ pub struct NewOauthProvider {
     pub scopes: Option<Vec<String>>,
 }
 
-/// The fields of an OAuth provider to change. Each field in the request is replaced as a whole; null clears a field. If
-/// a client secret is stored, a change of `token_url`, `device_authorization_url` or `client_id` requires the
+/// Changes to an OAuth provider. Each field in the request replaces the whole stored field; null clears a field. If a
+/// client secret is stored, a change of `token_url`, `device_authorization_url` or `client_id` requires the
 /// `client_secret` again. After a change of `token_url` or `client_id`, the existing credentials need a new
 /// authorization.
 #[derive(Deserialize, ToSchema)]
@@ -64,5 +64,5 @@ pub struct OauthProviderChange {
 }
 
 lists! {
-    OauthProvider => OauthProviderList "A page of providers.",
+    OauthProvider => OauthProviderList "A page of OAuth providers.",
 }

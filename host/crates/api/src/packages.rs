@@ -1,4 +1,4 @@
-//! Inputs of an installation.
+//! Requests to install a plugin.
 
 use monstrum_types::PluginName;
 use semver::Version;
@@ -14,7 +14,7 @@ pub struct Named {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub version: Option<Version>,
-    /// Whether an older version than the one on record may be installed.
+    /// Whether a version that is older than the recorded version may be installed.
     #[serde(default)]
     pub allow_downgrade: bool,
 }
@@ -29,6 +29,6 @@ pub struct Form {
     /// The file `NAME-VERSION.mst.sig`.
     #[schema(value_type = String, format = Binary)]
     pub signature: Vec<u8>,
-    /// Whether an older version than the one on record may be installed: `true` or `false`.
+    /// Whether a version that is older than the recorded version may be installed: `true` or `false`.
     pub allow_downgrade: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! Fields of a PATCH, where an absent field and a null field mean different things.
+//! Fields of a PATCH request, which distinguishes an absent field from a null field.
 
 use serde::{Deserialize, Deserializer};
 

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionCall {
-    /// The parameters of the function. Only the plugin validates them.
+    /// The parameters of the function. The plugin, not the host, validates the parameters.
     #[serde(default)]
     pub params: Map<String, Value>,
     /// A resource of the type, whose credential and configured upstream the function uses. Without a resource, the

@@ -15,8 +15,8 @@ pub enum PluginStatus {
     Loaded,
     /// The version in the folder could not be loaded. The previous version, if any, remains in force.
     Failed,
-    /// The version in the folder requests more than the previous version, or a name that belongs to another plugin. The
-    /// previous version, if any, remains in force.
+    /// The version in the folder requests more permissions than the previous version, or a name that belongs to another
+    /// plugin. The previous version, if any, remains in force.
     NeedsApproval,
 }
 
@@ -29,14 +29,14 @@ pub struct Plugin {
     /// SHA-256 of the component.
     pub digest: Option<Digest>,
     pub status: PluginStatus,
-    /// The description by the plugin's author.
+    /// The description in the plugin's manifest.
     pub description: Option<String>,
     pub author: Option<String>,
     pub license: Option<String>,
     pub tags: Vec<String>,
     pub homepage: Option<String>,
     pub repository: Option<String>,
-    /// The reason for not using the version in the folder.
+    /// The reason why the version in the folder is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The interfaces that the component imports.
@@ -46,8 +46,8 @@ pub struct Plugin {
     pub capabilities: Vec<Capability>,
     pub resource_type: Option<ResourceTypeId>,
     pub tools: Vec<ToolName>,
-    /// The functions that the component exports for infrastructure code, besides the tools.
-    /// `POST /api/platform/{type}/{function}` calls a function.
+    /// The functions that the component exports for infrastructure code, in addition to the tools. `POST
+    /// /api/platform/{type}/{function}` calls a function.
     pub functions: Vec<String>,
     /// Warnings for the plugin's author.
     pub warnings: Vec<String>,
@@ -56,7 +56,8 @@ pub struct Plugin {
     pub pending: Option<Pending>,
 }
 
-/// A version that waits for approval because it requests more than the version in force.
+/// A version that waits for approval because it requests more permissions than the version in force, or a name that
+/// belongs to another plugin.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PendingVersion)]
 pub struct Pending {
@@ -65,7 +66,8 @@ pub struct Pending {
     pub digest: Digest,
     /// SHA-256 of the manifest.
     pub manifest_digest: Digest,
-    /// The requests of this version that exceed those of the version in force, one sentence each.
+    /// The permission diff: one sentence for each permission or name that this version requests in addition to those of
+    /// the version in force.
     pub grows: Vec<String>,
 }
 
@@ -73,12 +75,12 @@ pub struct Pending {
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// The `digest` in `pending`. If another version is waiting for approval, nothing is approved. The default is the
-    /// version that is waiting.
+    /// The `digest` in `pending`. If another version waits for approval, the request fails. The default is the waiting
+    /// version.
     #[serde(default)]
     pub digest: Option<Digest>,
-    /// The `manifest_digest` in `pending`, with the same check. The manifest contains everything that the version
-    /// requests.
+    /// The `manifest_digest` in `pending`. If a version with another manifest waits for approval, the request fails.
+    /// The manifest contains all permissions that the version requests.
     #[serde(default)]
     pub manifest_digest: Option<Digest>,
 }

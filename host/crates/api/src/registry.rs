@@ -20,5 +20,5 @@ pub struct Available {
 }
 
 lists! {
-    Available => AvailableList "A page of the registry.",
+    Available => AvailableList "A page of plugins in the registry.",
 }

@@ -42,7 +42,7 @@ pub struct Origin {
     pub version: String,
     /// SHA-256 of the component; null for a built-in type.
     pub digest: Option<Digest>,
-    /// The description by the plugin's author, in the caller's language if the plugin has a translation.
+    /// The description in the plugin's manifest, in the caller's language if the plugin has a translation.
     pub description: String,
     pub author: String,
     pub license: String,
@@ -51,12 +51,12 @@ pub struct Origin {
     pub repository: Option<String>,
 }
 
-/// A tool of a type.
+/// A tool of a resource type.
 #[derive(Serialize, ToSchema)]
 pub struct ContractTool {
     pub name: ToolName,
     pub description: String,
-    /// The operation to which the tool belongs, by which roles allow tools.
+    /// The operation to which the tool belongs. Roles allow tools by their operations.
     pub operation: String,
     /// JSON Schema of the parameters.
     pub input_schema: Map<String, Value>,
@@ -78,7 +78,7 @@ pub struct Dimension {
     pub error_template: String,
 }
 
-/// A way of authenticating to the upstream.
+/// A method of authentication to the upstream.
 #[derive(Serialize, ToSchema)]
 pub struct AuthMethod {
     #[schema(value_type = String)]

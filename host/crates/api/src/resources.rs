@@ -49,7 +49,7 @@ pub struct NewResource {
     pub network: Network,
 }
 
-/// The fields of a resource to change. Each field in the request is replaced as a whole; null clears a field.
+/// Changes to a resource. Each field in the request replaces the whole stored field; null clears a field.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceChange {

@@ -13,7 +13,7 @@ use crate::patch::{not_null, nullable};
 /// A map from scope keys to patterns.
 pub type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
-/// A role: the operations and tools that its bindings allow. An absent list does not restrict. If both lists are
+/// A role: the operations and tools that its bindings allow. An absent list imposes no restriction. If both lists are
 /// absent, nothing is allowed.
 #[derive(Serialize, ToSchema)]
 pub struct Role {
@@ -30,7 +30,7 @@ pub struct Role {
     pub scope_constraints: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
-    /// Warnings about the role that was just saved, one sentence each. Warnings do not prevent saving.
+    /// Warnings about the saved role, one sentence each. Warnings do not prevent saving.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub warnings: Vec<String>,
@@ -47,7 +47,7 @@ pub struct NewRole {
     pub scope_constraints: ScopeConstraints,
 }
 
-/// The fields of a role to change. Each field in the request is replaced as a whole; null clears a field.
+/// Changes to a role. Each field in the request replaces the whole stored field; null clears a field.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleChange {

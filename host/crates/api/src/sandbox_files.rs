@@ -43,7 +43,7 @@ pub struct File {
     pub name: String,
     /// The absolute path in the sandbox.
     pub path: String,
-    /// `file`, `directory` or `other`, such as a link.
+    /// The type of the entry: `file`, `directory`, or `other` (for example, a link).
     #[serde(rename = "type")]
     pub kind: &'static str,
     pub size: u64,

@@ -19,8 +19,9 @@ pub struct Sandbox {
     pub app_id: Option<String>,
     pub user_id: Option<String>,
     pub chat_id: Option<String>,
-    /// `creating`, `running`, `stopping`, `stopped`, `deleting`, `error` or `lost`. The files of a lost sandbox are
-    /// missing on the server. A new sandbox for the conversation is created only after the lost sandbox is deleted.
+    /// The status: `creating`, `running`, `stopping`, `stopped`, `deleting`, `error` or `lost`. The files of a lost
+    /// sandbox are missing on the server. The server creates a new sandbox for the conversation only after the lost
+    /// sandbox is deleted.
     pub status: String,
     pub last_active_at: UtcMillis,
     pub created_at: UtcMillis,

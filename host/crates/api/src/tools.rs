@@ -66,7 +66,7 @@ pub struct CallInput {
     #[serde(default = "no_params")]
     #[schema(value_type = Object)]
     pub params: Value,
-    /// The caller's own id, which groups calls in the audit and in usage.
+    /// An id that the caller chooses. The audit and the usage of a bot group calls by this id.
     pub task_id: Option<String>,
     /// The resource to use, if the bot has the tool through several resources.
     pub resource_id: Option<ResourceId>,
@@ -74,7 +74,7 @@ pub struct CallInput {
     pub chat: Option<Chat>,
 }
 
-/// A conversation. The caller chooses its ids.
+/// A conversation. The caller chooses the ids of the conversation.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
@@ -111,7 +111,7 @@ pub struct CallResult {
     pub duration_ms: i64,
 }
 
-/// The predicted decision about a call. A bot key receives only the decision and the message.
+/// The result of a check: whether the call would be permitted. A bot key receives only the decision and the message.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum CheckResult {

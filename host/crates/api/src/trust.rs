@@ -1,4 +1,4 @@
-//! Trusted keys, each of which may sign packages of certain plugins.
+//! Trusted keys, which may sign packages of certain plugins.
 
 use monstrum_types::{TrustId, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::patch::not_null;
 #[derive(Serialize, ToSchema)]
 pub struct Trust {
     pub id: TrustId,
-    /// `ed25519:` and 44 characters of base64.
+    /// The public key: `ed25519:` and 44 characters of base64.
     pub public_key: String,
     /// A glob that matches the names of the plugins that the key may sign.
     pub name_glob: String,
@@ -28,12 +28,12 @@ pub struct NewTrust {
     /// A glob that matches the names of the plugins that the key may sign, such as `github` or `acme-*`.
     pub name_glob: String,
     /// A glob that matches the resource types that these plugins may define or take over, such as `github` or `acme-*`.
-    /// `-` and `_` are equivalent. The default is `name_glob`. Updates of a plugin that already owns its type need no
-    /// match.
+    /// `-` and `_` are equivalent. The default is `name_glob`. An update of a plugin that already owns its type does
+    /// not need to match.
     #[serde(default, deserialize_with = "not_null")]
     pub type_glob: Option<String>,
 }
 
 lists! {
-    Trust => TrustList "A page of trust.",
+    Trust => TrustList "A page of trusted keys.",
 }

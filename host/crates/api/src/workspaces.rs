@@ -31,7 +31,8 @@ pub struct NewWorkspace {
 pub struct WorkspaceChange {
     #[serde(default, deserialize_with = "not_null")]
     pub name: Option<String>,
-    /// The settings of the workspace's sandboxes, which are replaced as a whole. Null means the settings of the server.
+    /// The settings of the workspace's sandboxes. A value replaces all stored settings; null means the settings of the
+    /// server.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<WorkspaceSandbox>)]
     pub sandbox: Option<Option<WorkspaceSandbox>>,

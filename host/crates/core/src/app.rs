@@ -1,4 +1,4 @@
-//! The state of a running host: the pipeline of calls, the database and everything that is kept between requests.
+//! The state of a running host: the pipeline of calls, the database and all state that outlives a request.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,19 +37,20 @@ pub struct App {
     pub pattern_room: PatternRoom,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
-    /// Whether the start-up scan has finished, even if plugins failed.
+    /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.
     pub scanned: tokio::sync::watch::Sender<bool>,
 }
 
 impl App {
-    /// Brings a change of the database or of the plugins into force. No call runs until this has succeeded.
+    /// Renews the policy after a change of the database or of the plugins. If the renewal fails, no new call runs until
+    /// a later renewal succeeds.
     pub(crate) async fn changed(&self) -> Result<(), StoreError> {
         self.policy.renew().await?;
         self.sign_policy();
         Ok(())
     }
 
-    /// Loads changed plugins and brings the result into force.
+    /// Loads the folders of the plugins `names` again and renews the policy.
     pub async fn load_plugins(&self, names: &[String]) -> Result<(), StoreError> {
         for name in names {
             self.plugins.load(name).await;
@@ -57,21 +58,21 @@ impl App {
         self.changed().await
     }
 
-    /// Runs the start-up scan. The host is ready after it, even if plugins failed. Retries every `retry` until the
-    /// policy can be read.
+    /// Runs the start-up scan and renews the policy. If the renewal fails, repeats it after the time `retry` until it
+    /// succeeds. The host is then ready, even if plugins failed to load.
     pub async fn scan_plugins(&self, retry: Duration) {
         if let Err(error) = self.plugins.scan().await {
-            tracing::error!(error = %error, "the plugins folder cannot be read");
+            tracing::error!(error = %error, "failed to read the plugins folder");
         }
         while let Err(error) = self.changed().await {
-            tracing::error!(error = %error, "the plugins cannot be activated yet; retrying");
+            tracing::error!(error = %error, "failed to activate the plugins; retrying");
             tokio::time::sleep(retry).await;
         }
         self.scanned.send_replace(true);
         tracing::info!("ready");
     }
 
-    /// Requests a signed audit head for the policy in force, if the last head is of an older policy.
+    /// Requests a signed audit head for the policy in force, if the last head covers an older policy.
     pub fn sign_policy(&self) {
         self.auditor.policy_is_at(self.policy.load().verification.generations_total());
     }
@@ -83,8 +84,8 @@ impl App {
         meters::queues(lanes.waiting(), self.auditor.rows_waiting());
     }
 
-    /// Returns whether calls can be served: the start-up scan is over, the audit and the database work, and the policy
-    /// is current and verified.
+    /// Returns whether the host can serve calls: the start-up scan has finished, the audit and the database work, and
+    /// the policy is current and verified.
     pub async fn is_ready(&self) -> bool {
         *self.scanned.borrow()
             && self.auditor.is_healthy()

@@ -147,13 +147,13 @@ impl Auditor {
     pub fn open(&self, call: &IncomingCall, secrets: Arc<CallSecrets>) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let lineage = call.lineage();
-        let params = || serde_json::to_string(call.params()).expect("a JSON value has a text");
+        let params = || call.params().text().to_owned();
         let row = AuditRow {
             bot_id: call.bot(),
             task_id: Some(call.task_or_request_id()),
             resource_id: call.resource(),
             tool: Some(call.tool().chars().take(TOOL_CHARS_MAX).collect()),
-            params: Some(beside::in_place(is_large(call.params()), params)),
+            params: Some(beside::in_place(is_large(call.params().value()), params)),
             parent_request_id: lineage.map(|lineage| lineage.parent),
             delegation: lineage.and_then(|lineage| lineage.delegation()),
             ..started(call.request_id(), call.workspace(), self.clock.now())

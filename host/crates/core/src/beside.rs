@@ -11,30 +11,30 @@ use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle, block_in_place};
 
-/// The niceness that is added to that of the serving threads. When both compete for a processor, one of these threads
-/// gets about a tenth of it.
+/// The difference between the niceness of these threads and the niceness of the serving threads. When both compete for
+/// a processor, a thread of low priority gets about a tenth of the processor time.
 const NICENESS: i32 = 10;
 
 /// Runs work on a thread of low priority.
 pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     static THREADS: LazyLock<Runtime> = LazyLock::new(|| {
         let threads = Builder::new_current_thread().thread_name("beside").on_thread_start(lower_priority).build();
-        threads.expect("a runtime without drivers needs nothing of the system")
+        threads.expect("a runtime without drivers needs no system resources")
     });
     THREADS.spawn_blocking(work)
 }
 
-/// Lowers the priority of the calling thread. On failure the thread keeps its priority: it still works, at the expense
-/// of the serving threads.
+/// Lowers the priority of the calling thread. On failure, the thread keeps its priority and competes equally with the
+/// serving threads.
 fn lower_priority() {
     // On Linux, this changes the priority of the calling thread, not of the whole process.
-    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-        tracing::debug!(%error, "the priority of a thread could not be lowered");
+    if let Err(error) = rustix::process::nice(NICENESS) {
+        tracing::debug!(%error, "failed to lower the priority of a background thread");
     }
 }
 
-/// Runs work on the calling thread. If `is_much` is set, the other tasks of this worker move to another thread
-/// meanwhile.
+/// Runs work on the calling thread. If `is_much` is set, the runtime first moves the other tasks of this worker to
+/// another thread.
 pub fn in_place<T>(is_much: bool, work: impl FnOnce() -> T) -> T {
     let moves_tasks = || Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
     if is_much && moves_tasks() { block_in_place(work) } else { work() }
@@ -42,7 +42,7 @@ pub fn in_place<T>(is_much: bool, work: impl FnOnce() -> T) -> T {
 
 /// A value that may be large, such as a JSON tree. A large value is freed on another thread.
 pub struct FreedBeside<T: Send + 'static> {
-    /// `Some` until the value is dropped.
+    /// The value, which is `None` only during the drop.
     value: Option<T>,
     is_large: bool,
 }
@@ -57,7 +57,7 @@ impl<T: Send + 'static> Deref for FreedBeside<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.value.as_ref().expect("it is there until it is dropped")
+        self.value.as_ref().expect("the value exists until the drop")
     }
 }
 
@@ -70,17 +70,17 @@ impl<T: Send + 'static> Drop for FreedBeside<T> {
     }
 }
 
-/// A limit for work of one kind. It runs on as many threads at once as there are processors.
+/// A limit on concurrent work of one kind: one thread for each processor.
 pub struct Beside(OnceLock<Arc<Semaphore>>);
 
 impl Beside {
-    /// Creates a limit under which nothing runs yet.
+    /// Creates a limit with no work in progress.
     pub const fn new() -> Beside {
         Beside(OnceLock::new())
     }
 
-    /// Waits for a free place and runs the work. The place stays occupied until the work ends, even if the caller is
-    /// dropped.
+    /// Waits for a free place and runs the work. The work occupies the place until it ends, even if the returned future
+    /// is dropped.
     ///
     /// # Errors
     /// Fails if the work panicked.
@@ -138,7 +138,7 @@ mod tests {
         let (done, is_done) = mpsc::channel();
         tokio::spawn(async move {
             let other = tokio::spawn(async move { done.send(()).unwrap() });
-            // Ends only if the other task runs meanwhile.
+            // The work can end only if the other task runs at the same time.
             in_place(true, || is_done.recv().unwrap());
             other.await.unwrap();
         })
@@ -163,7 +163,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
-        assert_eq!(room.0.get().unwrap().available_permits(), places - 1, "its caller has gone, and it goes on");
+        assert_eq!(room.0.get().unwrap().available_permits(), places - 1, "the work must outlive its future");
         drop(end);
         while room.0.get().unwrap().available_permits() < places {
             tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! The pipeline of a call. Every entry point (HTTP today, MCP and agents later) calls [`Calls::run`], and nothing else runs
-//! a tool.
+//! The pipeline of a call. Every entry point (HTTP today, MCP and agents later) calls [`Calls::run`], and nothing else
+//! runs a tool.
 //!
 //! ```text
 //! IncomingCall -> Session -> ResolvedCall -> Permit -> CallOutcome
@@ -73,7 +73,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Creates a pipeline without running calls.
+    /// Creates a pipeline with no calls in progress.
     pub fn new(policy: Arc<Policy>, auditor: Auditor, executor: Executor, clock: Arc<dyn Clock>) -> Calls {
         let checks = Arc::clone(executor.checks());
         Calls { policy, auditor, executor, clock, checks, running: TaskTracker::new(), stop: CancellationToken::new() }
@@ -85,7 +85,7 @@ impl Calls {
         self.run_with(call, &TaskTracker::new()).await
     }
 
-    /// Runs a call as one of `siblings`. The parent call waits for all of them.
+    /// Runs a call, and tracks it in `siblings`. The parent call waits until all calls in `siblings` have ended.
     async fn run_with(
         self: &Arc<Self>,
         call: IncomingCall,
@@ -97,7 +97,7 @@ impl Calls {
         let span = span(&call);
         let govern = async move { calls.govern(call, cancelled).await?.committed().await };
         let task = self.running.spawn(siblings.track_future(govern.instrument(span)));
-        // The task fails only if it panics. The entry is then closed when it is dropped.
+        // The task fails only if it panics. In this case, the drop of the audit entry closes the entry.
         task.await.unwrap_or(Err(AuditUnavailable))
     }
 
@@ -109,7 +109,7 @@ impl Calls {
     ) -> Result<UncommittedAnswer, AuditUnavailable> {
         let secrets = Arc::new(CallSecrets::new(call.lineage().map(|lineage| lineage.secrets.clone())));
         let entry = Arc::new(self.auditor.open(&call, Arc::clone(&secrets))?);
-        let has_large_params = is_large(call.params());
+        let has_large_params = is_large(call.params().value());
         let call = FreedBeside::new(Arc::new(call), has_large_params);
         let recording = Recording { entry: &entry, secrets: &secrets };
         let children = TaskTracker::new();
@@ -118,7 +118,7 @@ impl Calls {
             () = cancelled.cancelled() => cancelled_by_caller(&call),
             () = self.stop.cancelled() => interrupted(),
         };
-        // At this point the child calls are cancelled. The call waits for them, so that they end before it does.
+        // The child calls have been cancelled at this point. The call waits until they have ended.
         children.close();
         children.wait().await;
         let mut timer = StageTimer::start();
@@ -165,7 +165,7 @@ impl Calls {
         }
     }
 
-    /// Judges a call. A small check runs in place. Before a larger one, the call acquires its place among the calls of
+    /// Judges a call. A small check runs in place. Before a larger check, the call acquires a place among the calls of
     /// its bot, so that a bot with many such calls delays only its own calls.
     async fn judged(
         self: &Arc<Self>,
@@ -212,7 +212,7 @@ impl Calls {
         place.map_err(|_| Unchecked::Busy)
     }
 
-    /// Runs a check for a bot that is not part of a call, such as the list of its tools.
+    /// Runs a check that is made for a bot outside of a call, such as the list of the bot's tools.
     pub async fn ask<T: Send + 'static>(
         &self,
         workspace: WorkspaceId,
@@ -222,8 +222,8 @@ impl Calls {
         self.checks.run(self.asker_of(workspace, Some(bot)), question).await
     }
 
-    /// Predicts the outcome of a call. A small check runs in place. A larger one first acquires a place among the calls
-    /// of the bot, as the call itself would.
+    /// Predicts the outcome of a call. A small check runs in place. Before a larger check, the prediction acquires a
+    /// place among the calls of the bot, as the call itself would.
     pub async fn predict(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -287,7 +287,7 @@ impl Calls {
         let params = checked_params(resolved.tool(), call, effort)?;
         timer.end(Stage::Params);
         let is_in_a_chain = call.lineage().is_some() || resolved.plugin.makes_calls();
-        let digest = is_in_a_chain.then(|| CallDigest::of(resolved.tool().manifest.name.as_str(), &params));
+        let digest = is_in_a_chain.then(|| CallDigest::of(resolved.tool().manifest.name.as_str(), params.members()));
         let permit = authorize::permit(call, &session, &resolved, params, effort)?;
         if let (Some(lineage), Some(digest)) = (call.lineage(), digest) {
             check_new(lineage, digest)?;
@@ -296,7 +296,8 @@ impl Calls {
         Ok(PermittedCall { permit, target: Target::of(resolved), digest, judged_by: session.snapshot })
     }
 
-    /// Records the operation and plugin of an existing tool if its call is refused before it is resolved.
+    /// Records the operation and the plugin of the tool, if the tool exists, for a call that was refused before it was
+    /// resolved.
     fn noted(&self, call: &IncomingCall, recording: Recording<'_>, refusal: NotPermitted) -> NotPermitted {
         if matches!(refusal, NotPermitted::Refused(_))
             && let Ok(name) = call.tool().parse()
@@ -307,11 +308,12 @@ impl Calls {
         refusal
     }
 
-    /// Shuts the pipeline down. Calls in flight have `grace` to finish; after that they are recorded as interrupted.
+    /// Shuts the pipeline down. Waits for at most `grace` until the calls in flight have finished. Then interrupts the
+    /// remaining calls, which the audit records as interrupted.
     pub async fn shut_down(&self, grace: Duration) {
         self.running.close();
         if tokio::time::timeout(grace, self.running.wait()).await.is_err() {
-            tracing::warn!(calls = self.running.len(), "calls in flight are interrupted");
+            tracing::warn!(calls = self.running.len(), "interrupting the calls in flight");
             self.stop.cancel();
             self.running.wait().await;
         }
@@ -354,7 +356,7 @@ impl Recording<'_> {
 /// The span of a call, with the names that all log lines use. The decision and the duration are added later.
 fn span(call: &IncomingCall) -> Span {
     let (call_id, bot) = (call.request_id(), call.bot());
-    // The name comes from the caller and can have any length.
+    // The caller chooses the name of the tool, so the name can have any length.
     let tool = &call.tool()[..call.tool().floor_char_boundary(TOOL_NAME_BYTES_MAX)];
     tracing::info_span!(
         "call",
@@ -367,7 +369,8 @@ fn span(call: &IncomingCall) -> Span {
     )
 }
 
-/// Replaces the error of a plugin whose requests the host has held back: the caller receives the true cause.
+/// Replaces the error that a plugin reports if the host has held back its requests because the audit could not be
+/// written. The caller thus receives the true cause.
 fn unless_held_back(outcome: CallOutcome, is_held_back: bool) -> CallOutcome {
     if is_held_back && outcome.code == Some(Code::Plugin) {
         return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
@@ -387,8 +390,8 @@ fn interrupted() -> CallOutcome {
     CallOutcome::error(Code::Interrupted, "the server was shut down before the call was finished")
 }
 
-/// The answer to a call that has ended. It is released when the row `finished` is on disk.
-#[must_use = "the answer comes out of it"]
+/// The answer to a call that has ended. The answer is released when the row `finished` is on disk.
+#[must_use = "the answer is returned by `committed`"]
 pub struct UncommittedAnswer {
     request_id: RequestId,
     outcome: CallOutcome,

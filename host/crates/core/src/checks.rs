@@ -1,10 +1,10 @@
 //! Runs the checks of parameters, permissions and results.
 //!
-//! Plugins, tenants and callers together decide how much work a check needs, so no check may block the threads that
-//! serve all callers. A check that needs little work runs in place. A check that needs more is stopped, and starts
-//! again on a thread of a pool. The pool has as many places as there are processors, and workspaces share them as they
-//! share plugins. A check in the pool ends at its deadline, when its caller is dropped, or when it has used all steps
-//! that one check may use.
+//! The work of a check depends on input from plugins, tenants and callers, so no check may block the serving threads. A
+//! check first runs in place. If it exceeds the limit for work in place, it is stopped and starts again on a thread
+//! pool. The pool has one place for each processor. Workspaces share these places in the same way as the call slots of
+//! plugins. A check in the pool ends at its deadline, when its caller is dropped, or when it exceeds the step limit of
+//! one check.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -20,19 +20,19 @@ use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::Refusal;
 use crate::fair_queue::{FairQueue, Share};
 
-/// The steps that a check may use in place. In an optimised build they take at most about 30 microseconds, and usually
-/// far less, because steps are upper bounds. A switch to another thread takes about as long.
+/// The maximum number of steps of a check in place. In an optimised build, these steps take at most about 30
+/// microseconds, and usually far less, because step counts are upper bounds. A switch to another thread takes about 30
+/// microseconds too.
 pub const STEPS_IN_PLACE: u64 = 32_768;
 /// The number of steps charged for reading, writing and copying one byte of JSON.
 const BYTE_STEPS: u64 = 4;
 /// The number of steps charged for one JSON value, in addition to its bytes.
 const NODE_STEPS: u64 = 64;
-/// The number of steps up to which a value is read, written or freed on a thread that serves requests. They take about
-/// a quarter of a millisecond.
-/// millisecond.
+/// The maximum number of steps for reading, writing or freeing a value on a serving thread. These steps take about a
+/// quarter of a millisecond.
 const LARGE_STEPS: u64 = 1 << 18;
 
-/// The pool of threads for checks that are not done in place.
+/// The thread pool for checks that exceed the limit for work in place.
 pub struct Checks {
     places: Arc<FairQueue<WorkspaceId, Option<BotId>>>,
 }
@@ -48,9 +48,8 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Returns the asker for a check of `call` that begins now. The check may take `longest`, but must end before the
-    /// deadline of the root call.
-    /// of the root call.
+    /// Returns the asker for a check of `call` that begins now. The deadline of the check is `longest` from now, or the
+    /// deadline of the parent call if it is earlier.
     pub fn of(call: &IncomingCall, share: Share, longest: Duration) -> Asker {
         let own = Instant::now() + longest;
         let until = call.lineage().map_or(own, |lineage| own.min(lineage.until));
@@ -67,13 +66,13 @@ pub enum Unchecked {
 }
 
 impl Checks {
-    /// Creates an idle pool with as many places as there are processors.
+    /// Creates an idle pool. The number of its places is the number of processors.
     pub fn new() -> Checks {
         let processors = available_parallelism().map_or(1, |number| u32::try_from(number.get()).unwrap_or(u32::MAX));
         Checks { places: FairQueue::new(processors) }
     }
 
-    /// Runs a check on a thread of the pool, waiting for a place. Dropping the future ends the check at its next step.
+    /// Waits for a place and runs a check on a thread of the pool. Dropping the future ends the check at its next step.
     pub async fn beside<T: Send + 'static>(
         &self,
         asker: Asker,
@@ -92,7 +91,7 @@ impl Checks {
         checked.await.unwrap_or(Err(Overrun::Cancelled)).map_err(Unchecked::Overrun)
     }
 
-    /// Runs a check in place. If the check exceeds the steps allowed there, runs it again in the pool.
+    /// Runs a check in place. If the check exceeds the step limit in place, runs the check again in the pool.
     pub async fn run<T: Send + 'static>(
         &self,
         asker: Asker,
@@ -143,7 +142,7 @@ impl Unchecked {
     /// Returns the outcome of a call whose check did not finish.
     pub fn outcome(self) -> CallOutcome {
         let (code, message) = match self {
-            Unchecked::Busy => (Code::Busy, "the server is busy checking other calls"),
+            Unchecked::Busy => (Code::Busy, "the server is busy checking other calls; try again"),
             Unchecked::Overrun(Overrun::Steps) => {
                 (Code::Limit, "checking this call exceeds the work limit of one call; send smaller parameters")
             }
@@ -154,7 +153,8 @@ impl Unchecked {
     }
 }
 
-/// Charges the steps for walking, copying and writing a JSON value once each. Its writer decides how large it is.
+/// Charges the steps for traversing, copying and writing a JSON value once each. The sender of the value decides its
+/// size.
 pub fn pay_for(value: &Value, effort: &Effort) -> Result<(), Overrun> {
     effort.spend(NODE_STEPS)?;
     match value {
@@ -165,7 +165,7 @@ pub fn pay_for(value: &Value, effort: &Effort) -> Result<(), Overrun> {
     }
 }
 
-/// Charges the same steps for a JSON object.
+/// Charges the steps of [`pay_for`] for each name and value of a JSON object.
 pub fn pay_for_object(members: &Map<String, Value>, effort: &Effort) -> Result<(), Overrun> {
     members.iter().try_for_each(|(name, member)| {
         effort.spend(BYTE_STEPS.saturating_mul(name.len() as u64))?;
@@ -173,17 +173,17 @@ pub fn pay_for_object(members: &Map<String, Value>, effort: &Effort) -> Result<(
     })
 }
 
-/// Charges the steps for copying a text once, which are far fewer than for writing it.
+/// Charges the steps for copying a text once. Copying needs far fewer steps than writing.
 pub fn pay_for_text(text: &str, effort: &Effort) -> Result<(), Overrun> {
     effort.spend(NODE_STEPS + text.len() as u64)
 }
 
-/// Returns whether parameters are too large to be written or freed on a thread that serves requests.
+/// Returns whether parameters are too large to be written or freed on a serving thread.
 pub fn is_large(params: &Value) -> bool {
     pay_for(params, &Effort::of(LARGE_STEPS)).is_err()
 }
 
-/// Does the same as [`is_large`] for an object.
+/// Returns whether an object is too large in the sense of [`is_large`].
 pub fn is_large_object(params: &Map<String, Value>) -> bool {
     pay_for_object(params, &Effort::of(LARGE_STEPS)).is_err()
 }

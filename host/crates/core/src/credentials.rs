@@ -1,5 +1,5 @@
-//! Credentials. A credential is sealed when it is saved. It is decrypted only for egress, and only for the purpose for
-//! which it was saved.
+//! Credentials. A credential is sealed when it is saved. The host decrypts it only for egress, and only for the purpose
+//! for which it was saved.
 //!
 //! The purpose ([`GivenFor`]: plugin, type, method, audience and inject rules) is part of the associated data of the
 //! sealed record, so an edit of the database cannot redirect a credential. If the manifest or the configuration
@@ -76,10 +76,10 @@ pub fn place(workspace: WorkspaceId, resource: ResourceId, id: CredentialId, giv
 
 /// The status of a credential that can be used.
 const READY: &str = "ready";
-/// The status of a credential that its provider has rejected.
+/// The status of a credential whose grant the provider has rejected.
 const NEEDS_AUTHORIZATION: &str = "needs-authorization";
 
-/// A stored credential. It is decrypted on first use and stays decrypted until its row changes.
+/// A stored credential. The host decrypts it on first use and keeps it decrypted until its row changes.
 pub struct HeldCredential {
     pub row: CredentialRow,
     refresher: Arc<Refresher>,
@@ -98,11 +98,11 @@ impl Opened {
         let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
         let associated = place(row.workspace_id, row.resource_id, row.id, &given_for);
         let plaintext = vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
-        let fields = serde_json::from_slice(&plaintext).map_err(|_| "the sealed fields are not JSON".to_owned())?;
+        let fields = serde_json::from_slice(&plaintext).map_err(|_| "the decrypted fields are not JSON".to_owned())?;
         Ok(Opened { given_for, fields })
     }
 
-    /// Whether a newer token can be requested from the issuer.
+    /// Returns whether a newer token can be requested from the issuer.
     fn is_refreshable(&self) -> bool {
         let is_of_client = self.given_for.auth_method == AuthKind::Oauth2ClientCreds;
         self.given_for.oauth.is_some() && (is_of_client || self.fields.contains_key("refresh_token"))
@@ -110,19 +110,20 @@ impl Opened {
 }
 
 impl HeldCredential {
-    /// Creates the credential of this row. The record is not decrypted yet.
+    /// Creates the credential of this row without decrypting the record.
     pub fn new(row: CredentialRow, refresher: Arc<Refresher>) -> Self {
         HeldCredential { row, refresher, opened: OnceLock::new() }
     }
 
-    /// Whether the credential was created from exactly this row.
+    /// Returns whether the credential was created from exactly this row.
     pub fn is_of(&self, row: &CredentialRow) -> bool {
         self.row == *row
     }
 
-    /// Whether the credential can be refreshed when it expires, or does not come from OAuth. `issuer` is the current
-    /// issuer for its type. If the issuer has changed or has refused this host, a person has to authorize the
-    /// credential again.
+    /// Returns whether the credential needs no new authorization by a person. A credential that was obtained by OAuth
+    /// needs a new authorization if the current issuer of its type (`issuer`) is not the issuer that issued it, or if
+    /// that issuer has refused the last refresh request of this host. All other credentials need none, including
+    /// credentials that cannot be decrypted.
     pub fn can_go_on(&self, issuer: Option<&Issuer>) -> bool {
         match self.opened().and_then(|opened| opened.given_for.oauth.as_ref()) {
             Some(own) => issuer == Some(own) && !self.refresher.is_refused(self.row.resource_id),
@@ -136,7 +137,7 @@ impl HeldCredential {
         let open = || {
             let opened = Opened::open(&self.row, &self.refresher.vault);
             if let Err(error) = &opened {
-                tracing::error!(credential.id = %self.row.id, %error, "the credential cannot be opened");
+                tracing::error!(credential.id = %self.row.id, %error, "failed to decrypt a credential; save it again");
             }
             opened.ok()
         };
@@ -147,13 +148,13 @@ impl HeldCredential {
 /// The reason why a credential cannot be confirmed for the current manifest and configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfirmError {
-    #[error("the stored credential cannot be opened; save it again")]
+    #[error("the stored credential cannot be decrypted; save it again")]
     Unreadable,
     #[error("the resource type no longer has the auth method `{method}`; save the credential again")]
     MethodGone { method: AuthKind },
-    #[error("the stored credential lacks fields that the type requires ({what}); save it again")]
+    #[error("the stored credential lacks fields that the resource type requires ({what}); save it again")]
     Incomplete { what: String },
-    #[error("the credential could not be sealed")]
+    #[error("failed to encrypt the credential")]
     Vault(#[from] VaultError),
 }
 
@@ -164,8 +165,8 @@ impl HeldCredential {
         let opened = self.opened().ok_or(ConfirmError::Unreadable)?;
         let gone = || ConfirmError::MethodGone { method: opened.given_for.auth_method };
         let mut given_for = opened.given_for.wanted_by(manifest, config).ok_or_else(gone)?;
-        // A confirmation changes only how and where the credential may be sent. A secret field stays secret until it is
-        // saved again.
+        // A confirmation changes only how and where the credential may be sent. A secret field stays secret until the
+        // credential is saved again.
         given_for.plain_fields.retain(|field| opened.given_for.plain_fields.contains(field));
         let missing: BTreeSet<&str> = given_for
             .inject
@@ -190,7 +191,7 @@ impl HeldCredential {
     }
 }
 
-/// The current state of a resource. A stored credential is compared with it.
+/// The current state of a resource, with which a stored credential is compared.
 #[derive(Clone, Copy)]
 pub struct ServedResource<'a> {
     pub row: &'a ResourceRow,
@@ -207,7 +208,7 @@ pub struct ResourceCredential {
     clock: Option<Arc<dyn Clock>>,
     /// The newest credential. A refresh replaces it.
     credential: ArcSwapOption<Credential>,
-    /// Redacts the secrets of the newest credential and of the one that it replaced.
+    /// The redactor for the secrets of the newest credential and of the previous credential.
     redactor: ArcSwap<Redactor>,
     requested_audience: Option<Vec<OriginPattern>>,
     refreshed_by: Option<RefreshedBy>,
@@ -274,7 +275,7 @@ impl ResourceCredential {
         }
     }
 
-    /// Returns the source for a call without a resource. Its requests carry no credential.
+    /// Returns the source for a call without a resource. The requests of such a call carry no credential.
     pub fn nothing() -> ResourceCredential {
         ResourceCredential::without(CredentialState::NotNeeded, Arc::default())
     }
@@ -290,12 +291,12 @@ impl ResourceCredential {
         }
     }
 
-    /// The audience that a confirmation would allow. `None` unless the credential needs one.
+    /// Returns the audience that a confirmation would allow, or `None` if the credential needs no confirmation.
     pub fn requested_audience(&self) -> Option<&[OriginPattern]> {
         self.requested_audience.as_deref()
     }
 
-    /// The redactor for the secrets of the credential.
+    /// Returns the redactor for the secrets of the credential.
     pub fn redactor(&self) -> Arc<Redactor> {
         self.redactor.load_full()
     }
@@ -328,8 +329,8 @@ impl CredentialSource for ResourceCredential {
                 // The provider decides neither the audience nor the inject rules.
                 ..stale.clone()
             });
-            // The redactor is replaced first, so that no caller gets a secret that is not redacted. It still knows the
-            // stale secrets, because a provider may accept them for a while.
+            // The redactor is replaced before the credential, so that no caller gets a secret that is not redacted. The
+            // new redactor also removes the stale secrets, because a provider may accept them for a while.
             let secrets = stale.secret_values().into_iter().chain(fresh.secret_values());
             self.redactor.store(Arc::new(Redactor::new(secrets)));
             self.credential.store(Some(Arc::clone(&fresh)));

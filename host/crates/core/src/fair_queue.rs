@@ -1,13 +1,13 @@
-//! A fixed number of places, handed out in turn. The queue knows only keys and numbers; its users, such as
-//! `call/admission.rs`, define what the keys stand for.
+//! A queue that assigns a fixed number of places in turn. The queue uses generic keys. Its users, such as
+//! `call/admission.rs`, define the meaning of the keys.
 //!
-//! Each request belongs to a member of a group. A free place goes to the group whose turn it is, and within the group
-//! to the member whose turn it is, so that neither a group with many members nor a member with many requests delays the
-//! others by more than one turn. A group that shares the queue with others may hold only a part of it
-//! ([`Share::Part`]): at most half of the places, and a place of the last eighth only if it holds no other. A slow
-//! group thus leaves room for a group that arrives later.
+//! Each request belongs to a member of a group. The queue assigns a free place to the next group, and within the group
+//! to the next member. Therefore a group with many members, or a member with many requests, delays the other groups or
+//! members by at most one turn. A group that shares the queue with other groups may hold only a part of the places
+//! ([`Share::Part`]): at most half of the places, and a place of the last eighth only if the group holds no other
+//! place. A slow group thus leaves room for a group that arrives later.
 //!
-//! Invariant: whenever the lock is free, no waiting group is allowed to take a free place.
+//! Invariant: while the lock is free, no waiting group may take a free place.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -17,39 +17,38 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The maximum number of requests that wait in one queue. Each call holds its parameters, 1 MiB at most, so this bounds
-/// memory. Calls take up to 30 s and a request waits 5 s, so a request further back would not get a place in time
-/// anyway.
+/// The maximum number of waiting requests in one queue. The limit bounds memory, because each waiting call holds its
+/// parameters of at most 1 MiB. A call takes up to 30 s and a request waits at most 5 s, so a request behind this
+/// position would time out in any case.
 const WAITING_MAX: u32 = 1024;
 
 /// The part of the places that one group may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// All places: no other group uses the queue.
+    /// All places. A group has this share if no other group uses the queue.
     Whole,
-    /// Half of the places, and a place of the last eighth only if the group holds no other place.
+    /// At most half of the places, and a place of the last eighth only if the group holds no other place.
     Part,
 }
 
 impl Share {
-    /// Returns whether a group that holds `held` of `total` places may take one more while `free` are free.
+    /// Returns whether a group that holds `held` of `total` places may take another place while `free` places are free.
     fn allows(self, held: u32, free: u32, total: u32) -> bool {
         match self {
             Share::Whole => free > 0,
-            // With one place, half of the places would be zero. A group that holds nothing may always take a free
-            // place.
+            // Half of a single place would be zero. Therefore a group without a place may always take a free place.
             Share::Part => free > 0 && (held == 0 || (held < total / 2 && free > total / 8)),
         }
     }
 }
 
-/// Places, and the requests that wait for them. `G` names a group, `M` a member of it.
+/// The places, and the requests that wait for a place. `G` is the key of a group, and `M` is the key of a member.
 pub struct FairQueue<G: Clone + Eq + Hash, M: Eq>(Mutex<State<G, M>>);
 
 struct State<G: Clone + Eq + Hash, M: Eq> {
     places: u32,
     free: u32,
-    /// The groups that hold a place or wait for one.
+    /// The groups that hold a place or wait for a place.
     groups: HashMap<G, Group<G, M>>,
     /// The waiting groups. The first group has the next turn.
     turns: VecDeque<G>,
@@ -67,10 +66,10 @@ struct Group<G: Clone + Eq + Hash, M: Eq> {
     members: VecDeque<(M, Requests<G, M>)>,
 }
 
-/// One place. Dropping it frees the place.
+/// One place in a queue. Dropping the ticket frees the place.
 pub struct Ticket<G: Clone + Eq + Hash, M: Eq> {
     queue: Arc<FairQueue<G, M>>,
-    /// `None` after the place has been freed.
+    /// The group that holds the place, or `None` after the place was freed.
     group: Option<G>,
 }
 
@@ -91,13 +90,14 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
         Arc::new(FairQueue(Mutex::new(state)))
     }
 
-    /// Takes a place without waiting. Returns `None` if the group may not take one now.
+    /// Takes a place without waiting. Returns `None` if the group may not take a place now.
     pub fn enter_now(self: &Arc<Self>, group: &G, share: Share) -> Option<Ticket<G, M>> {
         let is_entered = self.0.lock().enter(group, share);
         is_entered.then(|| self.ticket(group.clone()))
     }
 
-    /// Takes a place, waiting for it until `until`. Returns `None` at that deadline, or if too many requests wait.
+    /// Waits until the deadline `until` for a place, and takes it. Returns `None` at the deadline, or if too many
+    /// requests wait.
     pub async fn enter(self: &Arc<Self>, group: &G, member: M, share: Share, until: Instant) -> Option<Ticket<G, M>> {
         let turn = {
             let mut state = self.0.lock();
@@ -107,7 +107,7 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
             }
             state.wait(group, member, share)?
         };
-        // If `share` has changed, waiting requests of this group may be allowed more than before.
+        // If the share of this group has grown, its waiting requests may take more places than before.
         self.serve();
         // A ticket that arrives too late is dropped with the channel, which frees its place.
         tokio::time::timeout_at(until, turn).await.ok()?.ok()
@@ -123,14 +123,14 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
         self.0.lock().waiting
     }
 
-    /// Hands the free places to the waiting groups that may have one.
+    /// Assigns the free places to the waiting groups that may take a place.
     fn serve(self: &Arc<Self>) {
         loop {
-            // The lock is released before a ticket is sent, because a ticket that is not received takes the lock again.
+            // The lock is released before a ticket is sent, because the drop of an unreceived ticket takes the lock.
             let Some((group, request)) = self.0.lock().next() else { return };
             if let Err(mut unwanted) = request.send(self.ticket(group)) {
-                // The receiver was dropped. The place is freed here and not by `Ticket::drop`, which would call this
-                // function recursively, once for each such request.
+                // The receiver was dropped. This function frees the place itself, because `Ticket::drop` would call
+                // this function recursively, once for each dropped receiver.
                 if let Some(group) = unwanted.group.take() {
                     self.0.lock().leave(&group);
                 }
@@ -144,7 +144,8 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
 }
 
 impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
-    /// Takes a place for `group`, unless the group may not have one or already has waiting requests, which go first.
+    /// Takes a place for `group` and returns true. Returns false if the group may not take a place, or if it has
+    /// waiting requests, which have precedence.
     fn enter(&mut self, group: &G, share: Share) -> bool {
         let (held, waiting) = match self.groups.get_mut(group) {
             Some(known) => {
@@ -175,7 +176,7 @@ impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
         }
     }
 
-    /// Adds a request to the end of its member's own queue. Returns `None` if too many requests wait.
+    /// Adds a request to the end of the member's queue. Returns `None` if too many requests wait.
     fn wait(&mut self, group: &G, member: M, share: Share) -> Option<oneshot::Receiver<Ticket<G, M>>> {
         if !self.may_wait(group, share) {
             self.forget_abandoned();
@@ -197,14 +198,14 @@ impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
         Some(turn)
     }
 
-    /// Returns whether one more request of the group may wait. One group must not fill the queue for the others.
+    /// Returns whether one more request of the group may wait. A single group must not fill the queue.
     fn may_wait(&self, group: &G, share: Share) -> bool {
         let waiting = self.groups.get(group).map_or(0, |known| known.waiting);
         share.allows(waiting, WAITING_MAX - self.waiting, WAITING_MAX)
     }
 
-    /// Takes a place for the oldest request of the next member of the next group that may have a place. That group and
-    /// that member then move to the end of their queues.
+    /// Takes a place for the oldest request of the next member in the next group that may take a place. If the group or
+    /// the member has more requests, it moves to the end of its queue.
     fn next(&mut self) -> Option<(G, oneshot::Sender<Ticket<G, M>>)> {
         let (free, places) = (self.free, self.places);
         if free == 0 {
@@ -251,7 +252,7 @@ impl<G: Clone + Eq + Hash, M: Eq> State<G, M> {
     }
 }
 
-/// A queue for each key. Unused queues are removed when there are many.
+/// A map with a queue for each key. It removes unused queues when their number reaches a limit.
 pub struct FairQueues<K, G: Clone + Eq + Hash, M: Eq>(Mutex<HashMap<K, Arc<FairQueue<G, M>>>>);
 
 impl<K, G: Clone + Eq + Hash, M: Eq> Default for FairQueues<K, G, M> {
@@ -261,11 +262,11 @@ impl<K, G: Clone + Eq + Hash, M: Eq> Default for FairQueues<K, G, M> {
 }
 
 impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash, M: Eq> FairQueues<K, G, M> {
-    /// The number of queues at which unused ones are removed. A queue has about 100 bytes, so all together stay below a
-    /// megabyte.
+    /// The number of queues at which unused queues are removed. A queue uses about 100 bytes, so all queues together
+    /// use less than a megabyte.
     const SWEEP_AT: usize = 4096;
 
-    /// Returns the queue of `key`. Creates it with `places` if it does not exist.
+    /// Returns the queue of `key`. If the queue does not exist, creates it with `places` places.
     pub fn queue(&self, key: &K, places: u32) -> Arc<FairQueue<G, M>> {
         let mut queues = self.0.lock();
         if let Some(queue) = queues.get(key) {
@@ -298,7 +299,7 @@ mod tests {
         Instant::now() + Duration::from_secs(5)
     }
 
-    /// Takes as many places as the group may have without waiting.
+    /// Takes all places that the group may take without waiting.
     fn fill(queue: &Queue, group: &'static str, share: Share) -> Vec<Ticket<&'static str, u32>> {
         std::iter::from_fn(|| queue.enter_now(&group, share)).collect()
     }
@@ -309,13 +310,17 @@ mod tests {
         let a = fill(&queue, "a", Share::Part);
         assert_eq!(a.len(), 32);
         let b = fill(&queue, "b", Share::Part);
-        assert_eq!((b.len(), queue.free()), (24, 8), "the last eighth is left");
+        assert_eq!((b.len(), queue.free()), (24, 8), "the last eighth stays free");
         let newcomers: Vec<_> =
             ["c", "d", "e"].into_iter().map(|group| fill(&queue, group, Share::Part).len()).collect();
         assert_eq!(newcomers, [1, 1, 1]);
         drop(b);
-        assert_eq!(fill(&queue, "a", Share::Part).len(), 0, "half is the most, even when the others are idle");
-        assert_eq!(fill(&queue, "a", Share::Whole).len(), 32, "a group that is alone gets everything");
+        assert_eq!(
+            fill(&queue, "a", Share::Part).len(),
+            0,
+            "a group may hold at most half, even if the other groups are idle"
+        );
+        assert_eq!(fill(&queue, "a", Share::Whole).len(), 32, "the only group gets all places");
     }
 
     #[test]
@@ -360,7 +365,10 @@ mod tests {
         let c = queue.enter(&"c", 1, Share::Part, soon()).now_or_never().flatten();
         assert!(c.is_some());
         a.pop();
-        assert!(more_of_a.as_mut().now_or_never().flatten().is_some(), "its own place is free again");
+        assert!(
+            more_of_a.as_mut().now_or_never().flatten().is_some(),
+            "the place that the group released is free again"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -395,7 +403,7 @@ mod tests {
         assert_eq!(wait(&"b", 10), 10);
     }
 
-    /// A request that is dropped, before or after its ticket was sent, does not keep a place.
+    /// Checks that a request that is dropped, before or after its ticket was sent, does not keep a place.
     #[tokio::test(start_paused = true)]
     async fn a_place_is_never_lost() {
         let queue: Queue = FairQueue::new(1);
@@ -405,7 +413,7 @@ mod tests {
         assert!(gone.as_mut().now_or_never().is_none() && late.as_mut().now_or_never().is_none());
         drop(gone);
         drop(held);
-        // The ticket is in the channel of `late`, which is dropped without receiving it.
+        // The ticket is in the channel of `late`. `late` is dropped before it receives the ticket.
         drop(late);
         assert!(queue.enter(&"a", 1, Share::Part, soon()).await.is_some());
         let state = queue.0.lock();

@@ -1,15 +1,15 @@
-//! The language of a caller. The texts of a plugin are translated key by key with the best matching translation. A key
+//! The language of a caller. The texts of a plugin are translated key by key into the best matching language. A key
 //! without a translation keeps the text of the manifest.
 
 use monstrum_guardian::Denial;
 use monstrum_manifest::{Locales, accepted_languages};
 
-/// The language for a caller without a preference. Most manifests are written in it.
+/// The language for a caller that states no preference. Most manifests are in this language.
 const DEFAULT: &str = "en-US";
-/// The maximum length of a header. Browsers send fewer than 100 bytes.
+/// The maximum length of an Accept-Language header in bytes. Browsers send fewer than 100 bytes.
 const HEADER_BYTES_MAX: usize = 1024;
 
-/// A language of the platform's own texts.
+/// A language in which the texts of the platform are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UiLanguage {
     English,
@@ -21,8 +21,8 @@ pub enum UiLanguage {
 pub struct Language(String);
 
 impl Language {
-    /// Creates the preferences from the value of the header. Several header lines must be joined by commas. A value
-    /// that exceeds the maximum length is ignored.
+    /// Creates the preferences from the value of the header. If a request has several header lines, the caller of this
+    /// function joins their values with commas. Ignores a value that exceeds the maximum length.
     pub fn new(accept_language: String) -> Language {
         if accept_language.len() > HEADER_BYTES_MAX { Language::default() } else { Language(accept_language) }
     }
@@ -32,19 +32,20 @@ impl Language {
         if self.0.is_empty() { None } else { locales.best(&self.0) }
     }
 
-    /// Returns the best language for the platform's own texts: English, unless the caller prefers Chinese.
+    /// Returns the language for the texts of the platform: Chinese if the caller prefers it to English, and English
+    /// otherwise.
     pub fn ui_language(&self) -> UiLanguage {
         let primary = |tag: &&str| tag.split('-').next().unwrap_or_default().to_ascii_lowercase();
         let known = accepted_languages(&self.0).iter().map(primary).find(|tag| tag == "en" || tag == "zh");
         if known.as_deref() == Some("zh") { UiLanguage::Chinese } else { UiLanguage::English }
     }
 
-    /// Returns the language tag (BCP 47) that the caller prefers. Plugins use it for their answers.
+    /// Returns the language tag (BCP 47) that the caller prefers. Plugins answer in this language.
     pub fn tag(&self) -> &str {
         accepted_languages(&self.0).first().copied().unwrap_or(DEFAULT)
     }
 
-    /// Translates the denial into the caller's language, if the plugin's translations have its template.
+    /// Translates the denial into the caller's language, if the plugin has a translated template for the denial.
     pub fn of_denial(&self, denial: Denial, locales: &Locales) -> Denial {
         denial.translated(|dimension| {
             let key = format!("scope_dimensions.{dimension}.error_template");

@@ -1,5 +1,5 @@
-//! The core of Monstrum, without an interface: loads plugins and runs governed tool calls. ARCHITECTURE.md shows the
-//! path of a call through these modules.
+//! The core of Monstrum, which loads plugins and runs governed tool calls. It contains no HTTP server and no command
+//! line. ARCHITECTURE.md shows the path of a call through these modules.
 
 #![forbid(unsafe_code)]
 

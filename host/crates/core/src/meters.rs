@@ -1,6 +1,5 @@
-//! The metrics of the host. All their names are in this file, where authors of dashboards can find them, except that of
-//! HTTP requests, which is in telemetry/recorder.rs. Label values come from short fixed lists, so that a tenant cannot
-//! create time series.
+//! The metrics of the host. This file contains all metric names except the name of the metric for HTTP requests, which
+//! is in telemetry/recorder.rs. Label values come from short fixed lists, so that a tenant cannot create time series.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ pub enum Stage {
     Guardian,
     /// Waiting for admission.
     Queue,
-    /// Running the component, including the time in which it waits.
+    /// Running the component. This stage includes the time for which the component waits.
     Execute,
     /// Redacting the answer.
     Redact,
@@ -40,7 +39,7 @@ impl StageTimer {
         StageTimer(Instant::now())
     }
 
-    /// Records the duration of `stage` and starts the measurement of the next one.
+    /// Records the duration of `stage` and starts the measurement of the next stage.
     pub fn end(&mut self, stage: Stage) {
         let now = Instant::now();
         STAGE_SECONDS[stage as usize].record(now - self.0);
@@ -65,7 +64,7 @@ pub fn pool(running: u32, room: u32) {
     gauge!("monstrum_pool_calls_max").set(room);
 }
 
-/// The limit that a refused connection would have exceeded.
+/// The limit that caused the refusal of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
     /// The limit for all connections of the host.
@@ -75,7 +74,7 @@ pub enum RefusedBy {
 }
 
 impl RefusedBy {
-    /// The name of the limit in metrics and log lines.
+    /// Returns the name of the limit in metrics and log lines.
     pub fn label(self) -> &'static str {
         match self {
             RefusedBy::Host => "host",

@@ -1,8 +1,8 @@
 //! OAuth flows, from the begin page to the sealed credential.
 //!
 //! An authorization is bound to the API key that started it, the resource, the purpose of the credential, the provider
-//! and one browser. Each step happens only once (`store::oauth_flows`). Tokens, codes and verifiers are always stored
-//! sealed. The module `credentials` refreshes tokens.
+//! and one browser. Each step succeeds only once (`store::oauth_flows`). The database contains tokens, codes and
+//! verifiers only as sealed records. The module `credentials` refreshes tokens.
 
 mod device;
 
@@ -34,7 +34,7 @@ pub use device::DeviceStarted;
 
 /// The time limit for an authorization, from its start to the provider's answer.
 const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;
-/// How long a finished authorization is kept, so that its result can be read.
+/// The time for which an expired authorization is kept, so that clients can read its result.
 const KEPT_MS: i64 = 24 * 3600 * 1000;
 
 /// The reason why an authorization failed.
@@ -44,29 +44,31 @@ pub enum OauthError {
     NoMethod { method: AuthKind },
     #[error("no OAuth provider is confirmed for resource type `{resource_type}`; create one at /api/oauth/providers")]
     NoProvider { resource_type: String },
-    #[error("the OAuth provider of this resource type has no {field}")]
+    #[error("the OAuth provider of this resource type has no {field}; add it at /api/oauth/providers")]
     NoUrl { field: &'static str },
     #[error(
-        "set --public-url: this server does not listen on loopback only, so it needs a URL to which browsers can return"
+        "browsers cannot return to this server: it has no public URL and does not listen on loopback only; \
+         set --public-url"
     )]
     NoPublicUrl,
-    #[error("the link has been used in another browser, or has expired; start again")]
+    #[error("the link was used in another browser or has expired; start the authorization again")]
     NotThisBrowser,
     #[error(
-        "the resource, its plugin, the provider or the API key has changed since the authorization was started; start again"
+        "the resource, its plugin, the provider or the API key has changed since the authorization was started; start \
+         the authorization again"
     )]
     Changed,
-    #[error("the answer came from another provider than the requested one; start again")]
+    #[error("the answer came from a provider other than the requested one; start the authorization again")]
     OtherIssuer,
     #[error("{}", refusal(.0))]
     Declined(String),
     #[error(transparent)]
     Token(#[from] TokenError),
-    #[error("a record of the authorization cannot be sealed or opened")]
+    #[error("a record of the authorization cannot be encrypted or decrypted; start the authorization again")]
     Vault(#[from] VaultError),
-    #[error("the database cannot be used")]
+    #[error("the database is unavailable; try again")]
     Store(#[from] StoreError),
-    #[error("the audit cannot be written; the credential was not stored")]
+    #[error("the audit cannot be written, so the credential was not stored; try again")]
     Audit(#[from] AuditUnavailable),
 }
 
@@ -82,7 +84,7 @@ pub struct Started {
     pub expires_at: UtcMillis,
 }
 
-/// The URL to which a browser is sent, and the secret that identifies the browser when it returns.
+/// The URL to which the host redirects a browser, and the secret that identifies the browser when it returns.
 pub struct Begun {
     pub authorization_url: Url,
     pub browser: Secret,
@@ -115,7 +117,7 @@ impl Oauth {
         Oauth { store, vault, egress, clock, policy, auditor, public_url, running: TaskTracker::new() }
     }
 
-    /// Whether browsers use https, so that cookies can require it.
+    /// Returns whether browsers use https, so that cookies can require it.
     pub fn is_secure(&self) -> bool {
         self.public_url.as_ref().is_some_and(|url| url.scheme() == "https")
     }
@@ -146,14 +148,14 @@ impl Oauth {
         flow.ok_or(OauthError::NotThisBrowser)
     }
 
-    /// Returns the authorization with this `state`, which the provider has sent back.
+    /// Returns the authorization with the `state` that the provider returned.
     pub async fn of_state(&self, state: &str) -> Result<OauthFlowRow, OauthError> {
         let flow = self.store.oauth_flow_of_state(&hash(state), self.clock.now()).await?;
         flow.ok_or(OauthError::NotThisBrowser)
     }
 
-    /// Sends a browser to the provider. Only the browser that first opened the begin page may open it again. `browser`
-    /// is the secret that this browser received.
+    /// Prepares the redirect of a browser to the provider. Only the browser that first opened the begin page may open
+    /// it again. `browser` is the secret that this browser received.
     pub async fn begin(&self, flow: &OauthFlowRow, browser: Option<&str>) -> Result<Begun, OauthError> {
         let browser = match flow.status {
             FlowStatus::Started => random()?,
@@ -188,8 +190,8 @@ impl Oauth {
         Ok(Begun { authorization_url, browser })
     }
 
-    /// Handles the provider's answer, a code or an error code, and stores the credential. If the browser disconnects
-    /// meanwhile, a fetched token is stored nevertheless.
+    /// Handles the provider's answer, a code or an error code, and stores the credential. The host stores a fetched
+    /// token even if the browser disconnects.
     pub async fn finish(
         self: &Arc<Self>,
         flow: OauthFlowRow,
@@ -203,7 +205,7 @@ impl Oauth {
         task.await.unwrap_or(Err(OauthError::Changed))
     }
 
-    /// Waits for authorizations in progress.
+    /// Waits until all authorizations in progress have ended.
     pub async fn shut_down(&self) {
         self.running.close();
         self.running.wait().await;
@@ -247,7 +249,7 @@ impl Oauth {
         self.store.purge_oauth_flows(self.clock.now().plus_ms(-KEPT_MS)).await
     }
 
-    /// Stores the result of an authorization, and returns it.
+    /// Stores the result of an authorization and returns this result.
     async fn end(
         &self,
         flow: &OauthFlowRow,
@@ -259,17 +261,18 @@ impl Oauth {
             Err(error) => (FlowStatus::Failed, Some(error.to_string())),
         };
         if let Err(error) = self.store.move_oauth_flow(flow.id, from, to, message.as_deref()).await {
-            tracing::error!(oauth_flow.id = %flow.id, %error, "the end of an authorization could not be stored");
+            tracing::error!(oauth_flow.id = %flow.id, %error, "failed to store the result of an authorization");
         }
         if let Some(message) = message {
-            tracing::info!(oauth_flow.id = %flow.id, resource.id = %flow.resource_id, message, "an authorization failed");
+            let resource = flow.resource_id;
+            tracing::info!(oauth_flow.id = %flow.id, resource.id = %resource, message, "an authorization failed");
         }
         ended
     }
 
     /// Stores the credential that `obtain` returns, and records the change in the audit. The entry is opened before the
-    /// request to the provider, because a token whose change cannot be recorded would be lost. The change is recorded
-    /// here because it is not made by a request of the API.
+    /// request to the provider, because the host would lose a token whose change it cannot record. This function
+    /// records the change because no API request makes it.
     async fn recorded(
         &self,
         flow: &OauthFlowRow,
@@ -295,7 +298,7 @@ impl Oauth {
             Ok(()) => CallOutcome::success(JsonText::from(&serde_json::Value::Null)),
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
         };
-        // The row `started` is on disk. The row `finished` is written as soon as the audit can be written.
+        // The row `started` is on disk. The audit's writer writes the row `finished` as soon as it can.
         let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
             tracing::error!(oauth_flow.id = %flow.id, "the outcome of a change has not been written to the audit yet");
@@ -348,9 +351,8 @@ impl Oauth {
         Ok((provider, given_for))
     }
 
-    /// Returns the resource and the provider of an authorization. Returns an error if one of them, or the key that
-    /// started the authorization, has changed since the start. Therefore the revocation of a key ends its
-    /// authorizations.
+    /// Returns the resource and the provider of an authorization. Returns an error if the resource, the provider or the
+    /// key has changed since the start of the authorization. Therefore the revocation of a key ends its authorizations.
     async fn unchanged(&self, flow: &OauthFlowRow) -> Result<(Arc<Resource>, OauthProviderRow), OauthError> {
         let snapshot = self.policy.load();
         if !snapshot.key_of_id(flow.key_id).is_some_and(|key| key.administers(flow.workspace_id)) {
@@ -384,8 +386,8 @@ impl Oauth {
     fn unseal(&self, flow: &OauthFlowRow) -> Result<Secret, OauthError> {
         let sealed = flow.sealed.as_deref().ok_or(OauthError::NotThisBrowser)?;
         let plaintext = self.vault.unseal(&sealed.parse()?, place_of(flow))?;
-        let text =
-            String::from_utf8(plaintext.to_vec()).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
+        let text = String::from_utf8(plaintext.to_vec())
+            .map_err(|_| VaultError::NotSealed { what: "it is not UTF-8 text" })?;
         Ok(Secret::new(text))
     }
 }
@@ -440,7 +442,7 @@ fn new_flow(
     }
 }
 
-/// Returns the purpose of the credential that was recorded when the authorization was started.
+/// Returns the purpose of the credential that was recorded at the start of the authorization.
 fn agreed(flow: &OauthFlowRow) -> Result<GivenFor, OauthError> {
     serde_json::from_value(flow.given_for.clone()).map_err(|_| OauthError::Changed)
 }
@@ -449,7 +451,7 @@ fn place_of(flow: &OauthFlowRow) -> AssociatedData {
     place(flow.workspace_id, flow.id, flow.resource_id, flow.provider_id, &flow.given_for)
 }
 
-/// Returns the associated data of a sealed flow: its ids, and the purpose that was recorded when it was started.
+/// Returns the associated data of a sealed flow: its ids, and the purpose that was recorded at its start.
 pub fn place(
     workspace: WorkspaceId,
     flow: OauthFlowId,
@@ -465,7 +467,7 @@ pub fn place(
         .with_json("given_for", given_for)
 }
 
-/// Checks that `browser` is the secret of the browser that opened the begin page, and returns it.
+/// Checks that `browser` is the secret of the browser that opened the begin page, and returns this secret.
 fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, OauthError> {
     let (Some(expected), Some(browser)) = (&flow.browser_hash, browser) else {
         return Err(OauthError::NotThisBrowser);
@@ -474,8 +476,8 @@ fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, Oa
     if is_same { Ok(Secret::new(browser.to_owned())) } else { Err(OauthError::NotThisBrowser) }
 }
 
-/// Whether the `iss` of an answer (RFC 9207) has the origin of one of this provider's endpoints. The code of another
-/// issuer must not be sent to this provider (mix-up attack).
+/// Returns whether the `iss` of an answer (RFC 9207) has the origin of an endpoint of this provider. The code of
+/// another issuer must not be sent to this provider (mix-up attack).
 fn is_of_provider(issuer: &str, provider: &OauthProviderRow) -> bool {
     let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin().ascii_serialization());
     let known = [provider.authorization_url.as_deref(), Some(provider.token_url.as_str())];

@@ -1,8 +1,9 @@
-//! The operations of the API, one file for each resource. Every interface runs them: today HTTP, later others.
+//! The operations of the API, with one file for each resource. All interfaces run the same operations. HTTP is the only
+//! interface so far.
 //!
-//! An operation accepts the caller, whose right is part of its type ([`Admin`], [`Operator`], …), and an input. It
-//! checks the input, records the change in the audit, makes the change, and brings it into force. Its result is what
-//! the interface shows.
+//! An operation accepts the caller, whose right is part of its type ([`Admin`], [`Operator`], …), and an input. The
+//! operation checks the input, records the change in the audit, makes the change, and brings it into force. The
+//! interface shows the result.
 
 pub mod audit;
 pub mod bindings;

@@ -1,8 +1,8 @@
-//! The plugins of a host: scans the folder, loads plugins, and replaces one version by the next.
+//! The plugins of a host. This module scans the plugins folder, loads plugins, and replaces old versions with new ones.
 //!
-//! A version serves only after its manifest, policy rules, schemas and component have been checked. If a version fails,
-//! the previous version still serves, and the error is kept for the API, the CLI and the log. A version that asks for
-//! more permissions than the previous one, or for a name that belongs to another plugin, waits until a root key
+//! A version serves only after its manifest, policy rules, schemas and component have been checked. If a version fails
+//! to load, the previous version still serves, and the API, the CLI and the log show the error. A version that requests
+//! more permissions than the previous version, or a name that belongs to another plugin, waits until a root key
 //! approves it. Every version is stored, so that the old version still serves after a restart.
 
 pub mod built_in;
@@ -45,15 +45,15 @@ use crate::plugins::permission_diff::permission_diff;
 use crate::plugins::records::RecordReader;
 use crate::plugins::version::{parse_stored, sha256};
 
-/// Whether a plugin serves.
+/// The status of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginStatus {
     /// The version in the folder serves.
     Loaded,
-    /// The version in the folder could not be loaded. The previous version, if there is one, still serves.
+    /// The version in the folder could not be loaded. The previous version, if any, still serves.
     Failed,
-    /// The version in the folder asks for more permissions than the previous version, which still serves, or for a name
-    /// that belongs to another plugin.
+    /// The version in the folder requests more permissions than the previous version, or a name that belongs to another
+    /// plugin. The previous version, if any, still serves.
     NeedsApproval,
 }
 
@@ -67,7 +67,7 @@ pub struct Entry {
     pub serving: Option<Arc<Plugin>>,
     /// The version that waits for approval by a root key.
     pub pending: Option<Pending>,
-    /// Whether loading is retried, because the database failed and not the plugin.
+    /// Whether the host retries the load. The value is true if the database, and not the plugin, caused the failure.
     pub is_to_retry: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct Entry {
 #[derive(Clone)]
 pub struct Pending {
     pub plugin: Arc<Plugin>,
-    /// The permissions that the version asks for in addition to the serving version, one sentence each.
+    /// The permissions that the version requests in addition to those of the serving version, one sentence each.
     pub added: Vec<String>,
     /// The names that an approval takes from other plugins.
     takes: Vec<OwnerRow>,
@@ -99,7 +99,7 @@ impl Pending {
 pub enum ApproveError {
     #[error("no version of this plugin waits for approval")]
     NothingPending,
-    #[error("the version that waits for approval has {what} `{found}`")]
+    #[error("the version that waits for approval has a different {what}: `{found}`; review the version again")]
     OtherDigest { what: &'static str, found: Digest },
     #[error("other plugins now own names of this version ({}); review the plugin again", owners.join("; "))]
     OtherOwners { owners: Vec<String> },
@@ -107,33 +107,33 @@ pub enum ApproveError {
     Load(#[from] LoadError),
 }
 
-/// The comparison of a version with the recorded one and with the owners of its names.
+/// The comparison of a version with the recorded version and with the owners of its names.
 struct Assessment {
-    /// Whether the version is recorded as the serving one.
+    /// Whether the version is recorded as the serving version.
     is_recorded: bool,
     /// Whether the plugin owns all names in the version.
     owns_all: bool,
-    /// One sentence for each permission that the version asks for in addition to the recorded one, and for the names
-    /// that it takes.
+    /// The sentences about the version: one for each permission that the version requests in addition to those of the
+    /// recorded version, and one for each group of names that the version takes from other plugins.
     added: Vec<String>,
     /// The names that the version takes from other plugins.
     takes: Vec<OwnerRow>,
 }
 
-/// Every plugin of this host.
+/// All plugins of this host.
 pub struct Plugins {
     reader: Reader,
     store: Store,
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// Held during a load, so that the version that comes into force is the one that was assessed.
+    /// A lock that is held during a load, so that only the assessed version comes into force.
     loading: tokio::sync::Mutex<()>,
     records: RecordReader,
-    /// The plugins of the platform itself.
+    /// The built-in plugins of the platform.
     built_in: Vec<Arc<Plugin>>,
 }
 
 impl Plugins {
-    /// Creates the set of plugins in the folder `dir`, which must exist. Nothing is loaded yet.
+    /// Creates the set of plugins in the folder `dir`, which must exist. Does not load any plugin.
     pub fn new(
         dir: &Path,
         runtime: Runtime,
@@ -149,8 +149,9 @@ impl Plugins {
         Ok(Plugins { reader, store, entries, loading, records, built_in: built_in::all() })
     }
 
-    /// Removes the leftovers of interrupted installs and loads every plugin folder: first the plugins that own a name,
-    /// then the others, each group sorted by name. If a plugin fails, the others are still loaded.
+    /// Removes the leftovers of interrupted installs and loads every plugin folder. Loads the plugins that own a name
+    /// before all other plugins. Each of the two groups is sorted by name. If a plugin fails to load, the scan
+    /// continues with the next plugin.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         self.records.begin_scan().await;
@@ -186,17 +187,17 @@ impl Plugins {
         Ok(names)
     }
 
-    /// Moves the plugins that own a name to the front, because a new version of one may free the name of a tool. If the
-    /// database cannot be read, the order does not matter, since no version can be assessed.
+    /// Moves the plugins that own a name to the front, because a new version of such a plugin may free the name of a
+    /// tool. If the database cannot be read, the order does not matter, because no version can be assessed.
     async fn owners_first(&self, mut names: Vec<String>) -> Vec<String> {
         match self.records.read().await {
             Ok(records) => names.sort_by_key(|name| !records.owners.has(name)),
-            Err(error) => tracing::warn!(%error, "the owners of names cannot be read"),
+            Err(error) => tracing::warn!(%error, "failed to read the owners of resource types and tools"),
         }
         names
     }
 
-    /// Loads the folder `name` again. Returns `None` if the folder is gone; its plugin then no longer serves.
+    /// Loads the folder `name` again. If the folder does not exist, returns `None`, and the plugin no longer serves.
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
         self.load_alone(name).await
@@ -222,7 +223,7 @@ impl Plugins {
         let entry = match admitted {
             Ok(entry) => entry,
             Err(error) => {
-                tracing::error!(plugin.name = name, error = %with_causes(&error), "plugin not loaded");
+                tracing::error!(plugin.name = name, error = %with_causes(&error), "failed to load a plugin");
                 self.failed(name, &error).await
             }
         };
@@ -230,8 +231,8 @@ impl Plugins {
         entry
     }
 
-    /// Brings the waiting version into force, which is the version that was read and shown, even if the folder has
-    /// changed since. The digests, if given, must match it.
+    /// Brings the waiting version into force. The version is the one that was read and shown, even if the folder has
+    /// changed since then. The digests, if given, must match this version.
     pub async fn approve(
         &self,
         name: &str,
@@ -255,7 +256,7 @@ impl Plugins {
         if !refused.is_empty() {
             return Err(ApproveError::OtherOwners { owners: owners::sentences(&refused) });
         }
-        tracing::info!(plugin.name = name, plugin.version = row.version, grows = ?added, "plugin approved");
+        tracing::info!(plugin.name = name, plugin.version = row.version, grows = ?added, "a plugin was approved");
         let entry = loaded(plugin);
         self.entries.write().insert(name.to_owned(), entry.clone());
         // Plugins that lost a name must stop serving, so their folders are loaded again.
@@ -267,32 +268,33 @@ impl Plugins {
         Ok(entry)
     }
 
-    /// Starts watching the folder.
+    /// Starts a watch of the plugins folder.
     pub fn watch(&self) -> Watch {
         Watch::new(&self.reader.dir)
     }
 
-    /// Returns every plugin, sorted by name.
+    /// Returns all plugins, sorted by name.
     pub fn entries(&self) -> Vec<Entry> {
         self.entries.read().values().cloned().collect()
     }
 
-    /// Returns every serving version, including the built-in plugins.
+    /// Returns all serving versions, including the built-in plugins.
     pub fn serving(&self) -> Vec<Arc<Plugin>> {
         let entries = self.entries.read();
         self.built_in.iter().chain(entries.values().filter_map(|entry| entry.serving.as_ref())).cloned().collect()
     }
 
-    /// Returns one plugin.
+    /// Returns the plugin with this name.
     pub fn entry(&self, name: &str) -> Option<Entry> {
         self.entries.read().get(name).cloned()
     }
 
-    /// Assesses every version in the folder as a server start would, without storing anything.
+    /// Assesses every version in the plugins folder in the same way as a server start, but stores nothing in the
+    /// database.
     pub async fn examine(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         let names = self.owners_first(self.names()?).await;
-        // Names that a server start would claim are claimed in memory only.
+        // The names that a server start would claim are claimed only in memory.
         let mut claimed = Owners::default();
         let mut versions = pin!(self.reader.read_all(names));
         while let Some((name, version)) = versions.next().await {
@@ -314,7 +316,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// Compares a version with the serving one and with the owners of its names, in the database and in `more`.
+    /// Compares a version with the recorded version, and with the owners of its names in the database and in `more`.
     async fn assess(&self, candidate: &Candidate, more: &Owners) -> Result<Assessment, LoadError> {
         let (row, manifest) = (candidate.row(), &candidate.plugin.manifest);
         let records = self.records.read().await?;
@@ -327,8 +329,8 @@ impl Plugins {
         let is_recorded = recorded.is_some_and(|recorded| is_same_version(recorded, &row));
         let mut added = owners::sentences(&takes);
         if !is_recorded {
-            // For a first version there is no previous one to compare with, but it may ask for more than the plugin
-            // whose type it takes.
+            // A first version has no previous version. If it takes a type from another plugin, it is compared with the
+            // version of that plugin.
             let taken_type = takes.iter().find(|taken| taken.name.kind == OwnedKind::Type);
             let before = match (recorded, taken_type) {
                 (None, Some(taken)) => records.plugin(&taken.plugin),
@@ -341,14 +343,14 @@ impl Plugins {
         Ok(Assessment { is_recorded, owns_all: owners.has_all(manifest), added, takes })
     }
 
-    /// Assesses a version, stores it, and brings it into force if it needs no approval.
+    /// Assesses and stores a version, and brings it into force if it needs no approval.
     async fn admit(&self, candidate: Candidate) -> Result<Entry, LoadError> {
         let assessment = self.assess(&candidate, &Owners::default()).await?;
         self.keep(&candidate, &assessment).await?;
         self.settle(candidate, assessment).await
     }
 
-    /// Stores a new version. This does not change the serving version.
+    /// Stores a new version. The serving version stays the same.
     async fn keep(&self, candidate: &Candidate, assessment: &Assessment) -> Result<(), LoadError> {
         if !assessment.is_recorded {
             self.store.insert_plugin_version(&candidate.stored).await?;
@@ -367,12 +369,12 @@ impl Plugins {
         }
         let added = &assessment.added;
         if added.is_empty() {
-            tracing::info!(plugin.name = name, plugin.version = version, "plugin loaded");
+            tracing::info!(plugin.name = name, plugin.version = version, "a plugin was loaded");
             for warning in &candidate.plugin.warnings {
-                tracing::warn!(plugin.name = name, %warning, "plugin");
+                tracing::warn!(plugin.name = name, %warning, "a plugin was loaded with a warning");
             }
         } else {
-            tracing::warn!(plugin.name = name, plugin.version = version, grows = ?added, "plugin needs approval");
+            tracing::warn!(plugin.name = name, plugin.version = version, grows = ?added, "a plugin needs approval");
         }
         Ok(self.entry_of(&name, candidate, assessment).await)
     }
@@ -395,7 +397,7 @@ impl Plugins {
         Entry { name, status, error, serving, pending: None, is_to_retry }
     }
 
-    /// Returns what `manifest` asks for in addition to the recorded serving version.
+    /// Returns the permissions that `manifest` requests in addition to those of the recorded serving version.
     async fn permission_diff(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
         let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
         let serving = match serving {
@@ -411,8 +413,8 @@ impl Plugins {
         Ok(permission_diff(&serving, manifest, &retired))
     }
 
-    /// Returns the tools of stored versions that `serving` no longer has, each with the operation of the newest version
-    /// that had it.
+    /// Returns the tools of stored versions that `serving` no longer has. Each tool has the operation of the newest
+    /// version with this tool.
     async fn retired_tools(
         &self,
         name: &PluginName,
@@ -428,20 +430,20 @@ impl Plugins {
         Ok(retired)
     }
 
-    /// Returns the version that serves while the folder's version does not: the current one or, after a server start,
-    /// the recorded one. Returns `None` if one of its names now belongs to another plugin.
+    /// Returns the version that serves while the version in the folder cannot: the current version or, after a server
+    /// start, the recorded version. Returns `None` if a name of that version now belongs to another plugin.
     async fn before(&self, name: &str) -> Option<Arc<Plugin>> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
             return match self.records.read().await {
                 Ok(records) if !records.owners.permit(&serving) => None,
-                // If the database cannot be read, the policy decides by the owners that it has loaded.
+                // If the database cannot be read, the policy uses the owners that it has already loaded.
                 _ => Some(serving),
             };
         }
         match self.restore(name).await {
             Ok(plugin) => plugin,
             Err(error) => {
-                tracing::error!(plugin.name = name, error = %with_causes(&error), "the stored version cannot serve");
+                tracing::error!(plugin.name = name, error = %with_causes(&error), "failed to load the stored version");
                 None
             }
         }
@@ -470,8 +472,7 @@ impl Plugins {
         Ok(Some(Arc::new(plugin)))
     }
 
-    /// Returns the plugins for which `owners` differ from those at their load, because another host has moved or freed
-    /// a name.
+    /// Returns the plugins whose assessment is outdated under `owners`, because another host has moved or freed a name.
     pub fn judged_by_others(&self, owners: &Owners) -> Vec<String> {
         let entries = self.entries.read();
         let outdated = entries.values().filter(|entry| {
@@ -483,8 +484,8 @@ impl Plugins {
     }
 }
 
-/// Returns whether an entry of the plugins folder is a plugin. A link counts, so that it is rejected with an error that
-/// names it. Hidden entries and files do not.
+/// Returns whether an entry of the plugins folder is a plugin. A link counts as a plugin, so that the load rejects the
+/// link with an error that names it. Hidden entries and files do not count.
 fn is_plugin_folder(entry: &std::fs::DirEntry) -> std::io::Result<bool> {
     let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
     Ok(!is_hidden && !entry.file_type()?.is_file())

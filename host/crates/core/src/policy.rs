@@ -1,11 +1,11 @@
 //! The policy in force: keys, bots, bindings and plugins, in one immutable snapshot behind one atomic swap.
 //!
-//! A call loads the snapshot once and uses it to its end, so it never sees a part of a change. If the snapshot cannot
-//! be renewed after a change, the old one is stale: no new call runs until a renewal succeeds.
+//! A call loads the snapshot once and uses it until the call ends, so the call never sees a part of a change. If the
+//! renewal of the snapshot fails after a change, the old snapshot is stale: no new call runs until a renewal succeeds.
 //!
-//! A snapshot is assembled, not compiled: the patterns and schemas of a tenant are compiled when a decision first needs
-//! them, so neither a revocation nor a start waits for the patterns of other tenants. Unchanged objects are reused from
-//! the previous snapshot, together with their compiled patterns and schemas.
+//! The assembly of a snapshot compiles no patterns and schemas. They are compiled when a decision first needs them, so
+//! neither a revocation nor a start waits for the patterns of other tenants. A new snapshot reuses the unchanged
+//! objects of the previous snapshot, together with their compiled patterns and schemas.
 
 pub mod api_key;
 mod assemble;
@@ -48,13 +48,12 @@ use crate::policy::pattern_limits::{PatternBytes, compiled_bytes, lists_of_bindi
 use crate::policy::sharing::Sharing;
 use crate::policy::verification::{Reported, Verification};
 
-/// The base cost, in steps, of compiling the tools of a resource. It is too high to be spent on a serving thread.
+/// The base cost, in steps, of compiling the tools of a resource. It exceeds the limit for work on a serving thread.
 const TOOLS_STEPS: u64 = 1 << 16;
-/// Steps for each byte of the configuration, which defines the tools.
+/// The number of steps for each byte of the configuration, which defines the tools.
 const TOOLS_STEPS_PER_BYTE: u64 = 512;
 
-/// The minimum time for which the names of changed rows are kept. It is much longer than the interval at which a host
-/// reads them.
+/// The minimum time for which the names of changed rows are kept. A host reads them at a much shorter interval.
 const CHANGES_KEPT: Duration = Duration::from_secs(3_600);
 
 /// An API key.
@@ -62,15 +61,15 @@ const CHANGES_KEPT: Duration = Duration::from_secs(3_600);
 pub struct Key {
     pub id: KeyId,
     pub kind: KeyKind,
-    /// `None` for a root key.
+    /// The workspace of the key, or `None` for a root key.
     pub workspace: Option<WorkspaceId>,
     pub bot: Option<BotId>,
-    /// Shared by successive snapshots.
+    /// The last use of the key, which successive snapshots share.
     pub last_use: Arc<LastUse>,
 }
 
 impl Key {
-    /// Whether the key has the rights of an admin of the workspace.
+    /// Returns whether the key has the rights of an admin of the workspace.
     pub fn administers(&self, workspace: WorkspaceId) -> bool {
         match self.kind {
             KeyKind::Root => true,
@@ -84,7 +83,7 @@ impl Key {
 pub struct Bot {
     pub row: BotRow,
     pub bindings: Vec<Arc<Binding>>,
-    /// Bindings that grant nothing, because no plugin serves the type of their resource or because a row is unreadable.
+    /// The bindings that grant nothing, because no plugin serves the type of their resource or a row is unreadable.
     pub dormant: Vec<BindingRow>,
 }
 
@@ -94,14 +93,14 @@ impl Bot {
         self.bindings.iter().find(|binding| binding.row.id == id && binding.is_active(now))
     }
 
-    /// The rows of the bot's bindings. The binding that the bot's switch grants has no row.
+    /// Returns the rows of the bot's bindings. The binding that the bot's switch grants has no row.
     fn stored_bindings(&self) -> impl Iterator<Item = &BindingRow> {
         let bound = self.bindings.iter().filter(|binding| binding.resource.is_stored).map(|binding| &binding.row);
         bound.chain(&self.dormant)
     }
 
-    /// The maximum memory, in bytes, of the compiled patterns of the bot's bindings. Dormant bindings count too,
-    /// because their patterns may be compiled once a plugin serves the type of their resource.
+    /// Returns the maximum memory, in bytes, of the compiled patterns of the bot's bindings. The sum includes dormant
+    /// bindings, because a plugin may later serve the type of their resource.
     fn pattern_bytes(&self) -> u64 {
         let bound = self.bindings.iter().map(|binding| binding.pattern_bytes);
         let dormant = self.dormant.iter().map(|row| compiled_bytes(lists_of_binding(row)));
@@ -112,13 +111,13 @@ impl Bot {
 /// A role, shared by all bindings to it.
 pub struct Role {
     pub row: RoleRow,
-    /// The maximum memory of its compiled patterns, in bytes.
+    /// The maximum memory of the role's compiled patterns, in bytes.
     pattern_bytes: u64,
-    /// `None` if the stored lists are unreadable: bindings with this role grant nothing.
+    /// The rules of the role, or `None` if the stored lists are unreadable. Bindings with such a role grant nothing.
     pub rules: Option<RoleRules>,
 }
 
-/// The grant of a resource to a bot, with the rules for the tools of the resource's type.
+/// The grant of a resource to a bot. The grant includes the rules for the tools of the resource's type.
 pub struct Binding {
     pub row: BindingRow,
     pub role: Option<Arc<Role>>,
@@ -128,22 +127,22 @@ pub struct Binding {
     /// The rules for a bot that is called through this binding. A binding without `delegate` adds no restriction.
     pub link: Arc<DelegationRules>,
     pub resource: Arc<Resource>,
-    /// The maximum memory of its own compiled patterns, in bytes, without those of its role.
+    /// The maximum memory, in bytes, of the compiled patterns of the binding. The patterns of its role do not count.
     pattern_bytes: u64,
 }
 
 impl Binding {
-    /// Whether the binding is enabled and not expired at `now`.
+    /// Returns whether the binding is enabled and not expired at `now`.
     pub fn is_active(&self, now: UtcMillis) -> bool {
         self.row.enabled && self.row.expires_at.is_none_or(|end| now < end)
     }
 
-    /// Whether the binding was assembled from this row, role and resource.
+    /// Returns whether the binding was assembled from this row, role and resource.
     fn is_made_of(&self, row: &BindingRow, role: Option<&Arc<Role>>, resource: &Arc<Resource>) -> bool {
         self.row == *row && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
     }
 
-    /// Whether the plugin of its resource may call `tool`.
+    /// Returns whether the plugin of the binding's resource may call `tool`.
     pub fn allows_call(&self, tool: &str, effort: &Effort) -> Result<bool, Overrun> {
         self.allow_calls.matches(MatchMode::Pattern, tool, effort)
     }
@@ -157,7 +156,7 @@ fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
     }
 }
 
-/// A resource whose type is served by a plugin.
+/// A resource whose type a plugin serves.
 pub struct Resource {
     pub row: ResourceRow,
     pub plugin: Arc<Plugin>,
@@ -169,36 +168,36 @@ pub struct Resource {
     pub config_text: String,
     /// The egress scope of calls on this resource.
     pub scope: Scope,
-    /// See [`Resource::tools`].
+    /// The compiled tools. See [`Resource::tools`].
     tools: OnceLock<Vec<Arc<Tool>>>,
     pub credential: Option<Arc<HeldCredential>>,
-    /// Whether the resource has a row. The resource that a bot's switch grants has none.
+    /// Whether the resource has a row. The resource that a bot's switch grants has no row.
     is_stored: bool,
     credential_source: OnceLock<Arc<ResourceCredential>>,
 }
 
 impl Resource {
-    /// Whether the resource was assembled from this row, plugin and credential, and can be reused. This avoids
-    /// compiling its tools and decrypting its credential again after every change.
+    /// Returns whether the resource was assembled from this row, plugin and credential. If so, the new snapshot reuses
+    /// the resource, and the host need not compile its tools and decrypt its credential again.
     fn is_made_of(&self, row: &ResourceRow, plugin: &Arc<Plugin>, credential: Option<&Arc<HeldCredential>>) -> bool {
         let is_same_credential = is_same(self.credential.as_ref(), credential);
         is_same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
     }
 
-    /// The id of the resource in the API; `None` if the resource has no row.
+    /// Returns the id of the resource in the API, or `None` if the resource has no row.
     pub fn stored_id(&self) -> Option<ResourceId> {
         self.is_stored.then_some(self.row.id)
     }
 
-    /// The tools that the configuration of this resource defines, in addition to those of its type. The first access
-    /// compiles their schemas. If a schema does not compile, the list is empty.
+    /// Returns the tools that the configuration of this resource defines, in addition to those of its type. The first
+    /// access compiles their schemas. If a schema does not compile, the list is empty.
     pub fn tools(&self, effort: &Effort) -> Result<&[Arc<Tool>], Overrun> {
         if self.tools.get().is_none() {
             effort.spend(TOOLS_STEPS + TOOLS_STEPS_PER_BYTE * self.config_text.len() as u64)?;
         }
         Ok(self.tools.get_or_init(|| {
             self.compile_tools().unwrap_or_else(|why| {
-                tracing::error!(resource.id = %self.row.id, why, "a stored tool is not valid; the resource has no tools of its own");
+                tracing::error!(resource.id = %self.row.id, why, "the configured tools of the resource are invalid");
                 Vec::new()
             })
         }))
@@ -206,7 +205,7 @@ impl Resource {
 
     /// Returns the tool of this name if the configuration of the resource defines it.
     pub fn tool(&self, name: &ToolName, effort: &Effort) -> Result<Option<&Arc<Tool>>, Overrun> {
-        // A name that cannot belong to this resource must not trigger the compilation.
+        // The lookup of a name that cannot belong to this resource must not compile the tools.
         if !is_own_tool(&self.row.name, name) {
             return Ok(None);
         }
@@ -226,7 +225,7 @@ impl Resource {
             .collect()
     }
 
-    /// The credential for egress. It is decrypted on first use.
+    /// Returns the source from which egress reads the credential. The first call decrypts the credential.
     pub fn credential_source(&self) -> &Arc<ResourceCredential> {
         self.credential_source.get_or_init(|| {
             let served = ServedResource {
@@ -245,20 +244,20 @@ impl Resource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkRules {
-    /// Address ranges (CIDR) that are allowed although they are not public.
+    /// The allowed address ranges (CIDR) that are not public.
     pub allow_addresses: Vec<IpNet>,
-    /// Whether `http://` is allowed. The setting also applies to loopback addresses.
+    /// Whether requests over `http://` are allowed. Requests to loopback addresses need this permission too.
     pub allow_http: bool,
 }
 
 /// A tool that a manifest declares, and the plugin that serves it.
 type ServedTool = (Arc<Plugin>, Arc<Tool>);
 
-/// The policy in force at one moment. Successive snapshots share unchanged objects.
+/// The policy in force at one point in time. Successive snapshots share unchanged objects.
 #[derive(Clone, Default)]
 pub struct Snapshot {
     pub generation: i64,
-    /// Whether the rows match their seals.
+    /// The result of the verification of the rows against their seals.
     pub verification: Verification,
     keys: imbl::HashMap<[u8; 32], Key>,
     key_hashes: imbl::HashMap<KeyId, [u8; 32]>,
@@ -275,7 +274,7 @@ pub struct Snapshot {
     issuers: Arc<HashMap<(WorkspaceId, ResourceTypeId), Issuer>>,
     types: Arc<HashMap<ResourceTypeId, Arc<Plugin>>>,
     tools: Arc<HashMap<ToolName, ServedTool>>,
-    /// The built-in plugin for sandboxes; `None` if it is not among the serving plugins.
+    /// The built-in plugin for sandboxes, or `None` if it does not serve.
     sandbox: Option<Arc<Plugin>>,
     sharing: Sharing,
     owners: Arc<Owners>,
@@ -283,127 +282,127 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The maximum memory of the compiled patterns of a workspace, in bytes.
+    /// Returns the maximum memory of the compiled patterns of a workspace, in bytes.
     pub fn pattern_bytes(&self, workspace: WorkspaceId) -> u64 {
         self.patterns.of(workspace)
     }
 
-    /// The key whose text has this SHA-256.
+    /// Returns the key whose text has this SHA-256.
     pub fn key(&self, hash: &[u8; 32]) -> Option<&Key> {
         self.keys.get(hash)
     }
 
-    /// The hash of a key's text. A rotation changes it. `None` if the key was deleted.
+    /// Returns the hash of a key's text, or `None` if the key was deleted. A rotation of the key changes its hash.
     pub fn key_hash(&self, id: KeyId) -> Option<&[u8; 32]> {
         self.key_hashes.get(&id)
     }
 
-    /// Every key.
+    /// Returns all keys.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.keys.values()
     }
 
-    /// The last use of each key that is known to this host.
+    /// Returns the id of each key, its workspace, and its last use as recorded on this host.
     pub fn key_uses(&self) -> impl Iterator<Item = (Option<WorkspaceId>, KeyId, &LastUse)> {
         self.keys().map(|key| (key.workspace, key.id, key.last_use.as_ref()))
     }
 
-    /// The last use of this key that is known to this host.
+    /// Returns the time of the key's last use: the later of the time recorded on this host and the time in `row`.
     pub fn last_use(&self, row: &KeyRow) -> Option<UtcMillis> {
         let noted = key_hash(row).and_then(|hash| self.key(&hash)?.last_use.at());
         noted.max(row.last_used_at)
     }
 
-    /// The workspace with this name or id.
+    /// Returns the workspace with this name or id.
     pub fn workspace(&self, name_or_id: &str) -> Option<WorkspaceId> {
         self.workspaces.get(name_or_id).copied()
     }
 
-    /// The workspace for requests of root keys that name no workspace. `None` if its row is not authentic.
+    /// Returns the workspace for requests of root keys that name no workspace, or `None` if its row is not authentic.
     pub fn known_default_workspace(&self) -> Option<WorkspaceId> {
         self.default_workspace
     }
 
-    /// The workspace for requests of root keys that name no workspace.
+    /// Returns the workspace for requests of root keys that name no workspace.
     pub fn default_workspace(&self) -> WorkspaceId {
         self.default_workspace.expect("the workspace `default` is created together with the database")
     }
 
-    /// The bindings of this workspace that use this role.
+    /// Returns the bindings of this workspace that use this role.
     pub fn bindings_of_role(&self, workspace: WorkspaceId, role: RoleId) -> impl Iterator<Item = &Arc<Binding>> {
         let bots = self.bound.of_role(role).filter_map(move |bot| self.bot(workspace, *bot));
         bots.flat_map(|bot| &bot.bindings).filter(move |binding| binding.row.role_id == Some(role))
     }
 
-    /// The bot with this id, if it belongs to this workspace.
+    /// Returns the bot with this id, if it belongs to this workspace.
     pub fn bot(&self, workspace: WorkspaceId, id: BotId) -> Option<&Arc<Bot>> {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
     }
 
-    /// The bot that a resource of the built-in type `bot` refers to.
+    /// Returns the bot to which a resource of the built-in type `bot` refers.
     pub fn bot_behind(&self, resource: &Resource) -> Option<&Arc<Bot>> {
         if resource.row.resource_type.as_str() != built_in::BOT {
             return None;
         }
-        // The bot is looked up by id only, because another bot may get its name later.
+        // The lookup uses only the id, because another bot may get the name of this bot later.
         let id = resource.config.get(built_in::BOT)?.as_str()?.parse().ok()?;
         self.bot(resource.row.workspace_id, id)
     }
 
-    /// The bot of this workspace with this id or name.
+    /// Returns the bot of this workspace with this id or name.
     pub fn bot_called(&self, workspace: WorkspaceId, id_or_name: &str) -> Option<&Arc<Bot>> {
         let by_id = id_or_name.parse().ok().and_then(|id| self.bot(workspace, id));
         by_id.or_else(|| self.bot(workspace, *self.bots_by_name.get(&(workspace, id_or_name.to_owned()))?))
     }
 
-    /// The resource with this id, if it belongs to this workspace and a plugin serves its type.
+    /// Returns the resource with this id, if it belongs to this workspace and a plugin serves its type.
     pub fn resource(&self, workspace: WorkspaceId, id: ResourceId) -> Option<&Arc<Resource>> {
         self.resources.get(&id).filter(|resource| resource.row.workspace_id == workspace)
     }
 
-    /// All resources whose type is served by a plugin.
+    /// Returns all resources whose type a plugin serves.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.values()
     }
 
-    /// The current issuer of OAuth tokens for a resource.
+    /// Returns the current issuer of OAuth tokens for a resource.
     pub fn issuer(&self, resource: &ResourceRow) -> Option<&Issuer> {
         self.issuers.get(&(resource.workspace_id, resource.resource_type.clone()))
     }
 
-    /// The key with this id.
+    /// Returns the key with this id.
     pub fn key_of_id(&self, id: KeyId) -> Option<&Key> {
         self.key_hash(id).and_then(|hash| self.key(hash))
     }
 
-    /// The plugin that serves a resource type.
+    /// Returns the plugin that serves a resource type.
     pub fn resource_type(&self, id: &ResourceTypeId) -> Option<&Arc<Plugin>> {
         self.types.get(id)
     }
 
-    /// All plugins that serve a type, sorted by the id of the type.
+    /// Returns all plugins that serve a resource type, sorted by the id of the type.
     pub fn resource_types(&self) -> Vec<&Arc<Plugin>> {
         let mut plugins: Vec<_> = self.types.values().collect();
         plugins.sort_by(|a, b| a.manifest.resource_type.id.cmp(&b.manifest.resource_type.id));
         plugins
     }
 
-    /// The owners of resource types and tool names.
+    /// Returns the owners of resource types and tool names.
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// The tool of this name that a manifest declares, and the plugin that serves it.
+    /// Returns the tool of this name that a manifest declares, and the plugin that serves it.
     pub fn tool(&self, name: &ToolName) -> Option<&ServedTool> {
         self.tools.get(name)
     }
 
-    /// The share of a plugin's call slots that `workspace` may use.
+    /// Returns the share of a plugin's call slots that `workspace` may use.
     pub fn share_of_plugin(&self, plugin: &PluginName, workspace: WorkspaceId) -> Share {
         self.sharing.of_plugin(plugin, workspace)
     }
 
-    /// The share of the host's call slots that `workspace` may use.
+    /// Returns the share of the host's call slots that `workspace` may use.
     pub fn share_of_host(&self, workspace: WorkspaceId) -> Share {
         self.sharing.of_host(workspace)
     }
@@ -417,22 +416,23 @@ pub struct Policy {
     plugins: Arc<Plugins>,
     stale: AtomicBool,
     reported: Reported,
-    /// Notifies subscribers of each new snapshot.
+    /// The sender that notifies subscribers of each new snapshot.
     renewals: tokio::sync::watch::Sender<()>,
     /// The number of requested renewals.
     requested: AtomicU64,
-    /// Locked during a renewal, so that the result of an older read never replaces that of a newer one.
+    /// The state after the last renewal. It is locked during a renewal, so that the result of an older read never
+    /// replaces the result of a newer read.
     renewing: tokio::sync::Mutex<Renewed>,
-    /// A generation and the time at which it was current. See [`Policy::forget_changes`].
+    /// A generation, and a time at which it was current. See [`Policy::forget_changes`].
     noted_generation: Mutex<Option<(Instant, i64)>>,
 }
 
 /// The state after the last renewal.
 #[derive(Default)]
 struct Renewed {
-    /// The number of requested renewals that are complete.
+    /// The number of completed renewal requests.
     requests: u64,
-    /// The state to which the next renewal applies changes; `None` if it must read all rows.
+    /// The state to which the next renewal applies changes, or `None` if the next renewal must read all rows.
     base: Option<Base>,
 }
 
@@ -467,29 +467,29 @@ impl Policy {
         Ok(policy)
     }
 
-    /// The current snapshot.
+    /// Returns the current snapshot.
     pub fn load(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// A receiver that is notified of each later snapshot.
+    /// Returns a receiver that gets a notification for each later snapshot.
     pub fn renewals(&self) -> tokio::sync::watch::Receiver<()> {
         self.renewals.subscribe()
     }
 
-    /// Whether the snapshot may be older than the database.
+    /// Returns whether the snapshot may be older than the database.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Replaces the snapshot by one of the current database and plugins. Every change must be followed by a renewal.
-    /// New calls use the old snapshot until the new one is assembled. If the renewal fails, the snapshot is stale and
-    /// no new call runs.
+    /// Replaces the snapshot with a snapshot of the current database and plugins. The caller must renew the snapshot
+    /// after every change. New calls use the old snapshot until the new snapshot is assembled. If the renewal fails,
+    /// the snapshot is stale and no new call runs.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let turn = self.requested.fetch_add(1, Ordering::AcqRel) + 1;
         let mut renewed = self.renewing.lock().await;
         if renewed.requests >= turn {
-            // Another renewal that began after this change has included it.
+            // Another renewal began after this change and has included it.
             return Ok(());
         }
         let requested = self.requested.load(Ordering::Acquire);
@@ -497,7 +497,7 @@ impl Policy {
             Ok(snapshot) => {
                 self.reported.report(&self.store, &snapshot.verification);
                 let before = self.snapshot.swap(Arc::new(snapshot));
-                // This is usually the last reference, and the snapshot may be large.
+                // The old snapshot may be large, and this is usually the last reference to the old snapshot.
                 drop(FreedBeside::new(before, true));
                 self.renewals.send_replace(());
                 self.stale.store(false, Ordering::Release);
@@ -511,11 +511,11 @@ impl Policy {
         }
     }
 
-    /// Assembles the snapshot on a blocking thread. It applies the rows that have changed since the current snapshot
-    /// or, if the changes are not completely known, reads all rows.
+    /// Assembles the snapshot on a blocking thread. Applies the rows that have changed since the current snapshot.
+    /// Reads all rows if the changes are not completely known.
     async fn assemble(&self, base: &mut Option<Base>) -> Result<Snapshot, StoreError> {
         let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
-        // `take` leaves `None`, so that the next renewal reads all rows if this one fails.
+        // `take` leaves `None`, so that the next renewal reads all rows if this renewal fails.
         if let Some(base_before) = base.take().filter(|base| base.serves(&serving) && before.verification.is_whole())
             && let Some((changes, verified)) = self.store.changes_since(&base_before.verified).await?
         {
@@ -531,8 +531,8 @@ impl Policy {
         Ok(snapshot)
     }
 
-    /// Deletes the names of changed rows that are older than an hour. A host that has not read them by then reads all
-    /// rows. This function must be called regularly.
+    /// Deletes the names of changed rows that are older than an hour. A host that has not read these names reads all
+    /// rows at its next renewal. The caller must call this function regularly.
     pub async fn forget_changes(&self) -> Result<(), StoreError> {
         let now = Instant::now();
         let current = self.load().generation;
@@ -554,21 +554,20 @@ impl Policy {
         self.renewing.lock().await.base = None;
     }
 
-    /// Renews the snapshot if it lacks a change. This happens if the handler of the change was cancelled, or if another
-    /// process made the change.
+    /// Renews the snapshot if it lacks a change of a cancelled handler or of another process.
     pub async fn renew_if_behind(&self) -> Result<(), StoreError> {
         let generation = self.store.generation().await;
         let generation = generation.inspect_err(|_| self.stale.store(true, Ordering::Release))?;
         if self.is_stale() || generation != self.load().generation {
             self.renew().await?;
         }
-        // The report includes rows that were rejected outside a renewal, when they were read individually.
+        // The report includes rows that were rejected outside a renewal, in reads of single rows.
         self.reported.report(&self.store, &self.load().verification);
         Ok(())
     }
 
-    /// Renews the snapshot if a seal differs from the one with which the snapshot was verified. A host does not rely on
-    /// the generation in `settings` alone, because that row has no MAC.
+    /// Renews the snapshot if a seal differs from the seal that verified the snapshot. A host does not rely only on the
+    /// generation in `settings`, because that row has no MAC.
     pub async fn renew_if_seals_differ(&self) -> Result<(), StoreError> {
         let before = self.load();
         let seals = self.store.seal_generations().await?;
@@ -588,7 +587,7 @@ impl Policy {
 /// Runs `assemble` on a blocking thread.
 async fn beside(assemble: impl FnOnce() -> Snapshot + Send + 'static) -> Result<Snapshot, StoreError> {
     tokio::task::spawn_blocking(assemble).await.map_err(|error| StoreError::Unavailable {
-        what: "the policy could not be assembled".to_owned(),
+        what: "failed to assemble the policy".to_owned(),
         source: Box::new(error),
     })
 }

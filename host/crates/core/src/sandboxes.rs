@@ -1,9 +1,9 @@
-//! The sandboxes of conversations. Each is created when it is first used, stopped when it is idle, and deleted on
-//! request.
+//! The sandboxes of conversations. The host creates a sandbox when it is first used, stops it when it is idle, and
+//! deletes it on request.
 //!
-//! Decisions are stored in rows of the database, which change by compare-and-swap, so that several hosts on one
-//! database agree. The provider carries them out. The policy, and not this module, decides whether a bot may have a
-//! sandbox.
+//! The rows of the database contain the decisions about sandboxes. Each row changes by compare-and-swap, so that
+//! several hosts on one database agree. The provider carries out these decisions. The policy decides whether a bot may
+//! have a sandbox.
 
 mod activity;
 mod conversation;
@@ -44,17 +44,17 @@ pub use options::Options;
 pub use reconcile::ASIDE_KEPT_MS;
 pub use settings::out_of_range;
 
-/// The lease of one operation on a sandbox, in milliseconds. It is longer than any operation, so a host whose lease has
-/// expired must have ended.
+/// The duration of the lease of one operation on a sandbox, in milliseconds. No operation takes this long, so a host
+/// whose lease has expired must have ended.
 const LEASE_MS: i64 = 90_000;
 
 /// The reason why a sandbox did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// No provider can be used at the moment; the same request may succeed later.
+    /// No provider is available. The same request may succeed later.
     #[error(transparent)]
     Unavailable(Unavailable),
-    #[error("there is no such sandbox")]
+    #[error("the sandbox does not exist")]
     NotFound,
     /// The conversation belongs to another user.
     #[error("the sandbox of this conversation belongs to another user")]
@@ -62,10 +62,11 @@ pub enum AccessError {
     /// The sandbox of this name belongs to another conversation or bot.
     #[error("{0}")]
     Conflict(&'static str),
-    /// The sandbox ran before, but the provider no longer has its files. They are not replaced by empty ones.
+    /// The sandbox ran before, but the provider no longer has its files. The host does not replace it with an empty
+    /// sandbox.
     #[error("the files of the sandbox are missing on the server")]
     Lost,
-    /// The workspace keeps as many sandboxes as its limit allows.
+    /// The workspace has reached its limit of sandboxes or disk space.
     #[error("{0}")]
     Limit(String),
     #[error(transparent)]
@@ -100,28 +101,31 @@ pub struct Sandboxes {
     clock: Arc<dyn Clock>,
     options: Options,
     activities: Activities,
-    /// The sandboxes that have run no command since they were started. Only their files were used.
+    /// The sandboxes in which no command has run since the start of the sandbox. Callers have only accessed their
+    /// files.
     quiet: parking_lot::Mutex<HashSet<SandboxInstanceId>>,
-    /// Held while running sandboxes are counted and one is claimed, so that the limit holds.
+    /// A lock that a claim holds while it counts running sandboxes and claims a place, so that concurrent claims do not
+    /// exceed the limit.
     claiming: Mutex<()>,
-    /// Locks for claims that found no place. Each is held until the claim has one or gives up.
+    /// The locks for claims that found no place. A claim holds a lock until it has a place or gives up.
     making_room: RoomLocks,
-    /// Held for writing while rows are compared with the provider, so that no sandbox starts meanwhile.
+    /// A lock that is held for writing while rows are compared with the provider, so that no sandbox starts during the
+    /// comparison.
     comparing: RwLock<()>,
-    /// Notified when a row has changed.
+    /// A notification that a row has changed.
     moved: Notify,
-    /// Notified when a deletion is due.
+    /// A notification that a deletion is due.
     deletion: Notify,
-    /// Notified when a sweep must not wait for its interval.
+    /// A notification that the next sweep must not wait for its interval.
     sweep: Notify,
-    /// Notified when switches of bots may have changed.
+    /// A notification that switches of bots may have changed.
     switched: Notify,
-    /// Tasks that no caller can cancel.
+    /// The tasks that no caller can cancel.
     running: TaskTracker,
     closing: CancellationToken,
 }
 
-/// The place of a host's sandboxes.
+/// The location of a host's sandboxes.
 pub struct Place {
     /// The id of this host's data folder.
     pub node: String,
@@ -130,7 +134,8 @@ pub struct Place {
 }
 
 impl Sandboxes {
-    /// Creates the sandboxes of a provider. If the host has no provider, `provider` is an error with the reason.
+    /// Creates the service for a provider's sandboxes. If the host has no provider, `provider` is an error with the
+    /// reason.
     pub fn new(
         provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
         place: Place,
@@ -159,7 +164,7 @@ impl Sandboxes {
         })
     }
 
-    /// Returns what the provider offers. If no provider can be used, the error has the reason.
+    /// Returns the capabilities of the provider. If no provider is available, returns an error with the reason.
     pub fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
         match &self.provider {
             Ok(provider) => provider.capabilities(),
@@ -167,7 +172,7 @@ impl Sandboxes {
         }
     }
 
-    /// Runs a command in the sandbox of a conversation, and creates or resumes the sandbox for it.
+    /// Runs a command in the sandbox of a conversation. Creates or resumes the sandbox if necessary.
     pub async fn exec(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -179,7 +184,7 @@ impl Sandboxes {
         self.of_conversation(workspace, bot, of).await?.exec(request, feed).await
     }
 
-    /// Finds the sandbox of a conversation in this workspace. With a bot, the sandbox must belong to that bot.
+    /// Finds the sandbox of a conversation in this workspace. If `bot` is set, the sandbox must belong to that bot.
     pub async fn find(
         &self,
         workspace: WorkspaceId,
@@ -191,7 +196,7 @@ impl Sandboxes {
         Ok(row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)))
     }
 
-    /// Finds a sandbox of this workspace. With a bot, the sandbox must belong to that bot.
+    /// Finds a sandbox of this workspace by its id. If `bot` is set, the sandbox must belong to that bot.
     pub async fn get(
         &self,
         workspace: WorkspaceId,
@@ -224,13 +229,13 @@ impl Sandboxes {
         self.provider.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// Reads the settings of a workspace. Returns the defaults if it was deleted, and an error if its row fails
-    /// verification.
+    /// Reads the settings of a workspace. Returns the defaults if the workspace was deleted, and an error if its row
+    /// fails verification.
     async fn settings_of(&self, workspace: WorkspaceId) -> Result<WorkspaceSandbox, StoreError> {
         let row = self.store.verified_workspace(workspace).await?;
         let Some(settings) = row.and_then(|row| row.sandbox) else { return Ok(WorkspaceSandbox::default()) };
         serde_json::from_value(settings)
-            .map_err(|error| StoreError::Corrupt { what: format!("the workspace's settings of sandboxes: {error}") })
+            .map_err(|error| StoreError::Corrupt { what: format!("the workspace's sandbox settings: {error}") })
     }
 }
 
@@ -239,12 +244,13 @@ fn name(row: &SandboxRow) -> SandboxName {
     SandboxName::new(row.workspace_id, &row.sandbox_id)
 }
 
-/// Returns whether the provider has ever created the sandbox of a row. Only then do missing files mean that it is lost.
+/// Returns whether the provider has ever created the sandbox of a row. Only such a sandbox is lost if its files are
+/// missing.
 fn has_run(row: &SandboxRow) -> bool {
     row.limit.is_some()
 }
 
-/// Waits for a provider for at most `max`. A provider that takes longer counts as unavailable.
+/// Waits for a provider for at most `max`. After that time, returns the error for an unavailable provider.
 async fn within<T>(
     max: Duration,
     what: &str,
@@ -254,8 +260,8 @@ async fn within<T>(
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Formats an error with its causes for rows and the log. The text is bounded and has no control characters, since it
-/// may quote the output of a program in a sandbox.
+/// Formats an error and its causes for the row and the log. Truncates the text and removes control characters, because
+/// the text may quote the output of a program in a sandbox.
 fn described(error: &SandboxError) -> String {
     const CHARS_MAX: usize = 300;
     let plain = |character: char| if character.is_control() { ' ' } else { character };

@@ -13,18 +13,18 @@ use url::{Host, Url};
 use crate::Network;
 use crate::resolve::{LookupError, Resolve};
 
-/// The maximum number of addresses of one name, more than real services have. A longer answer is rejected, not
-/// truncated.
+/// The maximum number of addresses of one name. Real services have fewer addresses. If a name has more addresses, the
+/// request is rejected.
 const ADDRESSES_MAX: usize = 64;
 
 /// Returns whether `address` is allowed. `opened` lists the ranges that the operator allows in addition to the public
-/// internet. An IPv4 range does not include the IPv6 addresses that embed its addresses.
+/// internet. An IPv4 range in `opened` does not allow IPv6 addresses that embed IPv4 addresses of the range.
 #[must_use]
 pub fn is_allowed(address: IpAddr, opened: &[IpNet]) -> bool {
     opened.iter().any(|net| net.contains(&address)) || is_public(address)
 }
 
-/// Resolves the host of `url` and returns its addresses in the order of the answer. Fails unless all of them are
+/// Resolves the host of `url` and returns its addresses in the order of the answer. Fails unless all addresses are
 /// allowed.
 pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve) -> Result<Vec<IpAddr>, Failure> {
     let (addresses, host) = match url.host() {
@@ -32,7 +32,9 @@ pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve
         Some(Host::Ipv6(address)) => (vec![IpAddr::V6(address)], format!("[{address}]")),
         Some(Host::Domain(name)) => {
             if is_local_name(name) {
-                return Err(Failure::unsent(FailureCode::Denied, format!("`{name}` refers to this machine")));
+                let message =
+                    format!("`{name}` is a name of the local machine, to which this resource may not connect");
+                return Err(Failure::unsent(FailureCode::Denied, message));
             }
             (look_up(name, resolver).await?, name.to_owned())
         }
@@ -41,7 +43,8 @@ pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve
     if addresses.iter().all(|address| is_allowed(*address, &network.allow_addresses)) {
         Ok(addresses)
     } else {
-        Err(Failure::unsent(FailureCode::Denied, format!("`{host}` has an address that is not allowed")))
+        let message = format!("`{host}` has an address to which this resource may not connect");
+        Err(Failure::unsent(FailureCode::Denied, message))
     }
 }
 
@@ -54,7 +57,9 @@ fn is_local_name(name: &str) -> bool {
 async fn look_up(name: &str, resolver: &dyn Resolve) -> Result<Vec<IpAddr>, Failure> {
     let dns = |message: String| Failure::unsent(FailureCode::Dns, message);
     let answer = resolver.lookup(name).await.map_err(|error| match error {
-        LookupError::Busy => Failure::unsent(FailureCode::Unavailable, "too many names are being resolved"),
+        LookupError::Busy => {
+            Failure::unsent(FailureCode::Unavailable, "too many names are being resolved; try again later")
+        }
         LookupError::Failed => dns(format!("`{name}` could not be resolved")),
     })?;
     let mut addresses: Vec<IpAddr> = Vec::with_capacity(answer.len().min(ADDRESSES_MAX));
@@ -66,7 +71,7 @@ async fn look_up(name: &str, resolver: &dyn Resolve) -> Result<Vec<IpAddr>, Fail
             addresses.push(address);
         }
     }
-    if addresses.is_empty() { Err(dns(format!("`{name}` has no address"))) } else { Ok(addresses) }
+    if addresses.is_empty() { Err(dns(format!("`{name}` has no addresses"))) } else { Ok(addresses) }
 }
 
 #[cfg(test)]

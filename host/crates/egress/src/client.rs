@@ -1,7 +1,7 @@
 //! Step 5, second half: the HTTP clients, and the conversion of their errors.
 //!
 //! A client is bound to one host and one set of checked addresses. Its resolver always fails, so that a second look-up
-//! cannot return another answer, and its pooled connections go to these addresses only. The cache key consists of
+//! cannot return another answer, and its pooled connections go only to these addresses. The cache key consists of
 //! exactly the checked properties, so a name with new addresses gets a new client.
 
 use std::collections::HashMap;
@@ -28,20 +28,20 @@ use crate::send::StepObserver;
 pub struct EgressOptions {
     /// The resolver of names.
     pub resolver: Arc<dyn Resolve>,
-    /// Certificate authorities that are trusted in addition to the public ones.
+    /// Certificate authorities that are trusted in addition to the public certificate authorities.
     pub extra_roots: Vec<CertificateDer<'static>>,
     /// The clock for checking the expiry of tokens.
     pub clock: Arc<dyn Clock>,
-    /// Called at the start of each step.
+    /// A function that is called at the start of each step.
     pub observer: Option<Arc<StepObserver>>,
     /// The maximum size of a decoded response body, in bytes.
     pub response_body_bytes_max: usize,
-    /// A replacement for the network, for `monstrum plugin test`.
+    /// The replacement for the network in `monstrum plugin test`, or `None` to use the network.
     pub transport: Option<Arc<dyn Transport>>,
 }
 
-/// A replacement for the network only. Its requests have passed all checks and contain the credential. Its responses
-/// are limited and redacted like those of an upstream.
+/// A replacement for the network. Egress checks each request and adds the credential before it calls the transport, and
+/// limits and redacts the response afterwards, as for requests over the network.
 pub trait Transport: Send + Sync {
     /// Sends a request and returns its response.
     fn exchange(&self, request: http::Request<Vec<u8>>) -> BoxFuture<'_, Result<http::Response<Vec<u8>>, Failure>>;
@@ -60,13 +60,13 @@ impl Default for EgressOptions {
     }
 }
 
-/// The properties that were checked for a client.
+/// The cache key of a client, which consists of the checked properties.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     network: Network,
     host: String,
     port: Option<u16>,
-    /// The addresses, sorted.
+    /// The checked addresses, sorted.
     addresses: Vec<IpAddr>,
 }
 
@@ -98,7 +98,7 @@ impl Clients {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("the provider has the cipher suites of the default versions")
+            .expect("the provider supports the cipher suites of the default TLS versions")
             .with_root_certificates(roots)
             .with_no_client_auth();
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -124,8 +124,8 @@ impl Clients {
             return Ok(kept.client.clone());
         }
         let client = self.build(&key.host, addresses).map_err(|error| {
-            tracing::error!(%error, "cannot build an HTTP client");
-            Failure::unsent(FailureCode::Internal, "the request could not be prepared")
+            tracing::error!(%error, "cannot create an HTTP client");
+            Failure::unsent(FailureCode::Internal, "the HTTP client for the request could not be created")
         })?;
         if cache.clients.len() >= CLIENTS_MAX {
             let oldest = cache.clients.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone());
@@ -161,7 +161,7 @@ impl Clients {
     }
 }
 
-/// Fails all look-ups, because names were resolved before.
+/// A resolver that fails all look-ups, because names were resolved before.
 struct NoResolver;
 
 impl reqwest::dns::Resolve for NoResolver {
@@ -183,17 +183,18 @@ pub(crate) fn plain_request(outgoing: Outgoing) -> Result<http::Request<Vec<u8>>
     let mut request = http::Request::new(outgoing.body.unwrap_or_default());
     *request.method_mut() = outgoing.method;
     let uri = outgoing.url.as_str().parse();
-    *request.uri_mut() = uri.map_err(|_| Failure::unsent(FailureCode::Invalid, "the URL cannot be sent"))?;
+    *request.uri_mut() =
+        uri.map_err(|_| Failure::unsent(FailureCode::Invalid, "the HTTP client does not accept the URL"))?;
     *request.headers_mut() = outgoing.headers;
     Ok(request)
 }
 
-/// Returns whether the error rules out that the request reached the server.
+/// Returns whether the error proves that the request did not reach the server.
 pub(crate) fn is_unsent(error: &reqwest::Error) -> bool {
     error.is_connect() || error.is_builder()
 }
 
-/// Converts `error` for the plugin. The message contains only the host, which the plugin has chosen.
+/// Converts `error` for the plugin. The message contains only the host, which the plugin chose.
 pub(crate) fn failure(error: reqwest::Error, host: &str) -> Failure {
     // The URL may contain an injected secret.
     let error = error.without_url();
@@ -202,18 +203,18 @@ pub(crate) fn failure(error: reqwest::Error, host: &str) -> Failure {
     } else if error.is_timeout() {
         (FailureCode::Timeout, format!("`{host}` did not respond in time"))
     } else if error.is_builder() {
-        (FailureCode::Invalid, "the URL cannot be sent".to_owned())
+        (FailureCode::Invalid, "the HTTP client does not accept the URL".to_owned())
     } else if error.is_connect() {
         (FailureCode::Connect, format!("no connection to `{host}` could be established"))
     } else {
-        (FailureCode::Protocol, format!("`{host}` closed the connection or did not speak HTTP"))
+        (FailureCode::Protocol, format!("`{host}` closed the connection or sent an invalid HTTP response"))
     };
-    tracing::debug!(code = code.as_str(), cause = deepest(&error), "request failed");
+    tracing::debug!(code = code.as_str(), cause = deepest(&error), "an outbound request failed");
     Failure { code, message, sent: !is_unsent(&error), retry_after_ms: None }
 }
 
-/// Returns whether TLS caused the error. The connector wraps the cause in I/O errors, whose inner error is not their
-/// `source`.
+/// Returns whether TLS caused the error. The connector wraps the cause in I/O errors, which do not return their inner
+/// error as `source`.
 fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;

@@ -1,6 +1,6 @@
 //! Credentials and their source.
 //!
-//! [`CredentialSource`] hides the vault, the stored audience and OAuth. Egress only asks for the current credential.
+//! [`CredentialSource`] hides the vault, the stored audience and OAuth. Egress only requests the current credential.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use url::Url;
 /// A decrypted credential that may be used.
 #[derive(Clone)]
 pub struct Credential {
-    /// The fields by name.
+    /// The values of the credential's fields, by field name.
     pub fields: BTreeMap<String, Secret>,
     /// The fields that the manifest declares as not secret, such as a user's e-mail address. All other fields are
     /// secret, including undeclared ones.
@@ -64,14 +64,17 @@ impl CredentialState {
         let message = match self {
             CredentialState::Expired => "the credential of this resource has expired",
             CredentialState::NeedsAuthorization => {
-                "an admin must confirm the credential of this resource or authorize it again"
+                "an admin must confirm or reauthorize the credential of this resource"
             }
             CredentialState::None => "no credential is stored for this resource",
             CredentialState::Unavailable => {
-                return Failure::unsent(FailureCode::Unavailable, "the credential cannot be read now; try again later");
+                return Failure::unsent(
+                    FailureCode::Unavailable,
+                    "the credential is temporarily unavailable; try again later",
+                );
             }
             CredentialState::Ready | CredentialState::NotNeeded => {
-                return Failure::unsent(FailureCode::Internal, "the state of the credential is not consistent");
+                return Failure::unsent(FailureCode::Internal, "the credential is in an inconsistent state");
             }
         };
         Failure::unsent(FailureCode::Unauthenticated, message)
@@ -90,7 +93,7 @@ pub trait CredentialSource: Send + Sync {
     fn status(&self) -> CredentialState;
 }
 
-/// A source without a credential.
+/// A source that never has a credential.
 #[derive(Clone, Copy, Debug)]
 pub struct Anonymous;
 

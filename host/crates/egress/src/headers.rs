@@ -6,7 +6,7 @@ use monstrum_types::{Failure, FailureCode, HttpRequest};
 
 use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX, REQUEST_HEADERS_MAX};
 
-/// Headers with which a plugin could control the connection or a proxy, or fake its origin.
+/// Headers that could control the connection or a proxy, or fake the origin of a request.
 const OWNED: &[&str] = &[
     "host",
     "content-length",
@@ -22,11 +22,11 @@ const OWNED: &[&str] = &[
     "forwarded",
 ];
 
-/// The prefixes of further headers of this kind.
+/// The prefixes of further headers that only the host may set.
 const OWNED_PREFIXES: &[&str] = &["proxy-", "x-forwarded-"];
 
-/// Headers that are rejected in requests with a credential. Cookies would be a second credential, and a partial
-/// response could split a secret, so that redaction would not find it.
+/// Headers that are rejected in requests with a credential. Cookies would be a second credential. A partial response
+/// could contain only a part of a secret, which redaction would not find.
 const OWNED_WITH_CREDENTIAL: &[&str] = &["cookie", "range", "if-range"];
 
 /// Returns the method if it is allowed.
@@ -38,7 +38,7 @@ pub(crate) fn method(request: &HttpRequest) -> Result<Method, Failure> {
         "PATCH" => Ok(Method::PATCH),
         "DELETE" => Ok(Method::DELETE),
         "HEAD" => Ok(Method::HEAD),
-        _ => Err(invalid("the method must be GET, POST, PUT, PATCH, DELETE or HEAD")),
+        _ => Err(invalid("the method is not supported; use GET, POST, PUT, PATCH, DELETE or HEAD")),
     }
 }
 
@@ -54,16 +54,16 @@ pub(crate) fn check_body(request: &HttpRequest) -> Result<(), Failure> {
 /// credential.
 pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[InjectRule]) -> Result<HeaderMap, Failure> {
     if request.headers.len() > REQUEST_HEADERS_MAX {
-        return Err(invalid("there are more than 100 headers"));
+        return Err(invalid("the request has more than 100 headers"));
     }
     if request.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > REQUEST_HEADER_BYTES_MAX {
         return Err(invalid("the headers are larger than 32 KiB"));
     }
     let mut headers = HeaderMap::with_capacity(request.headers.len() + 4);
     for (name, value) in &request.headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("the name of a header is malformed"))?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("a header name is malformed"))?;
         if is_owned(name.as_str(), authenticated) || is_injected(name.as_str(), inject) {
-            return Err(Failure::unsent(FailureCode::Denied, format!("the header `{name}` is set by the host only")));
+            return Err(Failure::unsent(FailureCode::Denied, format!("only the host may set the header `{name}`")));
         }
         let value = HeaderValue::from_bytes(value.as_bytes())
             .map_err(|_| invalid(&format!("the value of the header `{name}` is malformed")))?;
@@ -84,7 +84,8 @@ fn is_owned(name: &str, authenticated: bool) -> bool {
         || (authenticated && OWNED_WITH_CREDENTIAL.contains(&name.as_str()))
 }
 
-/// Returns the canonical form of a header name. Servers that pass headers as variables do not distinguish `-` and `_`.
+/// Returns the canonical form of a header name. Servers that pass headers as variables do not distinguish between `-`
+/// and `_`.
 fn plain(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }

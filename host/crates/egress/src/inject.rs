@@ -1,4 +1,4 @@
-//! Step 5, first half: adds the credential to the request, following the inject rules that were stored with it.
+//! Step 5, first half: adds the credential to the request by the inject rules that were stored with the credential.
 
 use std::ops::Range;
 
@@ -77,12 +77,14 @@ fn add_query(outgoing: &mut Outgoing, credential: &Credential, rule: &QueryRule)
     Ok(())
 }
 
-/// Adds a field to the JSON body. The body is parsed and serialized again, so numbers over 64 bits become floats.
+/// Adds a field to the JSON body. The body is parsed and serialized again, so integers that do not fit into 64 bits
+/// become floats.
 fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -> Result<(), Failure> {
     let value = filled(credential, &rule.value)?;
     let body = outgoing.body.as_deref().filter(|body| !body.is_empty());
     let mut body: Value = match body {
-        Some(body) => serde_json::from_slice(body).map_err(|_| invalid("the body must be JSON for the credential"))?,
+        Some(body) => serde_json::from_slice(body)
+            .map_err(|_| invalid("the body must be JSON, because the credential is added to it"))?,
         None => Value::Object(Map::new()),
     };
     let mut steps = rule.body.strip_prefix('/').ok_or_else(unusable)?.split('/').map(unescape_pointer).peekable();
@@ -109,7 +111,7 @@ fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -
 }
 
 fn no_place() -> Failure {
-    invalid("the body has no place for the credential")
+    invalid("the body has no object at the place where the credential must be added")
 }
 
 /// Parses the index of a list item (RFC 6901), which has no sign and no leading zeros.
@@ -137,8 +139,8 @@ fn add_path(outgoing: &mut Outgoing, credential: &Credential, rule: &PathRule) -
     if outgoing.url.path() == filled { Ok(()) } else { Err(unusable()) }
 }
 
-/// Returns the positions of `wanted` in `path`. Its characters may be percent-encoded, because the URL parser encodes
-/// braces. The rest of the path remains unchanged.
+/// Returns the positions of `wanted` in `path`. The characters of `wanted` may be percent-encoded in `path`, because
+/// the URL parser encodes braces. All other characters of the path remain unchanged.
 fn placeholders_in(path: &[u8], wanted: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let place_at = move |start: usize| {
         let mut at = start;
@@ -159,14 +161,14 @@ fn filled(credential: &Credential, template: &str) -> Result<Secret, Failure> {
     credential.fill(template).ok_or_else(unusable)
 }
 
-/// Returns the failure of a credential that cannot be injected. The message has no details, because they could reveal
-/// the secret.
+/// Returns the failure of a credential that cannot be injected. The message has no details, because details could
+/// reveal the secret.
 fn unusable() -> Failure {
-    Failure::unsent(FailureCode::Unauthenticated, "the stored credential does not fit its inject rules")
+    Failure::unsent(FailureCode::Unauthenticated, "the stored credential does not match its inject rules")
 }
 
 fn taken(place: &str) -> Failure {
-    Failure::unsent(FailureCode::Denied, format!("{place} is set by the host only"))
+    Failure::unsent(FailureCode::Denied, format!("only the host may set {place}"))
 }
 
 fn invalid(message: &str) -> Failure {

@@ -1,12 +1,13 @@
-//! Outbound HTTP. All requests that a plugin, a bot or a tenant can influence are sent by [`Egress::send`].
+//! Outbound HTTP. [`Egress::send`] sends all requests that a plugin, a bot or a tenant can influence.
 //!
 //! Sending has eight steps in one function (`send`), each in its own file: the URL and the headers are built (`url`,
 //! `headers`), checked against the allowed origins of the resource (`policy`) and searched for secrets (`scan`). The
 //! name is resolved once and all addresses are checked (`addresses`). The credential is added and the request is sent
 //! (`inject`, `client`). Redirects are followed if the manifest allows them (`redirect`), and a rejected token is
-//! refreshed once. The response is limited in size, stripped and redacted (`response`, `redact`).
+//! refreshed once. The size of the response is limited, headers that only the host needs are removed, and secrets are
+//! redacted (`response`, `redact`).
 //!
-//! This crate does not use the database: secrets come from a [`CredentialSource`], and results are returned as data.
+//! This crate does not use the database. It receives secrets from a [`CredentialSource`] and returns results as data.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -15,21 +15,21 @@ pub struct Scope {
     /// The current inject rules of the manifest. A plugin may not set the headers that these rules set, even in
     /// requests without a credential.
     pub inject: Vec<InjectRule>,
-    /// The current audience of the manifest and the configuration. A request to another origin is sent without a
-    /// credential, so that the state of the credential does not affect it.
+    /// The current audience of the manifest and the configuration. A request to any other origin is sent without a
+    /// credential, so the state of the credential does not affect the request.
     pub audience: Vec<OriginPattern>,
-    /// The number of redirects that the host follows.
+    /// The maximum number of redirects that the host follows.
     pub follow_redirects: u8,
-    /// The network access that the operator opened for this resource.
+    /// The network access that the operator allows for this resource.
     pub network: Network,
 }
 
-/// The network access that an operator opened for a resource, besides https to the public internet.
+/// The network access that an operator allows for a resource, in addition to https to the public internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Network {
-    /// Allowed ranges that are not public.
+    /// Allowed address ranges outside the public internet.
     pub allow_addresses: Vec<IpNet>,
-    /// Whether `http://` is allowed. Otherwise, http is rejected even to loopback addresses.
+    /// Whether `http://` is allowed. If false, `http://` is rejected even for loopback addresses.
     pub allow_http: bool,
 }
 
@@ -44,10 +44,10 @@ impl Scope {
 pub(crate) fn check(scope: &Scope, url: &Url) -> Result<(), Failure> {
     if !permits(scope, url) {
         let origin = url.origin().ascii_serialization();
-        return Err(denied(format!("this resource may not reach the origin `{origin}`")));
+        return Err(denied(format!("this resource may not connect to the origin `{origin}`")));
     }
     if url.scheme() != "https" && !scope.network.allow_http {
-        return Err(denied("this resource may use only https://, not http://".to_owned()));
+        return Err(denied("this resource may use only https:// URLs".to_owned()));
     }
     Ok(())
 }
@@ -96,7 +96,7 @@ mod tests {
             ("https://files.example.com/public/x", true),
             ("https://files.example.com/publicity", false),
             ("https://files.example.com/public/..%2fprivate", false),
-            // Listed, but http:// is not allowed.
+            // The origin is listed, but http:// is not allowed.
             ("http://plain.example.com/", false),
         ] {
             assert_eq!(check(&scope, &Url::parse(url).unwrap()).is_ok(), allowed, "{url}");

@@ -1,9 +1,10 @@
 //! Redaction of secret values, in all usual encodings, from everything that leaves a call.
 //!
-//! Percent and JSON escapes can be mixed in many ways, so they are not searched as patterns. Instead, the text and its
-//! decoded views (`views`) are searched, and matches are traced back to the text. Base64, base64url, hex and UTF-16 are
-//! patterns (`patterns`), which are found in one pass (`search`). Secrets that are encoded again inside base64 or hex
-//! are found by decoding the digits (`runs`). Other transformations by an upstream are not detected.
+//! Percent and JSON escapes can be mixed in many ways, so they are not searched as patterns. Instead, redaction
+//! searches the text and its decoded views (`views`), and traces matches back to the text. Base64, base64url, hex and
+//! UTF-16 are patterns (`patterns`), which a single pass finds (`search`). To find secrets that are encoded again
+//! inside base64 or hex, redaction decodes the digits (`runs`). Redaction does not detect other transformations by an
+//! upstream.
 
 mod escapes;
 mod patterns;
@@ -27,7 +28,8 @@ use views::{Nature, Reading, View};
 /// The replacement for a secret. It needs no escaping in JSON strings, URLs and headers.
 pub const REDACTED: &str = "[redacted]";
 
-/// The minimum length of a secret. Saving a shorter value is rejected, because it would match ordinary text.
+/// The minimum length of a secret. The host rejects shorter secrets when they are saved, because they would match
+/// ordinary text.
 pub const SECRET_BYTES_MIN: usize = 8;
 
 /// The maximum number of nested decodings, as in a JSON string in a JSON string, or a URL in a URL.
@@ -37,19 +39,20 @@ const VIEW_DEPTH_MAX: usize = 2;
 #[derive(Default)]
 pub struct Redactor {
     values: Vec<Secret>,
-    /// `None` if there are no secrets.
+    /// The compiled search for the secrets, or `None` if there are no secrets.
     search: Option<Search>,
-    /// Additional patterns for header names, created on first use.
+    /// Additional patterns for header names. They are created on first use.
     names: OnceLock<Search>,
-    /// The views to search.
+    /// The decoded views in which secrets are searched.
     views: Vec<Lens>,
     /// Whether all values are printable ASCII.
     printable: bool,
-    /// Whether one of the values can be parsed as a number.
+    /// Whether at least one of the values can be parsed as a number.
     numeric: bool,
 }
 
-/// A view, and the readings from inside one of its escapes, indexed by the number of nested views minus one.
+/// A view, and the readings for a secret that starts inside one of the view's escapes. The index into `readings` is the
+/// number of nested views minus one.
 struct Lens {
     view: View,
     readings: [Vec<Reading>; VIEW_DEPTH_MAX],
@@ -58,7 +61,7 @@ struct Lens {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
     AsWritten,
-    /// For text whose case may be changed in transit, such as header names.
+    /// The case is ignored, for text whose case may change in transit, such as header names.
     Ignored,
 }
 
@@ -115,7 +118,7 @@ impl Redactor {
         replace_in(text, &found)
     }
 
-    /// Redacts the name of a header, ignoring case.
+    /// Redacts a header name, ignoring case.
     #[must_use]
     pub fn redact_name(&self, name: String) -> String {
         if self.search.is_none() {
@@ -149,7 +152,7 @@ impl Redactor {
             return text;
         }
         let value = text.value();
-        // One search over all texts is much faster than a search for each.
+        // One search over all texts is much faster than a separate search for each text.
         let mut texts = Zeroizing::new(Vec::new());
         gather(&value, &mut texts);
         // The original text is never returned, because it may contain duplicate keys, which the parsed value lacks.
@@ -203,12 +206,12 @@ impl Redactor {
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
 
-    /// Returns the ranges of secrets, sorted and without overlaps.
+    /// Returns the ranges of secrets in `text`. The ranges are sorted and do not overlap.
     fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
         self.find_by(text, case, None)
     }
 
-    /// Like [`Redactor::find`], but incomplete if `watch` ends the search.
+    /// Like [`Redactor::find`], but the result is incomplete if `watch` ends the search.
     fn find_by(&self, text: &[u8], case: Case, watch: Option<&Watch>) -> Vec<Range<usize>> {
         let pass = |search| Pass { redactor: self, search, ignore_case: case == Case::Ignored, watch };
         self.search.as_ref().map_or_else(Vec::new, |search| pass(search).find(text, 0))
@@ -230,8 +233,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Returns the ranges of secrets in `text`, which is a view at nesting `depth`. The ranges are sorted and do not
-    /// overlap. The result is incomplete if the watch ends the search.
+    /// Returns the ranges of secrets in `text`, which is the result of `depth` nested decodings. The ranges are sorted
+    /// and do not overlap. The result is incomplete if the watch ends the search.
     fn find(&self, text: &[u8], depth: usize) -> Vec<Range<usize>> {
         if self.watch.is_some_and(|watch| !watch.may_look_at(text.len())) {
             return Vec::new();
@@ -273,7 +276,7 @@ impl Pass<'_> {
 }
 
 /// Collects all keys, strings and numbers of `value`. The separator is a byte that does not occur in text or in
-/// encodings, so a match is always inside one of them.
+/// encodings, so a match never spans two texts.
 fn gather(value: &Value, texts: &mut Vec<u8>) {
     const BETWEEN: u8 = 0xff;
     match value {
@@ -292,7 +295,7 @@ fn gather(value: &Value, texts: &mut Vec<u8>) {
     texts.push(BETWEEN);
 }
 
-/// Sorts ranges and merges overlapping ones.
+/// Sorts ranges and merges overlapping ranges.
 fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
@@ -325,8 +328,8 @@ fn replace_in(text: String, ranges: &[Range<usize>]) -> String {
     String::from_utf8_lossy(&replace(text.as_bytes(), ranges)).into_owned()
 }
 
-/// The redactor and the search budget of a call. Values are only added, never removed: a token that was replaced during
-/// the call is still redacted afterwards, because the plugin may have read it before.
+/// The redactor and the search budget of a call. Values are only added, never removed: a token that is replaced during
+/// the call is still redacted afterwards, because the plugin may have read the token earlier.
 #[derive(Default)]
 pub struct RedactorCell {
     current: RwLock<Arc<Redactor>>,

@@ -9,7 +9,7 @@ use crate::url::follow;
 
 /// Returns the request that follows the redirect, or `None` if the response is not a redirect.
 ///
-/// The new request goes through all checks, like a request of the plugin. A redirect to another origin clears its
+/// The new request must pass the same checks as a request of the plugin. A redirect to another origin clears its
 /// authentication, and a later redirect back to the first origin does not restore it.
 pub(crate) fn next(
     request: &HttpRequest,
@@ -27,14 +27,14 @@ pub(crate) fn next(
     );
     let Some(location) = response.headers().get(LOCATION).filter(|_| is_redirect) else { return Ok(None) };
     let location = std::str::from_utf8(location.as_bytes())
-        .map_err(|_| Failure::sent(FailureCode::Protocol, "the URL of the redirect is malformed"))?;
+        .map_err(|_| Failure::sent(FailureCode::Protocol, "the redirect URL is malformed"))?;
     let to = follow(from, location)?;
     Ok(Some(following(request, from, &to, status)))
 }
 
 fn following(request: &HttpRequest, from: &Url, to: &Url, status: StatusCode) -> HttpRequest {
     let mut next = HttpRequest { url: to.as_str().to_owned(), query: Vec::new(), ..request.clone() };
-    // These are the rules of browsers (Fetch standard, "HTTP-redirect fetch").
+    // Browsers use the same rules (Fetch standard, "HTTP-redirect fetch").
     let becomes_get = match status {
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => request.method == Method::POST.as_str(),
         StatusCode::SEE_OTHER => request.method != Method::GET.as_str() && request.method != Method::HEAD.as_str(),

@@ -2,7 +2,7 @@
 //!
 //! The system's resolver blocks a thread until the name server answers. The number of concurrent look-ups is therefore
 //! limited, so that a hostile name server cannot block all threads. An abandoned look-up keeps its permit until its
-//! thread is free again.
+//! thread becomes free.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -14,10 +14,12 @@ use tokio::sync::Semaphore;
 /// The maximum number of concurrent look-ups: far fewer than the 512 threads that tokio has for blocking work.
 const LOOKUPS_MAX: usize = 64;
 
-/// The maximum time that a look-up waits for a permit: about the time-out of a look-up.
+/// The maximum time that a look-up waits for a permit. The system's resolver typically uses a similar time-out for a
+/// look-up.
 const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// The reason why a name was not resolved. The cause is omitted, because it could describe the host's network.
+/// The reason why a name was not resolved. The error does not include the cause, because the cause could describe the
+/// host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// The resolver has no answer.
@@ -34,7 +36,7 @@ pub trait Resolve: Send + Sync {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, LookupError>>;
 }
 
-/// The machine's resolver, including the hosts file and the search domains.
+/// The resolver of the operating system, which also uses the hosts file and the search domains.
 #[derive(Debug)]
 pub struct SystemResolver {
     permits: Arc<Semaphore>,
@@ -62,7 +64,7 @@ impl Resolve for SystemResolver {
             match looked_up.await {
                 Ok(Ok(addresses)) => Ok(addresses),
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "name not resolved");
+                    tracing::debug!(%error, "cannot resolve a name");
                     Err(LookupError::Failed)
                 }
                 Err(_) => Err(LookupError::Failed),

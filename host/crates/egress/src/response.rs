@@ -1,4 +1,5 @@
-//! Step 8: limits the size of a response, removes headers that are for the host only, and redacts it.
+//! Step 8: limits the size of a response, removes the headers that only the host needs, and redacts the remaining
+//! headers and the body.
 
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
@@ -80,8 +81,8 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rejects all transfer codings except `chunked`, which the HTTP library decodes. Bodies in other codings cannot be
-/// searched for secrets.
+/// Rejects all transfer codings except `chunked`, which the HTTP library decodes. The host cannot search bodies in
+/// other codings for secrets.
 fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), Failure> {
     let mut values = headers.get_all(TRANSFER_ENCODING).iter();
     match (values.next(), values.next()) {
@@ -94,8 +95,8 @@ fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), Failure> {
     }
 }
 
-/// Returns the encoding of the body. Only gzip is supported. Bodies in other encodings are rejected, because they
-/// cannot be redacted.
+/// Returns the encoding of the body. Only gzip is supported. Bodies in other encodings are rejected, because the host
+/// cannot redact them.
 fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
     let mut encoding = Encoding::Identity;
     for value in headers.get_all(CONTENT_ENCODING) {
@@ -197,7 +198,7 @@ fn body_failure(error: &io::Error, bytes_max: usize) -> Failure {
     if error.kind() == io::ErrorKind::FileTooLarge {
         too_large(bytes_max)
     } else {
-        Failure::sent(FailureCode::Protocol, "the response's body does not match its content encoding")
+        Failure::sent(FailureCode::Protocol, "the response body does not match its content encoding")
     }
 }
 

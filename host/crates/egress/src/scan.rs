@@ -10,7 +10,8 @@ use monstrum_types::{Failure, FailureCode, HttpRequest};
 use crate::redact::{Redactor, RedactorCell};
 use crate::searches::{self, SearchError, Watch};
 
-/// Rejects a request that contains a current secret of the resource. The request is moved into the search and back.
+/// Rejects a request that contains a current secret of the resource. The search takes ownership of the request while it
+/// runs. If the search fails, the request is not restored.
 pub(crate) async fn check(redactor: &RedactorCell, request: &mut HttpRequest) -> Result<(), Failure> {
     let bytes = texts(request).map(<[u8]>::len).sum();
     let lent = std::mem::take(request);
@@ -36,7 +37,8 @@ fn holds_secret(redactor: &Arc<Redactor>, request: &HttpRequest, watch: &Watch) 
     Ok(false)
 }
 
-/// Returns all parts of a request that come from the plugin.
+/// Returns the texts of a request in which a plugin could place a secret: the URL, the body, and the names and values
+/// of query parameters and headers.
 fn texts(request: &HttpRequest) -> impl Iterator<Item = &[u8]> {
     let pairs = request.query.iter().chain(&request.headers);
     let texts = pairs.flat_map(|(name, value)| [name, value]).chain([&request.url]);

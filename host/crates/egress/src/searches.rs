@@ -1,9 +1,9 @@
 //! The scheduling and the budget of searches for secrets.
 //!
-//! A search of a small text runs in place. A larger one runs on a blocking thread. The number of concurrent searches is
-//! limited to the number of processors, and calls that have used less of their budget come first. Each view of a text
-//! is charged to the call's budget. When the call has ended or its budget is spent, its search ends before the next
-//! view.
+//! A search of a small text runs in place. A search of a larger text runs on a blocking thread. The number of
+//! concurrent searches is limited to the number of processors, and calls that have used less of their budget have
+//! priority. Each view of a text is charged to the call's budget. If the call ends or exhausts its budget, the search
+//! ends before the next view.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,15 +13,16 @@ use monstrum_types::{Failure, FailureCode};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// The maximum size of a text that is searched in place. Ordinary text of this size takes less than 0.1 ms, and
-/// worst-case text about 1 ms.
+/// The maximum size of a text that is searched in place. A search of ordinary text of this size takes less than 0.1 ms,
+/// and a search of worst-case text about 1 ms.
 pub const INLINE_SEARCH_BYTES_MAX: usize = 16 * 1024;
 
-/// The number of bytes that cost one unit of fuel. Both searching them and executing one unit take about a nanosecond.
+/// The number of searched bytes that cost one unit of fuel. Searching these bytes and executing one unit of fuel each
+/// take about a nanosecond.
 const BYTES_PER_FUEL: u64 = 2;
 
-/// The budget of searches that do not belong to a call, such as of a registry's response. It equals the budget of a
-/// call with the default fuel.
+/// The budget of searches that do not belong to a call, such as a search of a registry's response. This budget equals
+/// the budget of a call with the default fuel.
 const BYTES_MAX: u64 = 1_000_000_000 * BYTES_PER_FUEL;
 
 /// The number of bytes that were searched for a call, over all views of all its texts.
@@ -38,8 +39,8 @@ impl Default for SearchBudget {
 }
 
 impl SearchBudget {
-    /// Creates the budget of a call with this much fuel. The default fuel is enough for fifty responses with 10 MiB of
-    /// ordinary text.
+    /// Creates the budget of a call with this much fuel. The default fuel is enough for fifty responses, each with 10
+    /// MiB of ordinary text.
     #[must_use]
     pub fn of_fuel(fuel: u64) -> Self {
         SearchBudget { bytes: AtomicU64::new(0), bytes_max: fuel.saturating_mul(BYTES_PER_FUEL) }
@@ -62,7 +63,7 @@ impl SearchBudget {
 pub enum SearchError {
     /// The call has ended.
     Cancelled,
-    /// The call's budget is spent.
+    /// The call's budget is exhausted.
     Budget,
     /// The search panicked.
     Failed,
@@ -73,7 +74,7 @@ impl SearchError {
     pub(crate) fn failure(self) -> Failure {
         match self {
             SearchError::Budget => {
-                let message = "the search of this call's requests and responses for secrets has used up its budget";
+                let message = "searching this call's requests and responses for secrets exceeded the call's budget";
                 Failure::unsent(FailureCode::Limit, message)
             }
             SearchError::Cancelled | SearchError::Failed => {
@@ -95,7 +96,7 @@ impl Watch {
         Watch { budget, cancelled: Arc::default(), is_over_budget: AtomicBool::new(false) }
     }
 
-    /// Charges a view of this many bytes. Returns false if the search must end.
+    /// Charges the search of a view with `bytes` bytes to the budget. Returns false if the search must end.
     pub(crate) fn may_look_at(&self, bytes: usize) -> bool {
         if !self.budget.spend(bytes) {
             self.is_over_budget.store(true, Ordering::Relaxed);
@@ -103,7 +104,7 @@ impl Watch {
         self.check().is_ok()
     }
 
-    /// Fails if the search was ended early.
+    /// Fails if the call has ended or its budget is exhausted, in which case the search must end.
     pub(crate) fn check(&self) -> Result<(), SearchError> {
         if self.cancelled.load(Ordering::Relaxed) {
             Err(SearchError::Cancelled)
@@ -137,7 +138,7 @@ async fn run_in<T: Send + 'static>(
     let _cancel_when_dropped = CancelOnDrop(Arc::clone(&watch.cancelled));
     let permit = queue.take(budget.bytes.load(Ordering::Relaxed)).await;
     let search = tokio::task::spawn_blocking(move || {
-        // The thread holds the permit while it works, even if the call has ended.
+        // The thread holds the permit until the search ends, even if the call has ended.
         let _permit = permit;
         work(&watch)
     });
@@ -145,7 +146,8 @@ async fn run_in<T: Send + 'static>(
 }
 
 /// Runs the search `work` over `bytes` of text without blocking a worker thread of the runtime, and charges it to
-/// `budget`. Meant for texts of a call that egress does not send. Dropping the future ends the search.
+/// `budget`. Use this function for texts of a call that are not part of an outbound request or its response. Dropping
+/// the future ends the search.
 pub async fn search<T: Send + 'static>(
     bytes: usize,
     budget: &Arc<SearchBudget>,
@@ -162,7 +164,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The queue of the process, with one permit per processor.
+/// The search queue of the process, with one permit per processor.
 static QUEUE: LazyLock<Arc<SearchQueue>> =
     LazyLock::new(|| SearchQueue::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
 
@@ -174,11 +176,12 @@ struct SearchQueue {
 struct State {
     free: usize,
     arrivals: u64,
-    /// Sorted by the number of bytes searched for the call before, then by arrival.
+    /// The waiting searches, sorted by the number of bytes already searched for the call, then by arrival.
     waiting: BTreeMap<(u64, u64), oneshot::Sender<SearchPermit>>,
 }
 
-/// A permit to search. Dropping it passes it to the next waiting call. `None` after the permit was passed on.
+/// A permit to search. Dropping the permit passes it to the next waiting call. The value is `None` after the permit has
+/// been passed to another call.
 struct SearchPermit(Option<Arc<SearchQueue>>);
 
 impl SearchQueue {
@@ -216,7 +219,7 @@ impl Drop for SearchPermit {
         while let Some(next) = queue.next() {
             match next.send(SearchPermit(Some(Arc::clone(&queue)))) {
                 Ok(()) => return,
-                // The waiting call has ended, so the next one gets the permit.
+                // The waiting call has ended, so the next call gets the permit.
                 Err(mut unwanted) => unwanted.0 = None,
             }
         }

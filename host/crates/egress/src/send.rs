@@ -21,10 +21,10 @@ use crate::redact::RedactorCell;
 use crate::resolve::Resolve;
 use crate::{addresses, client, headers, policy, redirect, response, scan, url};
 
-/// The default User-Agent. Some upstreams reject requests without one.
+/// The default User-Agent. Some upstreams reject requests without a User-Agent.
 const AGENT: &str = concat!("monstrum/", env!("CARGO_PKG_VERSION"));
 
-/// Sends outbound requests. Cheap to clone.
+/// Sends outbound requests. This type is cheap to clone.
 #[derive(Clone)]
 pub struct Egress {
     inner: Arc<Inner>,
@@ -42,32 +42,34 @@ struct Inner {
 /// One step of a request. The order of the steps is guaranteed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// 1: the URL and the headers are built and checked.
+    /// Step 1: the URL and the headers are built and checked.
     Build,
-    /// 2: the URL is checked against the allowed origins.
+    /// Step 2: the URL is checked against the allowed origins.
     CheckEgress,
-    /// 3: the plugin's data are searched for secrets.
+    /// Step 3: the plugin's data is searched for secrets.
     Scan,
-    /// 4: the name is resolved and the addresses are checked.
+    /// Step 4: the name is resolved and the addresses are checked.
     Resolve,
-    /// 5: the credential is added and the request is sent.
+    /// Step 5: the credential is added and the request is sent.
     Send,
-    /// 6: a redirect is followed, starting at step 1.
+    /// Step 6: a redirect is followed, starting at step 1.
     Redirect,
-    /// 7: a rejected credential is refreshed, and the request is sent again.
+    /// Step 7: a rejected credential is refreshed, and the request is sent again.
     Refresh,
-    /// 8: the response is limited, stripped and redacted.
+    /// Step 8: the size of the response is limited, headers that only the host needs are removed, and secrets are
+    /// redacted.
     Respond,
 }
 
-/// Called at the start of each step.
+/// A function that is called at the start of each step.
 pub type StepObserver = dyn Fn(Step) + Send + Sync;
 
-/// Awaited once, before the first byte of a request is sent. Not called if the request is rejected before.
+/// A function that is awaited once, before the first byte of a request is sent. It is not called if the request is
+/// rejected earlier.
 pub type BeforeSending<'a> = dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
 
 impl Egress {
-    /// Creates an egress with separate caches.
+    /// Creates an egress with an empty client cache, which is shared only with the clones of this egress.
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
@@ -102,7 +104,7 @@ impl Egress {
             sent: AtomicBool::new(false),
         };
         let result = timeout_at(deadline, sending.run(request)).await;
-        let late = || Err(Failure::unsent(FailureCode::Timeout, "the request took too long"));
+        let late = || Err(Failure::unsent(FailureCode::Timeout, "the request timed out"));
         result.unwrap_or_else(|_| late()).map_err(|failure| {
             let sent = failure.sent || sending.sent.load(Ordering::SeqCst);
             redactor.current().redact_failure(Failure { sent, ..failure })
@@ -171,7 +173,7 @@ impl Sending<'_, '_> {
         }
     }
 
-    /// Builds the outgoing request. Clears `authenticate` if a credential may not be sent to its URL.
+    /// Builds the outgoing request. Sets `request.authenticate` to false if a credential may not be sent to the URL.
     fn build(&self, request: &mut HttpRequest) -> Result<Outgoing, Failure> {
         let method = headers::method(request)?;
         headers::check_body(request)?;
@@ -185,7 +187,7 @@ impl Sending<'_, '_> {
         Ok(Outgoing { method, url, headers, body: request.body.clone() })
     }
 
-    /// Returns the credential for `url`, or `None` if the request is sent without one.
+    /// Returns the credential for `url`, or `None` if the request must be sent without a credential.
     async fn credential_for(&self, request: &mut HttpRequest, url: &Url) -> Result<Option<Arc<Credential>>, Failure> {
         if !request.authenticate {
             return Ok(None);
@@ -201,10 +203,10 @@ impl Sending<'_, '_> {
         let now = self.egress.clock.now();
         let expires_in_ms = credential.expires_at.map_or(i64::MAX, |end| end.since_ms(now));
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
-            // The refresh sends a request too.
+            // The refresh also sends a request, so the call must be recorded first.
             self.announce().await?;
-            // While the old credential is valid, the request waits only briefly. The refresh continues, for the benefit
-            // of later requests.
+            // While the old credential is valid, the request waits only briefly. The refresh continues, so that later
+            // requests can use the new credential.
             let refreshed = self.credentials.refresh(&credential);
             let refreshed = if expires_in_ms > 0 {
                 timeout(REFRESH_WAIT_MAX, refreshed).await.unwrap_or(Err(CredentialState::Unavailable))
@@ -234,7 +236,7 @@ impl Sending<'_, '_> {
         self.admit(fresh, request, url).await
     }
 
-    /// Adds the values of `credential` to the redactor. If one of them is new, the request is searched again.
+    /// Adds the values of `credential` to the redactor. If one of the values is new, the request is searched again.
     async fn admit(
         &self,
         credential: Arc<Credential>,
@@ -270,7 +272,7 @@ impl Sending<'_, '_> {
         })
     }
 
-    /// Sends over the network, or over the transport that replaces it.
+    /// Sends the request over the network, or through the transport that replaces the network.
     async fn transmit(&self, outgoing: Outgoing, addresses: &[IpAddr]) -> Result<reqwest::Response, Failure> {
         if let Some(transport) = &self.egress.transport {
             return transport.exchange(client::plain_request(outgoing)?).await.map(reqwest::Response::from);

@@ -1,8 +1,8 @@
 //! Step 1, first half: the URL of a request.
 //!
 //! URL parsers repair their input: they drop tabs, convert backslashes, resolve `..` and rewrite unusual spellings of
-//! addresses. A repaired URL could differ from the checked one. Therefore the text is checked before it is parsed, and
-//! rejected if parsing changes more than escapes.
+//! addresses. A repaired URL could differ from the checked one. Therefore this module checks the text before parsing
+//! and rejects it if parsing changes anything other than escapes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,10 +12,10 @@ use url::{Host, Position, Url};
 
 use crate::limits::URL_BYTES_MAX;
 
-/// All characters except the unreserved ones of RFC 3986.
+/// All characters except the unreserved characters of RFC 3986.
 pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-const ONLY_HTTP: &str = "only http:// and https:// URLs can be requested";
+const ONLY_HTTP: &str = "the URL must start with http:// or https://";
 
 /// Builds a URL from `text` and `query`. An absolute URL is used unchanged; a path is appended to `api_base` as text.
 pub(crate) fn build(api_base: Option<&Url>, text: &str, query: &[(String, String)]) -> Result<Url, Failure> {
@@ -37,7 +37,7 @@ pub(crate) fn follow(from: &Url, location: &str) -> Result<Url, Failure> {
     if is_absolute(location) {
         return checked(location);
     }
-    let url = from.join(location).map_err(|_| invalid("the URL of the redirect is malformed"))?;
+    let url = from.join(location).map_err(|_| invalid("the redirect URL is malformed"))?;
     checked(url.as_str())
 }
 
@@ -116,8 +116,8 @@ fn check_characters(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rejects segments that a server could resolve: `.` and `..` after one decoding. Decoding may reveal separators, and
-/// some servers truncate a segment at `;`.
+/// Rejects segments that a server could resolve: segments that are `.` or `..` after one decoding. Decoding may reveal
+/// separators, and some servers truncate a segment at `;`.
 fn check_segments(path: &str) -> Result<(), Failure> {
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let decoded: Vec<u8> = percent_decode_str(path).collect();
@@ -129,7 +129,7 @@ fn check_segments(path: &str) -> Result<(), Failure> {
     if segments.any(is_step) { Err(invalid("the URL must not contain `.` or `..` as a path segment")) } else { Ok(()) }
 }
 
-/// Returns whether parsing kept the host unchanged, and the rest unchanged except for escapes.
+/// Returns whether the parser left the host unchanged, and changed only escapes in the remainder of the URL.
 fn is_same(url: &Url, authority: &str, path: &str) -> bool {
     let host = match url.host() {
         Some(Host::Domain(name)) => host_text(authority).eq_ignore_ascii_case(name),

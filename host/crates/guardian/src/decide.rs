@@ -1,8 +1,8 @@
 //! The decision function for the tool list, the call and the access check.
 //!
-//! The rules run in a fixed order: first roles, then constraints that deny without examining values (and therefore hide
-//! the tool from the list), then the values of the call. The first rule that denies determines the response. Further
-//! denials are collected, so that an administrator sees all necessary changes at once.
+//! The rules run in a fixed order: first the roles, then the constraints that deny without examining values (and
+//! therefore hide the tool from the list), and finally the values of the call. The first rule that denies determines
+//! the response. Further denials are collected, so that an administrator sees all necessary changes at once.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::policy::{BindingRules, Constraint, ConstraintSet, DelegationRules, Di
 use crate::values::{Found, Stop, paid, visit};
 
 /// Maximum length, in bytes, of a value that is compared with patterns. The patterns of roles and bindings have the
-/// same limit. The time to match grows with the lengths of both.
+/// same limit. The time of a match grows with the lengths of the value and of the pattern.
 pub const VALUE_BYTES_MAX: usize = 4096;
-/// Steps to compare a key of a constraint set with a dimension of the tool.
+/// The cost, in steps, of comparing one key of a constraint set with one dimension of the tool.
 const KEY_STEPS: u64 = 8;
 /// Maximum number of refusals collected for one response. A hostile call can cause thousands of refusals.
 const REFUSALS_MAX: usize = 8;
@@ -48,28 +48,28 @@ pub enum Question<'a> {
 /// The decision on a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Allowed.
+    /// The tool is listed, or the call is allowed.
     Allow,
-    /// Denied, with the reason.
+    /// The tool is hidden, or the call is denied, with the reason.
     Deny(Denial),
 }
 
 /// Answers a question. A tool that the bot may call is always listed.
 #[must_use]
 pub fn decide(subject: &Subject<'_>, question: Question<'_>) -> Decision {
-    decide_within(subject, question, &Effort::of(u64::MAX)).expect("an unlimited budget is never spent")
+    decide_within(subject, question, &Effort::of(u64::MAX)).expect("an unlimited budget cannot be exhausted")
 }
 
 /// Like [`decide()`], but limited by a budget of steps.
 ///
 /// # Errors
-/// Fails if the budget is exhausted before a decision. The call must not run then.
+/// Fails if the budget is exhausted before the decision is known. The caller must then not run the call.
 pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
     let mut refusals = Refusals(Vec::new());
     match examine(subject, question, effort, &mut refusals) {
         ControlFlow::Break(Stop::Overrun(overrun)) => return Err(overrun),
-        // The examination ends early once it has collected enough refusals. The refusals determine the answer in both
-        // cases.
+        // The examination has collected the maximum number of refusals, or has applied all rules. In both cases, the
+        // refusals determine the answer.
         ControlFlow::Break(Stop::Found(())) | ControlFlow::Continue(()) => {}
     }
     Ok(match refusals.0.split_first() {
@@ -103,7 +103,8 @@ fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, effort: &Effort, r
         if !dimension.is_declared {
             refusals.add(Refusal::Undeclared { holder: *first, dimension })?;
         } else if let Question::Call(params) = question {
-            // A binding to another version of the resource type does not permit any value.
+            // If the binding's version of the resource type has no dimension with this key and match mode, the
+            // constraint sets of the role and the binding do not permit any value.
             let is_of_type = subject.binding.matches_in(&dimension.key, dimension.mode);
             let matches = |holder: Holder, constraint: &Constraint, value: &str| {
                 if !is_of_type && !matches!(holder, Holder::Delegation(_)) {
@@ -152,8 +153,8 @@ fn roles<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>
     ControlFlow::Continue(())
 }
 
-/// Applies the rules that do not depend on values: keys that the manifest does not declare, and empty lists. Both deny
-/// all tools of the binding, for all operations.
+/// Applies the rules that do not depend on values: keys that the manifest does not declare, and empty lists. Both rules
+/// deny all tools of the binding, for all operations.
 fn sets_alone<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>) -> Flow {
     let dimensions = subject.tool.dimensions.len() as u64;
     for (holder, set) in sets(subject) {

@@ -13,20 +13,21 @@ use crate::matching::{escape_glob, match_path};
 use crate::policy::{Dimension, GrantSource, SetSource, ToolRules};
 use crate::values::{Found, Stop, visit};
 
-/// Maximum number of characters of a value in a text: enough to recognise the value, but too few to flood a log or a
+/// Maximum number of characters of a value in a message: enough to recognise the value, but too few to flood a log or a
 /// prompt.
 const SHOWN_CHARS_MAX: usize = 200;
-/// The start of the message of every scope violation.
+/// The prefix of all scope violation messages.
 const SCOPE_VIOLATION: &str = "Scope violation: ";
-/// Maximum number of steps to find a value to show. If the budget is exhausted first, the text contains no value.
+/// Maximum number of steps to find a value to show. If the budget is exhausted first, the message contains no value.
 const VALUE_STEPS_MAX: u64 = 1 << 16;
-/// Shown in place of a value that the call does not have.
+/// The text that replaces the value if the call has none.
 const MISSING: &str = "(missing)";
 
 /// The reason why a call may not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// `PermissionDenied` if a role denies the call, `ScopeViolation` if a scope does.
+    /// `PermissionDenied` if the role, the binding's permissions or the tool list of a delegation link denies the call;
+    /// `ScopeViolation` if a scope constraint denies the call.
     pub status: Status,
     /// The rule that denied the call, as a stable identifier: `role.allowed_operations`, `scope.repos`,
     /// `scope.unknown_key`.
@@ -60,7 +61,7 @@ pub(crate) enum Holder {
     Delegation(usize),
 }
 
-/// A rule that denies.
+/// A rule that denies a call or hides a tool.
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal<'a> {
     NoGrant,
@@ -76,16 +77,16 @@ pub(crate) enum Refusal<'a> {
 }
 
 impl Denial {
-    /// Returns the denial for a tool that does not exist. Its message is the same as for a tool that roles hide, so
-    /// that guessing tool names reveals nothing.
+    /// Returns the denial for a tool that does not exist. The message equals the message for a tool that roles hide, so
+    /// that guessing tool names does not reveal which tools exist.
     #[must_use]
     pub fn unknown_tool(tool: &str) -> Denial {
         Denial {
             status: Status::PermissionDenied,
             rule: "unknown_tool".to_owned(),
             message: not_available(tool),
-            reason: format!("no resource that is bound to the bot has a tool `{}`", visible(tool)),
-            smallest_change: "bind a resource whose plugin has this tool to the bot".to_owned(),
+            reason: format!("no resource bound to the bot has a tool `{}`", visible(tool)),
+            smallest_change: "bind a resource whose plugin provides this tool to the bot".to_owned(),
             violation: None,
         }
     }
@@ -99,7 +100,7 @@ impl Denial {
         }
     }
 
-    /// Creates a denial from the first refusal. The other refusals only extend the smallest change.
+    /// Creates a denial from the first refusal. The smallest change also includes the changes for the other refusals.
     pub(crate) fn new(tool: &ToolRules, question: Question<'_>, first: &Refusal<'_>, others: &[Refusal<'_>]) -> Denial {
         let mut changes: Vec<String> = Vec::new();
         for refusal in std::iter::once(first).chain(others) {
@@ -177,37 +178,42 @@ impl Refusal<'_> {
     fn reason(&self, tool: &ToolRules) -> String {
         let ToolRules { tool, operation, .. } = tool;
         match self {
-            Refusal::NoGrant => "no role and no permissions of the binding list operations or tools".to_owned(),
-            Refusal::Operation(source) => {
-                format!("operation `{operation}` matches no entry of allowed_operations of {}", Holder::from(*source))
+            Refusal::NoGrant => {
+                "neither the role nor the permissions of the binding list any operations or tools".to_owned()
             }
-            Refusal::Tool(holder) => format!("tool `{tool}` matches no entry of allowed_tools of {holder}"),
+            Refusal::Operation(source) => {
+                format!(
+                    "operation `{operation}` does not match any entry in allowed_operations of {}",
+                    Holder::from(*source)
+                )
+            }
+            Refusal::Tool(holder) => format!("tool `{tool}` does not match any entry in allowed_tools of {holder}"),
             Refusal::UnknownKey { holder, key } => {
                 format!(
-                    "scope_constraints of {holder} have the key `{}`, which the plugin does not declare",
+                    "scope_constraints of {holder} contains the key `{}`, which the plugin does not declare",
                     visible(key)
                 )
             }
             Refusal::EmptyList { holder, dimension } => {
-                format!("{} is an empty list, which permits nothing", list(dimension, *holder))
+                format!("{} is an empty list, which permits no value", list(dimension, *holder))
             }
             Refusal::Undeclared { holder, dimension } => {
                 let (list, paths) = (list(dimension, *holder), paths(dimension));
-                format!("{list} constrains operation `{operation}`, but tool `{tool}` declares none of {paths}")
+                format!("{list} constrains operation `{operation}`, but tool `{tool}` does not declare any of {paths}")
             }
             Refusal::Missing { dimension } => {
-                format!("scope {} is constrained, but the call gives no value at {}", dimension.key, paths(dimension))
+                format!("scope {} is constrained, but the call has no value at {}", dimension.key, paths(dimension))
             }
             Refusal::Unfit { dimension, value } => {
                 let shown = visible(&text_of(value));
                 format!(
-                    "scope {} cannot be compared with `{shown}`, found at one of {}",
-                    dimension.key,
-                    paths(dimension)
+                    "the value `{shown}` at one of {} cannot be compared with the patterns of scope {}",
+                    paths(dimension),
+                    dimension.key
                 )
             }
             Refusal::Unmatched { holder, dimension, value } => {
-                format!("value `{}` matches no entry of {}", visible(value), list(dimension, *holder))
+                format!("value `{}` does not match any entry in {}", visible(value), list(dimension, *holder))
             }
             Refusal::TooLong { dimension, bytes } => too_long(&dimension.key, *bytes),
         }
@@ -232,11 +238,12 @@ impl Refusal<'_> {
                 None => format!("add an entry to {}", list(dimension, *holder)),
             },
             Refusal::Missing { dimension } | Refusal::Unfit { dimension, .. } => {
-                format!("none: the call must give text, a number or a boolean at one of {}", paths(dimension))
+                format!("none: the call must have a string, a number or a boolean at one of {}", paths(dimension))
             }
             Refusal::Unmatched { holder, dimension, value } => add_entry(dimension, *holder, value),
             Refusal::TooLong { dimension, .. } => format!(
-                "none: the call must give at most {VALUE_BYTES_MAX} bytes for scope {}, unless every list for it has the entry `*`",
+                "none: the value for scope {} must have at most {VALUE_BYTES_MAX} bytes, unless every list for the \
+                 scope has the entry `*`",
                 dimension.key
             ),
         }
@@ -336,16 +343,18 @@ fn add_entry(dimension: &Dimension, holder: Holder, value: &str) -> String {
     }
     let (entry, note) = match dimension.mode {
         MatchMode::Pattern => (escape_glob(value), ""),
-        MatchMode::Path => (escape_glob(value), ", which permits its descendants too"),
+        MatchMode::Path => (escape_glob(value), ", which also permits its descendants"),
         MatchMode::Exact => (value.to_owned(), ""),
     };
     if dimension.mode == MatchMode::Path && !match_path(value, &entry) {
-        return format!("none: no entry of {list} can permit a path that leaves its start or contains a NUL");
+        return format!(
+            "none: no entry of {list} can permit a path that contains a NUL or leads outside its start through `..`"
+        );
     }
     if visible(&entry) == entry {
         format!("add `{entry}` to {list}{note}")
     } else {
-        format!("add the exact value of the call to {list}{note}")
+        format!("add the exact value from the call to {list}{note}")
     }
 }
 
@@ -370,20 +379,21 @@ fn first_value<'p>(dimension: &Dimension, question: Question<'p>) -> Option<Cow<
     }
 }
 
-/// Returns a string unchanged, and the beginning of the JSON text of any other value.
+/// Returns the text of a value: a string unchanged, or the beginning of the JSON text of any other value.
 fn text_of(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
         other => {
             let mut start = Start(Vec::new());
-            // Writing fails if the text is longer than the part that is kept; the error is ignored.
+            // If the text is longer than the limit of `Start`, writing fails, and the kept part is used.
             let _: Result<(), serde_json::Error> = serde_json::to_writer(&mut start, other);
             Cow::Owned(String::from_utf8_lossy(&start.0).into_owned())
         }
     }
 }
 
-/// A writer that keeps the first bytes, more than are displayed, and fails when they are exceeded.
+/// A writer that keeps a limited number of bytes, which is more than a message displays, and fails when this limit is
+/// exceeded.
 struct Start(Vec<u8>);
 
 impl Write for Start {

@@ -1,8 +1,7 @@
-//! Pure policy: which bot may call which tool, with which parameters.
+//! The policy decisions: which bot may call which tool with which parameters.
 //!
-//! One function, [`decide()`], answers for the tool list, the call and the access check, so that their answers always
-//! agree. Only this crate creates a [`Permit`], which contains the parameters that were checked. This crate performs no
-//! I/O.
+//! One function, [`decide()`], decides for the tool list, the call and the access check, so that their results always
+//! agree. Only this crate creates a [`Permit`], which contains the checked parameters. This crate performs no I/O.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -54,7 +54,7 @@ pub fn match_any_path(value: &str, patterns: impl IntoIterator<Item: AsRef<str>>
 }
 
 /// Returns whether the regular expression matches at the start of `value`. The `^` in `^a|b` anchors only the `a`, so
-/// the position of the match is checked too.
+/// the position of the match is also checked.
 fn matches_regex(value: &str, pattern: &str) -> bool {
     RegexBuilder::new(pattern)
         .size_limit(REGEX_BYTES_MAX)

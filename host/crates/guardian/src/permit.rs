@@ -1,10 +1,10 @@
 //! The permit, without which the executor does not run a call.
 //!
 //! Only the functions of this module create permits. A permit can be used once and owns the parameters that were
-//! checked, so that exactly the call that was allowed runs.
+//! checked, so that only the allowed call can run.
 
 use monstrum_types::{
-    BindingId, BotId, Digest, Effort, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
+    BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
 };
 use serde_json::{Map, Value};
 
@@ -30,7 +30,7 @@ pub struct CallFacts {
     /// The digest of the plugin's component, from whose manifest the rules were compiled; `None` for built-in tools.
     pub plugin_digest: Option<Digest>,
     /// The parameters, which satisfy the tool's `input_schema` and include its defaults.
-    pub params: Map<String, Value>,
+    pub params: ObjectParams,
 }
 
 /// Permission to run one call, once. A permit cannot be cloned, deserialized, or constructed outside this module.
@@ -44,10 +44,10 @@ pub struct Permit {
 /// Decides whether a call may run and, if so, creates its permit.
 ///
 /// # Errors
-/// The outer error means that the budget of steps was exhausted before a decision. The inner error is the denial, for
-/// the response and the audit.
+/// The outer error means that the budget of steps was exhausted before the decision was known. The inner error is the
+/// denial, which the response and the audit contain.
 pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
-    if let Decision::Deny(denial) = decide_within(subject, Question::Call(&call.params), effort)? {
+    if let Decision::Deny(denial) = decide_within(subject, Question::Call(call.params.members()), effort)? {
         return Ok(Err(denial));
     }
     Ok(Ok(Permit {
@@ -58,8 +58,8 @@ pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Res
     }))
 }
 
-/// Creates a permit for a function of a plugin, which infrastructure calls with a root key. No bot and no roles are
-/// involved: the check of the key has already authorized the caller. Returns `None` for calls of a bot.
+/// Creates a permit for a function of a plugin, which infrastructure calls with a root key. The call involves no bot
+/// and no roles, because the check of the key has already authorized the caller. Returns `None` for calls of a bot.
 #[must_use]
 pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
     let name = format!("platform.{resource_type}.{function}");
@@ -76,7 +76,7 @@ pub fn authorize_check(
     call: CallFacts,
 ) -> Option<Permit> {
     let is_a_bots = call.bot.is_some() || call.binding.is_some();
-    let is_declared = tool.tool == *declared.0 && call.params == *declared.1 && call.resource.is_some();
+    let is_declared = tool.tool == *declared.0 && call.params.members() == declared.1 && call.resource.is_some();
     (is_declared && !is_a_bots).then(|| Permit {
         tool: tool.tool.to_string(),
         operation: tool.operation.clone(),
@@ -131,7 +131,13 @@ impl Permit {
     /// Returns the checked parameters.
     #[must_use]
     pub fn params(&self) -> &Map<String, Value> {
-        &self.facts.params
+        self.facts.params.members()
+    }
+
+    /// Returns the checked parameters as JSON text.
+    #[must_use]
+    pub fn params_text(&self) -> &str {
+        self.facts.params.text()
     }
 
     /// Returns the name of the tool or function.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::matching::{PatternList, match_glob};
 
-/// The patterns for each scope key, as written in a role, a binding or a delegation.
+/// The patterns for each scope key of a role, a binding or a link of a delegation.
 pub type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
 /// The permissions of a role or of a binding. An absent list does not restrict the permissions.
@@ -29,10 +29,10 @@ pub struct Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delegation {
-    /// Globs for tool names; if absent, the link does not restrict them.
+    /// Globs for tool names. If absent, the link does not restrict the tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
-    /// Constraints that apply in addition to those of the called bot.
+    /// Constraints that apply in addition to the called bot's constraints.
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
 }
@@ -68,7 +68,7 @@ pub struct ToolRules {
     pub(crate) tool: ToolName,
     pub(crate) operation: String,
     pub(crate) dimensions: Vec<Dimension>,
-    /// See [`ToolRules::forwarding`].
+    /// Whether the tool only forwards to another call; see [`ToolRules::forwarding`].
     pub(crate) forwards: bool,
 }
 
@@ -147,8 +147,8 @@ impl ToolRules {
         ToolRules { tool, operation, dimensions, forwards: false }
     }
 
-    /// Marks a tool that only forwards to another call. That call is checked separately with the same delegation. Keys
-    /// of a link that are unknown to the forwarding tool apply to that call only, and do not deny this one.
+    /// Marks a tool that only forwards to another call. The other call is checked separately with the same delegation.
+    /// Link keys that are unknown to the forwarding tool apply only to the other call and do not deny this call.
     #[must_use]
     pub fn forwarding(self) -> ToolRules {
         ToolRules { forwards: true, ..self }
@@ -171,7 +171,7 @@ impl ToolRules {
         self.dimensions.iter().any(|dimension| dimension.key == key)
     }
 
-    /// Returns the dimension with this key, preferably one that applies to the tool.
+    /// Returns the dimension with this key, preferably a dimension that applies to the tool.
     pub(crate) fn dimension(&self, key: &str) -> Option<&Dimension> {
         self.dimensions.iter().filter(|dimension| dimension.key == key).max_by_key(|dimension| dimension.applies)
     }
@@ -224,8 +224,8 @@ impl RoleRules {
 }
 
 impl BindingRules {
-    /// Creates the rules of a binding. All grants must permit a call and all sets must be satisfied. If no grant has a
-    /// list, no call is permitted. `dimensions` are those of the resource's type.
+    /// Creates the rules of a binding. A call is permitted only if all grants permit it and all sets are satisfied. If
+    /// no grant has a list, no call is permitted. `dimensions` are the dimensions of the resource's type.
     #[must_use]
     pub fn new(
         grants: &[(GrantSource, Grant)],

@@ -9,19 +9,19 @@ use std::ops::ControlFlow;
 use monstrum_types::{Effort, Overrun};
 use serde_json::{Map, Value};
 
-/// Steps to look up a key in an object.
+/// The cost, in steps, of looking up one key in an object.
 const KEY_STEPS: u64 = 32;
 
 /// A value at a parameter path.
 pub(crate) enum Found<'p> {
     /// A string, or the JSON text of a number or boolean.
     Text(Cow<'p, str>),
-    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a scalar at a
-    /// place where the path continues.
+    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a list or a
+    /// scalar in the middle of the path.
     Unfit(&'p Value),
 }
 
-/// The reason why a visit ended before its last value.
+/// The reason why a visit ended before it reached the last value.
 pub(crate) enum Stop<T> {
     /// The budget is exhausted.
     Overrun(Overrun),
@@ -29,7 +29,7 @@ pub(crate) enum Stop<T> {
     Found(T),
 }
 
-/// Converts a result into control flow: an exhausted budget ends the visit.
+/// Converts a result into control flow. An exhausted budget ends the visit.
 pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> {
     match result {
         Ok(value) => ControlFlow::Continue(value),
@@ -37,7 +37,7 @@ pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> 
     }
 }
 
-/// Calls `visitor` with every value at `path`. Null is treated as absent, and a list as its elements.
+/// Calls `visitor` with every value at `path`. A null is treated as absent, and a list is treated as its elements.
 ///
 /// The recursion is as deep as the parameters, whose depth the parser limits. Keys with dots can give a path
 /// exponentially many interpretations, so each interpretation spends steps.

@@ -30,7 +30,7 @@ impl AuthMethod {
         }
     }
 
-    /// Returns the fields of a credential of this method, or those of the resource type if the method has no fields.
+    /// Returns this method's credential fields, or the credential fields of the resource type if the method has none.
     #[must_use]
     pub fn credential_fields<'a>(&'a self, resource_type: &'a ResourceType) -> &'a [Field] {
         if self.credential_schema.is_empty() { &resource_type.credential_schema } else { &self.credential_schema }
@@ -54,7 +54,7 @@ impl AuthMethod {
 }
 
 impl InjectRule {
-    /// Returns the templates of this rule, in which `{field}` is replaced.
+    /// Returns the templates of this rule, which contain `{field}` placeholders.
     #[must_use]
     pub fn templates(&self) -> Vec<&str> {
         match self {
@@ -93,7 +93,7 @@ impl AuthKind {
         }
     }
 
-    /// Returns whether the platform obtains the credential itself, by OAuth.
+    /// Returns whether the platform obtains the credential through OAuth.
     #[must_use]
     pub fn is_oauth(self) -> bool {
         matches!(self, AuthKind::Oauth2AuthCode | AuthKind::Oauth2ClientCreds | AuthKind::Oauth2DeviceCode)
@@ -112,8 +112,8 @@ enum Piece<'a> {
     Placeholder(&'a str),
 }
 
-/// Splits `text` at its placeholders. A brace that is not part of a `{field}` is text; the validation of manifests
-/// rejects such templates.
+/// Splits `text` at its placeholders. A brace outside a `{field}` placeholder is kept as text; the validation of
+/// manifests rejects such templates.
 fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -160,8 +160,8 @@ pub fn placeholders(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Replaces each `{field}` in `text` by its value; `None` if a value is missing. Placeholders inside values are not
-/// replaced. The result contains secrets: wrap it immediately.
+/// Replaces each `{field}` in `text` with the value of the field. Returns `None` if a value is missing. Placeholders
+/// inside values are not replaced. The result contains secrets: wrap it immediately.
 #[must_use]
 pub fn fill(text: &str, mut value: impl FnMut(&str) -> Option<String>) -> Option<String> {
     let mut filled = String::with_capacity(text.len());

@@ -32,14 +32,15 @@ pub struct CheckedConfig {
 pub struct ConfiguredTool {
     /// The tool with its full name, `{resource}__{tool}`, for bots, roles and the audit.
     pub tool: Tool,
-    /// The tool's name as the plugin sees it.
+    /// The tool name that the plugin receives, without the resource name.
     pub own_name: ToolName,
 }
 
 /// Validates the configuration of the resource `name` against its type.
 ///
 /// # Errors
-/// Returns all validation errors, with pointers into the configuration; `/name` is the name of the resource itself.
+/// Returns all validation errors, with pointers into the configuration. The pointer `/name` means the name of the
+/// resource.
 pub fn check_config(
     resource_type: &ResourceType,
     name: &str,
@@ -60,7 +61,7 @@ pub fn check_config(
 /// because validation would compile their schemas; see [`configured_tools`].
 ///
 /// # Errors
-/// All validation errors of the fields, with pointers into the configuration.
+/// Returns all validation errors of the fields, with pointers into the configuration.
 pub fn config_values(
     resource_type: &ResourceType,
     mut config: Map<String, Value>,
@@ -75,7 +76,7 @@ pub fn config_values(
 /// current limits, because an earlier release may have accepted them.
 ///
 /// # Errors
-/// All validation errors of the tools, with pointers into the configuration.
+/// Returns all validation errors of the tools, with pointers into the configuration.
 pub fn configured_tools(
     resource_type: &ResourceType,
     name: &str,
@@ -135,8 +136,8 @@ fn check_tools(
     let mut found = ContentErrors::default();
     contract::tools(&mut found, &tools, limits, &list);
     if !tools.is_empty() && !is_prefix(name) {
-        let message = "the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end \
-                       with `_` and not contain `__`: it becomes part of the tools' names";
+        let message = "the name of a resource with tools must start with a letter, contain only a-z, 0-9 and `_`, not \
+                       end with `_` and not contain `__`, because the name becomes part of the tool names";
         errors.push(InputError { path: "/name".to_owned(), message: message.to_owned() });
     }
     let mut configured = Vec::new();
@@ -144,17 +145,22 @@ fn check_tools(
         let full = format!("{name}{SEPARATOR}{}", tool.name);
         let at = list.index(index).key("name");
         if resource_type.tools.iter().any(|own| own.name.as_str() == full) {
-            found.add(at.clone(), format!("`{full}` is a tool of the type itself"));
+            found.add(at.clone(), format!("the resource type already has a tool `{full}`"));
         }
         if contract::reserved_prefix(&full).is_some() {
-            found.add(at.clone(), format!("`{full}` starts with a reserved prefix: rename the resource"));
+            found.add(
+                at.clone(),
+                format!("the tool name `{full}` would start with a reserved prefix; rename the resource"),
+            );
         }
         match full.parse() {
             Ok(full) => {
                 let own_name = std::mem::replace(&mut tool.name, full);
                 configured.push(ConfiguredTool { tool, own_name });
             }
-            Err(_) if is_prefix(name) => found.add(at, format!("`{full}` is longer than 64 characters")),
+            Err(_) if is_prefix(name) => {
+                found.add(at, format!("the tool name `{full}` would be longer than 64 characters"));
+            }
             Err(_) => {}
         }
     }
@@ -162,8 +168,8 @@ fn check_tools(
     if errors.is_empty() { Ok(configured) } else { Err(errors) }
 }
 
-/// Returns whether `name`, the name of a resource, can be the prefix of tool names. The restrictions keep full tool
-/// names unambiguous.
+/// Returns whether the resource name `name` can be the prefix of tool names. The rules ensure that a full tool name
+/// identifies exactly one resource and one tool.
 fn is_prefix(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
@@ -209,7 +215,7 @@ mod tests {
     }
 
     fn check(name: &str, config: Value) -> Result<CheckedConfig, Vec<String>> {
-        let Value::Object(config) = config else { panic!("a configuration is an object") };
+        let Value::Object(config) = config else { panic!("the configuration must be an object") };
         let told =
             |errors: Vec<InputError>| errors.into_iter().map(|error| format!("{}: {}", error.path, error.message));
         check_config(&resource_type("configured"), name, config).map_err(|errors| told(errors).collect())
@@ -226,7 +232,7 @@ mod tests {
         let checked = check("shop_2", json!({"tools": [written]})).unwrap();
         assert_eq!(checked.values["tools"][0]["x-path"], "/orders");
         assert_eq!(checked.values["api_base"], "https://a.example");
-        let [one] = checked.tools.as_slice() else { panic!("one tool: {checked:?}") };
+        let [one] = checked.tools.as_slice() else { panic!("expected one tool: {checked:?}") };
         assert_eq!((one.tool.name.as_str(), one.own_name.as_str()), ("shop_2__orders", "orders"));
         assert_eq!(check("Any name", json!({})).unwrap().tools, []);
         assert_eq!(check("Any name", json!({"tools": []})).unwrap().tools, []);
@@ -248,10 +254,13 @@ mod tests {
         let broken = told(json!({"tools": [broken]}));
         assert!(broken.contains("/tools/0/description: must not be empty"), "{broken}");
         assert!(broken.contains("/tools/0/input_schema: "), "{broken}");
-        assert_eq!(told(json!({"tools": [tool("list")]})), "/tools/0/name: `shop__list` is a tool of the type itself");
+        assert_eq!(
+            told(json!({"tools": [tool("list")]})),
+            "/tools/0/name: the resource type already has a tool `shop__list`"
+        );
         let long = "a".repeat(60);
         let long = told(json!({"tools": [tool(&long)]}));
-        assert!(long.ends_with("is longer than 64 characters"), "{long}");
+        assert!(long.ends_with("would be longer than 64 characters"), "{long}");
     }
 
     #[test]

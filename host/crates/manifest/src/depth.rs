@@ -2,8 +2,8 @@
 
 /// Returns the maximum nesting depth of arrays and objects in `text`: 0 for a scalar, 1 for `[]`.
 ///
-/// The function makes one pass, without recursion or allocation. The text need not be valid JSON; the result is then an
-/// upper bound of the depth that a parser could reach.
+/// The function makes one pass, without recursion or allocation. If the text is not valid JSON, the result is an upper
+/// bound of the depth that a parser could reach.
 #[must_use]
 pub fn json_depth(text: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0_usize);

@@ -1,5 +1,5 @@
 //! Reads YAML documents into typed values. Errors name the file, line and field. Manifests and the test cases of
-//! `monstrum plugin test` are such documents.
+//! `monstrum plugin test` use this format.
 
 use monstrum_types::is_invisible;
 use serde::Serialize;
@@ -11,7 +11,8 @@ use crate::error::{FieldPath, ManifestError, Segment, cut};
 use crate::nesting::check_nesting;
 use crate::yaml::{self, Keys};
 
-/// Maximum nesting depth of a document. The manifest itself needs 8 levels; the rest is for schemas.
+/// Maximum nesting depth of a document. The fields of a manifest need 8 levels; the remaining levels are available to
+/// JSON Schemas.
 pub const MANIFEST_DEPTH_MAX: usize = 64;
 /// Maximum length of an error message in characters. Messages may quote the document.
 const MESSAGE_CHARS_MAX: usize = 400;
@@ -19,7 +20,7 @@ const MESSAGE_CHARS_MAX: usize = 400;
 /// Reads a document and keeps its keys that start with `x-`. `file` is the name of the document in errors.
 ///
 /// # Errors
-/// The first error in the document.
+/// Returns the first error in the document.
 pub fn read_document<T: DeserializeOwned + Serialize>(
     file: &str,
     text: &str,
@@ -80,7 +81,7 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Reads a typed value, or returns the first error.
+    /// Reads a document into a typed value. Returns the first error if the document is invalid.
     pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, DocumentError> {
         let value = self.value(text)?;
         match typed(&value) {
@@ -89,7 +90,8 @@ impl Document {
         }
     }
 
-    /// Reads a mapping of any shape.
+    /// Reads a document that is a mapping with any fields. Also accepts a scalar, which the conversion to a typed value
+    /// rejects.
     pub(crate) fn value(&self, text: &str) -> Result<Value, DocumentError> {
         let Document { kind, bytes_max, keys } = *self;
         if text.len() > bytes_max {
@@ -116,11 +118,11 @@ impl Document {
     }
 }
 
-/// A part of the document that does not have the expected shape.
+/// An error in the structure of a document, with the field at which it occurred.
 pub(crate) struct Misshapen {
     pub(crate) field: FieldPath,
     pub(crate) message: String,
-    /// Whether the key itself is the error, not its value.
+    /// Whether the key of the field is the error, and not the field's value.
     pub(crate) is_unknown: bool,
 }
 
@@ -129,7 +131,7 @@ impl Misshapen {
         Misshapen { field, message, is_unknown: false }
     }
 
-    /// Adds the position. Finding it parses the text again.
+    /// Adds the position of the field. To find the position, the text is parsed again.
     pub(crate) fn located(self, text: &str) -> DocumentError {
         // A missing field gets the position of its nearest existing parent.
         let position = yaml::locate(text, &self.field, self.is_unknown);
@@ -137,7 +139,7 @@ impl Misshapen {
     }
 }
 
-/// Deserializes a value. Also returns the first part of the value that serde accepts but that documents may not use.
+/// Deserializes a value. Also returns the first part of the value whose form serde accepts but documents must not use.
 pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T, Option<Misshapen>), Misshapen> {
     let read: T = serde_path_to_error::deserialize(value).map_err(|error| {
         let mut field = FieldPath::default();
@@ -151,7 +153,8 @@ pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T
         }
         shape_error(field, &error.inner().to_string())
     })?;
-    // Serde also accepts a list for a struct and a mapping for an enum's variant; documents may use one form only.
+    // Serde also accepts a list for a struct and a mapping for an enum's variant; documents must use the form that
+    // serde would write.
     let canonical =
         serde_json::to_value(&read).map_err(|error| Misshapen::new(FieldPath::default(), error.to_string()))?;
     let other = other_shape(&FieldPath::default(), value, &canonical);
@@ -170,7 +173,7 @@ fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(Fi
             .enumerate()
             .find_map(|(index, (value, canonical))| other_shape(&at.index(index), value, canonical)),
         (Value::Array(_), Value::Object(_)) => Some((at.clone(), "a mapping")),
-        (Value::Object(_), Value::String(_)) => Some((at.clone(), "one word")),
+        (Value::Object(_), Value::String(_)) => Some((at.clone(), "a string")),
         _ => None,
     }
 }
@@ -201,12 +204,12 @@ fn in_yaml_words(expected: &str) -> &str {
     match expected {
         "a sequence" => "a list",
         "a map" => "a mapping",
-        "u8" => "a whole number from 0 to 255",
-        "u32" | "u64" => "a whole number, not negative",
+        "u8" => "an integer from 0 to 255",
+        "u32" | "u64" => "a non-negative integer",
         "f64" => "a number",
         "semver version" => "a semantic version such as 1.0.0",
         other if other.starts_with("struct ") => "a mapping",
-        other if other.starts_with("string or map") => "one of the known words",
+        other if other.starts_with("string or map") => "one of the allowed values",
         other => other,
     }
 }
@@ -258,7 +261,7 @@ mod tests {
         );
         assert_eq!(
             says("headers: {}\nitems: [\"\u{202e}a\u{feff}\"]\n"),
-            "s.yaml:2:9: items[0]: expected a whole number, not negative, found string \"\\u{202e}a\\u{feff}\""
+            "s.yaml:2:9: items[0]: expected a non-negative integer, found string \"\\u{202e}a\\u{feff}\""
         );
     }
 
@@ -266,7 +269,7 @@ mod tests {
     fn errors_have_a_position() {
         assert_eq!(
             says("headers: {}\nitems: [1, a]\n"),
-            "s.yaml:2:12: items[1]: expected a whole number, not negative, found string \"a\""
+            "s.yaml:2:12: items[1]: expected a non-negative integer, found string \"a\""
         );
         assert_eq!(says(""), "s.yaml: the file is empty");
         assert_eq!(says(&"#".repeat(101)), "s.yaml: the file has 101 bytes; at most 100 are allowed");

@@ -10,7 +10,7 @@ use crate::error::cut;
 use crate::model::{Field, FieldKind};
 
 /// Maximum length of a field's value in bytes: large enough for a certificate chain, and small enough to store in a
-/// row.
+/// database row.
 const VALUE_BYTES_MAX: usize = 65_536;
 /// Minimum length of a secret in bytes. Redacting a shorter secret would also remove ordinary words.
 const SECRET_BYTES_MIN: usize = 8;
@@ -85,7 +85,7 @@ pub(crate) fn check_value(field: &Field, value: &Value) -> Result<(), String> {
     }
     let Some(text) = value.as_str() else { return Err("expected a string".to_owned()) };
     if text.len() > VALUE_BYTES_MAX {
-        return Err(format!("longer than {VALUE_BYTES_MAX} bytes"));
+        return Err(format!("must not be longer than {VALUE_BYTES_MAX} bytes"));
     }
     match field.kind {
         FieldKind::Url if field.field == "api_base" => Ok(check_base(text)?),
@@ -109,7 +109,7 @@ fn check_secret(field: &Field, value: &str) -> Result<(), &'static str> {
         return Err("must not contain a line break or a NUL");
     }
     if value.len() > VALUE_BYTES_MAX {
-        return Err("longer than 65536 bytes");
+        return Err("must not be longer than 65536 bytes");
     }
     match field.kind {
         FieldKind::Secret if value.len() < SECRET_BYTES_MIN => Err("a secret must have at least 8 bytes"),

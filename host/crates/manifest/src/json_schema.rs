@@ -18,7 +18,7 @@ pub fn json_schema() -> Value {
 /// Returns the text of the JSON Schema that is committed to the repository and that `monstrum plugin schema` prints.
 #[must_use]
 pub fn json_schema_text() -> String {
-    let mut text = serde_json::to_string_pretty(&json_schema()).expect("a JSON value has a text");
+    let mut text = serde_json::to_string_pretty(&json_schema()).expect("a JSON value can always be serialized");
     text.push('\n');
     text
 }

@@ -6,9 +6,9 @@ use crate::model::Manifest;
 
 /// Maximum size of a translation file in bytes, equal to the maximum size of a manifest.
 const FILE_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of languages of a plugin. Products are usually translated into fewer.
+/// Maximum number of languages of a plugin. Products are usually translated into fewer languages.
 const LOCALES_MAX: usize = 200;
-/// Maximum number of entries that are read from an Accept-Language header. Browsers send fewer than ten.
+/// Maximum number of entries that are read from an Accept-Language header. Browsers send fewer than ten entries.
 const ACCEPTED_MAX: usize = 32;
 
 /// The translations of a plugin, by language tag.
@@ -27,7 +27,7 @@ pub enum LocaleError {
     #[error("the plugin has {0} languages; at most {LOCALES_MAX} are allowed")]
     TooMany(usize),
     /// A file is too large.
-    #[error("the translations `{tag}` have {bytes} bytes; at most {FILE_BYTES_MAX} are allowed")]
+    #[error("the translation file for `{tag}` has {bytes} bytes; at most {FILE_BYTES_MAX} are allowed")]
     TooLarge {
         /// The language.
         tag: String,
@@ -35,7 +35,7 @@ pub enum LocaleError {
         bytes: usize,
     },
     /// A file is not a JSON object of strings.
-    #[error("the translations `{tag}` are not a JSON object of strings")]
+    #[error("the translation file for `{tag}` is not a JSON object of strings")]
     Shape {
         /// The language.
         tag: String,
@@ -76,8 +76,10 @@ impl Locales {
         self.files.keys().map(String::as_str)
     }
 
-    /// Returns the available language that best matches an Accept-Language header (RFC 9110): the same tag, otherwise a
-    /// tag of the same language. Returns `None` if the manifest's own texts match at least as well.
+    /// Returns the available language that best matches an Accept-Language header (RFC 9110). For each accepted
+    /// language, in order of preference, the function looks for the same tag, then for the tag without its last
+    /// subtags, and then for any tag with the same primary subtag. Returns `None` if none of the accepted languages is
+    /// available, or if the caller prefers English, in which the manifest's texts are written.
     #[must_use]
     pub fn best(&self, accept_language: &str) -> Option<&str> {
         for wanted in accepted_languages(accept_language) {
@@ -85,7 +87,7 @@ impl Locales {
             if found.is_some() {
                 return found;
             }
-            // Manifests are written in English, so their own texts serve callers that accept English.
+            // Manifests are written in English, so a caller that accepts English receives the manifest's texts.
             if primary(wanted).eq_ignore_ascii_case("en") {
                 return None;
             }
@@ -107,23 +109,22 @@ impl Locales {
         self.tags().find(|tag| primary(tag).eq_ignore_ascii_case(prefix))
     }
 
-    /// Returns the text of `key` in language `tag`, or `own`, the manifest's text, if there is no translation.
+    /// Returns the translation of `key` in the language `tag`. If there is no translation, returns `own`, the
+    /// manifest's text.
     #[must_use]
     pub fn text<'a>(&'a self, tag: Option<&str>, key: &str, own: &'a str) -> &'a str {
         let translated = tag.and_then(|tag| self.files.get(tag)).and_then(|texts| texts.get(key));
         translated.map_or(own, String::as_str)
     }
 
-    /// Returns warnings about keys that do not name a text of the manifest.
+    /// Returns a warning for each translation key that does not name a text of the manifest.
     #[must_use]
     pub fn warnings(&self, manifest: &Manifest) -> Vec<String> {
         let mut found = Vec::new();
         for (tag, texts) in &self.files {
             for key in texts.keys().filter(|key| !stands_for_a_text(manifest, key)) {
-                found.push(format!(
-                    "translations `{tag}`: `{}` is not a text of the manifest",
-                    crate::error::cut(key, 128)
-                ));
+                let key = crate::error::cut(key, 128);
+                found.push(format!("translation file `{tag}`: the key `{key}` does not name a text of the manifest"));
             }
         }
         found
@@ -261,10 +262,10 @@ mod tests {
             "title": "", "tools.other.description": "", "auth_methods.2.label": "", "auth_methods.00.label": ""
         }"#;
         insta::assert_snapshot!(locales(&[("de", texts)]).unwrap().warnings(&manifest).join("\n"), @r###"
-        translations `de`: `auth_methods.00.label` is not a text of the manifest
-        translations `de`: `auth_methods.2.label` is not a text of the manifest
-        translations `de`: `title` is not a text of the manifest
-        translations `de`: `tools.other.description` is not a text of the manifest
+        translation file `de`: the key `auth_methods.00.label` does not name a text of the manifest
+        translation file `de`: the key `auth_methods.2.label` does not name a text of the manifest
+        translation file `de`: the key `title` does not name a text of the manifest
+        translation file `de`: the key `tools.other.description` does not name a text of the manifest
         "###);
     }
 
@@ -273,9 +274,9 @@ mod tests {
         let says = |tag: &str, text: &str| locales(&[(tag, text)]).unwrap_err().to_string();
         assert_eq!(says("../x", "{}"), "`../x` is not a language tag such as en-US");
         for bad in ["[]", "{\"a\": {\"b\": \"c\"}}", "{\"a\": 1}", "{", "{\"a\": null}"] {
-            assert_eq!(says("de", bad), "the translations `de` are not a JSON object of strings", "{bad}");
+            assert_eq!(says("de", bad), "the translation file for `de` is not a JSON object of strings", "{bad}");
         }
         let large = format!("{{\"a\": \"{}\"}}", "x".repeat(FILE_BYTES_MAX));
-        assert_eq!(says("de", &large), "the translations `de` have 262153 bytes; at most 262144 are allowed");
+        assert_eq!(says("de", &large), "the translation file for `de` has 262153 bytes; at most 262144 are allowed");
     }
 }

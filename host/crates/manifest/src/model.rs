@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use crate::origin::OriginPattern;
 
-/// A whole `monstrum.yaml`.
+/// The manifest of a plugin, `monstrum.yaml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Lower-case letters, digits and hyphens; the folder has the same name.
+    /// The plugin's name: lower-case letters, digits and hyphens. The plugin's folder must have the same name.
     pub name: PluginName,
-    /// A semantic version.
+    /// The plugin's version, which must be a semantic version.
     #[schemars(with = "String")]
     pub version: semver::Version,
     #[serde(default)]
@@ -54,7 +54,7 @@ pub struct ResourceType {
     pub mode: Mode,
     #[serde(default)]
     pub description: String,
-    /// A semantic name, or a PNG or WebP file in the plugin's folder.
+    /// The icon of the resource type: a semantic name such as `github`, or a PNG or WebP file in the plugin's folder.
     #[serde(default)]
     pub icon: String,
     #[serde(default)]
@@ -71,12 +71,12 @@ pub struct ResourceType {
     pub config_schema: Vec<Field>,
     #[serde(default)]
     pub credential_schema: Vec<Field>,
-    /// The call by which an administrator tests a credential.
+    /// The call that tests a credential when an administrator requests a check.
     #[serde(default)]
     pub credential_check: Option<CredentialCheck>,
 }
 
-/// A call that tests whether a credential works. It should only read.
+/// A call that tests whether a credential works. The call should not change anything in the upstream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CredentialCheck {
@@ -87,7 +87,7 @@ pub struct CredentialCheck {
     pub params: Map<String, Value>,
 }
 
-/// The origin of the resource type. In a plugin folder only `plugin` is allowed.
+/// The origin of the resource type. Plugin folders must use `plugin`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -117,18 +117,18 @@ pub enum ToolDiscovery {
     Configured,
 }
 
-/// One tool that a bot may call.
+/// A tool that a bot may call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
-    /// Unique across all plugins.
+    /// The tool's name, unique across all plugins.
     pub name: ToolName,
     pub description: String,
-    /// The operation that roles refer to, such as `issue.read`; several tools may share one.
+    /// The operation that roles refer to, such as `issue.read`. Several tools may share an operation.
     pub operation: String,
-    /// JSON Schema of the parameters. Without `additionalProperties` it is closed.
+    /// The JSON Schema of the parameters. If `additionalProperties` is absent, undeclared parameters are rejected.
     pub input_schema: Map<String, Value>,
-    /// JSON Schema of the result.
+    /// The JSON Schema of the result.
     #[serde(default)]
     pub output_schema: Option<Map<String, Value>>,
     #[serde(default)]
@@ -162,38 +162,38 @@ impl Cost {
     }
 }
 
-/// A kind of parameter value that bindings and roles can constrain.
+/// A dimension along which bindings and roles can constrain parameter values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScopeDimension {
     /// The key in `scope_constraints`.
     pub key: String,
-    /// The parameters to check, if they are present; dots separate the keys of nested objects.
+    /// The paths of the parameters to check, if present. Dots separate the keys of nested objects.
     pub param_paths: Vec<String>,
     #[serde(default)]
     pub match_mode: MatchMode,
-    /// A glob for operations; if absent, the dimension applies to all.
+    /// A glob for the operations to which the dimension applies. If absent, the dimension applies to all operations.
     #[serde(default)]
     pub operation_filter: Option<String>,
-    /// The message that the LLM reads on a violation; `{value}` is replaced by the value.
+    /// The message that the LLM reads on a violation. `{value}` is replaced by the value.
     #[serde(default)]
     pub error_template: String,
 }
 
-/// How a value is compared with an entry of a constraint.
+/// The method of comparing a value with an entry of a constraint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MatchMode {
-    /// A glob as in `fnmatch`, matched with the unchanged text; `*` also matches `/`.
+    /// A glob with the semantics of `fnmatch`; `*` also matches `/`. The value is not normalised.
     #[default]
     Pattern,
-    /// A pattern for file paths, which are normalised first.
+    /// A pattern for file paths. Paths are normalised before matching.
     Path,
-    /// Equal text.
+    /// An exact, case-sensitive comparison.
     Exact,
 }
 
-/// One way of authenticating to the upstream.
+/// An authentication method for the upstream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuthMethod {
@@ -206,10 +206,10 @@ pub struct AuthMethod {
     pub credential_schema: Vec<Field>,
     #[serde(default)]
     pub oauth_config: Option<OauthConfig>,
-    /// How the host adds the credential to a request; if absent, the method's default.
+    /// The rules for adding the credential to a request. If absent, the method's default rules apply.
     #[serde(default)]
     pub inject: Option<Vec<InjectRule>>,
-    /// The origins that may receive the credential; if absent, the origin of `api_base`, else those of executor.egress.
+    /// The origins that may receive the credential. If absent, the origin of `api_base`, otherwise `executor.egress`.
     #[serde(default)]
     pub audience: Option<Vec<OriginPattern>>,
 }
@@ -231,7 +231,7 @@ pub enum AuthKind {
     None,
 }
 
-/// Endpoints that a manifest proposes for OAuth.
+/// The OAuth endpoints that a manifest suggests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OauthConfig {
@@ -292,7 +292,7 @@ pub struct BasicPair {
     pub password: String,
 }
 
-/// `{ body: "/auth/key", value: "{api_key}" }`: a JSON pointer to an absent leaf.
+/// `{ body: "/auth/key", value: "{api_key}" }`: a JSON pointer to a member that the body does not have yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BodyRule {
@@ -350,15 +350,15 @@ pub struct Executor {
     pub component: String,
     #[serde(default = "http_only")]
     pub capabilities: Vec<Capability>,
-    /// Origins that the plugin may reach besides that of `api_base`.
+    /// Origins that the plugin may access in addition to the origin of `api_base`.
     #[serde(default)]
     pub egress: Vec<OriginPattern>,
-    /// Globs for tools of other plugins that this one may call with capability `tools`.
+    /// Globs for the tools of other plugins that this plugin may call. Requires the capability `tools`.
     #[serde(default)]
     pub calls: Vec<String>,
     #[serde(default)]
     pub limits: Limits,
-    /// The number of redirects that the host follows; 0 by default.
+    /// The maximum number of redirects that the host follows; 0 by default.
     #[serde(default)]
     pub follow_redirects: u8,
 }
@@ -398,13 +398,13 @@ pub enum Capability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Fuel, about one unit per WebAssembly instruction.
+    /// The maximum fuel of a call. One WebAssembly instruction uses about one unit.
     #[serde(default)]
     pub fuel: Option<u64>,
-    /// Total of all memories and tables, in MiB.
+    /// The maximum total size of all memories and tables of a call, in MiB.
     #[serde(default)]
     pub memory_mib: Option<u32>,
-    /// Wall-clock time in seconds, including host calls.
+    /// The maximum wall-clock time of a call in seconds, including host calls.
     #[serde(default)]
     pub timeout_s: Option<u32>,
 }

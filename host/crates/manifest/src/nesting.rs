@@ -1,10 +1,10 @@
 //! Checks the nesting depth of YAML text before the parser runs. The parser takes time quadratic in the depth of flow
 //! collections, and applies its own limit only after it has scanned the whole text.
 //!
-//! The scanner finds tokens by the parser's rules. Merely counting brackets would include brackets in strings, comments
-//! and block scalars, and could miss real brackets because such text appears to close them.
+//! The scanner finds tokens by the parser's rules. A plain count of brackets would include the brackets in strings,
+//! comments and block scalars. Closing brackets in such text could also hide real brackets.
 
-/// The position at which a text exceeds the limit. Line and column count from 1.
+/// The position at which a text exceeds the limit. Lines and columns are counted from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep {
     pub(crate) line: usize,
@@ -45,7 +45,7 @@ impl Scanner<'_> {
         self.chars.get(self.at + ahead).copied()
     }
 
-    /// Returns whether the character at offset `ahead` is a blank, a line break or the end of the text.
+    /// Returns whether offset `ahead` is at a blank, at a line break or at the end of the text.
     fn is_blank_at(&self, ahead: usize) -> bool {
         self.peek(ahead).is_none_or(|c| c == ' ' || c == '\t' || is_break(c))
     }
@@ -152,7 +152,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// Handles an indicator. It opens a block collection at `column`, unless one is already open there.
+    /// Handles an indicator, which opens a block collection at `column` unless a block collection is already open
+    /// there.
     fn indicator(&mut self, column: usize) -> Result<(), TooDeep> {
         if self.flow == 0 {
             if self.indents.last().is_none_or(|indent| *indent < column) {
@@ -198,7 +199,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Returns the smallest column at which a line may continue a scalar of the current block.
+    /// Returns the smallest column in which a line that continues a scalar of the current block may start.
     fn inner_column(&self) -> usize {
         self.indents.last().map_or(0, |indent| indent + 1)
     }
@@ -265,7 +266,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// Returns the indentation of the first non-blank line, or of a preceding blank line if that is longer.
+    /// Returns the indentation of the first non-blank line, or the indentation of a preceding blank line if that is
+    /// larger.
     fn detected_indent(&self) -> usize {
         let (mut widest, mut width) = (0, 0);
         for c in &self.chars[self.at..] {
@@ -330,10 +332,11 @@ mod tests {
         ) {
             if let Ok(value) = serde_yaml::from_str::<serde_yaml::Value>(&text) {
                 let depth = parsed_depth(&value);
-                // Two kinds of levels are not opened by a token: a list at the same column as its key, and the mapping
-                // in `[a: b]`.
-                proptest::prop_assert!(check_nesting(&text, depth).is_ok(), "too deep for the scanner: {text:?}");
-                proptest::prop_assert!(depth < 3 || check_nesting(&text, depth / 2 - 1).is_err(), "missed: {text:?}");
+                // The scanner does not count two kinds of levels, because no token opens them: a list at the same
+                // column as its key, and the mapping in `[a: b]`.
+                proptest::prop_assert!(check_nesting(&text, depth).is_ok(), "too many levels: {text:?}");
+                let is_too_deep = depth < 3 || check_nesting(&text, depth / 2 - 1).is_err();
+                proptest::prop_assert!(is_too_deep, "too few levels: {text:?}");
             }
         }
     }

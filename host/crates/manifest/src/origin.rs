@@ -1,4 +1,4 @@
-//! Origin patterns: the servers that a plugin may connect to, and those that may receive a credential.
+//! Origin patterns: the servers that a plugin may connect to, and the servers that may receive a credential.
 //!
 //! Patterns are parsed strictly, because a lenient parser could allow a credential to be sent to the wrong server: an
 //! origin has exactly one spelling, and a wildcard matches exactly one label under a registered domain.
@@ -10,33 +10,33 @@ use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 /// A pattern such as `https://api.example.com` or `https://*.example.com:8443/v1/`: scheme, host (exact, or `*.` for
-/// exactly one label), port (by default that of the scheme) and an optional path prefix that ends at a `/` boundary.
+/// exactly one label), port (by default the scheme's port) and an optional path prefix that ends at a `/` boundary.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct OriginPattern {
     scheme: String,
     wildcard: bool,
-    /// The host without `*.`, in lower case, IDNA-encoded; IPv6 with its brackets.
+    /// The host without `*.`, in lower case and IDNA-encoded. IPv6 addresses keep their brackets.
     host: String,
     port: u16,
-    /// The path prefix: empty, or starts with `/`.
+    /// The path prefix, which is empty or starts with `/`.
     path_prefix: String,
 }
 
-/// The error for a text that is not an origin.
+/// The error for text that is not a valid origin pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an origin: {why}")]
 pub struct InvalidOrigin {
-    /// The rejected text, cut to 200 characters.
+    /// The rejected text, truncated to 200 characters.
     pub text: String,
     /// The reason.
     pub why: &'static str,
 }
 
 impl OriginPattern {
-    /// Returns the exact origin of `url`, without a wildcard or a path. Returns `None` if the scheme is not http or
-    /// https, or if no pattern can name the host.
+    /// Returns a pattern for exactly the origin of `url`. The pattern has no wildcard and no path. Returns `None` if
+    /// the scheme is not http or https, or if no pattern can name the host.
     #[must_use]
     pub fn of_url(url: &Url) -> Option<OriginPattern> {
         let host = host_of(url).ok()?;
@@ -59,7 +59,7 @@ impl OriginPattern {
             && (self.path_prefix.is_empty() || (self.takes_path(url.path()) && !climbs(url.path())))
     }
 
-    /// Returns whether all URLs that match `other` match this pattern too.
+    /// Returns whether all URLs that match `other` also match this pattern.
     #[must_use]
     pub fn covers(&self, other: &OriginPattern) -> bool {
         let host = if other.wildcard { self.wildcard && self.host == other.host } else { self.takes_host(&other.host) };
@@ -111,7 +111,7 @@ fn host_of(url: &Url) -> Result<String, &'static str> {
         return Err("the scheme must be http or https");
     }
     match url.host() {
-        None => Err("a host is missing"),
+        None => Err("the host is missing"),
         Some(Host::Domain(name)) if name.ends_with('.') => Err("the host must not end with a dot"),
         Some(Host::Domain(name)) if name.starts_with('.') || name.contains("..") => Err("the host has an empty label"),
         Some(Host::Domain(name)) if name.contains('*') => {
@@ -121,8 +121,8 @@ fn host_of(url: &Url) -> Result<String, &'static str> {
     }
 }
 
-/// Returns whether `path` contains `..` after a server decodes its escapes. Such a path could leave a path prefix, so
-/// it does not match any pattern that has a path prefix.
+/// Returns whether `path` contains `..` after a server decodes its escapes. Such a path could lead outside a path
+/// prefix, so no pattern with a path prefix matches the path.
 fn climbs(path: &str) -> bool {
     // A server behind a proxy may receive text that was decoded more than once. Paths with more levels of escapes are
     // rejected.
@@ -130,7 +130,7 @@ fn climbs(path: &str) -> bool {
     let mut bytes = path.as_bytes().to_vec();
     for _ in 0..DECODINGS_MAX {
         let steps = bytes.split(|byte| matches!(byte, b'/' | b'\\'));
-        // Some servers cut a segment at `;`, so `..;x` counts as `..`.
+        // Some servers truncate a segment at `;`, so `..;x` counts as `..`.
         if steps.map(|step| step.split(|byte| *byte == b';').next().unwrap_or(step)).any(|step| step == b"..") {
             return true;
         }
@@ -175,10 +175,10 @@ fn parse(text: &str) -> Result<OriginPattern, &'static str> {
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
         return Err("it must not contain spaces, control characters or backslashes");
     }
-    let (scheme, rest) = text.split_once("://").ok_or("expected a text such as https://api.example.com")?;
+    let (scheme, rest) = text.split_once("://").ok_or("expected an origin such as https://api.example.com")?;
     let (wildcard, rest) = rest.strip_prefix("*.").map_or((false, rest), |rest| (true, rest));
     if rest.is_empty() || rest.starts_with('/') {
-        return Err("a host is missing");
+        return Err("the host is missing");
     }
     if rest.contains('*') {
         return Err("`*` is only allowed as the whole first label of the host");
@@ -197,14 +197,14 @@ fn parse(text: &str) -> Result<OriginPattern, &'static str> {
                 return Err("a wildcard over a public suffix would match domains of other owners");
             }
             Some(Host::Domain(_)) => {}
-            _ => return Err("a wildcard needs a domain name"),
+            _ => return Err("a wildcard requires a domain name"),
         }
     }
     if climbs(url.path()) {
         return Err("the path must not contain `..`");
     }
     let path_prefix = if url.path() == "/" { String::new() } else { url.path().to_owned() };
-    let port = url.port_or_known_default().ok_or("a port is missing")?;
+    let port = url.port_or_known_default().ok_or("the port is missing")?;
     Ok(OriginPattern { scheme: url.scheme().to_owned(), wildcard, host, port, path_prefix })
 }
 
@@ -312,12 +312,12 @@ mod tests {
         .map(|text| format!("{text:?}: {}", text.parse::<OriginPattern>().unwrap_err().why))
         .collect();
         insta::assert_snapshot!(whys.join("\n"), @r###"
-        "": expected a text such as https://api.example.com
-        "api.example.com": expected a text such as https://api.example.com
+        "": expected an origin such as https://api.example.com
+        "api.example.com": expected an origin such as https://api.example.com
         "ftp://example.com": the scheme must be http or https
         "javascript://example.com": the scheme must be http or https
-        "https://": a host is missing
-        "https:///example.com": a host is missing
+        "https://": the host is missing
+        "https:///example.com": the host is missing
         "https://user@example.com": it must not contain a user name or password
         "https://user:pw@example.com": it must not contain a user name or password
         "https://@example.com": it must not contain a user name or password
@@ -331,13 +331,13 @@ mod tests {
         "https://a..example.com": the host has an empty label
         "https://.example.com": the host has an empty label
         "https://*": `*` is only allowed as the whole first label of the host
-        "https://*.": a host is missing
+        "https://*.": the host is missing
         "https://*.com": a wildcard over a public suffix would match domains of other owners
         "https://*.co.uk": a wildcard over a public suffix would match domains of other owners
         "https://*.github.io": a wildcard over a public suffix would match domains of other owners
         "https://*.localhost": a wildcard over a public suffix would match domains of other owners
-        "https://*.127.0.0.1": a wildcard needs a domain name
-        "https://*.[::1]": a wildcard needs a domain name
+        "https://*.127.0.0.1": a wildcard requires a domain name
+        "https://*.[::1]": a wildcard requires a domain name
         "https://*.*.example.com": `*` is only allowed as the whole first label of the host
         "https://a.*.example.com": `*` is only allowed as the whole first label of the host
         "https://a*.example.com": `*` is only allowed as the whole first label of the host

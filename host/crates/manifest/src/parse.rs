@@ -16,7 +16,7 @@ pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
 const ERRORS_MAX: usize = 50;
 const MANIFEST: Document = Document { kind: "manifest", bytes_max: MANIFEST_BYTES_MAX, keys: Keys::WithoutFree };
 
-/// Parses and validates a manifest. `file` is its name in errors.
+/// Parses and validates a manifest. `file` is the file name in errors.
 ///
 /// # Errors
 /// Returns the syntax error if the text is not YAML, otherwise all errors in the manifest's structure and content.
@@ -29,7 +29,7 @@ pub fn parse(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
 /// limits.
 ///
 /// # Errors
-/// As for [`parse()`].
+/// Returns the same errors as [`parse()`].
 pub fn parse_stored(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
     parse_within(file, text, SchemaLimits::Stored)
 }
@@ -40,7 +40,7 @@ fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest
     let value = MANIFEST.value(text).map_err(|error| in_file(vec![error]))?;
     let Shaped { read, mut errors, replaced } = repair::read::<Manifest>(text, value, ERRORS_MAX);
     errors.iter_mut().for_each(hint);
-    // Repairs change the order in which serde reports the other errors.
+    // After a repair, serde may report the remaining errors in a different order.
     errors.sort_by_key(|error| error.position.unwrap_or((usize::MAX, usize::MAX)));
     let content = read.as_ref().map(|manifest| validate(manifest, limits)).unwrap_or_default();
     if errors.is_empty()
@@ -62,8 +62,9 @@ fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest
     Err(in_file(errors))
 }
 
-/// Returns whether an error in the content may be caused by the replacement of `replaced`. This is the case for errors
-/// in the same part of the same section, and for errors in a part that refers to other parts.
+/// Returns whether the replacement of `replaced` may have caused a content error at `field`. The function returns true
+/// if both fields are in the same part of the same section of the manifest, or if they are in the same section and
+/// `field` is in a part that refers to other parts.
 fn may_follow(field: &FieldPath, replaced: &FieldPath) -> bool {
     const REFERRING: [&str; 3] = ["auth_methods", "credential_check", "calls"];
     let of_section = |path: &FieldPath| path.0.first().cloned();
@@ -71,7 +72,7 @@ fn may_follow(field: &FieldPath, replaced: &FieldPath) -> bool {
     of_section(field) == of_section(replaced) && (refers || field.0.get(1) == replaced.0.get(1))
 }
 
-/// Explains fields of manifests for Python executors, which have a similar format.
+/// Adds a hint to errors about fields from manifests for Python executors, which have a similar format.
 fn hint(error: &mut DocumentError) {
     const PYTHON: [&str; 3] = ["module", "class_name", "class"];
     let [Segment::Key(section), Segment::Key(field)] = error.field.0.as_slice() else { return };
@@ -79,7 +80,8 @@ fn hint(error: &mut DocumentError) {
     if is_unknown && section == "executor" && PYTHON.contains(&field.as_str()) {
         let rest = error.message.trim_start_matches("unknown field, ");
         error.message = format!(
-            "unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); {rest}"
+            "unknown field: the executor must be a WebAssembly component; set `component` to its file \
+             name (default plugin.wasm); {rest}"
         );
     }
 }

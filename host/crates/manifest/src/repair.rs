@@ -1,7 +1,7 @@
 //! Error recovery, so that an author sees all errors of a manifest at once.
 //!
-//! Serde stops at the first error. The invalid part is then removed or replaced by a valid one, and the whole value is
-//! read again. A repaired manifest is used only to find further errors.
+//! Serde stops at the first error. The parser then removes or replaces the invalid part and reads the whole value
+//! again. A repaired manifest is used only to find further errors.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::document::{DocumentError, Misshapen, typed};
 use crate::error::{FieldPath, Segment};
 
-/// Maximum number of re-reads of one document: at about 5 ms each for the largest document, at most one second in
-/// total. Most errors need one or two re-reads.
+/// Maximum number of re-reads of one document: a re-read of the largest document takes about 5 ms, so all re-reads take
+/// at most one second. Most errors need one or two re-reads.
 const READS_MAX: usize = 200;
 
 /// The result of reading a document with error recovery.
@@ -78,8 +78,8 @@ fn repair<T: DeserializeOwned + Serialize>(
     None
 }
 
-/// Returns candidate replacements for an invalid part of a manifest: one value of each kind, and a minimal mapping of
-/// each kind.
+/// Returns candidate replacements for an invalid part of a manifest: a value of each type that a field can have, and a
+/// minimal mapping for each kind of mapping in a manifest.
 fn replacements() -> Vec<Value> {
     vec![
         json!("x"),

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator};
-use monstrum_types::{Effort, InputError, Overrun};
+use monstrum_types::{Effort, InputError, ObjectParams, Overrun, Params};
 use serde_json::{Map, Value};
 
 use crate::error::cut;
@@ -36,7 +36,7 @@ use weight::Weight;
 
 /// Maximum number of validation errors in one report.
 const ERRORS_MAX: usize = 100;
-/// The cost, in steps, of looking up one parameter among the declared ones.
+/// The cost, in steps, of looking up one parameter among the declared parameters.
 const PARAMETER_STEPS: u64 = 128;
 
 /// A tool's `input_schema`, ready to check parameters.
@@ -45,7 +45,7 @@ pub struct InputSchema {
     root: Value,
     compiled: Compiled,
     defaults: Defaults,
-    /// The parameters that are allowed at the top level; `None` if the schema is open.
+    /// The parameters that the schema declares at its top level; `None` if the schema allows undeclared parameters.
     closed: Option<Declared>,
 }
 
@@ -97,7 +97,8 @@ impl InputSchema {
         let defaults = Defaults::of(&root, &root);
         let mut compiled = InputSchema { root, compiled, defaults, closed };
         match compiled.check_defaults(effort) {
-            // Earlier releases checked the defaults too, but without these limits.
+            // Earlier releases checked the defaults without these limits, so a stored version may contain such
+            // defaults.
             Err(why) if limits == SchemaLimits::Stored => compiled.compiled.exceeds.push(why),
             checked => checked?,
         }
@@ -109,31 +110,29 @@ impl InputSchema {
     ///
     /// # Errors
     /// Fails if the budget is exhausted before the check ends.
-    pub fn check(
-        &self,
-        params: Value,
-        effort: &Effort,
-    ) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
-        let Value::Object(mut params) = params else {
+    pub fn check(&self, params: &Params, effort: &Effort) -> Result<Result<ObjectParams, Vec<InputError>>, Overrun> {
+        let Some(params) = params.object() else {
             return Ok(Err(vec![InputError { path: String::new(), message: "expected an object".to_owned() }]));
         };
         let _paying = Paying::from(effort);
-        let mut found = self.undeclared(&params, effort)?;
-        self.defaults.fill(&mut params);
-        let value = Value::Object(params);
-        let weight = Weight::of(&value, effort)?;
-        let is_valid = found.is_empty() && self.compiled.is_valid(&value, &weight, effort)?;
-        match value {
-            Value::Object(params) if is_valid => Ok(Ok(params)),
-            value => {
-                self.compiled.collect(&value, &weight, effort, &mut found)?;
-                Ok(Err(found))
-            }
+        let mut found = self.undeclared(params.members(), effort)?;
+        let params = if self.defaults.are_missing_in(params.members()) {
+            let mut filled = params.members().clone();
+            self.defaults.fill(&mut filled);
+            ObjectParams::from(filled)
+        } else {
+            params
+        };
+        let weight = Weight::of(params.value(), effort)?;
+        if found.is_empty() && self.compiled.is_valid(params.value(), &weight, effort)? {
+            return Ok(Ok(params));
         }
+        self.compiled.collect(params.value(), &weight, effort, &mut found)?;
+        Ok(Err(found))
     }
 
     /// Returns whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects,
-    /// also inside lists. Parameter names that contain dots are found too.
+    /// also inside lists. The function also finds parameter names that contain dots.
     #[must_use]
     pub fn declares(&self, dotted_path: &str) -> bool {
         declares_in(&self.root, &self.root, dotted_path)
@@ -189,13 +188,13 @@ impl InputSchema {
                 Err(format!("the default at `{}` is not valid: {}", cut(&error.path, 128), error.message))
             }
             Err(overrun) => Err(format!(
-                "the defaults cannot be checked: {overrun}; shorten them, or the patterns that they are matched with"
+                "the defaults cannot be checked: {overrun}; shorten the defaults or the patterns that apply to them"
             )),
         }
     }
 }
 
-/// A tool's `output_schema`. A result that does not match is still returned, with a flag.
+/// A tool's `output_schema`. The host still returns a result that does not match, with a flag.
 #[derive(Debug)]
 pub struct OutputSchema(Compiled);
 
@@ -203,7 +202,7 @@ impl OutputSchema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// Returns a message for the author, as for [`InputSchema::compile`].
+    /// Returns a message for the author, for the same reasons as [`InputSchema::compile`].
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits) -> Result<OutputSchema, String> {
         let (compiled, _) = Compiled::of(&Value::Object(schema.clone()), limits)?;
         Ok(OutputSchema(compiled))
@@ -219,7 +218,7 @@ impl OutputSchema {
         self.0.is_valid(answer, &weight, effort)
     }
 
-    /// Returns the exceeded limits, as for [`InputSchema::exceeds`].
+    /// Returns the exceeded limits in the same form as [`InputSchema::exceeds`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {
         &self.0.exceeds

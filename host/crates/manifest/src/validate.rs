@@ -1,7 +1,7 @@
 //! Validation of a manifest's content: names, references between its parts, limits.
 //!
 //! Validation collects all errors, so that an author can fix them in one pass. Each error names its field, and the
-//! parser finds the line.
+//! parser adds the line.
 
 mod auth;
 pub(crate) mod contract;
@@ -19,23 +19,24 @@ pub(crate) const RESERVED_NAMES: [&str; 12] =
 /// Reserved prefixes of tool names.
 pub(crate) const RESERVED_TOOL_PREFIXES: [&str; 7] = ["sandbox_", "bot_", "mcp_", "ssh_", "web_", "web3_", "platform_"];
 /// Maximum number of tools in one plugin. The largest APIs have several hundred operations, and a model cannot choose
-/// among more.
+/// among more tools.
 pub(crate) const TOOLS_MAX: usize = 1_000;
-/// Maximum number of scope dimensions of one type. Each call checks all dimensions, and an operator configures each by
-/// hand.
+/// Maximum number of scope dimensions of one type. Each call checks all dimensions, and an operator configures each
+/// dimension by hand.
 pub(crate) const DIMENSIONS_MAX: usize = 100;
-/// Maximum number of fields in one schema. A person fills in these fields as a form.
+/// Maximum number of fields in one schema. A person fills in these fields in a form.
 pub(crate) const FIELDS_MAX: usize = 100;
-/// Maximum number of entries in any other list (tags, egress, audience, calls, `param_paths`, …). Calls search these
-/// lists linearly.
+/// Maximum number of entries in each list without a specific limit (tags, egress, audience, calls, `param_paths`, …).
+/// Calls search these lists linearly.
 pub(crate) const ENTRIES_MAX: usize = 64;
-/// Maximum number of values of an enum field, from which a person picks one.
+/// Maximum number of values of an enum field. A person picks one of the values from a list.
 pub(crate) const ENUM_VALUES_MAX: usize = 1_000;
-/// Maximum number of regular expressions in all schemas of a manifest. Each takes compile time and memory.
+/// Maximum number of regular expressions in all schemas of a manifest. Compiling and storing an expression takes time
+/// and memory.
 pub(crate) const PATTERNS_MAX: usize = 500;
 /// Maximum number of redirects that a manifest may request: half the limit of common browsers and HTTP clients.
 pub(crate) const REDIRECTS_MAX: u8 = 10;
-/// Maximum length of a name, glob or path in characters, far longer than readable ones.
+/// Maximum length of a name, glob or path in characters. Readable names are much shorter.
 pub(crate) const NAME_CHARS_MAX: usize = 256;
 
 /// The collected errors, each with its field.
@@ -71,7 +72,7 @@ impl ContentErrors {
         } else if text.chars().any(char::is_control) {
             self.add(field, "must not contain control characters");
         } else if text.chars().count() > NAME_CHARS_MAX {
-            self.add(field, format!("longer than {NAME_CHARS_MAX} characters"));
+            self.add(field, format!("must not be longer than {NAME_CHARS_MAX} characters"));
         }
     }
 }
@@ -85,7 +86,7 @@ impl IntoIterator for ContentErrors {
     }
 }
 
-/// Validates a manifest. The errors are in the order of the file's usual layout.
+/// Validates a manifest. The errors follow the usual order of the fields in the file.
 pub(crate) fn validate(manifest: &Manifest, limits: SchemaLimits) -> Vec<(FieldPath, String)> {
     let mut errors = ContentErrors::default();
     let root = FieldPath::default();
@@ -128,7 +129,7 @@ fn executor(errors: &mut ContentErrors, executor: &Executor, at: &FieldPath) {
         errors.short_text(calls.index(index), glob);
     }
     if !executor.calls.is_empty() && !executor.capabilities.contains(&Capability::Tools) {
-        errors.add(calls, "calls to other tools need the capability `tools`");
+        errors.add(calls, "calls to other tools require the capability `tools`");
     }
     let limits = at.key("limits");
     for (name, limit) in [
@@ -137,15 +138,16 @@ fn executor(errors: &mut ContentErrors, executor: &Executor, at: &FieldPath) {
         ("timeout_s", executor.limits.timeout_s.map(u64::from)),
     ] {
         if limit == Some(0) {
-            errors.add(limits.key(name), "must be more than 0");
+            errors.add(limits.key(name), "must be greater than 0");
         }
     }
     if executor.follow_redirects > REDIRECTS_MAX {
-        errors.add(at.key("follow_redirects"), format!("at most {REDIRECTS_MAX} redirects may be followed"));
+        errors.add(at.key("follow_redirects"), format!("at most {REDIRECTS_MAX} redirects are allowed"));
     }
 }
 
-/// Checks the path of a file in the plugin's folder: a relative path that cannot leave the folder on any system.
+/// Checks the path of a file in the plugin's folder: a relative path that stays inside the folder on every operating
+/// system.
 fn check_file_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.len() > NAME_CHARS_MAX {
         return Err("expected a name of at most 256 bytes");
@@ -185,7 +187,10 @@ fn one_field(errors: &mut ContentErrors, field: &Field, at: &FieldPath, usage: F
         );
     }
     if usage == FieldUse::Config && field.field == "api_base" && field.kind != FieldKind::Url {
-        errors.add(at.key("type"), "api_base decides where credentials are sent: its type must be `url`");
+        errors.add(
+            at.key("type"),
+            "the type of api_base must be `url`, because api_base determines where credentials are sent",
+        );
     }
     match (&field.enum_values, field.kind) {
         (Some(values), FieldKind::Enum) if !values.is_empty() => {
@@ -193,17 +198,17 @@ fn one_field(errors: &mut ContentErrors, field: &Field, at: &FieldPath, usage: F
             errors.cap(listed.clone(), values, ENUM_VALUES_MAX);
             errors.unique(values.iter().enumerate().map(|(index, value)| (listed.index(index), value.as_str())));
         }
-        (_, FieldKind::Enum) => errors.add(at.key("enum_values"), "a field of type `enum` needs a list of values"),
+        (_, FieldKind::Enum) => errors.add(at.key("enum_values"), "a field of type `enum` requires a list of values"),
         (Some(_), _) => errors.add(at.key("enum_values"), "only a field of type `enum` may have a list of values"),
         (None, _) => {}
     }
     match &field.default {
         Some(_) if field.kind == FieldKind::Secret => {
-            errors.add(at.key("default"), "a secret must not have a default: all resources would share it");
+            errors.add(at.key("default"), "a secret must not have a default, because all resources would share it");
         }
         Some(default) => {
             if let Err(why) = check_value(field, default) {
-                errors.add(at.key("default"), format!("not a value of this field: {why}"));
+                errors.add(at.key("default"), format!("the default is not a valid value: {why}"));
             }
         }
         None => {}

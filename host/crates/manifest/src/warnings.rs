@@ -12,9 +12,11 @@ pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) 
     let resource_type = &manifest.resource_type;
     let mut found = Vec::new();
     if resource_type.tool_discovery == ToolDiscovery::Static && resource_type.tools.is_empty() {
-        found.push("the type has no tools, and its tool_discovery is static: no bot can use it".to_owned());
+        found
+            .push("the resource type has no tools and its tool_discovery is `static`, so no bot can use it".to_owned());
     }
-    // A schema that does not compile declares no parameters; the parser rejects such manifests.
+    // If a schema does not compile, the tool is treated as a tool without parameters. This case does not occur in valid
+    // manifests, because the parser rejects such schemas.
     let effort = Effort::of(MANIFEST_STEPS_MAX);
     let compile = |tool: &Tool| InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort).ok();
     let schemas: Vec<Option<InputSchema>> = resource_type.tools.iter().map(compile).collect();
@@ -30,12 +32,14 @@ pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) 
             .map(|(tool, schema)| (tool, schema.as_ref().is_some_and(|schema| declares_one(schema, dimension))))
             .collect();
         if tools.is_empty() && !resource_type.tools.is_empty() {
-            found
-                .push(format!("scope dimension `{}`: its operation_filter matches no tool's operation", dimension.key));
+            found.push(format!(
+                "scope dimension `{}`: its operation_filter does not match the operation of any tool",
+                dimension.key
+            ));
         }
         for (tool, _) in tools.iter().filter(|(_, declares)| !declares) {
             found.push(format!(
-                "scope dimension `{}`: tool `{}` declares none of its param_paths, so a binding that constrains the dimension denies the tool",
+                "scope dimension `{}`: tool `{}` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool",
                 dimension.key, tool.name
             ));
         }
@@ -63,16 +67,16 @@ mod tests {
         assert_eq!(says("static", "param_paths: [x], operation_filter: a.read"), "");
         assert_eq!(
             says("static", "param_paths: [x]"),
-            "scope dimension `xs`: tool `a_list` declares none of its param_paths, so a binding that constrains the dimension denies the tool"
+            "scope dimension `xs`: tool `a_list` does not declare any of its param_paths, so a binding that constrains the dimension denies the tool"
         );
         assert_eq!(
             says("static", "param_paths: [x], operation_filter: b.read"),
-            "scope dimension `xs`: its operation_filter matches no tool's operation"
+            "scope dimension `xs`: its operation_filter does not match the operation of any tool"
         );
         let bare = crate::parse("m", "name: a\nversion: 1.0.0\nresource_type: { id: a, name: A }").unwrap();
         assert_eq!(
             warnings(&bare, |_, _| true),
-            ["the type has no tools, and its tool_discovery is static: no bot can use it"]
+            ["the resource type has no tools and its tool_discovery is `static`, so no bot can use it"]
         );
     }
 }

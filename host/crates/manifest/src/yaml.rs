@@ -12,11 +12,11 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::{FieldPath, Segment, cut};
 
-/// Maximum number of keys and values in a manifest after its aliases are expanded: more than the largest file has
-/// without aliases, but few enough to need little memory.
+/// Maximum number of keys and values in a manifest after its aliases are expanded: more than the largest file without
+/// aliases contains, but few enough to need little memory.
 const VALUES_MAX: usize = 200_000;
-/// Maximum size of the text in bytes after aliases are expanded: four times the largest file, so that aliases can
-/// repeat a text but not multiply its size.
+/// Maximum size of the text in bytes after aliases are expanded: four times the size of the largest file. Aliases can
+/// repeat a text a few times, but cannot multiply the size of a file.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Keys whose values keep their own keys that start with `x-`, because they are JSON Schemas or arbitrary values.
 const KEPT_WHOLE: [&str; 3] = ["input_schema", "output_schema", "default"];
@@ -88,10 +88,16 @@ impl Reading {
         self.values.set(self.values.get() + 1);
         self.bytes.set(self.bytes.get() + text_bytes);
         if self.values.get() > VALUES_MAX {
-            return Err(self.fail(field, format!("the file has more than {VALUES_MAX} keys and values")));
+            return Err(self.fail(
+                field,
+                format!("the file has more than {VALUES_MAX} keys and values after aliases are expanded"),
+            ));
         }
         if self.bytes.get() > TEXT_BYTES_MAX {
-            return Err(self.fail(field, format!("the file has more than {TEXT_BYTES_MAX} bytes of text")));
+            return Err(self.fail(
+                field,
+                format!("the file has more than {TEXT_BYTES_MAX} bytes of text after aliases are expanded"),
+            ));
         }
         Ok(())
     }
@@ -229,7 +235,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// Reads a key. Errors are raised while the key is read, so that the parser reports the key's position.
+/// Reads a key. The key is checked while the parser reads it, so that an error has the position of the key.
 struct KeyReader<'r, 's> {
     reader: &'s Reader<'r>,
     seen: &'s HashSet<String>,
@@ -293,7 +299,7 @@ impl<'de> Visitor<'de> for KeyReader<'_, '_> {
     }
 }
 
-/// Follows a path and fails at its end. The error carries the position; a successful read would not report one.
+/// Follows a path and fails at its end. The error carries the position, which a successful read would not report.
 struct Probe<'p> {
     path: &'p [Segment],
     at_key: bool,

@@ -42,13 +42,13 @@ fn at<'v>(value: &'v mut Value, path: &Path) -> &'v mut Value {
     path.iter().fold(value, |value, step| match value {
         Value::Object(members) => members.get_mut(step).unwrap(),
         Value::Array(items) => items.get_mut(step.parse::<usize>().unwrap()).unwrap(),
-        _ => panic!("{path:?} leads nowhere"),
+        _ => panic!("no value at {path:?}"),
     })
 }
 
 /// Checks the errors of a rejected manifest.
 fn check_errors(errors: &ManifestErrors, text: &str) {
-    assert!(!errors.0.is_empty(), "refused without a reason: {text}");
+    assert!(!errors.0.is_empty(), "the manifest was rejected without an error: {text}");
     for error in &errors.0 {
         assert_eq!(error.file, "m");
         assert!(!error.message.is_empty() && error.message.chars().count() <= 400, "{error} for {text}");

@@ -16,7 +16,7 @@ use crate::limits::{
     UNPACKED_BYTES_MAX,
 };
 
-/// The files of a package, by path. Paths are relative and contain no `.` or `..`. No path is a folder of another
+/// The files of a package, by path. Paths are relative and contain no `.` or `..`. No path is a parent folder of another
 /// path.
 #[derive(Debug)]
 pub struct Archive {
@@ -33,7 +33,7 @@ pub enum ArchiveError {
         /// The size of the package.
         bytes: usize,
     },
-    /// The package is not a ZIP archive, or is a damaged one.
+    /// The package is not a ZIP archive, or the archive is damaged.
     #[error("the package is not a ZIP archive: {0}")]
     NotZip(&'static str),
     /// The archive uses ZIP64, an extension for large archives that no package needs.
@@ -103,16 +103,18 @@ pub enum EntryError {
     #[error("has sizes that contradict each other")]
     Size,
     /// The unpacked size of the entry exceeds the limit.
-    #[error("is too large: a file may have at most {FILE_BYTES_MAX} bytes, {MANIFEST} {MANIFEST_BYTES_MAX}")]
+    #[error(
+        "is too large: the limit is {FILE_BYTES_MAX} bytes for a file and {MANIFEST_BYTES_MAX} bytes for `{MANIFEST}`"
+    )]
     TooLarge,
     /// The offset in the central directory does not point to the entry.
-    #[error("is not at the offset that the central directory gives")]
+    #[error("is not at the offset in the central directory")]
     Outside,
     /// The local header and the central directory disagree.
     #[error("has a local header that disagrees with the central directory")]
     Disagrees,
     /// The unpacked data does not match the entry's records.
-    #[error("is damaged: its unpacked data do not match its records")]
+    #[error("is damaged: its data does not unpack to the recorded size and checksum")]
     Damaged,
 }
 
@@ -123,22 +125,26 @@ pub enum NameError {
     #[error("has an absolute path")]
     Absolute,
     /// A path component is empty, `.` or `..`.
-    #[error("has a path with an empty part, `.` or `..`")]
+    #[error("has a path with a component that is empty, `.` or `..`")]
     Part,
     /// The path contains a backslash.
-    #[error("has a backslash in its path; separate the parts of a path by `/`")]
+    #[error("has a backslash in its path; use `/` as the path separator")]
     Backslash,
     /// The path contains a NUL byte.
-    #[error("has a NUL in its path")]
+    #[error("has a NUL character in its path")]
     Nul,
     /// The path contains a character that some systems do not allow.
-    #[error("has a path with characters that are not allowed: only printable ASCII without `:*?\"<>|` is")]
+    #[error(
+        "has a path with characters that are not allowed: use only printable ASCII characters other than `:*?\"<>|`"
+    )]
     Character,
     /// A path component starts or ends with a space, or ends with a dot.
-    #[error("has a path part that starts with a space or ends with a space or dot, which some systems drop")]
+    #[error(
+        "has a path component that starts with a space, or ends with a space or a dot; some systems remove these characters"
+    )]
     Edge,
     /// The path is empty or too long.
-    #[error("has an empty path, or one of more than {PATH_BYTES_MAX} bytes")]
+    #[error("has an empty path or a path longer than {PATH_BYTES_MAX} bytes")]
     Length,
     /// The path is nested too deeply.
     #[error("is nested deeper than {DEPTH_MAX} folders")]
@@ -181,9 +187,9 @@ impl Archive {
             return Err(ArchiveError::TooManyFiles);
         }
         let mut reader = ZipArchive::new(Cursor::new(package))
-            .map_err(|_| ArchiveError::Layout("the ZIP library and this check do not agree"))?;
+            .map_err(|_| ArchiveError::Layout("the ZIP library cannot read it"))?;
         if reader.len() != entries.len() {
-            return Err(ArchiveError::Layout("the ZIP library finds another number of entries"));
+            return Err(ArchiveError::Layout("the ZIP library reads a different number of entries"));
         }
         let mut files = BTreeMap::new();
         let mut room = UNPACKED_BYTES_MAX;
@@ -213,8 +219,8 @@ impl Archive {
         &self.files[MANIFEST]
     }
 
-    /// Returns the name of the single top-level folder, if the archive has one because the plugin's folder was packed
-    /// rather than its contents.
+    /// Returns the name of the top-level folder that contains all files. Returns `None` if the files are at the top
+    /// level. An archive has such a folder if the plugin's folder was packed rather than its contents.
     #[must_use]
     pub fn folder(&self) -> Option<&str> {
         self.folder.as_deref()

@@ -25,7 +25,8 @@ pub fn signature_file(name: &PluginName, version: &Version) -> String {
 #[must_use]
 pub fn claimed_by_name(file: &str) -> Option<(PluginName, Version)> {
     let stem = file.strip_suffix(SUFFIX)?;
-    // A plugin name has no dot and a version starts with digits and dots, so at most one hyphen can separate the two.
+    // A plugin name has no dot and a version starts with digits and dots, so at most one hyphen can separate the name
+    // from the version.
     stem.match_indices('-').find_map(|(at, _)| Some((stem[..at].parse().ok()?, stem[at + 1..].parse().ok()?)))
 }
 

@@ -74,13 +74,13 @@ pub struct Listing {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     /// The index exceeds a limit.
-    #[error("the index has more than {INDEX_BYTES_MAX} bytes or {INDEX_ENTRIES_MAX} packages")]
+    #[error("the index exceeds the limit of {INDEX_BYTES_MAX} bytes or {INDEX_ENTRIES_MAX} packages")]
     TooLarge,
     /// The bytes are not a valid index.
-    #[error("the index cannot be read: {0}; `monstrum registry index DIR` writes it")]
+    #[error("the index is malformed: {0}; create it with `monstrum registry index DIR`")]
     Malformed(String),
     /// An entry is invalid.
-    #[error("the index's entry `{name}` {version}: {why}")]
+    #[error("the index entry `{name}` {version} is invalid: {why}")]
     Entry {
         /// The plugin's name.
         name: PluginName,
@@ -106,7 +106,7 @@ pub enum ResolveError {
         version: Version,
     },
     /// The plugin has only pre-releases.
-    #[error("the registry has only pre-releases of plugin `{name}`; name one, such as `{name}@{newest}`")]
+    #[error("the registry has only pre-releases of plugin `{name}`; specify one, such as `{name}@{newest}`")]
     PreReleases {
         /// The plugin's name.
         name: PluginName,
@@ -135,7 +135,7 @@ impl Index {
             .windows(2)
             .find(|pair| pair[0].name == pair[1].name && pair[0].version.cmp_precedence(&pair[1].version).is_eq())
         {
-            let why = "the index has this version twice";
+            let why = "the index contains this version more than once";
             return Err(IndexError::Entry { name: twice.name.clone(), version: twice.version.clone(), why });
         }
         Ok(Index { format: FORMAT.to_owned(), packages })
@@ -160,7 +160,7 @@ impl Index {
     /// Returns the content of `index.json`.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let text = serde_json::to_string_pretty(self).expect("texts and numbers are JSON");
+        let text = serde_json::to_string_pretty(self).expect("texts and numbers serialize to JSON");
         text + "\n"
     }
 
@@ -170,7 +170,7 @@ impl Index {
         &self.packages
     }
 
-    /// Finds the package with the given version. Without a version, finds the newest one that is not a pre-release.
+    /// Finds the package with the given version. If `version` is `None`, finds the newest release.
     ///
     /// # Errors
     ///
@@ -216,14 +216,14 @@ impl Index {
     }
 }
 
-/// Returns the reason if the entry is invalid. The file names are fixed, so an entry cannot contain a path to another
-/// place.
+/// Returns the reason why the entry is invalid, or `None` if it is valid. The file names are derived from the name and
+/// the version, so an entry cannot refer to a file outside the folder of the index.
 fn invalid(entry: &IndexEntry) -> Option<&'static str> {
     if entry.file != package_file(&entry.name, &entry.version) {
-        return Some("`file` is not NAME-VERSION.mst");
+        return Some("`file` is not `NAME-VERSION.mst`");
     }
     if entry.signature != signature_file(&entry.name, &entry.version) {
-        return Some("`signature` is not NAME-VERSION.mst.sig");
+        return Some("`signature` is not `NAME-VERSION.mst.sig`");
     }
     if entry.size > PACKAGE_BYTES_MAX as u64 {
         return Some("the package is too large");
@@ -233,7 +233,7 @@ fn invalid(entry: &IndexEntry) -> Option<&'static str> {
     }
     let metadata = [&entry.author, &entry.license].into_iter().chain(&entry.tags);
     if entry.tags.len() > TAGS_MAX || metadata.into_iter().any(|text| text.len() > METADATA_BYTES_MAX) {
-        return Some("author, license or tags are too long");
+        return Some("the author, the license or a tag is too long, or there are too many tags");
     }
     None
 }
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(resolve("a", Some("1.9.0")).unwrap(), "1.9.0");
         assert_eq!(resolve("a", Some("2.0.0-rc.1")).unwrap(), "2.0.0-rc.1");
         assert!(resolve("a", Some("3.0.0")).unwrap_err().contains("no version 3.0.0"));
-        assert!(resolve("b", None).unwrap_err().contains("name one, such as `b@0.1.0-alpha`"));
+        assert!(resolve("b", None).unwrap_err().contains("specify one, such as `b@0.1.0-alpha`"));
         assert!(resolve("c", None).unwrap_err().contains("no plugin `c`"));
     }
 

@@ -9,13 +9,15 @@ pub const ENTRIES_MAX: usize = 2 * FILES_MAX;
 /// The maximum total unpacked size of a package, in bytes.
 pub const UNPACKED_BYTES_MAX: usize = 64 << 20;
 
-/// The maximum unpacked size of one file, in bytes. The largest component that the host loads fits.
+/// The maximum unpacked size of one file, in bytes. The largest component that the host accepts does not exceed this
+/// limit.
 pub const FILE_BYTES_MAX: usize = 32 << 20;
 
 /// The maximum unpacked size of the manifest, in bytes.
 pub const MANIFEST_BYTES_MAX: usize = 256 << 10;
 
-/// The maximum size of a package, in bytes: incompressible content plus the archive's headers.
+/// The maximum size of a package, in bytes. A package of incompressible files, including its headers, fits within this
+/// limit.
 pub const PACKAGE_BYTES_MAX: usize = UNPACKED_BYTES_MAX + (1 << 20);
 
 /// The maximum length of a path, in bytes. No plugin needs a longer path.

@@ -9,21 +9,23 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 use crate::archive::{Archive, ArchiveError};
 use crate::limits::{FILE_BYTES_MAX, FILES_MAX, UNPACKED_BYTES_MAX};
 
-/// The reason that files could not be packed.
+/// The reason why files could not be packed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// The files exceed a limit.
-    #[error("at most {FILES_MAX} files of {FILE_BYTES_MAX} bytes each, {UNPACKED_BYTES_MAX} in all, can be packed")]
+    #[error(
+        "the package exceeds a limit: {FILES_MAX} files, {FILE_BYTES_MAX} bytes per file, {UNPACKED_BYTES_MAX} bytes in total"
+    )]
     TooMuch,
     /// The archive could not be written.
-    #[error("the archive cannot be written")]
+    #[error("failed to write the archive")]
     Zip(#[source] zip::result::ZipError),
     /// The packed archive would be rejected at installation.
     #[error(transparent)]
     Refused(#[from] ArchiveError),
 }
 
-/// Packs files, which are given by path, into a package.
+/// Packs files into a package. `files` maps the path of each file to its content.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::limits::SIGNATURE_BYTES_MAX;
 
-/// The first line of a signed message, which separates it from other uses of the key.
+/// The first line of a signed message. It prevents the use of the signature for another kind of message.
 const TAG: &str = "monstrum package signature 1";
 /// The format identifier in a signature file.
 const FORMAT: &str = "monstrum-signature-1";
@@ -30,19 +30,21 @@ const SECRET_PREFIX: &str = "monstrum-signing-key:";
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// The file is not a signature file.
-    #[error("the signature cannot be read: {0}; `monstrum plugin pack` writes it beside the package")]
+    #[error("the signature file is malformed: {0}; create it with `monstrum plugin pack`")]
     Malformed(String),
     /// The text is not a public key.
-    #[error("a public key is `{KEY_PREFIX}` and 44 characters of base64, as `monstrum plugin pack` prints it")]
+    #[error(
+        "not a public key: expected `{KEY_PREFIX}` followed by 44 base64 characters, as `monstrum plugin pack` prints it"
+    )]
     PublicKey,
     /// The text is not a signing key.
-    #[error("a signing key is `{SECRET_PREFIX}` and 44 characters of base64")]
+    #[error("not a signing key: expected `{SECRET_PREFIX}` followed by 44 base64 characters")]
     SigningKey,
     /// The operating system failed to provide random bytes.
-    #[error("the operating system provides no random numbers: {0}")]
+    #[error("the operating system failed to provide random bytes: {0}")]
     Random(String),
     /// The digest of the package is not the signed digest.
-    #[error("the package was changed after it was signed: its digest is {found}, the signed one is {signed}")]
+    #[error("the package was changed after it was signed: its digest is {found}, but the signed digest is {signed}")]
     Tampered {
         /// The digest of the package.
         found: Digest,
@@ -50,7 +52,7 @@ pub enum SignatureError {
         signed: Digest,
     },
     /// The signature does not verify with the public key in the file.
-    #[error("the signature was not made by the key that it names, or is for another name, version or package")]
+    #[error("the signature is invalid: it was made with another key, or for another name, version or package")]
     Forged,
 }
 
@@ -191,11 +193,11 @@ impl PackageSignature {
     /// Returns the content of the signature file.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let text = serde_json::to_string_pretty(self).expect("texts are JSON");
+        let text = serde_json::to_string_pretty(self).expect("texts serialize to JSON");
         text + "\n"
     }
 
-    /// Verifies that the public key in the file signed this name, this version and this package.
+    /// Verifies the signature of the name, the version and `package` with the public key in the file.
     ///
     /// # Errors
     ///
@@ -219,7 +221,7 @@ pub fn digest(package: &[u8]) -> Digest {
     format!("sha256:{hash}").parse().expect("64 lower-case hex digits")
 }
 
-/// Builds the signed message. Its parts cannot contain a line break, so the encoding is unambiguous.
+/// Builds the signed message. The parts of the message cannot contain a line break, so the encoding is unambiguous.
 fn message(name: &PluginName, version: &Version, digest: &Digest) -> Vec<u8> {
     format!("{TAG}\n{name}\n{version}\n{digest}\n").into_bytes()
 }

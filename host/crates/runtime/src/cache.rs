@@ -1,8 +1,8 @@
 //! The cache of compiled components on disk, so that unchanged components are not compiled at each start.
 //!
-//! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder. A file is
-//! loaded only if its MAC proves that this installation wrote it, under this name, with this build and engine. If a
-//! file is missing, unreadable or forged, the component is compiled again. Errors of the cache never fail a load.
+//! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder. The cache loads
+//! a file only if its MAC proves that this installation wrote the file under this name, with this build and engine. If
+//! a file is missing, unreadable or forged, the component is compiled again. Cache errors never cause a load to fail.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{Hash, Hasher};
@@ -26,8 +26,8 @@ const MAC_BYTES: usize = 32;
 /// The maximum size of a file. Machine code is about four times as large as its component.
 const ENTRY_BYTES_MAX: u64 = 512 << 20;
 
-/// The maximum number of files, enough for several versions of each plugin of a large installation. The oldest files
-/// are removed.
+/// The maximum number of files, enough for several versions of each plugin of a large installation. If there are more
+/// files, the cache removes the oldest ones.
 const ENTRIES_MAX: usize = 1024;
 
 const SUFFIX: &str = "cwasm";
@@ -47,7 +47,8 @@ impl Cache {
         Ok(Cache { dir, mac, build: build_id(engine), temporary: AtomicU64::new(0) })
     }
 
-    /// Loads the compiled form of a component if it is in the cache and authentic.
+    /// Loads the compiled form of a component from the cache. Returns `None` if the cache has no entry for the
+    /// component, or if the entry is not authentic or cannot be loaded.
     pub(crate) fn load(&self, engine: &wasmtime::Engine, digest: &Digest) -> Option<Component> {
         let name = self.name(digest);
         let entry = match read_entry(&self.dir.join(&name)) {
@@ -78,7 +79,7 @@ impl Cache {
             .and_then(|code| self.write(&name, &code))
             .and_then(|()| self.remove_oldest());
         if let Err(error) = written {
-            tracing::warn!(file = name, %error, "cannot store a compiled component");
+            tracing::warn!(file = name, %error, "cannot store a compiled component; the next start compiles it again");
         }
     }
 
@@ -87,7 +88,7 @@ impl Cache {
         format!("{}.{SUFFIX}", hex::encode(hash))
     }
 
-    /// Returns the code of an entry if its MAC is correct. The MAC covers the name, so that an entry cannot replace
+    /// Returns the code of an entry if its MAC is correct. The MAC covers the name, so that one entry cannot replace
     /// another.
     fn verified<'entry>(&self, name: &str, entry: &'entry [u8]) -> Option<&'entry [u8]> {
         let (mac, code) = entry.split_at_checked(MAC_BYTES)?;
@@ -131,7 +132,8 @@ impl Cache {
     }
 }
 
-/// Removes a file. A missing file is no error, because several processes may share the folder.
+/// Removes a file. Succeeds if the file does not exist, because another process that shares the folder may have removed
+/// the file.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -142,8 +144,8 @@ fn remove(path: &Path) -> io::Result<()> {
 #[expect(unsafe_code, reason = "wasmtime has no safe function to load machine code")]
 fn deserialize(engine: &wasmtime::Engine, code: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `code` must be the output of `Component::serialize` of the same wasmtime build. The MAC of exactly these
-    // bytes was verified, so this installation, which holds the key, wrote them. It writes only such output, under a
-    // name that identifies this build, the engine's settings and the component.
+    // bytes was verified, so this installation, which holds the key, wrote them. The installation writes only such
+    // output, under a name that identifies this build, the engine's settings and the component.
     unsafe { Component::deserialize(engine, code) }
 }
 
@@ -165,7 +167,10 @@ fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let bytes = file.metadata()?.len();
     if bytes > ENTRY_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("the file has {bytes} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("the file has {bytes} bytes; at most {ENTRY_BYTES_MAX} are allowed"),
+        ));
     }
     let mut entry = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
     file.take(ENTRY_BYTES_MAX).read_to_end(&mut entry)?;
@@ -186,7 +191,7 @@ fn build_id(engine: &wasmtime::Engine) -> [u8; 32] {
         .into()
 }
 
-/// A collision-resistant hasher, because the hashers of std have only 64 bits.
+/// A collision-resistant hasher. The standard library's hashers have only 64 bits.
 struct Sha256Hasher(Sha256);
 
 impl Hasher for Sha256Hasher {

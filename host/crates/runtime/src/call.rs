@@ -20,16 +20,17 @@ use crate::log::{LogLevel, LogLine, LogSource, SharedLog};
 use crate::result::{ExecuteResult, StopReason, from_guest};
 use crate::store::{self, State};
 
-/// The end of a call and its log, which is not redacted yet.
+/// The end of a call, and its log, which is not yet redacted.
 #[derive(Debug)]
 pub struct CallEnd {
     /// The plugin's result, or the reason why there is none.
     pub outcome: Result<ExecuteResult, StopReason>,
-    /// The fuel that the call used. Waiting in host calls uses no fuel. 0 after an internal error of the host.
+    /// The fuel that the call used. Waiting in host calls uses no fuel. The value is 0 after an internal error of the
+    /// host.
     pub fuel_used: u64,
     /// The plugin's log.
     pub log: Vec<LogLine>,
-    /// The number of lines that were dropped because of the size limit of the log.
+    /// The number of log lines that were dropped because the log exceeded its size limit.
     pub log_dropped: u64,
 }
 
@@ -110,11 +111,11 @@ impl Component {
 pub(crate) enum TrialError {
     /// An export does not have the type that `wit/` defines.
     WrongTypes(wasmtime::Error),
-    /// The component did not start; the text is the reason.
+    /// The component did not start, for the reason in the text.
     NotStarted(String),
 }
 
-/// Starts an instance, reads the names of its functions, and discards it.
+/// Starts an instance, reads the names of the functions that it exports, and discards the instance.
 pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<Vec<String>, TrialError> {
     let attempt = Attempt { component: component.clone(), limits, host: Arc::new(NoHost), log: SharedLog::default() };
     let names = attempt.run(|started, store| {
@@ -131,7 +132,7 @@ pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<V
             Err(TrialError::WrongTypes(error))
         }
         Err(GuestFailure { reason: StopReason::Timeout { timeout }, .. }) => {
-            Err(TrialError::NotStarted(format!("it took longer than {} s", timeout.as_secs_f64())))
+            Err(TrialError::NotStarted(format!("the start took longer than {} s", timeout.as_secs_f64())))
         }
         Err(GuestFailure { reason, cause: Some(cause) }) => {
             Err(TrialError::NotStarted(format!("{}: {}", reason.message(), cause.error().root_cause())))
@@ -148,7 +149,7 @@ struct Attempt {
     log: SharedLog,
 }
 
-/// The end of a guest, with its result.
+/// The result of a guest, or the reason why there is no result, and the fuel that the guest used.
 struct GuestEnd<T> {
     answer: Result<T, GuestFailure>,
     fuel_used: u64,
@@ -182,10 +183,10 @@ impl Attempt {
         W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>>,
         W: Send + 'static,
     {
-        // This is unwind safe, because only this call uses the store, the log and the host.
+        // The closure is unwind safe, because only this call uses the store, the log and the host.
         AssertUnwindSafe(self.run_here(work)).catch_unwind().await.unwrap_or_else(|_| {
             // The panic's message is not logged, because it may contain data of the call.
-            tracing::error!("a host call has panicked");
+            tracing::error!("a host call panicked");
             GuestEnd { answer: Err(GuestFailure { reason: StopReason::Internal, cause: None }), fuel_used: 0 }
         })
     }
@@ -196,7 +197,8 @@ impl Attempt {
         W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>> + Send,
     {
         let Attempt { component, limits, host, log } = self;
-        // The permit is declared before the store. It is therefore released after the store has left the pool.
+        // The permit is declared before the store, so the permit is released after the store has released its slot of
+        // the pool.
         let mut permit = None;
         let mut store = match store::new(&component.engine().wasmtime, &limits, host, log.clone()) {
             Ok(store) => store,
@@ -227,11 +229,12 @@ impl Attempt {
     }
 }
 
-/// Converts an error of wasmtime. Its details go to the plugin's log, for the author.
+/// Converts an error of wasmtime. If the plugin caused the error, the details are written to the plugin's log, for the
+/// author of the plugin.
 fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> GuestFailure {
     let error = broken.error();
     if matches!(broken, Broken::Start(StartError::Exports(_))) {
-        // Loading rejects wrong types, so a loaded component does not have them.
+        // Loading rejects components with wrong types, so this error cannot be the fault of a loaded component.
         return GuestFailure { reason: StopReason::Internal, cause: Some(broken) };
     }
     if is_internal(error) {
@@ -256,6 +259,6 @@ fn is_internal(error: &wasmtime::Error) -> bool {
 }
 
 fn internal(broken: Broken) -> GuestFailure {
-    tracing::error!(error = format!("{:#}", broken.error()), "the engine could not run a call");
+    tracing::error!(error = format!("{:#}", broken.error()), "the WebAssembly engine failed to run a call");
     GuestFailure { reason: StopReason::Internal, cause: Some(broken) }
 }

@@ -1,8 +1,8 @@
 //! Compiles components in threads of lower priority than the threads of calls, with a time limit.
 //!
 //! A running compilation cannot be stopped. After the time limit, the caller no longer waits, and the compilation
-//! continues in the background. It keeps its semaphore permit until it ends, so that retries cannot exceed the limit on
-//! concurrent compilations. Its result still goes to the cache.
+//! continues in the background. The compilation keeps its semaphore permit until it ends, so that retries cannot exceed
+//! the limit on concurrent compilations. The result is still stored in the cache.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -14,14 +14,15 @@ use tokio::time::timeout;
 
 use crate::error::RuntimeError;
 
-/// The time-out of a compilation, including the wait for a permit. `CPython`, with 20 MiB, needs a sixth of this time
-/// on two cores.
+/// The time-out of a compilation, including the wait for a permit. `CPython`, a component of 20 MiB, needs a sixth of
+/// this time on two cores.
 pub(crate) const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The maximum number of concurrent compilations. One compilation keeps most threads busy; a second one fills the gaps.
+/// The maximum number of concurrent compilations. One compilation keeps most threads busy, and a second one uses the
+/// threads that are idle.
 const COMPILATIONS_MAX: usize = 2;
 
-/// The niceness of the compiler threads relative to the threads of calls: half of the range.
+/// The niceness of the compiler threads relative to the threads of calls: half of the possible range.
 const NICENESS: i32 = 10;
 
 pub(crate) struct Compiler {
@@ -45,10 +46,10 @@ impl Compiler {
             .thread_name(|number| format!("monstrum-compile-{number}"))
             .start_handler(|_| {
                 if let Err(error) = rustix::process::nice(NICENESS) {
-                    tracing::warn!(%error, "cannot lower the priority of the compiler threads");
+                    tracing::warn!(%error, "cannot lower the priority of the compiler threads; calls may be slower");
                 }
             })
-            .panic_handler(|_| tracing::error!("compiling a component has panicked"))
+            .panic_handler(|_| tracing::error!("a compiler thread panicked"))
             .build()
             .map_err(|error| RuntimeError::Threads { source: error.into() })?;
         Ok(Compiler { threads, permits: Arc::new(Semaphore::new(COMPILATIONS_MAX)) })
@@ -103,7 +104,7 @@ mod tests {
     async fn a_panic_is_reported_and_releases_its_permit() {
         let compiler = Compiler::new().unwrap();
         for _ in 0..=COMPILATIONS_MAX {
-            let panicking = || -> () { panic!("as the test wants") };
+            let panicking = || -> () { panic!("deliberate panic of a test") };
             assert_eq!(compiler.run(COMPILE_TIMEOUT, panicking).await, Err(NotCompiled::Lost));
         }
     }

@@ -1,4 +1,4 @@
-//! Loads components: checks, compiles and links them, and starts each once as a trial.
+//! Loads components: checks, compiles and links them, and starts each component once as a trial.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,15 +21,16 @@ use crate::imports::{self, EXECUTOR, FUNCTIONS};
 use crate::limits::CallLimits;
 use crate::store::State;
 
-/// The time-out of a component's start during loading. Interpreters need milliseconds.
+/// The time-out of a component's start during loading. Interpreters start within milliseconds.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The maximum number of functions of one plugin. Infrastructure programs call functions by name.
 const FUNCTIONS_MAX: usize = 100;
-/// The maximum length of a function's name in characters, the same as for tools.
+/// The maximum length of a function's name in characters, which is also the limit for tool names.
 const FUNCTION_NAME_MAX: usize = 64;
 
-/// A component that was checked, compiled and started once. Cheap to clone. Each call runs in a fresh instance.
+/// A component that was checked, compiled and started once. This type is cheap to clone. Each call runs in a fresh
+/// instance.
 #[derive(Clone)]
 pub struct Component(Arc<Loaded>);
 
@@ -40,7 +41,7 @@ struct Loaded {
     instance: InstancePre<State>,
     exports: GuestIndices,
     functions: Option<FunctionsIndices>,
-    /// Set by the trial.
+    /// The names of the component's functions, which are set after the trial.
     function_names: OnceLock<Vec<String>>,
 }
 
@@ -113,7 +114,7 @@ pub(crate) async fn load(
     });
     let panicked = || {
         // The component most likely caused the panic of the parser or the compiler.
-        tracing::error!(plugin.name = %plugin, "compiling a component has panicked");
+        tracing::error!(plugin.name = %plugin, "the compiler panicked while compiling a component");
         LoadError::NotAComponent { plugin: plugin.clone(), reason: "it cannot be compiled".to_owned() }
     };
     let here = Arc::clone(&work);
@@ -133,7 +134,7 @@ pub(crate) async fn load(
     Ok(component)
 }
 
-/// The part of loading that computes and reads files, for a blocking thread.
+/// The part of loading that computes and reads files. It runs on a blocking thread.
 struct Work {
     engine: Arc<Engine>,
     cache: Arc<Cache>,
@@ -177,7 +178,7 @@ impl Work {
         imports: Vec<String>,
         digest: Digest,
     ) -> Result<Component, LoadError> {
-        // The compiler uses a different parser from the check, so the imports that the compiler found are checked too.
+        // The check and the compiler use different parsers, so the imports that the compiler found are checked as well.
         for (name, _) in compiled.component_type().imports(&self.engine.wasmtime) {
             imports::check_import(&self.plugin, name, &self.capabilities)?;
         }
@@ -209,7 +210,7 @@ fn named_in<'imports>(error: &wasmtime::Error, imports: &'imports [String]) -> &
 
 fn digest_of(wasm: &[u8]) -> Digest {
     let text = format!("sha256:{}", hex::encode(Sha256::digest(wasm)));
-    text.parse().expect("a SHA-256 in hexadecimal is a digest")
+    text.parse().expect("a hexadecimal SHA-256 is a valid digest")
 }
 
 impl Component {
@@ -219,7 +220,7 @@ impl Component {
         match call::trial(self, limits).await {
             Ok(names) => {
                 check_functions(&names).map_err(|reason| LoadError::Trial { plugin: plugin.clone(), reason })?;
-                // An earlier trial may have set the names, but only of the same component.
+                // An earlier trial of the same component may already have set the names.
                 self.0.function_names.get_or_init(|| names);
                 Ok(())
             }
@@ -233,10 +234,10 @@ impl Component {
     }
 }
 
-/// Checks the names of functions. The component chooses them, and they are used in URLs and log lines.
+/// Checks the names of functions. The component chooses the names, and the host uses them in URLs and log lines.
 fn check_functions(names: &[String]) -> Result<(), String> {
     if names.len() > FUNCTIONS_MAX {
-        return Err(format!("it has {} functions; at most {FUNCTIONS_MAX} are allowed", names.len()));
+        return Err(format!("the component has {} functions; at most {FUNCTIONS_MAX} are allowed", names.len()));
     }
     for (index, name) in names.iter().enumerate() {
         let is_plain = name.len() <= FUNCTION_NAME_MAX
@@ -244,7 +245,8 @@ fn check_functions(names: &[String]) -> Result<(), String> {
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
         if !is_plain {
             return Err(format!(
-                "function {index}: a name must have 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and `_`, starting with a letter"
+                "function {index} has an invalid name; a name must consist of 1 to {FUNCTION_NAME_MAX} characters \
+                 (a-z, 0-9 and `_`) and start with a letter"
             ));
         }
         if names[..index].contains(name) {
@@ -254,12 +256,13 @@ fn check_functions(names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The host of a trial. It fails all host calls, because a trial does not belong to a call.
+/// The host for a trial. All host calls fail, because a trial does not belong to a call.
 pub(crate) struct NoHost;
 
 impl HostCalls for NoHost {
     fn http_send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>> {
-        let failure = Failure::unsent(FailureCode::Unavailable, "there is no call yet");
+        let failure =
+            Failure::unsent(FailureCode::Unavailable, "host calls are not available while a component is being loaded");
         Box::pin(std::future::ready(Err(failure)))
     }
 
@@ -279,11 +282,12 @@ mod tests {
         assert_eq!(check(&["sync", "rotate_2", &"a".repeat(64)]), Ok(()));
         for bad in ["", "Sync", "2nd", "_x", "a-b", "a/b", "a.b", "a\n", "é", &"a".repeat(65)] {
             let why = check(&["good", bad]).unwrap_err();
-            let expected = "function 1: a name must have 1 to 64 of a-z, 0-9 and `_`, starting with a letter";
+            let expected = "function 1 has an invalid name; a name must consist of 1 to 64 characters \
+                            (a-z, 0-9 and `_`) and start with a letter";
             assert_eq!(why, expected, "{bad:?}");
         }
         assert_eq!(check(&["a", "b", "a"]).unwrap_err(), "duplicate function `a`");
         let many: Vec<String> = (0..101).map(|number| format!("f{number}")).collect();
-        assert_eq!(check_functions(&many).unwrap_err(), "it has 101 functions; at most 100 are allowed");
+        assert_eq!(check_functions(&many).unwrap_err(), "the component has 101 functions; at most 100 are allowed");
     }
 }

@@ -1,7 +1,7 @@
 //! The one engine of the process, and the [`Runtime`] that loads components into it.
 //!
 //! All runtimes of a process share the engine, because its pool reserves terabytes of address space. The engine is
-//! dropped with the last runtime. A thread advances the epoch, at which guests yield.
+//! dropped with the last runtime. A thread advances the epoch, and guests yield when the epoch advances.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -26,7 +26,7 @@ use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_M
 use crate::store::{self, State};
 
 /// The maximum number of concurrent calls, running or waiting in a host call. Further calls wait, within their own time
-/// limit. With 64 MiB each, this many calls fill the memory of a large server.
+/// limit. At 64 MiB for each call, this number of calls uses 64 GiB, the memory of a large server.
 const CALLS_MAX: u32 = 1024;
 
 /// The time that a guest computes before it yields its thread.
@@ -35,13 +35,14 @@ const TICK: Duration = Duration::from_millis(10);
 /// The maximum number of elements of one table. `CPython` has about 10 000 functions.
 const TABLE_ELEMENTS_MAX: usize = 64 << 10;
 
-/// The number of bytes that a slot of the pool keeps in memory for its next use. Clearing more bytes would cost more
-/// than page faults.
+/// The number of bytes that a slot of the pool keeps in memory for its next use. If a slot kept more bytes, clearing
+/// them would take longer than the page faults that are avoided.
 const MEMORY_KEEP_BYTES: usize = 1 << 20;
 const TABLE_KEEP_BYTES: usize = 64 << 10;
 
-/// The maximum number of unused slots that keep the memory of their last call. With wasmtime's default of 100, the
-/// memory of a server with many plugins grew for half an hour. Fewer slots are enough for plugins in frequent use.
+/// The maximum number of unused slots that keep the memory of their last call. With wasmtime's default of 100 slots,
+/// the memory use of a server with many plugins grew for half an hour. Fewer slots are enough for plugins in frequent
+/// use.
 const WARM_SLOTS_MAX: u32 = 32;
 
 /// The address space of each memory. With 4 GiB, accesses need no bounds checks.
@@ -55,13 +56,14 @@ const SCARCE_GUARD_BYTES: u64 = 64 << 10;
 
 /// The settings of a runtime.
 pub struct RuntimeOptions {
-    /// The folder of compiled components. It is created if needed. Only the runtime may use it.
+    /// The folder of compiled components. The runtime creates the folder if it does not exist. No other program may use
+    /// the folder.
     pub cache_dir: PathBuf,
     /// The key that authenticates the files of the cache.
     pub cache_mac_key: [u8; 32],
 }
 
-/// Loads components. Cheap to clone.
+/// Loads components. This type is cheap to clone.
 #[derive(Clone)]
 pub struct Runtime {
     pub(crate) engine: Arc<Engine>,
@@ -138,7 +140,8 @@ fn pooled_or_on_demand() -> wasmtime::Result<wasmtime::Engine> {
         Err(error) => {
             tracing::warn!(
                 error = format!("{error:#}"),
-                "not enough address space for the instance pool; instances are allocated on demand, so calls are slower"
+                "not enough address space for the instance pool; allocating instances on demand, which makes calls \
+                 slower"
             );
             let mut on_demand = config();
             on_demand.allocation_strategy(InstanceAllocationStrategy::OnDemand);
@@ -184,7 +187,8 @@ fn pool() -> PoolingAllocationConfig {
     pool.table_elements(TABLE_ELEMENTS_MAX);
     pool.max_unused_warm_slots(WARM_SLOTS_MAX);
     pool.pagemap_scan(Enabled::Auto);
-    // Without pagemap_scan, all kept bytes are cleared after each use, even untouched ones.
+    // If pagemap_scan is not available, all kept bytes are cleared after each use, even bytes that the guest did not
+    // change.
     if PoolingAllocationConfig::is_pagemap_scan_available() {
         pool.linear_memory_keep_resident(MEMORY_KEEP_BYTES);
         pool.table_keep_resident(TABLE_KEEP_BYTES);
@@ -220,7 +224,7 @@ impl Drop for Ticker {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that interrupts plugins has panicked");
+            tracing::error!("the thread that interrupts plugins panicked");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use monstrum_types::{Digest, PluginName};
 
-/// The source of an error. It does not expose the library that caused the error.
+/// The source of an error. The type hides which library caused the error.
 pub(crate) type Cause = Box<dyn Error + Send + Sync>;
 
 /// The reason why the runtime cannot be set up.
@@ -43,7 +43,7 @@ pub enum RuntimeError {
         source: std::io::Error,
     },
     /// The folder of compiled components is a symlink or a file.
-    #[error("the component cache `{}` must be a folder of its own, not a symlink or a file", path.display())]
+    #[error("the component cache `{}` must be a folder, not a symlink or a file", path.display())]
     CacheNotAFolder {
         /// The folder.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub enum LoadError {
         reason: String,
     },
     /// The component has an unknown import.
-    #[error("the component of plugin `{plugin}` imports `{import}`, which this host does not know")]
+    #[error("the component of plugin `{plugin}` imports `{import}`, which this host does not provide")]
     UnknownImport {
         /// The plugin.
         plugin: PluginName,
@@ -101,7 +101,7 @@ pub enum LoadError {
         import: String,
     },
     /// The component lacks a required export.
-    #[error("the component of plugin `{plugin}` does not export `{export}`: it was built for another world")]
+    #[error("the component of plugin `{plugin}` does not export `{export}`: it was built for a different WIT world")]
     WrongWorld {
         /// The plugin.
         plugin: PluginName,
@@ -109,7 +109,7 @@ pub enum LoadError {
         export: String,
     },
     /// An import or export has the wrong type.
-    #[error("the types of `{interface}` in the component of plugin `{plugin}` differ from those of this host")]
+    #[error("the component of plugin `{plugin}` and this host define different types for `{interface}`")]
     WrongTypes {
         /// The plugin.
         plugin: PluginName,

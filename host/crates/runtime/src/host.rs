@@ -1,5 +1,5 @@
-//! The host functions that components import. This module only converts types and counts calls; the [`HostCalls`] of
-//! the call does the work.
+//! The host functions that components import. This module only converts types and counts calls. The call's
+//! [`HostCalls`] implementation does the work.
 
 use futures::future::BoxFuture;
 use monstrum_types::{
@@ -12,27 +12,27 @@ use crate::log::{LogLevel, LogSource};
 use crate::store::State;
 
 /// The maximum number of host calls of one call. `log.write` and `credentials.status` do not count. A plugin that
-/// fetches all pages of a list needs far fewer.
+/// fetches all pages of a list makes far fewer host calls.
 pub const HOST_CALLS_MAX: u32 = 1000;
 
 /// The maximum number of HTTP requests of one call. The limit protects upstream servers.
 pub const HTTP_CALLS_MAX: u32 = 50;
 
-/// The host functions for one call. The implementation holds the call's permit, because this crate does not know
-/// policies.
+/// The host functions for one call. The implementation holds the call's permit and applies the policies, which this
+/// crate does not know.
 pub trait HostCalls: Send + Sync {
-    /// Sends a request, which has not been checked yet.
+    /// Sends a request. The implementation must check the request.
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>>;
 
-    /// Calls a tool of another plugin. The name and the parameters have not been checked yet. By default no tools are
-    /// available.
+    /// Calls a tool of another plugin. The implementation must check the name and the parameters. By default, no tools
+    /// are available.
     fn tool_call(&self, _tool: String, _params: String) -> BoxFuture<'_, Result<JsonText, ToolFailure>> {
-        let failure = ToolFailure::error(Code::Unavailable, "no tools can be called here");
+        let failure = ToolFailure::error(Code::Unavailable, "no tools are available to this call");
         Box::pin(std::future::ready(Err(failure)))
     }
 
-    /// Runs a command in the sandbox of the conversation. The arguments of this and the other sandbox functions have
-    /// not been checked yet. By default no sandbox is available.
+    /// Runs a command in the sandbox of the conversation. The implementation must check the arguments of all sandbox
+    /// functions. By default, no sandbox is available.
     fn sandbox_exec(&self, _command: String, _timeout_s: Option<u32>) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
         no_sandbox()
     }
@@ -57,7 +57,7 @@ pub trait HostCalls: Send + Sync {
 }
 
 fn no_sandbox<T: Send + 'static>() -> BoxFuture<'static, Result<T, Failure>> {
-    let failure = Failure::unsent(FailureCode::Unavailable, "there is no sandbox here");
+    let failure = Failure::unsent(FailureCode::Unavailable, "no sandbox is available to this call");
     Box::pin(std::future::ready(Err(failure)))
 }
 
@@ -72,7 +72,7 @@ impl Counters {
     pub(crate) fn count_http(&mut self) -> Result<(), Failure> {
         self.count_host_call()?;
         if self.http_calls >= HTTP_CALLS_MAX {
-            return Err(limit(format!("the call has made {HTTP_CALLS_MAX} HTTP requests, which is the limit")));
+            return Err(limit(format!("the call reached the limit of {HTTP_CALLS_MAX} HTTP requests")));
         }
         self.http_calls += 1;
         Ok(())
@@ -88,7 +88,7 @@ impl Counters {
 
     fn count_host_call(&mut self) -> Result<(), Failure> {
         if self.host_calls >= HOST_CALLS_MAX {
-            return Err(limit(format!("the call has made {HOST_CALLS_MAX} host calls, which is the limit")));
+            return Err(limit(format!("the call reached the limit of {HOST_CALLS_MAX} host calls")));
         }
         self.host_calls += 1;
         Ok(())
@@ -176,8 +176,8 @@ impl log::Host for State {
 
 impl From<http::Request> for HttpRequest {
     fn from(request: http::Request) -> Self {
-        // `options` is reserved for later versions of the interface. Unknown options are ignored, and this host knows
-        // none.
+        // `options` is reserved for later versions of the interface. Unknown options are ignored. This host does not
+        // support any options.
         let http::Request { method, url, query, headers, body, timeout_ms, authenticate, options: _ } = request;
         HttpRequest { method, url, query, headers, body, timeout_ms, authenticate }
     }
@@ -242,7 +242,7 @@ mod tests {
         }
         let failure = counters.count_http().unwrap_err();
         assert_eq!(failure.code, FailureCode::Limit);
-        assert_eq!(failure.message, "the call has made 50 HTTP requests, which is the limit");
+        assert_eq!(failure.message, "the call reached the limit of 50 HTTP requests");
         assert!(!failure.sent);
     }
 
@@ -253,6 +253,6 @@ mod tests {
             let _ = counters.count_http();
         }
         let failure = counters.count_http().unwrap_err();
-        assert_eq!(failure.message, "the call has made 1000 host calls, which is the limit");
+        assert_eq!(failure.message, "the call reached the limit of 1000 host calls");
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the imports and exports of a component from its bytes, before it is compiled.
 //!
-//! Each import must be inert WASI, or an interface of `wit/` for which the manifest lists the capability. Otherwise the
-//! component is rejected with an error that names the import.
+//! Each import must be an inert interface of WASI, an interface that needs no capability, or an interface whose
+//! capability the manifest lists. Otherwise, the component is rejected with an error that names the import.
 
 use monstrum_manifest::Capability;
 use monstrum_types::PluginName;
@@ -9,7 +9,8 @@ use wasmparser::{ComponentExternName, ComponentExternalKind, ComponentTypeRef, E
 
 use crate::error::LoadError;
 
-/// The maximum size of a component, the same as in packages. `CPython` with its standard library has about 20 MiB.
+/// The maximum size of a component, which is also the limit in packages. `CPython` with its standard library has about
+/// 20 MiB.
 pub const COMPONENT_BYTES_MAX: usize = 32 << 20;
 
 /// The export of all plugins.
@@ -18,11 +19,11 @@ pub(crate) const EXECUTOR: &str = "monstrum:plugin/executor@0.1.0";
 /// The additional export of plugins with functions.
 pub(crate) const FUNCTIONS: &str = "monstrum:plugin/functions@0.1.0";
 
-/// The maximum number of imports of a component, more than any world has.
+/// The maximum number of imports of a component. No WIT world of a plugin has this many imports.
 const IMPORTS_MAX: usize = 256;
 
-/// Interfaces of WASI 0.2 that standard libraries import. They are linked, but give no access to the outside: there are
-/// no files, sockets, environment variables or arguments.
+/// Interfaces of WASI 0.2 that standard libraries import. The host links these interfaces, but they give a plugin no
+/// access to files, sockets, environment variables or arguments.
 const INERT_WASI: &[&str] = &[
     "wasi:cli/environment",
     "wasi:cli/exit",
@@ -53,17 +54,17 @@ const INERT_WASI: &[&str] = &[
     "wasi:sockets/udp-create-socket",
 ];
 
-/// Outgoing HTTP of WASI 0.2. Its requests pass the same checks as those of `monstrum:plugin/http`. Plugins may not
+/// Outgoing HTTP of WASI 0.2. Its requests pass the same checks as requests of `monstrum:plugin/http`. Plugins may not
 /// serve HTTP.
 const HTTP_WASI: &[&str] = &["wasi:http/outgoing-handler", "wasi:http/types"];
 
 /// The kind of an import.
 enum Import {
-    /// Always allowed.
+    /// The import is always allowed.
     Always,
-    /// Allowed if the manifest lists the capability.
+    /// The import is allowed if the manifest lists the capability.
     With(Capability),
-    /// Defined in `wit/`, but not provided by this host.
+    /// The import is defined in `wit/`, but this host does not provide it.
     NotYet(Capability),
     Unknown,
 }
@@ -83,7 +84,7 @@ fn classify(name: &str) -> Import {
     }
 }
 
-/// Returns whether `name` is one of `interfaces` in a version 0.2.
+/// Returns whether `name` is one of `interfaces` in version 0.2.x.
 fn is_wasi(name: &str, interfaces: &[&str]) -> bool {
     name.split_once("@0.2.").is_some_and(|(interface, patch)| {
         !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()) && interfaces.contains(&interface)
@@ -119,7 +120,8 @@ pub(crate) fn check_import(plugin: &PluginName, name: &str, capabilities: &[Capa
     if served { Ok(()) } else { Err(LoadError::UnsupportedImport { plugin: plugin.clone(), import: name.to_owned() }) }
 }
 
-/// Checks the imports and exports of a component. Returns the names of its imports in order.
+/// Checks the imports and exports of a component. Returns the names of the imports in the order in which the component
+/// declares them.
 pub(crate) fn check(plugin: &PluginName, wasm: &[u8], capabilities: &[Capability]) -> Result<Vec<String>, LoadError> {
     if wasm.len() > COMPONENT_BYTES_MAX {
         return Err(LoadError::TooLarge { plugin: plugin.clone(), bytes: wasm.len(), bytes_max: COMPONENT_BYTES_MAX });
@@ -145,14 +147,14 @@ fn read(wasm: &[u8]) -> Result<Outside, String> {
         return Err("it is a core module; build it as a component, for example for the target wasm32-wasip2".to_owned());
     }
     if !Parser::is_component(wasm) {
-        return Err("it does not have the header of one".to_owned());
+        return Err("the file does not have the header of a component".to_owned());
     }
     let mut outside = Outside { imports: Vec::new(), exports_executor: false };
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(wasm) {
         match payload.map_err(|error| error.to_string())? {
             Payload::Version { encoding, .. } if depth == 0 && encoding != Encoding::Component => {
-                return Err("it does not have the header of one".to_owned());
+                return Err("the file does not have the header of a component".to_owned());
             }
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
@@ -178,8 +180,8 @@ fn read(wasm: &[u8]) -> Result<Outside, String> {
     Ok(outside)
 }
 
-/// Returns the name of an import for the check. An import that is not an interface, or that implements one under
-/// another name, gets a name that differs from the name of every interface.
+/// Returns the name of an import for the check. An import that is not an interface, or that implements an interface
+/// under another name, gets a name that differs from all interface names.
 fn import_name(name: ComponentExternName<'_>, ty: ComponentTypeRef) -> String {
     match (name.implements, ty) {
         (None, ComponentTypeRef::Instance(_)) => name.full_name().into_owned(),
@@ -280,7 +282,7 @@ mod tests {
         ] {
             assert_eq!(
                 check_wat(&importing(import), &all).unwrap_err(),
-                format!("the component of plugin `probe` imports `{import}`, which this host does not know")
+                format!("the component of plugin `probe` imports `{import}`, which this host does not provide")
             );
         }
     }
@@ -290,7 +292,7 @@ mod tests {
         let wat = r#"(component (import "send" (func)))"#;
         assert_eq!(
             check_wat(wat, &[]).unwrap_err(),
-            "the component of plugin `probe` imports `send (not an interface)`, which this host does not know"
+            "the component of plugin `probe` imports `send (not an interface)`, which this host does not provide"
         );
     }
 
@@ -304,7 +306,9 @@ mod tests {
         );
         assert_eq!(
             check_wat(&wat, &[]).unwrap_err(),
-            format!("the component of plugin `probe` does not export `{EXECUTOR}`: it was built for another world")
+            format!(
+                "the component of plugin `probe` does not export `{EXECUTOR}`: it was built for a different WIT world"
+            )
         );
     }
 
@@ -326,7 +330,8 @@ mod tests {
         for junk in [&b""[..], b"\0asm", b"(component)", b"\x7fELF\x02\x01\x01"] {
             assert_eq!(
                 refuse(junk),
-                "the component of plugin `probe` is not a WebAssembly component: it does not have the header of one"
+                "the component of plugin `probe` is not a WebAssembly component: the file does not have \
+                 the header of a component"
             );
         }
         let whole = wat::parse_str(importing("wasi:io/poll@0.2.0")).unwrap();

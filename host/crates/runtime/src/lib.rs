@@ -1,5 +1,5 @@
-//! The only crate that uses wasmtime. Contains the engine, the limits of a call, the cache of compiled components, and
-//! the check of a component's imports.
+//! The only crate that uses wasmtime. The crate contains the engine, the limits of a call, the cache of compiled
+//! components, and the check of a component's imports.
 //!
 //! A [`Runtime`] loads the bytes of a component as a [`Component`], which runs each call in a fresh instance. A guest
 //! that loops, exhausts memory, traps or floods its log ends only its own call. Guests access the outside only through

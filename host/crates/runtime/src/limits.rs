@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use wasmtime::ResourceLimiter;
 
-/// The upper bound of all memory limits, which is the size of a pool slot. 1 GiB is sixteen times the default of a
-/// plugin and enough for the largest interpreters that are compiled to components.
+/// The upper bound of all memory limits, which is the size of a pool slot. 1 GiB is sixteen times the default memory
+/// limit of a plugin and enough for the largest interpreters that are compiled to components.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// The maximum number of core instances of one component. `CPython` with its shared libraries has about 30.
@@ -14,19 +14,19 @@ pub(crate) const CORE_INSTANCES_MAX: u32 = 128;
 /// The maximum number of memories of one component. A QuickJS guest has three.
 pub(crate) const MEMORIES_MAX: u32 = 4;
 
-/// The maximum number of tables of one component: one for each of its larger modules, and a few small ones for the
-/// adapters between modules.
+/// The maximum number of tables of one component: one table for each of its larger modules, and a few small tables for
+/// the adapters between modules.
 pub(crate) const TABLES_MAX: u32 = 16;
 
 /// The maximum number of live resource handles of one call, in the host and in the guest: streams, pollables and errors
-/// of WASI. A plugin without files and sockets needs a dozen.
+/// of WASI. A plugin, which has no files or sockets, needs about twelve handles.
 pub(crate) const HANDLES_MAX: usize = 1024;
 
 /// The maximum number of random bytes in one request of the guest, more than any key or nonce needs.
 pub(crate) const RANDOM_BYTES_MAX: u64 = 64 << 10;
 
-/// The number of bytes that a guest may always pass in one host call, so that a request body that exceeds its limit
-/// causes a failure and not a trap.
+/// The number of bytes that a guest may pass in one host call, regardless of its memory limit. This number exceeds the
+/// limit on request bodies, so that the guest receives a failure, and does not trap, if a body exceeds that limit.
 const HOSTCALL_BYTES_MIN: usize = 32 << 20;
 
 /// The size in bytes of a table element, which is a pointer.
@@ -64,8 +64,9 @@ impl Default for CallLimits {
 /// Limits the total size of all memories and tables of a component, including their initial sizes. wasmtime's own
 /// limiter limits each memory and table separately.
 ///
-/// Allowed growth is counted even if the growth then fails. wasmtime also reports failures of growth that it never
-/// requested from the limiter, so subtracting failed growth would let a guest lower the total.
+/// The total includes allowed growth even if the growth then fails. wasmtime also reports failures of growth that it
+/// never requested from the limiter, so a guest could lower the total by failed requests if the limiter subtracted
+/// them.
 pub(crate) struct MemoryLimiter {
     bytes_max: usize,
     bytes: usize,
@@ -77,8 +78,8 @@ impl MemoryLimiter {
         MemoryLimiter { bytes_max: limits.memory_bytes_usize(), bytes: 0, refused: false }
     }
 
-    /// Returns whether a request of the component for memory was ever denied. A guest that runs out of memory usually
-    /// traps without reporting this reason.
+    /// Returns whether the limiter has denied a memory request of the component. A guest that runs out of memory
+    /// usually traps without reporting this reason.
     pub(crate) fn refused(&self) -> bool {
         self.refused
     }

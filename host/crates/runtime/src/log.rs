@@ -1,4 +1,5 @@
-//! The log of one call: the lines that the plugin writes with `log.write`, its output, and the reason of a crash.
+//! The log of one call: the lines that the plugin writes with `log.write`, its standard output and standard error, and
+//! the reason for a crash.
 //!
 //! The log has a size limit. Lines over the limit are dropped and counted. The lines are not redacted yet: callers must
 //! redact them before use.
@@ -13,13 +14,15 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-/// The maximum number of lines of one call, in total at most 4 MiB.
+/// The maximum number of log lines of one call. With the maximum size of a line, the log of a call has at most 4 MiB.
 pub const LOG_LINES_MAX: usize = 1000;
 
-/// The maximum size of one line in bytes, message and fields together. Stack traces of interpreters fit.
+/// The maximum size of one line in bytes, message and fields together. Stack traces of interpreters fit into this
+/// limit.
 pub const LOG_LINE_BYTES_MAX: usize = 4 << 10;
 
-/// The number of bytes that a stream accepts at once. A guest that prints more must write again.
+/// The number of bytes that a stream accepts at once. A guest that prints more bytes must write the remaining bytes in
+/// a further call.
 const STREAM_CHUNK_BYTES: usize = 64 << 10;
 
 /// The severity of a line.
@@ -57,7 +60,7 @@ pub enum LogSource {
     Stdout,
     /// The plugin's standard error.
     Stderr,
-    /// The host, which logs the reason of a crash.
+    /// The host, which logs the reason for a crash.
     Host,
 }
 
@@ -83,7 +86,7 @@ pub struct LogLine {
     pub level: LogLevel,
     /// The message.
     pub message: String,
-    /// The fields, which should be a JSON object. They are not parsed.
+    /// The fields, which should be a JSON object. The host does not parse them.
     pub fields: Option<String>,
     /// Whether the line was truncated.
     pub cut: bool,
@@ -192,8 +195,8 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// A standard stream of the guest. It is always ready and never fails, so that a full log does not cause the guest to
-/// fail.
+/// A standard stream of the guest. The stream is always ready and never fails, so that a full log does not cause the
+/// guest to fail.
 #[derive(Clone)]
 pub(crate) struct LogStream {
     log: SharedLog,

@@ -7,14 +7,14 @@ use monstrum_types::{Code, JsonText};
 
 use crate::bindings::WitResult;
 
-/// The maximum size of a result in bytes of JSON text, far more than an LLM reads.
+/// The maximum size of a result in bytes of JSON text. LLMs read far less.
 pub const RESULT_BYTES_MAX: usize = 1 << 20;
 
-/// The maximum nesting of a result, the same as for parameters and manifests.
+/// The maximum nesting depth of a result, which is also the limit for parameters and manifests.
 pub const RESULT_DEPTH_MAX: usize = 64;
 
-/// The maximum length in bytes of the text of an error or a scope violation. Longer texts are truncated. A whole error
-/// page of an upstream fits.
+/// The maximum length in bytes of the text of an error or a scope violation. Longer texts are truncated. A complete
+/// error page of an upstream fits into this limit.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// The result that a plugin returned.
@@ -40,7 +40,7 @@ pub enum StopReason {
     },
     /// The plugin crashed after its request for memory was denied.
     Memory,
-    /// A trap, a panic or an exit of the plugin.
+    /// The plugin trapped, panicked or exited.
     Trap,
     /// The result is not JSON, or its nesting exceeds the limit.
     BadResult,

@@ -13,8 +13,8 @@ use crate::limits::{CallLimits, HANDLES_MAX, MemoryLimiter, RANDOM_BYTES_MAX};
 use crate::log::{LogStream, SharedLog, Stream};
 use crate::wasi_http::{self, Outgoing};
 
-/// The amount of fuel after which a guest that makes no host calls reports its usage. If such a guest times out, up to
-/// this amount of fuel is not counted: 0.5 % of the default budget.
+/// The amount of fuel after which the host records the usage of a guest that makes no host calls. If such a guest times
+/// out, up to this amount of fuel is not counted: 0.5 % of the default budget.
 const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 
 /// The host's state of one call.
@@ -62,8 +62,8 @@ pub(crate) fn new(
 }
 
 /// Creates the WASI context for standard libraries: clocks, random numbers, and standard streams that write to the log.
-/// There are no files, sockets, name look-ups, environment variables or arguments. wasmtime's defaults are the same;
-/// the calls make them explicit.
+/// The context has no files, sockets, name look-ups, environment variables or arguments. These settings are also
+/// wasmtime's defaults; the calls make them explicit.
 fn inert_wasi(log: &SharedLog) -> WasiCtx {
     WasiCtxBuilder::new()
         .stdout(LogStream::new(log.clone(), Stream::Stdout))

@@ -1,4 +1,5 @@
-//! Hand-written components on the real engine. Each limit has a component that reaches it.
+//! Tests with hand-written components on the real engine. For each limit, a test runs a component that exceeds the
+//! limit.
 
 mod caching;
 mod calls;
@@ -19,7 +20,7 @@ use crate::{
     StopReason,
 };
 
-/// The parts of hand-written components. The integration tests use them too.
+/// Pieces of WebAssembly text from which tests assemble components. The integration tests include the same files.
 const TYPES: &str = include_str!("tests/wat/types.wat");
 const ALLOCATOR: &str = include_str!("tests/wat/allocator.wat");
 const GUEST: &str = include_str!("tests/wat/guest.wat");
@@ -49,7 +50,7 @@ const ECHO: &str = r#"
     (func (export "execute") (param $request i32) (result i32)
         (call $answer (i32.const 0) (i32.load offset=40 (local.get $request)) (i32.load offset=44 (local.get $request))))"#;
 
-/// A runtime with a separate cache.
+/// A runtime with a temporary cache folder, which no other test uses.
 struct Bench {
     runtime: Runtime,
     cache: TempDir,
@@ -75,7 +76,7 @@ fn runtime(cache: &TempDir, cache_mac_key: [u8; 32]) -> Runtime {
     Runtime::new(RuntimeOptions { cache_dir: cache.path().join("components"), cache_mac_key }).unwrap()
 }
 
-/// The memory limit for loading, which is a plugin's default.
+/// The memory limit with which tests load components: the default limit of a plugin.
 const MEMORY_BYTES: u64 = 64 << 20;
 
 fn plugin() -> PluginName {

@@ -2,7 +2,7 @@
 //!
 //! Both interfaces share one path: a request is converted to an [`HttpRequest`] with `authenticate` set and goes
 //! through [`HostCalls::http_send`], with the same counters and limits. Egress checks destinations and headers. This
-//! interface allows concurrent requests, so this module also limits the memory that a guest can make the host hold.
+//! interface allows concurrent requests, so this module also limits the memory that the host holds for a guest.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,20 +28,22 @@ use crate::host::{Counters, HostCalls};
 use crate::store::State;
 
 /// The maximum size of one `fields` resource in bytes: the 32 KiB of headers that a request may have, and the
-/// bookkeeping for 100 of them. A guest that writes more traps.
+/// bookkeeping for 100 headers. A guest that exceeds this size traps.
 const FIELDS_BYTES_MAX: usize = REQUEST_HEADER_BYTES_MAX + REQUEST_HEADERS_MAX * 160;
 
 /// The number of bytes that a guest may write to a body at once. The host holds up to twice as much for each unsent
 /// body.
 const BODY_CHUNK_BYTES: usize = 16 << 10;
 
-/// The maximum size of all bodies that the host holds for one call: three of the largest bodies, or many small ones.
+/// The maximum total size of the request and response bodies that the host holds for one call: three request bodies of
+/// the maximum size, or many small bodies.
 const HELD_BYTES_MAX: usize = 3 * REQUEST_BODY_BYTES_MAX;
 
-/// The maximum number of concurrent requests of one call. Further requests wait. Each response may have the full size.
+/// The maximum number of concurrent requests of one call. Further requests wait. The limit exists because each response
+/// may have the maximum size.
 const SENDING_MAX: usize = 4;
 
-/// The outgoing requests of a call, for both interfaces.
+/// The outgoing requests of a call, both through `monstrum:plugin/http` and through `wasi:http`.
 pub(crate) struct Outgoing {
     pub(crate) host: Arc<dyn HostCalls>,
     pub(crate) counters: Counters,
@@ -61,7 +63,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns the requests in flight. Dropping the store aborts them, but a call must wait for their end.
+    /// Returns the requests in flight. Dropping the store aborts these requests, but does not wait for them, so a call
+    /// must wait until the requests have ended.
     pub(crate) fn tasks(&self) -> TaskTracker {
         self.tasks.clone()
     }
@@ -141,7 +144,7 @@ async fn collected(
     }
     let headers = written(&parts.headers)?;
     let (body, held) = whole(body, held).await?;
-    // The host sets Content-Length itself. A guest that declares a different length has made an error.
+    // The host sets Content-Length. If the guest declares a different length, the request is rejected.
     if declared.is_some_and(|declared| declared.as_bytes() != body.len().to_string().as_bytes()) {
         return Err(Error::HttpRequestBodySize(u64::try_from(body.len()).ok()));
     }
@@ -157,8 +160,8 @@ async fn collected(
     Ok((request, held))
 }
 
-/// Returns the guest's headers as text. Their limits are checked here too, because this interface has a specific error
-/// for headers.
+/// Returns the guest's headers as text. This function also checks the header limits, because this interface has a
+/// specific error for headers.
 fn written(headers: &HeaderMap) -> Result<Vec<(String, String)>, Error> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if headers.len() > REQUEST_HEADERS_MAX || bytes > REQUEST_HEADER_BYTES_MAX {
@@ -171,7 +174,8 @@ fn written(headers: &HeaderMap) -> Result<Vec<(String, String)>, Error> {
     headers.iter().map(text).collect()
 }
 
-/// Reads a body until the guest finishes it. If the guest never does, the time limit of the call ends the read.
+/// Reads a body until the guest finishes it. If the guest never finishes the body, the time limit of the call ends the
+/// read.
 async fn whole(mut body: WasiBody, held: &Arc<Semaphore>) -> Result<(Vec<u8>, OwnedSemaphorePermit), Error> {
     let mut collected = Vec::new();
     let mut holding = hold(held, 0)?;
@@ -219,7 +223,7 @@ fn handed_over(response: HttpResponse, held: &Arc<Semaphore>) -> Result<Response
     Ok(answer)
 }
 
-/// A response body. Its bytes count as held until it is dropped.
+/// A response body. The body's bytes count as held until the body is dropped.
 struct HeldBody {
     bytes: Option<Bytes>,
     _holding: OwnedSemaphorePermit,

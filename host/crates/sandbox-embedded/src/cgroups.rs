@@ -1,9 +1,9 @@
 //! Control groups, version 1 and 2: the limits of a sandbox, and the processes of each command.
 //!
-//! The group `init` of a sandbox holds its init and its workers. `box` holds the commands, each in a separate group, so
+//! The group `init` of a sandbox holds its init and its workers. The group `box` holds a group for each command, so
 //! that a command can be killed with all processes that it has started, in any session. `box` has the limits of the
-//! sandbox. `init` has separate, small limits, so that no command can exhaust the memory of the init. The group that
-//! holds all sandboxes of a server has limits too.
+//! sandbox. `init` has small limits of its own, so that no command can exhaust the memory of the init. The group that
+//! holds all sandboxes of a server also has limits.
 
 mod kill;
 
@@ -24,12 +24,13 @@ pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 const CPU_PERIOD_US: u64 = 100_000;
 /// The process limit of `init`: the init and its workers.
 const INIT_PROCESSES: u32 = 64;
-/// The memory limit of `init`: a few MiB for each concurrent worker, and the file pages that they read.
+/// The memory limit of `init`, in bytes. It covers a few MiB for each concurrent worker, and the file pages that the
+/// workers read.
 const INIT_MEMORY_BYTES: u64 = 128 << 20;
-/// Divides a sandbox's memory limit: the quotient is the limit of its socket buffers, where the kernel counts them
-/// separately.
+/// The divisor that yields the limit of a sandbox's socket buffers from the memory limit of the sandbox. Used if the
+/// kernel counts socket buffers separately from memory.
 const SOCKET_MEMORY_PART: u64 = 8;
-/// The file with the limit of socket buffers, where the kernel counts them separately.
+/// The file that limits socket buffers. It exists if the kernel counts socket buffers separately from memory.
 const SOCKET_MEMORY: &str = "memory.kmem.tcp.limit_in_bytes";
 
 /// The reason why this machine cannot limit sandboxes.
@@ -38,7 +39,7 @@ pub(crate) enum NoController {
     #[error("the control group controller `{controller}` is not available in {}", root.display())]
     Unified { controller: &'static str, root: PathBuf },
     #[error(
-        "there is neither a control group tree in {} nor one of the controller `{controller}` below it",
+        "{} contains neither a control group tree nor a tree of the controller `{controller}`",
         root.display()
     )]
     Separate { controller: &'static str, root: PathBuf },
@@ -50,7 +51,7 @@ pub(crate) struct Cgroups {
     hierarchy: Hierarchy,
     /// The name of the group that holds all sandboxes of this server.
     folder: String,
-    /// The limits of that group.
+    /// The limits of the group that holds all sandboxes. `None` until [`Cgroups::with_totals`] sets them.
     totals: Option<Totals>,
 }
 
@@ -63,8 +64,8 @@ enum Hierarchy {
 }
 
 impl Cgroups {
-    /// Finds the control groups below `root`. `tag` separates the groups of this server from those of other servers on
-    /// the machine.
+    /// Finds the control groups below `root`. `tag` distinguishes the groups of this server from the groups of other
+    /// servers on the machine.
     pub(crate) fn find(root: &Path, tag: &str) -> Result<Cgroups, NoController> {
         let folder = format!("monstrum-{tag}");
         if let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) {
@@ -86,7 +87,7 @@ impl Cgroups {
         Ok(Cgroups { hierarchy, folder, totals: None })
     }
 
-    /// Sets the limits of all sandboxes together.
+    /// Sets the limits that apply to all sandboxes together.
     pub(crate) fn with_totals(self, totals: Totals) -> Cgroups {
         Cgroups { totals: Some(totals), ..self }
     }
@@ -110,7 +111,7 @@ impl Cgroups {
         }
     }
 
-    /// Whether the processor quota can be limited.
+    /// Whether processor time can be limited.
     pub(crate) fn has_cpu(&self) -> bool {
         match &self.hierarchy {
             Hierarchy::V1 { cpu, .. } => cpu.is_some(),
@@ -132,7 +133,7 @@ impl Cgroups {
         self.trees().iter().map(|tree| tree.join(&self.folder)).collect()
     }
 
-    /// Returns the groups of a sandbox, which need not exist.
+    /// Returns the groups of a sandbox. The groups need not exist.
     pub(crate) fn group(&self, name: &str, limits: &Limits) -> SandboxGroup {
         let groups: Vec<PathBuf> = self.folders().iter().map(|folder| folder.join(name)).collect();
         let tree = groups[0].clone();
@@ -152,7 +153,8 @@ impl Cgroups {
         }
     }
 
-    /// Creates the groups of a sandbox with its limits. Replaces groups that a previous process left behind.
+    /// Creates the groups of a sandbox with its limits. Replaces groups of the same name that a previous process left
+    /// behind.
     pub(crate) fn create(&self, name: &str, limits: &Limits) -> io::Result<SandboxGroup> {
         let group = self.group(name, limits);
         for folder in &group.groups {
@@ -192,7 +194,8 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// Limits the memory of a group, including swap, and its socket buffers where the kernel counts them separately.
+    /// Limits the memory of a group, including swap. If the kernel counts socket buffers separately from memory, also
+    /// limits the socket buffers of the group.
     fn limit_memory(&self, group: &Path, bytes: u64, socket_bytes: u64) -> io::Result<()> {
         match &self.hierarchy {
             Hierarchy::V1 { .. } => {
@@ -241,7 +244,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Kills the processes and removes the groups that a previous process left behind.
+    /// Removes the groups that a previous process left behind, and kills the processes in them.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
         self.folders().iter().try_for_each(|folder| remove_tree(folder))
     }
@@ -257,7 +260,7 @@ pub(crate) struct SandboxGroup {
     memory: PathBuf,
     /// The groups that the init joins.
     pub groups_of_init: Vec<PathBuf>,
-    /// All groups of the sandbox, which are removed at the end.
+    /// All groups of the sandbox. They are removed after the sandbox has ended.
     pub groups: Vec<PathBuf>,
     processes_per_exec: u32,
 }
@@ -289,7 +292,7 @@ pub(crate) struct ExecGroup {
 }
 
 impl ExecGroup {
-    /// Opens the files to which a process writes a zero to join the command's group.
+    /// Opens the files through which a process joins the command's group: the process writes a zero to each file.
     pub(crate) fn join_files(&self) -> io::Result<Vec<File>> {
         let groups = [Some(&self.path), self.memory.as_ref()].into_iter().flatten();
         groups.map(|group| File::options().write(true).open(group.join("cgroup.procs"))).collect()
@@ -319,7 +322,7 @@ impl ExecGroup {
 fn count(file: &Path, key: &str) -> io::Result<u64> {
     let text = fs::read_to_string(file)?;
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
-    value.ok_or_else(|| io::Error::other(format!("{} has no `{key}`", file.display())))
+    value.ok_or_else(|| io::Error::other(format!("`{key}` is missing in {}", file.display())))
 }
 
 /// Moves a process into a group.
@@ -327,7 +330,7 @@ pub(crate) fn join(group: &Path, pid: i32) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), pid.to_string())
 }
 
-/// Removes a group unless it is in use.
+/// Removes a group. Does nothing if the group is in use or does not exist.
 pub(crate) fn remove_if_empty(group: &Path) {
     let _in_use_or_gone = fs::remove_dir(group);
 }

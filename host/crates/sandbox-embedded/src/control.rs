@@ -27,7 +27,7 @@ pub(crate) struct Control {
     socket: AsyncFd<OwnedFd>,
     pending: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
     next: AtomicU64,
-    /// True once the init is gone.
+    /// Whether the init has ended.
     gone: watch::Sender<bool>,
 }
 
@@ -50,17 +50,17 @@ impl Control {
         Ok(control)
     }
 
-    /// Returns a request number that is unique for this init.
+    /// Returns a request number that no other request to this init has.
     pub(crate) fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether the init is gone.
+    /// Whether the init has ended.
     pub(crate) fn is_gone(&self) -> bool {
         *self.gone.borrow()
     }
 
-    /// Sends a request. The returned receiver gets its result.
+    /// Sends a request and returns a receiver for its result.
     pub(crate) async fn request(
         &self,
         id: u64,
@@ -96,14 +96,14 @@ impl Control {
                 FromInit::Refused { id, why } => (id, Reply::Refused(why)),
             };
             if let Some(waiting) = self.pending.lock().remove(&id) {
-                // The caller may have been cancelled.
+                // The caller may have been cancelled, in which case nothing receives the result.
                 let _unheard = waiting.send(answer);
             }
         }
     }
 }
 
-/// Sends one message without blocking the thread.
+/// Sends one message. Does not block the thread.
 pub(crate) async fn send(
     socket: &AsyncFd<OwnedFd>,
     message: &impl serde::Serialize,
@@ -119,7 +119,7 @@ pub(crate) async fn send(
     }
 }
 
-/// Receives one message without blocking the thread. Returns `None` if the other end is closed.
+/// Receives one message. Does not block the thread. Returns `None` if the other end is closed.
 pub(crate) async fn receive<T: serde::de::DeserializeOwned>(
     socket: &AsyncFd<OwnedFd>,
 ) -> Result<Option<Received<T>>, Errno> {

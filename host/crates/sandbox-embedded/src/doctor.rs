@@ -16,9 +16,9 @@ pub(super) use totals::{NO_OPEN_FILE_LIMIT, NO_SOCKET_LIMIT, OPEN_FILE_LIMIT_REM
 
 /// The oldest kernel that can use an id-mapped mount as a layer of overlayfs.
 const KERNEL_MIN: (u32, u32) = (5, 19);
-/// With less free space than this, a few sandboxes fill the disk.
+/// The free disk space, in bytes, below which a few sandboxes can fill the disk.
 const FREE_BYTES_LOW: u64 = 10 << 30;
-/// With less free space than this, there is no room for a sandbox of the default size.
+/// The free disk space, in bytes, below which a sandbox of the default size cannot be created.
 const FREE_BYTES_MIN: u64 = 3 << 30;
 
 /// File systems that support id-mapped mounts, with the first kernel version in which they do.
@@ -35,8 +35,8 @@ const MAPPABLE: [(&str, (u32, u32)); 10] = [
     ("zfs", (5, 12)),
 ];
 
-/// The capabilities that building a sandbox requires, with their numbers. `SYS_PTRACE` is for the namespaces of processes
-/// with other user ids, and `MKNOD` for the devices in /dev.
+/// The capabilities that building a sandbox requires, with their numbers. `SYS_PTRACE` is needed to open the namespaces
+/// of processes with other user ids, and `MKNOD` to create the devices in /dev.
 const CAPABILITIES: [(&str, u32); 11] = [
     ("CHOWN", 0),
     ("DAC_OVERRIDE", 1),
@@ -56,9 +56,9 @@ const CAPABILITIES: [(&str, u32); 11] = [
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Ok,
-    /// Sandboxes run without this.
+    /// Sandboxes can run, but a feature or a limit is missing.
     Degraded,
-    /// Sandboxes cannot run without this.
+    /// Sandboxes cannot run.
     Missing,
 }
 
@@ -68,7 +68,7 @@ pub struct Check {
     pub name: &'static str,
     pub status: Status,
     pub detail: String,
-    /// How to fix the problem; empty if there is none.
+    /// How to fix the problem. Empty if the check is ok.
     pub remedy: String,
 }
 
@@ -80,7 +80,8 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
-/// Checks this machine for a provider with the folder `folder`, which need not exist, and the load of `plan`.
+/// Checks whether this machine can run a provider whose data is in `folder`, under the load of `plan`. The folder need
+/// not exist.
 #[must_use]
 pub fn examine(folder: &Path, plan: &Plan) -> Report {
     report(&Machine::this(folder), plan)
@@ -128,17 +129,18 @@ fn root(machine: &Machine) -> Check {
     if machine.is_root {
         return ok("root", "this process runs as root");
     }
-    missing("root", "this process does not run as root", "run the server as root, in a service of its own")
+    missing("root", "this process does not run as root", "run the server as root in a dedicated service")
 }
 
 fn capabilities(machine: &Machine) -> Check {
     let lacks = |(_, bit): &&(&str, u32)| machine.capabilities & (1 << bit) == 0;
     let lacking: Vec<String> = CAPABILITIES.iter().filter(lacks).map(|(name, _)| format!("CAP_{name}")).collect();
     if lacking.is_empty() {
-        return ok("capabilities", "all that are needed");
+        return ok("capabilities", "all required capabilities are available");
     }
-    let remedy = "give them to the server: CapabilityBoundingSet= of its service, or --cap-add of its container";
-    missing("capabilities", format!("without {}", lacking.join(", ")), remedy)
+    let remedy =
+        "grant them to the server: set CapabilityBoundingSet= in its systemd unit, or pass --cap-add to its container";
+    missing("capabilities", format!("missing: {}", lacking.join(", ")), remedy)
 }
 
 fn kernel(machine: &Machine) -> Check {
@@ -153,11 +155,16 @@ fn kernel(machine: &Machine) -> Check {
 fn user_namespaces(machine: &Machine) -> Check {
     match machine.user_namespaces_max {
         Some(0) => {
-            let remedy = "set it to a few thousand, with sysctl and in /etc/sysctl.d";
+            let remedy =
+                "set user.max_user_namespaces to a few thousand with sysctl, and add the setting to /etc/sysctl.d";
             missing("user_namespaces", "user.max_user_namespaces is 0", remedy)
         }
-        Some(most) => ok("user_namespaces", format!("at most {most}")),
-        None => missing("user_namespaces", "this kernel has none", "use a kernel with CONFIG_USER_NS"),
+        Some(most) => ok("user_namespaces", format!("the kernel allows at most {most} user namespaces")),
+        None => missing(
+            "user_namespaces",
+            "this kernel does not support user namespaces",
+            "use a kernel with CONFIG_USER_NS",
+        ),
     }
 }
 
@@ -168,17 +175,17 @@ fn file_systems(machine: &Machine) -> Check {
         .map(|(name, _)| *name)
         .collect();
     if lacking.is_empty() {
-        return ok("file_systems", "overlay and ext4");
+        return ok("file_systems", "overlay and ext4 are available");
     }
-    let remedy = format!("load it with `modprobe {}`, or use a kernel that has it", lacking[0]);
-    missing("file_systems", format!("this kernel does not know {}", lacking.join(" nor ")), remedy)
+    let remedy = format!("load it with `modprobe {}`, or use a kernel that supports it", lacking[0]);
+    missing("file_systems", format!("this kernel does not support {}", lacking.join(" or ")), remedy)
 }
 
 fn loop_devices(machine: &Machine) -> Check {
     if machine.has_loop_devices {
-        return ok("loop_devices", "/dev/loop-control is there");
+        return ok("loop_devices", "/dev/loop-control exists");
     }
-    let remedy = "load them with `modprobe loop`; a container needs /dev/loop-control and the devices themselves";
+    let remedy = "load the loop driver with `modprobe loop`; in a container, also pass in /dev/loop-control and the loop devices";
     missing("loop_devices", "/dev/loop-control cannot be used", remedy)
 }
 
@@ -194,36 +201,38 @@ fn control_groups(machine: &Machine) -> Check {
         Ok(found) => found,
         Err(why) => {
             let remedy =
-                "mount control groups with the controllers memory and pids; a container needs its own, to write to";
+                "mount control groups with the controllers `memory` and `pids`; in a container, mount them writable";
             return missing("control_groups", why.clone(), remedy);
         }
     };
     if !found.are_writable {
-        let remedy = "let the server write to them: Delegate=yes of its service, or a container with --cgroupns=private and /sys/fs/cgroup mounted rw";
-        return missing("control_groups", "the control groups cannot be written to", remedy);
+        let remedy = "make them writable for the server: set Delegate=yes in its systemd unit, or start its container with --cgroupns=private and mount /sys/fs/cgroup read-write";
+        return missing("control_groups", "the control groups are not writable", remedy);
     }
-    ok("control_groups", format!("version {}, with memory and pids", found.version))
+    ok("control_groups", format!("version {} with the controllers `memory` and `pids`", found.version))
 }
 
 fn processors(machine: &Machine) -> Check {
     match &machine.control_groups {
         Ok(found) if !found.has_cpu => degraded(
             "cpu_limit",
-            "the share of processors cannot be limited",
-            "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel",
+            "the processor time of sandboxes cannot be limited",
+            "enable the controller `cpu`, and use a kernel with CONFIG_CFS_BANDWIDTH",
         ),
-        Ok(_) => ok("cpu_limit", "the share of processors can be limited"),
-        Err(_) => degraded("cpu_limit", "not known without control groups", "see control_groups"),
+        Ok(_) => ok("cpu_limit", "the processor time of sandboxes can be limited"),
+        Err(_) => {
+            degraded("cpu_limit", "cannot be checked without control groups", "fix the check `control_groups` first")
+        }
     }
 }
 
 fn swap(machine: &Machine) -> Check {
     let is_limited = machine.control_groups.as_ref().is_ok_and(|found| found.limits_swap);
     if machine.has_swap && !is_limited {
-        let remedy = "boot with swapaccount=1, or run without swap";
-        return degraded("swap_limit", "a sandbox may use swap beyond its memory limit", remedy);
+        let remedy = "boot the kernel with swapaccount=1, or turn off swap";
+        return degraded("swap_limit", "swap does not count towards the memory limit of a sandbox", remedy);
     }
-    ok("swap_limit", if machine.has_swap { "swap counts as memory" } else { "there is no swap" })
+    ok("swap_limit", if machine.has_swap { "swap counts towards the memory limit" } else { "this machine has no swap" })
 }
 
 fn seccomp(machine: &Machine) -> Check {
@@ -234,22 +243,29 @@ fn seccomp(machine: &Machine) -> Check {
 }
 
 fn usr(machine: &Machine) -> Check {
-    let place = |what: &str, kind: &str| format!("{what} lies on {kind}, which does not support id-mapped mounts");
+    let place = |what: &str, kind: &str| format!("{what} is on {kind}, which does not support id-mapped mounts");
     let suits = |kind: &str| MAPPABLE.iter().any(|(name, since)| *name == kind && machine.kernel >= *since);
     if !suits(&machine.folder_file_system) {
         let detail = place("the data folder", &machine.folder_file_system);
-        return missing("layers", detail, "put the data folder on ext4, xfs or btrfs; in a container, on a volume");
+        return missing(
+            "layers",
+            detail,
+            "move the data folder to a disk with ext4, xfs or btrfs; in a container, use a volume",
+        );
     }
     if !suits(&machine.usr_file_system) {
         let detail = place("/usr", &machine.usr_file_system);
-        let remedy = "build a template on the data folder: `monstrum sandbox template build`";
+        let remedy = "build a template in the data folder with `monstrum sandbox template build`";
         return if machine.has_built_template {
             degraded("layers", detail, remedy)
         } else {
             missing("layers", detail, remedy)
         };
     }
-    ok("layers", format!("/usr on {}, the data folder on {}", machine.usr_file_system, machine.folder_file_system))
+    ok(
+        "layers",
+        format!("/usr is on {}, the data folder is on {}", machine.usr_file_system, machine.folder_file_system),
+    )
 }
 
 fn private_files(machine: &Machine) -> Check {
@@ -284,55 +300,58 @@ fn programs(machine: &Machine) -> Check {
         return missing("programs", "/usr/bin/bash is not installed", "install it with `apt-get install bash`");
     }
     if lacking.is_empty() {
-        return ok("programs", format!("{} in {}", machine.programs.join(", "), machine.system));
+        return ok("programs", format!("{} on {}", machine.programs.join(", "), machine.system));
     }
-    let detail = format!("sandboxes have no {}", lacking.join(", "));
+    let detail = format!("these programs are missing in sandboxes: {}", lacking.join(", "));
     degraded(
         "programs",
         detail,
-        "install them for everybody in /usr, or build a template with `monstrum sandbox template build`",
+        "install them in /usr for all users, or build a template with `monstrum sandbox template build`",
     )
 }
 
 fn network(machine: &Machine) -> Check {
     let mut lacking: Vec<&str> = machine.network_programs_missing.iter().map(String::as_str).collect();
     if !machine.has_veth {
-        lacking.push("the kernel's veth");
+        lacking.push("kernel support for veth");
     }
     if !machine.has_nftables {
-        lacking.push("the kernel's nf_tables");
+        lacking.push("kernel support for nf_tables");
     }
     if !lacking.is_empty() {
-        let detail = format!("no sandbox can have the network `full`, without {}", lacking.join(", "));
+        let detail = format!("sandboxes cannot have the network `full`; missing: {}", lacking.join(", "));
         return degraded(
             "network",
             detail,
-            "install nftables and iproute2; sandboxes without a network are not affected",
+            "install nftables and iproute2, and use a kernel with veth and nf_tables; sandboxes without a network are not affected",
         );
     }
     let forwards = if machine.forwards {
         "this machine forwards packets"
     } else {
-        "this machine does not forward packets; the first sandbox with the network `full` switches that on (net.ipv4.ip_forward)"
+        "this machine does not forward packets; the first sandbox with the network `full` enables forwarding (net.ipv4.ip_forward)"
     };
     ok("network", forwards)
 }
 
 fn firewall(machine: &Machine) -> Check {
     if machine.forward_is_dropped {
-        let remedy =
-            "accept what is forwarded from and to interfaces `ms*` there, if a sandbox is to have the network `full`";
-        return degraded("firewall", "a firewall of this machine drops what is forwarded", remedy);
+        let remedy = "to use the network `full`, configure that firewall to accept forwarded packets from and to the interfaces `ms*`";
+        return degraded("firewall", "a firewall of this machine drops forwarded packets", remedy);
     }
-    ok("firewall", "no other firewall drops what is forwarded")
+    ok("firewall", "no other firewall drops forwarded packets")
 }
 
 fn disk(machine: &Machine) -> Check {
     let Some(free) = machine.free_bytes else {
-        return missing("disk", "the data folder's disk cannot be looked at", "is the path of --data-dir right?");
+        return missing(
+            "disk",
+            "the free disk space of the data folder cannot be read",
+            "check that --data-dir is correct",
+        );
     };
     let detail = format!("{} GiB are free", free >> 30);
-    let remedy = "make room; a sandbox may take 2 GiB where no limit says otherwise";
+    let remedy = "delete files to free disk space; by default, a sandbox uses up to 2 GiB";
     match free {
         free if free < FREE_BYTES_MIN => missing("disk", detail, remedy),
         free if free < FREE_BYTES_LOW => degraded("disk", detail, remedy),
@@ -342,9 +361,12 @@ fn disk(machine: &Machine) -> Check {
 
 fn template(machine: &Machine) -> Check {
     if machine.has_built_template {
-        return ok("template", "a built system");
+        return ok("template", "sandboxes use the built template");
     }
-    ok("template", "the programs of this machine; `monstrum sandbox template build` makes a system of its own")
+    ok(
+        "template",
+        "sandboxes use the programs of this machine; to give them a separate system, run `monstrum sandbox template build`",
+    )
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ use crate::template::{self, Template};
 use crate::totals::TotalSettings;
 use crate::wire::{Launch, Usr};
 
-/// The name of this provider in rows.
+/// The name of this provider in database rows.
 const NAME: &str = "embedded";
-/// The space on the host's disk that a start must leave free.
+/// The free space, in bytes, that a start must leave on the host's disk.
 const RESERVE_BYTES: u64 = 512 << 20;
 /// The folder of templates.
 const TEMPLATES: &str = "template";
@@ -38,15 +38,16 @@ const HIDDEN_FILE: &str = "hidden";
 /// The options of the provider.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
-    /// The provider's own folder, which nothing else uses.
+    /// The folder of the provider. No other program uses this folder.
     pub folder: PathBuf,
-    /// A program whose `main` starts with [`crate::run_if_launcher`]; by default the running program.
+    /// The program that runs the launcher. Its `main` must begin with a call of [`crate::run_if_launcher`]. The default
+    /// is the running program.
     pub program: Option<PathBuf>,
     /// The settings of the network `full`.
     pub network: network::Settings,
     /// The base of new sandboxes. Existing sandboxes keep their base.
     pub template: TemplateKind,
-    /// The limits of all sandboxes together.
+    /// The settings of the limits that apply to all sandboxes together.
     pub totals: TotalSettings,
 }
 
@@ -68,7 +69,7 @@ pub struct Embedded(Arc<Inner>);
 
 struct Inner {
     options: EmbeddedOptions,
-    /// The default template, which is made for the first sandbox that needs it.
+    /// The default template. It is made when a sandbox first needs it.
     default: tokio::sync::OnceCell<Template>,
     built: Option<Template>,
     hidden: Hidden,
@@ -82,10 +83,10 @@ struct Inner {
     boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
 }
 
-/// The entry of one sandbox. The first call for the sandbox creates it.
+/// The entry of one sandbox. The first call for the sandbox creates the entry.
 #[derive(Default)]
 struct Slot {
-    /// Held while the sandbox is created, resumed, stopped or deleted.
+    /// The lock for creating, resuming, stopping and deleting the sandbox.
     changing: tokio::sync::Mutex<()>,
     running: Mutex<Option<Arc<Running>>>,
 }
@@ -112,8 +113,8 @@ impl Slot {
 }
 
 impl Embedded {
-    /// Starts the provider in its folder, if this machine can run sandboxes. Kills all processes and removes all
-    /// control groups and interfaces that a previous process left behind.
+    /// Starts the provider in its folder. Fails if this machine cannot run sandboxes. Kills all processes, and removes
+    /// all control groups and interfaces, that a previous process left behind.
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
@@ -152,7 +153,7 @@ impl Embedded {
         self.0.usr(&template).await.map(drop)
     }
 
-    /// Runs `work` in a separate task, so that it completes even if the caller is cancelled.
+    /// Runs `work` in another task, so that `work` completes even if the caller is cancelled.
     async fn uncancelled<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T, SandboxError>
     where
         T: Send + 'static,
@@ -169,7 +170,7 @@ impl Inner {
         Arc::clone(boxes.entry(name.clone()).or_default())
     }
 
-    /// Removes the entry of a sandbox unless another call uses it.
+    /// Removes the entry of a sandbox. Does nothing if another call uses the entry.
     fn forget(&self, name: &SandboxName, slot: Arc<Slot>) {
         let mut boxes = self.boxes.lock();
         drop(slot);
@@ -189,7 +190,7 @@ impl Inner {
     }
 
     async fn template(&self, base: TemplateKind) -> Result<Template, SandboxError> {
-        let gone = || SandboxError::unavailable("the template that this sandbox was made of is gone");
+        let gone = || SandboxError::unavailable("the template of this sandbox no longer exists");
         if base == TemplateKind::Built {
             return self.built.clone().ok_or_else(gone);
         }
@@ -205,7 +206,8 @@ impl Inner {
         self.default.get_or_try_init(make).await.cloned()
     }
 
-    /// Returns the part of the host's /usr that a sandbox of this template sees.
+    /// Returns the part of the host's /usr that a sandbox of this template sees, or `None` if the template contains
+    /// /usr.
     async fn usr(&self, template: &Template) -> Result<Option<Usr>, SandboxError> {
         let Some(folder) = template.usr.clone() else { return Ok(None) };
         Ok(Some(Usr { folder, hidden: self.hidden.list().await? }))
@@ -221,7 +223,11 @@ impl Inner {
             Network::None => None,
             Network::Full => Some(self.full.clone()?),
         };
-        let exhausted = || SandboxError::Exhausted("too many sandboxes are running".to_owned());
+        let exhausted = || {
+            SandboxError::Exhausted(
+                "too many sandboxes are running on this host; try again when a sandbox has stopped".to_owned(),
+            )
+        };
         let ids = self.ids.take().ok_or_else(exhausted)?;
         let failed = |error: io::Error| SandboxError::unavailable_because("the sandbox did not start", error);
         let group = self.cgroups.group(name.as_str(), &spec.limits);
@@ -246,9 +252,9 @@ impl Inner {
             running.probe(is_new).await
         };
         if let Err(error) = works.await {
-            // The keeper must have ended before the next start creates control groups with the same names.
+            // The keeper must end before the next start, which creates control groups with the same names.
             if let Err(error) = running.end().await {
-                tracing::error!(sandbox = %name, error = %with_causes(&error), "a sandbox that did not start could not be stopped");
+                tracing::error!(sandbox = %name, error = %with_causes(&error), "a sandbox that failed to start could not be stopped");
             }
             return Err(error);
         }
@@ -256,16 +262,19 @@ impl Inner {
         Ok(running)
     }
 
-    /// Rejects a start that could fill the host's disk, because no call runs without space for the audit.
+    /// Rejects a start that could fill the host's disk. If the disk is full, the host cannot write the audit and
+    /// rejects every call.
     fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
         use std::os::unix::fs::MetadataExt as _;
-        let failed = |error: io::Error| SandboxError::unavailable_because("the disk of the host cannot be read", error);
+        let failed = |error: io::Error| {
+            SandboxError::unavailable_because("the free disk space of the host cannot be read", error)
+        };
         let image = fs::metadata(image).map_err(failed)?;
         let may_grow = image.len().saturating_sub(image.blocks() * 512);
         let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| failed(error.into()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if free < may_grow.saturating_add(RESERVE_BYTES) {
-            let words = "the disk of the host has too little space for this sandbox";
+            let words = "the host does not have enough free disk space for this sandbox";
             return Err(SandboxError::Exhausted(words.to_owned()));
         }
         Ok(())
@@ -278,7 +287,7 @@ impl Inner {
         if slot.running().is_some() {
             return Ok(Ensured::AlreadyRunning);
         }
-        // A sandbox that has ended without a stop may still hold its image.
+        // A sandbox that has ended but was not stopped may still hold its image.
         slot.end().await?;
         let is_there = self.images.find(name.as_str()).is_some();
         if !is_there {
@@ -286,7 +295,9 @@ impl Inner {
             let base = self.options.template;
             let made = tokio::task::spawn_blocking(move || images.create(&own, base, mib)).await;
             let made = made.expect("making an image does not panic");
-            made.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not made", error))?;
+            made.map_err(|error| {
+                SandboxError::unavailable_because("the disk image of the sandbox could not be created", error)
+            })?;
         }
         let begun = self.begin(name, spec, !is_there).await;
         if begun.is_err() && !is_there {
@@ -324,7 +335,7 @@ impl Inner {
             let _one_at_a_time = slot.changing.lock().await;
             slot.end().await?;
             let (images, own) = (self.images.clone(), name.to_string());
-            on_disk("the image of the sandbox", move || images.set_aside(&own, now)).await?;
+            on_disk("the disk image of the sandbox", move || images.set_aside(&own, now)).await?;
         }
         self.forget(name, slot);
         Ok(())
@@ -335,7 +346,7 @@ impl Inner {
         let taken = {
             let _one_at_a_time = slot.changing.lock().await;
             let (images, own) = (self.images.clone(), name.to_string());
-            on_disk("the image of the sandbox", move || images.restore(&own, since)).await?
+            on_disk("the disk image of the sandbox", move || images.restore(&own, since)).await?
         };
         self.forget(name, slot);
         Ok(taken)
@@ -345,7 +356,9 @@ impl Inner {
         let (images, own) = (self.images.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || images.delete(&own)).await;
         let removed = removed.expect("removing an image does not panic");
-        removed.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not removed", error))
+        removed.map_err(|error| {
+            SandboxError::unavailable_because("the disk image of the sandbox could not be deleted", error)
+        })
     }
 
     fn look(&self, name: &SandboxName) -> Option<Inspection> {
@@ -371,7 +384,7 @@ impl Drop for Inner {
     }
 }
 
-/// Rejects limits that are too small to run a command, or too large to be intended.
+/// Rejects limits that are too small to run a command, or too large to be plausible.
 fn check(limits: &Limits) -> Result<(), SandboxError> {
     for (name, value, least, most) in [
         ("cpu_millis", limits.cpu_millis, 10, 1_024_000),
@@ -382,13 +395,15 @@ fn check(limits: &Limits) -> Result<(), SandboxError> {
         ("processes_per_exec", limits.processes_per_exec, 4, 1 << 20),
     ] {
         if !(least..=most).contains(&value) {
-            return Err(SandboxError::Invalid(format!("the limit {name} must be from {least} to {most}, not {value}")));
+            return Err(SandboxError::Invalid(format!(
+                "the limit `{name}` must be between {least} and {most}, but is {value}"
+            )));
         }
     }
     Ok(())
 }
 
-/// Runs blocking work on files. `what` names the files in the error.
+/// Runs blocking work on files. `what` describes the files in the error message.
 async fn on_disk<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,

@@ -22,17 +22,18 @@ use crate::wire::{ExitStatus, Refusal, ToInit};
 
 /// The maximum length of a command: less than the kernel's limit for one argument.
 const COMMAND_BYTES_MAX: usize = 120 << 10;
-/// The maximum length of the working folder and all variables together.
+/// The maximum total length of the working folder and all variables.
 const ENVIRONMENT_BYTES_MAX: usize = 32 << 10;
-/// The time for which output is read after the command has ended. Programs in the background may write forever.
+/// The maximum time for reading output after the command has ended. Background programs may write forever.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
 /// The maximum time until the init reports the end of a killed command.
 const END_MAX: Duration = Duration::from_secs(10);
-/// The maximum number of bytes that are read after the command has ended: the maximum size of a pipe.
+/// The maximum number of bytes that are read after the command has ended. It equals the maximum size of a pipe.
 const DRAIN_BYTES_MAX: u64 = 1 << 20;
-/// The size of one read.
+/// The maximum number of bytes of one read.
 const PIECE_BYTES: usize = 64 << 10;
-/// The exit codes of `timeout` and of a shell whose command was killed by signal 9.
+/// The exit codes of killed commands: `timeout` returns the first code for a command that timed out, and a shell
+/// returns the second code for a command that signal 9 has killed.
 const CODE_TIMED_OUT: i32 = 124;
 const CODE_KILLED: i32 = 137;
 /// The exit code if the result is unknown.
@@ -109,27 +110,31 @@ fn termination_of(ended: Option<ExitStatus>, is_timed_out: bool, memory_ran_out:
 fn check(request: &ExecRequest) -> Result<Vec<u8>, SandboxError> {
     let invalid = |what: String| Err(SandboxError::Invalid(what));
     if request.command.len() > COMMAND_BYTES_MAX {
-        return invalid(format!("a command must have at most {COMMAND_BYTES_MAX} bytes"));
+        return invalid(format!("the command exceeds the limit of {COMMAND_BYTES_MAX} bytes"));
     }
     if request.timeout.is_zero() || request.timeout > EXEC_TIMEOUT_MAX {
         return invalid(format!("the timeout of a command must be from 1 to {} seconds", EXEC_TIMEOUT_MAX.as_secs()));
     }
     if request.output_bytes_max > OUTPUT_BYTES_MAX {
-        return invalid(format!("at most {OUTPUT_BYTES_MAX} bytes of a stream can be kept"));
+        return invalid(format!("at most {OUTPUT_BYTES_MAX} bytes of output can be kept for each stream"));
     }
     let folder = request.cwd.as_deref().unwrap_or(".");
     let variables = request.env.iter().map(|(name, value)| format!("{name}={value}"));
     let variables: Vec<String> = variables.collect();
     if request.env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {
-        return invalid("the name of a variable must not be empty or contain `=`".to_owned());
+        return invalid("the name of an environment variable must not be empty or contain `=`".to_owned());
     }
     if folder.len() + variables.iter().map(String::len).sum::<usize>() > ENVIRONMENT_BYTES_MAX {
-        return invalid(format!("the folder and the variables must have at most {ENVIRONMENT_BYTES_MAX} bytes"));
+        return invalid(format!(
+            "the working folder and the environment variables together exceed the limit of {ENVIRONMENT_BYTES_MAX} bytes"
+        ));
     }
     let mut text = Vec::new();
     for part in [&request.command, folder].into_iter().chain(variables.iter().map(String::as_str)) {
         if part.contains('\0') {
-            return invalid("a command, its folder and its variables must not contain a zero byte".to_owned());
+            return invalid(
+                "the command, its working folder and its environment variables must not contain a zero byte".to_owned(),
+            );
         }
         text.extend_from_slice(part.as_bytes());
         text.push(0);
@@ -197,10 +202,10 @@ impl Drop for Command {
     }
 }
 
-/// Kills the processes of a group. If that fails, the whole sandbox is stopped.
+/// Kills the processes of a group. If this fails, stops the whole sandbox.
 fn kill(group: &ExecGroup, running: &Running) {
     if let Err(error) = group.kill() {
-        tracing::error!(%error, "a command of a sandbox could not be killed; the sandbox is stopped");
+        tracing::error!(%error, "a command could not be killed; its sandbox is being stopped");
         running.terminate();
     }
 }
@@ -225,7 +230,8 @@ struct OutputFollower {
 }
 
 impl OutputFollower {
-    /// Follows the command until it ends. The second value is true if the command timed out.
+    /// Reads the output of the command until the command ends. The second returned value is true if the command timed
+    /// out.
     async fn until_end(
         &mut self,
         mut answer: oneshot::Receiver<Reply>,
@@ -255,7 +261,8 @@ impl OutputFollower {
         }
     }
 
-    /// Reads the output that was written before the end, and for [`DRAIN_MAX`] the output that is written afterwards.
+    /// Reads the output that was written before the command ended. Then reads further output of background programs
+    /// until [`DRAIN_MAX`] has passed.
     async fn drain(&mut self) {
         let until = Instant::now() + DRAIN_MAX;
         let (stdout_max, stderr_max) = (self.stdout.bytes + DRAIN_BYTES_MAX, self.stderr.bytes + DRAIN_BYTES_MAX);
@@ -274,7 +281,7 @@ impl OutputFollower {
     }
 }
 
-/// One output stream. Only its newest bytes are kept.
+/// One output stream, of which only the newest bytes are kept.
 struct CapturedStream {
     from: Receiver,
     stream: Stream,
@@ -294,13 +301,13 @@ impl CapturedStream {
     /// Reads a piece. Cancelling the read loses no data.
     async fn read(&mut self) {
         self.piece.clear();
-        // A read error means the same as the end of the stream: nothing more can be read.
+        // A read error has the same meaning as the end of the stream: no further bytes can be read.
         if !matches!(self.from.read_buf(&mut self.piece).await, Ok(1..)) {
             self.is_at_end = true;
         }
     }
 
-    /// Keeps the piece and sends it to the feed, waiting until `until` at most.
+    /// Stores the piece that was read last and sends it to the feed. Waits for the feed until `until` at the latest.
     async fn pass_on(&mut self, feed: &mut Option<Feed>, until: Instant) {
         let piece = &self.piece;
         if piece.is_empty() {
@@ -318,7 +325,8 @@ impl CapturedStream {
         }
     }
 
-    /// Returns the captured output. If a background program still has the pipe open, the rest is drained.
+    /// Returns the captured output. If a background program still has the pipe open, its further output is read and
+    /// discarded.
     fn end(self, running: &Running) -> Output {
         let CapturedStream { from, kept, bytes, is_at_end, .. } = self;
         let is_truncated = bytes > kept.len() as u64;
@@ -393,12 +401,12 @@ mod tests {
             move || kill(&ends, &running)
         })
         .await;
-        assert!(keeper_receives().now_or_never().is_none(), "a command that can be killed does not stop its sandbox");
+        assert!(keeper_receives().now_or_never().is_none(), "a command that could be killed stopped its sandbox");
         let ending = Arc::clone(&running);
         in_background(move || kill(&stays, &ending)).await;
         let end =
             tokio::time::timeout(Duration::from_secs(60), keeper_receives()).await.expect("the keeper receives it");
-        assert!(matches!(end, Ok(None)), "the keeper is to end the sandbox");
+        assert!(matches!(end, Ok(None)), "the keeper was not told to stop the sandbox");
         held.wait().expect("it was killed");
     }
 

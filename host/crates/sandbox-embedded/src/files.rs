@@ -1,4 +1,4 @@
-//! The host's side of file functions: checks paths and reads the answers of workers.
+//! The host's side of file functions. It checks paths and reads the answers of workers.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,23 +19,23 @@ use crate::running::Running;
 use crate::wire::{Refusal, ToInit};
 use crate::worker::{Entry, FileError, Operation, PART_BYTES_MAX, Part};
 
-/// The maximum time between two parts of a worker's answer: far longer than a disk needs for one piece.
+/// The maximum time between two parts of a worker's answer, which is far longer than a disk needs for one part.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The maximum time that a file function waits for other file functions on the same sandbox.
 const PLACE_MAX: Duration = Duration::from_secs(5);
 
-/// Converts a path to the form for workers: relative to the workspace, or `.` for the workspace itself.
+/// Converts a path to the form that workers accept: relative to the workspace, or `.` for the workspace itself.
 pub(crate) fn relative(path: &str) -> Result<String, SandboxError> {
     let invalid = |why: String| Err(SandboxError::Invalid(why));
     if path.len() > PATH_BYTES_MAX {
-        return invalid(format!("a path must have at most {PATH_BYTES_MAX} bytes"));
+        return invalid(format!("the path exceeds the limit of {PATH_BYTES_MAX} bytes"));
     }
     if path.contains('\0') {
-        return invalid("a path must not contain a zero byte".to_owned());
+        return invalid("the path must not contain a zero byte".to_owned());
     }
     let relative = match path.strip_prefix(WORKSPACE) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
-        _ if path.starts_with('/') => return invalid(format!("the path is outside of {WORKSPACE}")),
+        _ if path.starts_with('/') => return invalid(format!("the path is outside {WORKSPACE}")),
         _ => path,
     };
     let parts: Vec<&str> = relative.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
@@ -83,7 +83,7 @@ pub(crate) async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry
     Ok(entry(folder_of(&path), found(part, &bytes)?))
 }
 
-/// Describes the target of a path, following links.
+/// Describes the target of a path, and follows links.
 pub(crate) async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
     let path = relative(path)?;
     if path == "." {
@@ -107,11 +107,11 @@ pub(crate) async fn write(running: &Arc<Running>, path: &str, content: &[u8]) ->
     let path = relative(path)?;
     if content.len() > FILE_BYTES_MAX {
         return Err(SandboxError::Invalid(format!(
-            "a file of more than {FILE_BYTES_MAX} bytes cannot be written in one piece"
+            "the content exceeds the limit of {FILE_BYTES_MAX} bytes for one write"
         )));
     }
     let failed =
-        |error: io::Error| SandboxError::unavailable_because("the content could not be passed to the sandbox", error);
+        |error: io::Error| SandboxError::unavailable_because("the content could not be sent to the sandbox", error);
     let memory = rustix::fs::memfd_create("content", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let mut memory = std::fs::File::from(memory);
     memory.write_all(content).map_err(failed)?;
@@ -164,7 +164,7 @@ fn found(part: Part, bytes: &[u8]) -> Result<Entry, SandboxError> {
 
 /// Returns the error for an answer that breaks the protocol, for example because another program replaced the worker.
 fn broken() -> SandboxError {
-    SandboxError::unavailable("the sandbox sent an answer that breaks the protocol")
+    SandboxError::unavailable("the sandbox sent an invalid response")
 }
 
 /// A worker process in the sandbox and its answer. Dropping the value ends the worker.
@@ -184,9 +184,11 @@ impl Worker {
         content: Option<OwnedFd>,
     ) -> Result<Worker, SandboxError> {
         let place = timeout(PLACE_MAX, Arc::clone(&running.workers).acquire_owned()).await;
-        let full = |_| SandboxError::unavailable("too many files of this sandbox are in use; try again");
+        let full = |_| SandboxError::unavailable("too many file operations are running in this sandbox; try again");
         let place = place.map_err(full)?.expect("the semaphore is never closed");
-        let failed = |error: io::Error| SandboxError::unavailable_because("the files could not be reached", error);
+        let failed = |error: io::Error| {
+            SandboxError::unavailable_because("the files of the sandbox could not be accessed", error)
+        };
         let (read, write) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let from = Receiver::from_owned_fd(read).map_err(failed)?;
@@ -205,7 +207,7 @@ impl Worker {
             return Ok(None);
         }
         let part = timeout(SILENCE_MAX, self.part()).await;
-        let part = part.map_err(|_| SandboxError::unavailable("the sandbox does not answer"))?;
+        let part = part.map_err(|_| SandboxError::unavailable("the sandbox does not respond"))?;
         let (part, bytes) = part?;
         match part {
             Part::Entry | Part::Bytes => Ok(Some((part, bytes))),
@@ -242,7 +244,7 @@ impl Worker {
             Ok(Reply::Refused(Refusal::Request(why) | Refusal::Room(why) | Refusal::Shell(why))) => {
                 SandboxError::Exhausted(why)
             }
-            _ => SandboxError::unavailable("the sandbox ended before the work was done"),
+            _ => SandboxError::unavailable("the sandbox ended before the operation was complete"),
         }
     }
 

@@ -15,8 +15,9 @@ use seccompiler::{
 mod refusals;
 mod syscalls;
 
-/// Returns the capabilities that the sandbox's root has over its files and processes. They have no effect elsewhere,
-/// because the sandbox's other namespaces belong to the host's user namespace.
+/// Returns the capabilities that the sandbox's root user keeps. They apply only to the files and processes of the
+/// sandbox: the user namespace belongs to the sandbox, but all its other namespaces belong to the host's user
+/// namespace.
 fn kept() -> CapabilitySet {
     CapabilitySet::CHOWN
         | CapabilitySet::DAC_OVERRIDE
@@ -29,7 +30,7 @@ fn kept() -> CapabilitySet {
         | CapabilitySet::SETFCAP
 }
 
-/// Drops all other capabilities permanently.
+/// Permanently drops all capabilities except the capabilities that [`kept`] returns.
 pub(crate) fn drop_capabilities() -> io::Result<()> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -38,7 +39,7 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
                 rustix::thread::remove_capability_from_bounding_set(capability)?;
             }
             Ok(_) => {}
-            // The previous capability was the last one that the kernel has.
+            // The kernel has no capability with this number, so all capabilities have been dropped.
             Err(rustix::io::Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
@@ -96,7 +97,8 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
     // libraries fall back to clone.
     let namespaces = Compare::MaskedEq(NEW_NAMESPACES);
     allow(libc::SYS_clone, vec![SeccompCondition::new(0, Length::Qword, namespaces, 0)?])?;
-    // Rejects raw sockets, vsock, which network namespaces do not isolate, and sockets of the kernel's crypto API.
+    // Rejects raw sockets, sockets of the kernel's crypto API, and vsock sockets, which network namespaces do not
+    // isolate.
     allow(libc::SYS_socket, vec![argument(0, Compare::Eq, unsigned(libc::AF_UNIX))?])?;
     for family in [libc::AF_INET, libc::AF_INET6] {
         for protocol in PROTOCOLS {
@@ -104,7 +106,7 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
             allow(libc::SYS_socket, vec![of_family, argument(2, Compare::Eq, unsigned(protocol))?])?;
         }
     }
-    // Allows routing sockets, with which name resolution lists interfaces and addresses.
+    // Allows routing sockets, through which name resolution lists interfaces and addresses.
     let netlink = argument(0, Compare::Eq, unsigned(libc::AF_NETLINK))?;
     allow(libc::SYS_socket, vec![netlink, argument(2, Compare::Eq, unsigned(libc::NETLINK_ROUTE))?])?;
     allow(libc::SYS_socketpair, vec![argument(0, Compare::Eq, unsigned(libc::AF_UNIX))?])?;
@@ -128,7 +130,8 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// The default protocol and the protocols that programs name explicitly. Other protocols make the kernel load modules.
+/// The allowed socket protocols: the default protocol, and the protocols that programs request explicitly. The kernel
+/// would load modules for other protocols.
 const PROTOCOLS: [i32; 5] = [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
 
 /// The allowed personalities: Linux and 32-bit Linux, each also with the UNAME26 flag, and the query of the current

@@ -3,7 +3,7 @@
 //! The sandbox's root user owns its /usr, so that it can replace files there. It could therefore read files that only
 //! root may read on the host. A layer of whiteouts above /usr hides these files. Each start creates the layer from a
 //! list. The first start waits for the list. A later start renews a list older than half of [`LIST_AGE_MAX`] in the
-//! background, and waits for a new list if the current one is older than [`LIST_AGE_MAX`].
+//! background, and waits for a new list if the current list is older than [`LIST_AGE_MAX`].
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -23,9 +23,10 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// The maximum age of a list that a start uses.
 const LIST_AGE_MAX: Duration = Duration::from_secs(300);
-/// The maximum number of entries in /usr. No real /usr has more; exceeding the limit is an error.
+/// The maximum number of entries in /usr. No real /usr has more entries. If /usr has more entries, the list is not
+/// created and an error is returned.
 const ENTRIES_MAX: usize = 5_000_000;
-/// Terminates each path in the list file, since no path contains it.
+/// The byte that terminates each path in the list file. No path contains this byte.
 const TERMINATOR: u8 = 0;
 
 /// The list of one provider, in a file that the init reads.
@@ -35,7 +36,7 @@ pub(super) struct Hidden {
     /// The time at which the walk for the current list started.
     made: Arc<tokio::sync::Mutex<Option<Instant>>>,
     is_renewing: Arc<AtomicBool>,
-    /// Held while the file is written.
+    /// The lock for writing the file.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -44,7 +45,7 @@ impl Hidden {
         Hidden { file, made: Arc::default(), is_renewing: Arc::default(), writing: Arc::default() }
     }
 
-    /// Returns the list file. Waits for a new list if none exists or the current one is too old.
+    /// Returns the list file. Waits for a new list if no list exists or the current list is too old.
     pub(super) async fn list(&self) -> Result<PathBuf, SandboxError> {
         let mut made = self.made.lock().await;
         // The time is taken before the walk, because the walk may miss later changes.
@@ -80,14 +81,16 @@ impl Hidden {
         let file = self.file.clone();
         let made = tokio::task::spawn_blocking(move || write(&file)).await;
         made.expect("making a list does not panic").map_err(|error| {
-            tracing::error!(%error, "the list of private files in /usr could not be made");
-            SandboxError::unavailable("the list of private files in /usr could not be made; the log says why")
+            tracing::error!(%error, "the list of private files in /usr could not be created");
+            SandboxError::unavailable(
+                "the list of private files in /usr could not be created; see the log of the server for the reason",
+            )
         })
     }
 }
 
 fn write(file: &Path) -> io::Result<()> {
-    // A copy of the mount without other mounts below it, as sandboxes see it.
+    // Clones only this mount and not the mounts below it, because sandboxes see only this mount.
     let usr: OwnedFd = open_tree(CWD, "/usr", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     let found = find(Path::new(&format!("/proc/self/fd/{}", usr.as_raw_fd())))?;
     let content: Vec<u8> =
@@ -108,9 +111,11 @@ pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
         };
         for entry in entries {
             let entry = entry?;
-            left = left.checked_sub(1).ok_or_else(|| io::Error::other("there are too many files to look at"))?;
+            left = left
+                .checked_sub(1)
+                .ok_or_else(|| io::Error::other(format!("/usr has more than {ENTRIES_MAX} entries")))?;
             let metadata = match entry.metadata() {
-                // The entry was removed during the walk.
+                // The entry was removed while the folder was being listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 metadata => metadata?,
             };
@@ -128,7 +133,7 @@ pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn is_readable_by_all(metadata: &Metadata) -> bool {
     let mode = metadata.permissions().mode();
-    // A folder that can be entered but not listed does not hide files whose names are known.
+    // If a user can enter a folder but not list it, the user can still open files in it whose names are known.
     let needed = if metadata.is_dir() { 0o001 } else { 0o004 };
     metadata.is_symlink() || mode & needed == needed
 }
@@ -145,7 +150,7 @@ pub(super) fn cover(list: &[u8], usr: &Path, layer: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the parent folders of a path as they are in `usr`; returns false if one of them no longer exists.
+/// Creates the parent folders of a path as they are in `usr`. Returns false if a parent folder no longer exists.
 fn make_parents(path: &Path, usr: &Path, layer: &Path, made: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
     let mut folder = PathBuf::new();
     for name in path.parent().into_iter().flat_map(Path::iter).map(OsStr::to_owned) {
@@ -195,6 +200,6 @@ mod tests {
         let found = find(root.path()).expect("it can be walked");
         let paths: Vec<_> = found.iter().map(|path| path.to_str().expect("text")).collect();
         assert_eq!(paths, ["closed", "entered/own", "listed", "open/deep/own", "open/group"]);
-        assert!(find(&root.path().join("nothing")).is_err(), "an unreadable folder is an error");
+        assert!(find(&root.path().join("nothing")).is_err(), "an unreadable folder is not an error");
     }
 }

@@ -1,5 +1,6 @@
-//! The host ids to which the users and groups of a sandbox are mapped. Each sandbox of a server has its own range of
-//! 65,536 ids, so that two of them never share the owner of a file or process, or a limit per user.
+//! The host ids to which the users and groups of a sandbox are mapped. Each sandbox of a server has a range of 65,536
+//! ids that no other sandbox of the server uses. Two sandboxes therefore never share the owner of a file or process, or
+//! a per-user limit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use crate::launcher::IDS;
 const FIRST: u32 = 0x4000_0000;
 /// The maximum number of concurrent sandboxes of one server.
 const PER_SERVER: u32 = 1024;
-/// The number of separate groups of ranges on one machine. The tag of a server selects its group. Servers that select
-/// the same group share ids, and with them per-user counts.
+/// The number of blocks of ranges on one machine. The tag of a server selects the block of the server. Servers that
+/// select the same block share ids, and therefore also share per-user counts.
 const SERVERS: u32 = 40;
 
 /// The ids of one server.
@@ -66,7 +67,7 @@ mod tests {
         drop(one);
         assert_eq!(ids.take().unwrap().slot, 0);
         let last = u64::from(FIRST) + u64::from(SERVERS) * u64::from(PER_SERVER) * u64::from(IDS);
-        assert!(last < u64::from(u32::MAX), "the invalid id is never used");
+        assert!(last < u64::from(u32::MAX), "a range contains the invalid id");
         let all: Vec<IdRange> = std::iter::from_fn(|| ids.take()).collect();
         assert_eq!(all.len(), 1023);
     }

@@ -1,4 +1,4 @@
-//! The disk images of sandboxes. Each image is a separate file system whose size is the disk limit.
+//! The disk images of sandboxes. Each image is a file system whose size is the disk limit of its sandbox.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::programs;
 
-/// Bytes for each inode: enough inodes for the small files of a package manager.
+/// The number of bytes for each inode. The value yields enough inodes for the small files of a package manager.
 const BYTES_PER_INODE: &str = "8192";
 /// The smallest journal that mkfs.ext4 accepts.
 const JOURNAL_MIB: &str = "size=4";
@@ -52,7 +52,7 @@ pub(crate) struct Images {
     blanks: PathBuf,
     /// One folder for each base; files are named `{name}.{since_ms}`.
     aside: PathBuf,
-    /// Held while an empty image is made.
+    /// The lock for making an empty image.
     making: Arc<Mutex<()>>,
 }
 
@@ -113,8 +113,8 @@ impl Images {
         Ok(())
     }
 
-    /// Restores the image that was last set aside under this name at `since` or later, and returns whether there was
-    /// one.
+    /// Restores the image that was last set aside under this name at `since` or later, and returns whether such
+    /// an image existed.
     pub(crate) fn restore(&self, name: &str, since: UtcMillis) -> io::Result<bool> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.name == name && kept.since >= since);
@@ -126,8 +126,8 @@ impl Images {
         Ok(true)
     }
 
-    /// Deletes the images that were set aside before `before` and returns their number. It tries to delete all of them
-    /// before it returns the first error.
+    /// Deletes the images that were set aside before `before`, and returns the number of deleted images. If a deletion
+    /// fails, the function continues with the other images and then returns the first error.
     pub(crate) fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.since < before);
@@ -163,17 +163,18 @@ impl Images {
         Ok(())
     }
 
-    /// Returns an empty file system of the given size, which is made once.
+    /// Returns the path of an empty file system of the given size. The first call for a size creates the file system.
     fn blank(&self, mib: u32) -> io::Result<PathBuf> {
-        // Concurrent first uses wait for the one that makes the file system.
+        // Concurrent calls wait until the first call has made the file system.
         let _making = self.making.lock();
         let blank = self.blanks.join(format!("{mib}.ext4"));
         if blank.exists() {
             return Ok(blank);
         }
         let part = self.blanks.join(format!("{mib}-{}.part", std::process::id()));
-        let program =
-            mkfs().ok_or_else(|| io::Error::other("mkfs.ext4 is not installed (Debian package e2fsprogs)"))?;
+        let program = mkfs().ok_or_else(|| {
+            io::Error::other("mkfs.ext4 is not installed; install it with `apt-get install e2fsprogs`")
+        })?;
         let file = File::create(&part)?;
         file.set_len(u64::from(mib) << 20)?;
         drop(file);
@@ -201,14 +202,14 @@ pub struct KeptImages {
 /// An image that is set aside.
 #[derive(Debug, Clone)]
 pub struct KeptAside {
-    /// The name of its former sandbox.
+    /// The name of the sandbox to which the image belonged.
     pub name: String,
     pub since: UtcMillis,
     pub path: PathBuf,
     base: TemplateKind,
 }
 
-/// Reads the folder of a server, which need not exist, and changes nothing; the server may be running.
+/// Reads the folder of a server without changing it. The folder need not exist, and the server may be running.
 pub fn kept_images(folder: &Path) -> io::Result<KeptImages> {
     let images = images_in(&folder.join(BOXES))?;
     let images = images.into_iter().map(|(name, path)| Ok((name, bytes_on_disk(&path)?)));
@@ -220,7 +221,8 @@ fn images_in(boxes: &Path) -> io::Result<Vec<(SandboxName, PathBuf)>> {
     Ok(files_of_bases(boxes)?.into_iter().filter_map(image).collect())
 }
 
-/// Returns the disk space of an image, which is less than its size while it is sparse, and 0 for a deleted image.
+/// Returns the disk space that an image uses: less than its size if the image is sparse, and 0 if the image does not
+/// exist.
 fn bytes_on_disk(image: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt as _;
     match fs::metadata(image) {
@@ -266,7 +268,7 @@ fn remove(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a file with its holes.
+/// Copies a file and preserves its holes.
 fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
     let from = File::open(from)?;
     let to = File::options().write(true).create(true).truncate(true).open(to)?;
@@ -308,13 +310,13 @@ mod tests {
         let mut since: Vec<i64> = kept.aside.iter().map(|kept| kept.since.0).collect();
         since.sort_unstable();
         assert_eq!((kept.images.len(), since), (0, vec![1000, 2000]));
-        let images = Images::open(folder.path()).expect("a start keeps them");
-        assert!(!images.restore(name, at(2001)).expect("it is looked for"), "a later sandbox has no claim to them");
-        assert!(!images.restore("ms-aa-2", at(0)).expect("it is looked for"), "it is another's");
+        let images = Images::open(folder.path()).expect("a start keeps images that are set aside");
+        assert!(!images.restore(name, at(2001)).expect("it is looked for"), "a later sandbox got the older files");
+        assert!(!images.restore("ms-aa-2", at(0)).expect("it is looked for"), "the files belong to another sandbox");
         assert!(images.restore(name, at(2000)).expect("it is moved back"));
         let (image, base) = images.find(name).expect("it is there");
         assert_eq!((fs::read_to_string(image).expect("it is read"), base), ("newer".to_owned(), TemplateKind::Built));
-        assert!(!images.restore(name, at(0)).expect("it is looked for"), "never over one that is there");
+        assert!(!images.restore(name, at(0)).expect("it is looked for"), "an existing image was replaced");
         assert_eq!(images.delete_aside(at(1000)).expect("they are looked at"), 0);
         assert_eq!(images.delete_aside(at(1001)).expect("it is removed"), 1);
         assert!(kept_images(folder.path()).expect("it is read").aside.is_empty());
@@ -367,7 +369,7 @@ mod tests {
             let made = |number: u32| images.create(&format!("ms-{mib}-{number}"), TemplateKind::Host, mib);
             std::thread::scope(|scope| {
                 let all: Vec<_> = (0..8).map(|number| scope.spawn(move || made(number))).collect();
-                all.into_iter().for_each(|one| one.join().expect("it ends").expect("each gets its own"));
+                all.into_iter().for_each(|one| one.join().expect("it ends").expect("each thread creates an image"));
             });
         }
         let names = images.names().expect("they are listed");
@@ -376,8 +378,12 @@ mod tests {
         let first = fs::read(first).expect("it is read");
         for name in names.iter().filter(|name| name.starts_with("ms-33-")) {
             let (image, _) = images.find(name).expect("it is there");
-            assert!(fs::read(image).expect("it is read") == first, "{name} is a whole file system");
+            assert!(fs::read(image).expect("it is read") == first, "{name} is not a complete file system");
         }
-        assert_eq!(fs::read_dir(folder.path().join("blank")).expect("it is there").count(), 2, "nothing half done");
+        assert_eq!(
+            fs::read_dir(folder.path().join("blank")).expect("it is there").count(),
+            2,
+            "an incomplete image was left"
+        );
     }
 }

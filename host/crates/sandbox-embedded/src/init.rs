@@ -33,7 +33,8 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("TERM", "dumb"),
     ("USER", "root"),
 ];
-/// Variables of sandboxes without a network, so that package managers fail at once instead of retrying.
+/// Environment variables of sandboxes without a network. With these variables, package managers fail at once instead of
+/// retrying.
 const WITHOUT_NETWORK: [(&str, &str); 2] = [("NPM_CONFIG_FETCH_RETRIES", "0"), ("PIP_RETRIES", "0")];
 /// The host name in the sandbox.
 const HOST_NAME: &[u8] = b"sandbox";
@@ -49,7 +50,7 @@ pub(crate) struct Prepared<'a> {
     pub socket: BorrowedFd<'a>,
     /// Becomes readable once the init is in its control groups.
     pub go: BorrowedFd<'a>,
-    /// Receives [`READY`] or an error.
+    /// The pipe to which the init writes [`READY`] or an error message.
     pub ready: BorrowedFd<'a>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn run(prepared: &Prepared<'_>) -> i32 {
         Ok(_) => READY.to_owned(),
         Err(error) => error.to_string(),
     };
-    // Without a keeper, nothing would end this process later.
+    // If the write fails, the keeper has ended. No other process would end the init later, so the init exits.
     if rustix::io::write(prepared.ready, text.as_bytes()).is_err() {
         return 1;
     }
@@ -88,14 +89,14 @@ fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
     rustix::process::setsid()?;
     let mut is_placed = [0];
     if rustix::io::read(go, &mut is_placed)? == 0 {
-        return Err(io::Error::other("the keeper is gone"));
+        return Err(io::Error::other("the keeper has ended"));
     }
     let spaces = UnshareFlags::NEWNS
         | UnshareFlags::NEWNET
         | UnshareFlags::NEWIPC
         | UnshareFlags::NEWUTS
         | UnshareFlags::NEWCGROUP;
-    sys::unshare(spaces).map_err(during("making namespaces"))?;
+    sys::unshare(spaces).map_err(during("creating namespaces"))?;
     rustix::system::sethostname(HOST_NAME)?;
     sys::bring_loopback_up().map_err(during("bringing the loopback interface up"))?;
     // Root in the sandbox has no capabilities over its network, so all users are allowed to use these features.
@@ -107,7 +108,7 @@ fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
     of_network("ping_group_range", "0 2147483647")?;
     mounts::build(launch, device, ids)?;
     join_user_namespace(ids).map_err(during("joining the user namespace"))?;
-    become_root_of_sandbox().map_err(during("becoming the root of the sandbox"))?;
+    become_root_of_sandbox().map_err(during("switching to the root user of the sandbox"))?;
     hardening::limit_resources().map_err(during("limiting resources"))?;
     hardening::drop_capabilities().map_err(during("dropping capabilities"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -130,7 +131,7 @@ struct Init<'a> {
     children: OwnedFd,
     /// The environment of every command.
     environment: Vec<String>,
-    /// The request of each child process.
+    /// The id of the request that each child process carries out.
     running: HashMap<Pid, u64>,
 }
 
@@ -145,7 +146,7 @@ impl Init<'_> {
             };
             let has_request = !polled[0].revents().is_empty();
             for (pid, status) in reap(&self.children) {
-                // Other children are orphans from inside the sandbox.
+                // Other children are orphaned processes from inside the sandbox.
                 if let (Some(id), Some(ended)) = (self.running.remove(&pid), how(status)) {
                     self.report(&FromInit::Exited { id, status: ended })?;
                 }
@@ -164,7 +165,7 @@ impl Init<'_> {
         let forked = sys::fork(|| match received.message {
             ToInit::Exec { id } => {
                 let why = command(&received.rest, &received.descriptors, &self.environment);
-                // The host treats this message as the end. It ignores the exit that follows.
+                // The host treats this message as the end of the request. It ignores the exit of this child process.
                 let _gone = wire::send(self.socket, &FromInit::Refused { id, why }, &[], &[]);
                 1
             }
@@ -176,7 +177,7 @@ impl Init<'_> {
                 Ok(())
             }
             Err(error) => {
-                let why = Refusal::Room(format!("no process could be started: {error}"));
+                let why = Refusal::Room(format!("the sandbox cannot start another process: {error}"));
                 self.report(&FromInit::Refused { id, why })
             }
         }
@@ -226,14 +227,15 @@ fn try_command(rest: &[u8], descriptors: &[OwnedFd], common: &[String]) -> Resul
     sys::reset_signals();
     let arguments = [c"bash".to_owned(), c"-c".to_owned(), command];
     let failed = sys::exec(c"/bin/bash", &arguments, &environment);
-    // A command and variables within the provider's limits may still exceed the kernel's limit.
+    // A command and its variables may exceed the kernel's limit although they are within the provider's limits.
     if failed.raw_os_error() == Some(libc::E2BIG) {
         return Err(invalid_request(failed));
     }
     Err(broken(during("starting the shell")(failed)))
 }
 
-/// Connects an empty input and the host's pipes, and makes the command start without other descriptors.
+/// Connects the standard input to an empty device and the other two standard streams to the host's pipes. Marks all
+/// other descriptors so that they are closed when the command starts.
 fn place_streams(output: &OwnedFd, error: &OwnedFd) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -29,15 +29,15 @@ pub(crate) const ARGUMENT: &str = "init";
 pub(crate) const IDS: u32 = 65_536;
 /// The maximum number of inotify instances of a user: the default of the kernel.
 const INOTIFY_INSTANCES_MAX: &str = "128";
-/// The maximum time for writing the image to disk at the end: far longer than a disk needs for 2 GiB.
+/// The maximum time for writing the image to disk when a sandbox ends. A disk needs far less time to write 2 GiB.
 const DETACH_MAX: Duration = Duration::from_secs(60);
 /// The poll interval while the image is detached.
 const DETACH_POLL: Duration = Duration::from_millis(2);
 
-/// Whether this program becomes the launcher when it is started as one.
+/// Whether this program becomes the launcher when it is started as the launcher.
 static CAN_LAUNCH: AtomicBool = AtomicBool::new(false);
 
-/// Becomes the launcher if this process was started as one. Call it first in `main`.
+/// Becomes the launcher if this process was started as the launcher. Call this function first in `main`.
 pub fn run_if_launcher() {
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|name| name == ARGUMENT) && arguments.next().is_none() {
@@ -86,7 +86,7 @@ fn launcher() -> io::Result<()> {
         let Ok([keepers, inits]) = <[OwnedFd; 2]>::try_from(descriptors) else { continue };
         let forked = sys::fork(|| Keeper { launch: message, host: keepers.as_fd() }.run(inits.as_fd()));
         if let Err(error) = forked {
-            let failed = FromKeeper::Failed(format!("no process could be started: {error}"));
+            let failed = FromKeeper::Failed(format!("the keeper of the sandbox could not be started: {error}"));
             let _gone = wire::send(&keepers, &failed, &[], &[]);
         }
     }
@@ -105,7 +105,7 @@ fn wait_for(polled: &mut [PollFd<'_>]) -> io::Result<()> {
 /// Collects all children that have ended.
 pub(crate) fn reap(children: &OwnedFd) -> Vec<(Pid, rustix::process::WaitStatus)> {
     let mut signals = [0_u8; 1024];
-    // The signals carry no further information and only have to be consumed.
+    // The signals carry no further information and only have to be read from the descriptor.
     while rustix::io::read(children, &mut signals).is_ok_and(|read| read > 0) {}
     let mut ended = Vec::new();
     while let Ok(Some(child)) = rustix::process::wait(WaitOptions::NOHANG) {
@@ -127,17 +127,17 @@ impl Keeper<'_> {
             Ok(()) => (FromKeeper::Stopped, 0),
             Err(error) => (FromKeeper::Failed(error.to_string()), 1),
         };
-        // The message has no receiver if the host is gone.
+        // If the host is gone, nothing receives the message.
         let _gone = wire::send(self.host, &message, &[], &[]);
         code
     }
 
     fn keep(&self, socket_of_init: BorrowedFd<'_>) -> io::Result<()> {
         let image = self.locked_image()?;
-        let ids = user_namespace(self.launch.id_base).map_err(during("making a user namespace"))?;
+        let ids = user_namespace(self.launch.id_base).map_err(during("creating a user namespace"))?;
         let device = LoopDevice::attach(&image).map_err(during("attaching the image to a loop device"))?;
         let group = self.launch.cgroups.create(&self.launch.name, &self.launch.limits);
-        let group = group.map_err(during("making control groups"));
+        let group = group.map_err(during("creating control groups"));
         let begun = group.and_then(|group| self.begin(&device, &group, ids.as_fd(), socket_of_init));
         let ready = begun.map(|(init, is_ready)| (init, await_ready(is_ready)));
         // From here on, only the mount holds the device.
@@ -180,7 +180,7 @@ impl Keeper<'_> {
     ) -> io::Result<(Pid, OwnedFd)> {
         let (go, may_go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (is_ready, ready) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        sys::unshare(UnshareFlags::NEWPID).map_err(during("making a pid namespace"))?;
+        sys::unshare(UnshareFlags::NEWPID).map_err(during("creating a pid namespace"))?;
         let prepared =
             Prepared { launch: &self.launch, device: &device.path, ids, socket, go: go.as_fd(), ready: ready.as_fd() };
         let init = sys::fork(|| init::run(&prepared)).map_err(during("forking the init"))?;
@@ -227,10 +227,10 @@ fn kill(child: Pid) {
 
 /// Adds the failed step to an error.
 pub(crate) fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
-    move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+    move |error| io::Error::new(error.kind(), format!("{what} failed: {error}"))
 }
 
-/// Creates a user namespace with [`IDS`] ids from `base` on, in which no other namespace can be created.
+/// Creates a user namespace that maps [`IDS`] ids, starting with `base`. No further namespaces can be created in it.
 fn user_namespace(base: u32) -> io::Result<OwnedFd> {
     let (made, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (stay, stays) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -265,7 +265,7 @@ fn limit_namespace() -> io::Result<()> {
     let none = namespaces.map(|kind| (format!("max_{kind}_namespaces"), "0"));
     for (knob, most) in none.into_iter().chain([("max_inotify_instances".to_owned(), INOTIFY_INSTANCES_MAX)]) {
         match std::fs::write(format!("/proc/sys/user/{knob}"), most) {
-            // This kernel does not have such namespaces.
+            // This kernel does not support namespaces of this kind.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             written => written?,
         }
@@ -310,7 +310,7 @@ impl LoopDevice {
 }
 
 impl ReleasedDevice {
-    /// Waits until all writes are done and the device has released the image.
+    /// Waits until all writes are complete and the loop device has released the image.
     fn await_detached(&self) -> io::Result<()> {
         let until = std::time::Instant::now() + DETACH_MAX;
         loop {
@@ -327,7 +327,7 @@ impl ReleasedDevice {
     }
 }
 
-/// Joins the sandbox's user namespace, with all capabilities in it and none outside.
+/// Joins the sandbox's user namespace. The process then has all capabilities in this namespace and none outside it.
 pub(crate) fn join_user_namespace(ids: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(ids, Some(LinkNameSpaceType::User))?)
 }

@@ -27,7 +27,7 @@ use crate::launcher::during;
 use crate::sys::{self, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 use crate::wire::Launch;
 
-/// Harmless devices with their numbers.
+/// The device files of a sandbox with their major and minor numbers. All of these devices are harmless.
 const DEVICES: [(&str, u32, u32); 6] =
     [("full", 1, 7), ("null", 1, 3), ("random", 1, 8), ("tty", 5, 0), ("urandom", 1, 9), ("zero", 1, 5)];
 /// The folder in which the devices are made before they are attached.
@@ -75,7 +75,7 @@ const MASKED_FILES: [&str; 29] = [
 /// Folders in /proc that reveal the host or control its kernel.
 const MASKED_FOLDERS: [&str; 10] =
     ["acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "tty"];
-/// The inode limit of /tmp: empty files use memory too.
+/// The inode limit of /tmp. It is needed because empty files use memory as well.
 const TMP_INODES: u32 = 131_072;
 /// The terminal limit of a sandbox. The kernel has 4,096 terminals and reserves 1,024 for the host, so that 64
 /// sandboxes can use their limit.
@@ -86,9 +86,9 @@ const SHM_MIB: u32 = 64;
 /// Builds the file system and makes it the root of this mount namespace.
 pub(crate) fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).map_err(on("/"))?;
+    mount_change("/", private).map_err(on("making the mounts private"))?;
     mount("sandbox", &launch.stage, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=700,size=1m")
-        .map_err(on("the stage"))?;
+        .map_err(on("mounting the stage"))?;
     // From here on, paths are relative, because a sandbox can read them in its list of mounts.
     rustix::process::chdir(&launch.stage)?;
     for folder in ["image", "i", "l", "u", "r"] {
@@ -101,7 +101,7 @@ pub(crate) fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::R
         MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME,
         c"discard,noinit_itable",
     )
-    .map_err(on("the image"))?;
+    .map_err(on("mounting the image"))?;
     spare::free().map_err(during("preparing the image"))?;
     for folder in ["system", "system/upper", "system/work", "usr", "usr/upper", "usr/work", "workspace"] {
         folder_of_image(folder).map_err(during("preparing the image"))?;
@@ -111,26 +111,26 @@ pub(crate) fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::R
     attach(&whole, CWD, "i")?;
     let shared = MOUNT_RDONLY | MOUNT_NODEV | MOUNT_NOSUID;
     attach(&tree(CWD, &launch.template, shared, Some(ids)).map_err(during("mapping the template"))?, CWD, "l")?;
-    overlay(launch, "r", "l", "i/system").map_err(during("the layers of the system"))?;
+    overlay(launch, "r", "l", "i/system").map_err(during("mounting the layers of the system"))?;
     let root = openat(CWD, "r", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     if let Some(usr) = &launch.usr {
         attach(&tree(CWD, &usr.folder, shared, Some(ids)).map_err(during("mapping /usr"))?, CWD, "u")?;
         for folder in ["h", "v"] {
             DirBuilder::new().mode(0o700).create(folder)?;
         }
-        cover(&usr.hidden).map_err(during("hiding what is private in /usr"))?;
-        overlay(launch, "v", "h:u", "i/usr").map_err(during("the layers of /usr"))?;
+        cover(&usr.hidden).map_err(during("hiding private files in /usr"))?;
+        overlay(launch, "v", "h:u", "i/usr").map_err(during("mounting the layers of /usr"))?;
         attach_below(&tree(CWD, Path::new("v"), 0, None)?, root.as_fd(), "usr")?;
     }
     let workspace = tree(CWD, Path::new("i/workspace"), MOUNT_NODEV | MOUNT_NOSUID, None)?;
     attach_below(&workspace, root.as_fd(), "workspace")?;
-    spare::reserve().map_err(during("keeping inodes of the image back"))?;
+    spare::reserve().map_err(during("reserving inodes of the image"))?;
     if let Some(content) = &launch.resolv_conf {
         resolvers(launch, content, root.as_fd()).map_err(during("/etc/resolv.conf"))?;
     }
     let tmp = tmpfs(launch.id_base, launch.limits.tmp_mib, TMP_INODES, "1777", MountAttrFlags::empty())?;
     attach_below(&tmp, root.as_fd(), "tmp")?;
-    make_devices(launch).map_err(during("making devices"))?;
+    make_devices(launch).map_err(during("creating devices"))?;
     devices(launch, root.as_fd()).map_err(during("/dev"))?;
     processes(launch, root.as_fd()).map_err(during("/proc"))?;
     enter().map_err(during("entering the new root"))
@@ -148,7 +148,7 @@ fn on(what: &'static str) -> impl Fn(Errno) -> io::Error {
     move |error| during(what)(error.into())
 }
 
-/// Creates a folder in the image unless it exists. After the mapping, it belongs to the root of the sandbox.
+/// Creates a folder in the image unless it exists. After the mapping, the folder belongs to the root of the sandbox.
 fn folder_of_image(folder: &str) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(Path::new("image").join(folder)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -156,7 +156,7 @@ fn folder_of_image(folder: &str) -> io::Result<()> {
     }
 }
 
-/// Clones the mount of `path` without attaching it.
+/// Clones the mount of `path`. The clone is not attached yet.
 fn tree(folder: BorrowedFd<'_>, path: &Path, attributes: u64, ids: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = open_tree(folder, path, flags)?;
@@ -182,8 +182,8 @@ fn below(folder: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     openat2(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Mounts an overlay as the root user of the sandbox, because the mapping of the image contains the id of this user but
-/// not of the host's root.
+/// Mounts an overlay as the root user of the sandbox. The id mapping of the image contains the id of this user, but not
+/// the id of the host's root user.
 fn overlay(launch: &Launch, at: &str, lower: &str, layer: &str) -> io::Result<()> {
     let options = format!("lowerdir={lower},upperdir={layer}/upper,workdir={layer}/work");
     let options = std::ffi::CString::new(options)?;
@@ -193,12 +193,12 @@ fn overlay(launch: &Launch, at: &str, lower: &str, layer: &str) -> io::Result<()
     mounted?;
     // The kernel silently mounts an overlay read-only if it cannot write to the upper layer.
     if rustix::fs::statvfs(at)?.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-        return Err(io::Error::other("this kernel cannot write to a mapped layer"));
+        return Err(io::Error::other("this kernel cannot write to an id-mapped layer"));
     }
     Ok(())
 }
 
-/// Creates a file system without attaching it.
+/// Creates a file system. It is not attached yet.
 fn made(kind: &str, options: &[(&str, String)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -219,7 +219,7 @@ fn tmpfs(owner: u32, mib: u32, inodes: u32, mode: &str, attributes: MountAttrFla
     made("tmpfs", &options, attributes | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// Creates the device files in a separate file system, while this process still has the right to create them.
+/// Creates the device files in a file system of their own, while this process still has the right to create them.
 fn make_devices(launch: &Launch) -> io::Result<()> {
     DirBuilder::new().mode(0o755).create(OWN_DEVICES)?;
     mount("devices", OWN_DEVICES, "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, c"mode=755,size=64k")?;
@@ -278,7 +278,7 @@ fn processes(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     view::attach(launch, root, proc.as_fd())
 }
 
-/// Mounts a resolv.conf over the default one, so that neither the template nor the image changes. Does nothing if the
+/// Mounts a resolv.conf over the default file, so that neither the template nor the image changes. Does nothing if the
 /// sandbox has replaced the file with another kind of entry.
 fn resolvers(launch: &Launch, content: &str, root: BorrowedFd<'_>) -> io::Result<()> {
     std::fs::write("resolv.conf", content)?;
@@ -293,7 +293,7 @@ fn resolvers(launch: &Launch, content: &str, root: BorrowedFd<'_>) -> io::Result
     Ok(move_mount(&mount, "", &target, "", flags)?)
 }
 
-/// Ignores a path that this kernel does not have.
+/// Ignores the error for a path that does not exist on this kernel.
 fn if_there(attached: io::Result<()>) -> io::Result<()> {
     match attached {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -301,7 +301,7 @@ fn if_there(attached: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes the new tree the root and detaches everything else.
+/// Makes the new tree the root and detaches all other mounts.
 fn enter() -> io::Result<()> {
     rustix::process::chdir("r")?;
     rustix::process::pivot_root(".", ".")?;

@@ -30,7 +30,8 @@ use super::programs::{self, ProgramError};
 /// virtual machines and offices use the private ranges, VPNs use 100.64.0.0/10, and some proxies use the lower half.
 pub const RANGE_DEFAULT: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 0, 0), 16);
 
-/// The default resolvers: public resolvers of two operators, because sandboxes cannot reach the host's private ones.
+/// The default resolvers: public resolvers of two operators, because sandboxes cannot reach private resolvers of the
+/// host.
 pub const RESOLVERS_DEFAULT: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)), IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9))];
 
@@ -40,10 +41,12 @@ const INSIDE: &str = "eth0";
 /// The lock for choosing addresses, shared by all servers on this machine.
 const LOCK: &str = "/run/monstrum-sandbox-network.lock";
 
-/// The maximum time until an interface is up. It takes a second at most, unless the machine is overloaded.
+/// The maximum time until an interface is up. The kernel needs a second at most, unless the machine is overloaded.
 const UP_MAX: Duration = Duration::from_secs(5);
-/// The poll interval of the interface.
+/// The interval at which the state of the interface is polled.
 const UP_POLL: Duration = Duration::from_millis(5);
+/// The message of a failed removal.
+const NOT_REMOVED: &str = "the network interface of the sandbox could not be removed";
 
 /// The network settings, which an operator can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,25 +84,29 @@ pub struct Link {
 
 impl FullNetwork {
     /// Checks that this machine can provide the network, and changes nothing. If the machine cannot provide it, the
-    /// error names the reason and the remedy. `tag`, 1 to 8 hex digits, separates the interfaces of this server from
-    /// those of other servers on the machine.
+    /// error contains the reason and the remedy. `tag` consists of 1 to 8 hex digits and distinguishes the interfaces
+    /// of this server from the interfaces of other servers on the machine.
     pub fn new(tag: &str, settings: Settings) -> Result<FullNetwork, SandboxError> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if tag.is_empty() || tag.len() > 8 || !tag.bytes().all(is_hex) {
-            return Err(SandboxError::Invalid("an instance's tag is 1 to 8 hex digits".to_owned()));
+            return Err(SandboxError::Invalid("the tag of an instance must be 1 to 8 hex digits".to_owned()));
         }
         let range = settings.range.trunc();
         let is_special = !is_public(range.network().into()) && !is_public(range.broadcast().into());
-        // The name of an interface has space for 65,536 numbers.
+        // The name of an interface has space for a number below 65,536.
         if !is_special || range.prefix_len() > 28 || range.prefix_len() < 14 {
-            let text = format!("the network range {range} of sandboxes must be a private one between /14 and /28");
+            let text = format!(
+                "the network range {range} of sandboxes must be a private range with a prefix length from 14 to 28"
+            );
             return Err(SandboxError::Invalid(text));
         }
         if settings.resolvers.is_empty() || !settings.resolvers.iter().all(|resolver| is_public(*resolver)) {
-            return Err(SandboxError::Invalid("the resolvers of sandboxes must be public addresses".to_owned()));
+            return Err(SandboxError::Invalid(
+                "sandboxes need at least one resolver, and all resolvers must be public addresses".to_owned(),
+            ));
         }
         let find = |name: &str, package: &str| {
-            let missing = || format!("sandboxes cannot have a network: `{name}` is missing; install {package}");
+            let missing = || format!("sandboxes cannot have a network, because `{name}` is missing; install {package}");
             programs::find(name).ok_or_else(|| SandboxError::Unsupported(missing()))
         };
         let (ip, nft) = (find("ip", "iproute2")?, find("nft", "nftables")?);
@@ -121,37 +128,40 @@ impl FullNetwork {
 
     /// Connects the network namespace `netns`, an open /proc/PID/ns/net.
     pub fn attach(&self, netns: BorrowedFd<'_>) -> Result<Link, SandboxError> {
-        self.attached(netns).map_err(|error| self.failure("set up", &error))
+        self.attached(netns).map_err(|error| self.failure("the network of the sandbox could not be set up", &error))
     }
 
     /// Removes the interface of a sandbox, which may already be gone.
     pub fn detach(&self, link: &Link) -> Result<(), SandboxError> {
-        self.remove(&link.interface).map_err(|error| self.failure("removed", &error))
+        self.remove(&link.interface).map_err(|error| self.failure(NOT_REMOVED, &error))
     }
 
-    /// Loads the host's rules again if any sandbox has had a network: reloading another firewall may have removed them.
+    /// Loads the host's rules again if they have been loaded before, because a reload of another firewall may have
+    /// removed them.
     pub fn reload_rules(&self) -> Result<(), SandboxError> {
         if !self.is_loaded.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.load_rules().map_err(|error| self.failure("guarded", &error))
+        self.load_rules().map_err(|error| self.failure("the firewall rules for sandboxes could not be loaded", &error))
     }
 
     /// Returns the existing interfaces of this server.
     pub fn leftovers(&self) -> Result<Vec<String>, SandboxError> {
         let (prefix, found) = (self.prefix(), self.interfaces());
-        let found = found.map_err(|error| self.failure("looked at", &error))?;
+        let found =
+            found.map_err(|error| self.failure("the network interfaces of sandboxes could not be listed", &error))?;
         Ok(found.into_iter().map(|found| found.ifname).filter(|name| name.starts_with(&prefix)).collect())
     }
 
     /// Removes all interfaces of this server and its rules.
     pub fn clear(&self) -> Result<(), SandboxError> {
         for interface in self.leftovers()? {
-            self.remove(&interface).map_err(|error| self.failure("removed", &error))?;
+            self.remove(&interface).map_err(|error| self.failure(NOT_REMOVED, &error))?;
         }
         let name = rules::table_name(&self.tag);
         let script = format!("table inet {name}\ndelete table inet {name}\n");
-        self.run_nft(&script).map_err(|error| self.failure("removed", &error))
+        self.run_nft(&script)
+            .map_err(|error| self.failure("the firewall rules for sandboxes could not be removed", &error))
     }
 
     fn prefix(&self) -> String {
@@ -170,13 +180,16 @@ impl FullNetwork {
         if made.is_err()
             && let Err(error) = self.remove(&link.interface)
         {
-            tracing::error!(error = &error as &dyn std::error::Error, "the interface of a sandbox was not removed");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the network interface of a sandbox could not be removed"
+            );
         }
         made.map(|()| link)
     }
 
-    /// Creates the interface without an address, applies all settings, configures the sandbox's end, and then brings
-    /// the interface up.
+    /// Creates the interface with no address, applies all settings, configures the sandbox's end, and then brings the
+    /// interface up.
     fn make(&self, link: &Link, gateway: Ipv4Addr, netns: BorrowedFd<'_>) -> Result<(), NetworkError> {
         let name = &link.interface;
         let namespace = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
@@ -185,7 +198,8 @@ impl FullNetwork {
         if Path::new("/proc/sys/net/ipv6").exists() {
             write_setting(&format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
         }
-        // In addition to the rules: strict reverse path filtering, no ARP answers for other interfaces, no redirects.
+        // These settings supplement the rules: the kernel filters reverse paths strictly, answers no ARP requests for
+        // other interfaces, and neither sends nor accepts redirects.
         for (setting, value) in [
             ("rp_filter", "1"),
             ("arp_ignore", "1"),
@@ -201,7 +215,7 @@ impl FullNetwork {
         inside(netns, || self.await_up(INSIDE))
     }
 
-    /// Waits until an interface is up. The kernel starts to use each end of a pair some time after the set-up, and
+    /// Waits until an interface is up. The kernel begins to use each end of a pair some time after the set-up, and
     /// drops earlier packets.
     fn await_up(&self, name: &str) -> Result<(), NetworkError> {
         let started = Instant::now();
@@ -237,7 +251,7 @@ impl FullNetwork {
         self.run_nft(&rules::host_rules(&self.tag, &self.prefix(), self.settings.range))
     }
 
-    /// Rejects a range that overlaps with a network of the host, because either side would lose packets.
+    /// Rejects a range that overlaps with a network of the host, because the host or the sandboxes would lose packets.
     fn check_range(&self) -> Result<(), NetworkError> {
         let (range, mut list) = (self.settings.range, programs::command(&self.ip));
         list.args(["-j", "-4", "route", "show", "table", "all"]);
@@ -310,13 +324,16 @@ impl FullNetwork {
 
     /// Returns the error for users. The cause names interfaces of the host, so it is only logged.
     fn failure(&self, what: &str, error: &NetworkError) -> SandboxError {
-        tracing::error!(error = error as &dyn std::error::Error, "the network of a sandbox could not be {what}");
+        tracing::error!(error = error as &dyn std::error::Error, "{what}");
         match error {
-            NetworkError::Full { .. } => SandboxError::Exhausted("all addresses for sandboxes are in use".to_owned()),
+            NetworkError::Full { .. } => SandboxError::Exhausted(
+                "all addresses in the network range of sandboxes are in use; try again when a sandbox has stopped"
+                    .to_owned(),
+            ),
             NetworkError::Overlap { range, .. } => SandboxError::unavailable(format!(
-                "the network range {range} of sandboxes is used by a network of the host; set another one"
+                "the network range {range} of sandboxes overlaps with a network of the host; set --sandbox-network to another range"
             )),
-            _ => SandboxError::unavailable(format!("the network of the sandbox could not be {what}")),
+            _ => SandboxError::unavailable(what),
         }
     }
 }
@@ -328,7 +345,7 @@ impl Drop for FullNetwork {
         if self.is_loaded.load(Ordering::Relaxed)
             && let Err(error) = self.clear()
         {
-            tracing::error!(%error, "the network rules of sandboxes were not removed");
+            tracing::error!(%error, "the firewall rules for sandboxes could not be removed");
         }
     }
 }
@@ -348,20 +365,20 @@ enum NetworkError {
         #[source]
         source: std::io::Error,
     },
-    #[error("`ip` did not print a list")]
+    #[error("the output of `ip` is not valid")]
     Answer {
         #[source]
         source: serde_json::Error,
     },
-    #[error("the interface `{interface}` does not come up")]
+    #[error("the interface `{interface}` did not come up in time")]
     Down { interface: String },
-    #[error("no free address in {range}")]
+    #[error("all addresses in {range} are in use")]
     Full { range: Ipv4Net },
-    #[error("{net} of the host overlaps with {range}")]
+    #[error("the network {net} of the host overlaps with {range}")]
     Overlap { range: Ipv4Net, net: Ipv4Net },
 }
 
-/// Returns the address with this number in a network.
+/// Returns the address with this number in the network, counted from the network's own address.
 fn host(net: Ipv4Net, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(net.network()) + number)
 }
@@ -374,7 +391,7 @@ fn write_setting(path: &str, value: &str) -> Result<(), NetworkError> {
     std::fs::write(path, value).map_err(|source| NetworkError::File { path: path.to_owned(), source })
 }
 
-/// Runs `work` in another network namespace, on a separate thread, because each thread has its own network namespace.
+/// Runs `work` in another network namespace. Uses another thread, because each thread has its own network namespace.
 fn inside<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> Result<T, NetworkError> + Send,

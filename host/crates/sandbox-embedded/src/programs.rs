@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The folders of system programs. Programs elsewhere, such as in a home folder, are not run as root.
+/// The folders of system programs. Programs in other folders, such as home folders, are not run as root.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The environment of every program: messages in English, and a search path.
+/// The environment of every program. It selects messages in English and sets the search path.
 const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C")];
 
 /// Returns the path of a program, if the system has it.

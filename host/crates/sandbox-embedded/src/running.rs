@@ -24,15 +24,16 @@ use crate::network::FullNetwork;
 use crate::sys;
 use crate::wire::{self, FromKeeper};
 
-/// The maximum time for the start of a sandbox: far longer than a start takes on a machine under load.
+/// The maximum time for the start of a sandbox. Even on a machine under load, a start takes far less time.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
 /// The maximum time for the stop of a sandbox, including writing to disk.
 const END_MAX: Duration = Duration::from_secs(120);
 /// The time-out of the first command.
 const PROBE_MAX: Duration = Duration::from_secs(30);
-/// The maximum number of bytes of a broken shell's output in an error.
+/// The maximum number of bytes of a broken shell's output that an error message quotes.
 const PROBE_BYTES_MAX: usize = 200;
-/// The maximum number of background output streams that are drained: more than the services of one conversation have.
+/// The maximum number of background output streams that are drained. The services of one conversation have fewer
+/// streams.
 const DRAINED_MAX: usize = 64;
 /// Draining reads pieces of this size, one at a time for each sandbox, and pauses after each piece. At this rate it
 /// reads 6 MiB a second and wakes the server a hundred times a second.
@@ -44,14 +45,14 @@ const WORKERS_MAX: usize = 32;
 /// The reason why a keeper did not start or stop its sandbox.
 #[derive(Debug, thiserror::Error)]
 enum KeeperError {
-    /// The text of an error in the keeper's own process.
+    /// The error message that the keeper sent.
     #[error("{0}")]
     Failed(String),
-    #[error("the keeper reported that {0}")]
+    #[error("the keeper sent an unexpected message: {0}")]
     Unexpected(&'static str),
-    #[error("the keeper ended")]
+    #[error("the keeper ended unexpectedly")]
     Gone,
-    #[error("the keeper did not answer within {} s", .0.as_secs())]
+    #[error("the keeper did not respond within {} s", .0.as_secs())]
     TimedOut(Duration),
     #[error("the connection to the keeper or the init failed")]
     Connection(#[from] io::Error),
@@ -67,7 +68,7 @@ impl From<Errno> for KeeperError {
 pub(crate) struct Running {
     pub control: Arc<Control>,
     pub group: SandboxGroup,
-    /// The slots for workers.
+    /// Limits the number of concurrent workers.
     pub workers: Arc<Semaphore>,
     /// The pid of the init on the host.
     pub pid: i32,
@@ -75,17 +76,18 @@ pub(crate) struct Running {
     namespace: Option<OwnedFd>,
     keeper: AsyncFd<OwnedFd>,
     execs: AtomicUsize,
-    /// Groups of commands that have left programs in the background.
+    /// The groups of commands whose background programs may still be running.
     lingering: Mutex<Vec<ExecGroup>>,
     /// The tasks that drain the output of background programs, the oldest first.
     readers: Mutex<VecDeque<JoinHandle<()>>>,
-    /// Held by the one task that reads.
+    /// The lock of the task that is currently reading.
     draining: Arc<tokio::sync::Mutex<()>>,
-    /// The ids of the sandbox. The sandbox's root user owns the pipes of commands.
+    /// The ids of the sandbox. The pipes of commands belong to the sandbox's root user.
     pub ids: IdRange,
 }
 
-/// Both ends of the sockets of the keeper and the init. The launcher takes one end of each.
+/// The socket pairs of the keeper and of the init. The host keeps one end of each pair, and the launcher receives the
+/// other end.
 pub(crate) struct Sockets {
     keeper: OwnedFd,
     init: OwnedFd,
@@ -116,7 +118,9 @@ impl Running {
             Ok(Ok(Some(mut received))) => match received.message {
                 FromKeeper::Ready { pid } => (pid, received.descriptors.pop()),
                 FromKeeper::Failed(reason) => return Err(failed(KeeperError::Failed(reason))),
-                FromKeeper::Stopped => return Err(failed(KeeperError::Unexpected("it stopped at once"))),
+                FromKeeper::Stopped => {
+                    return Err(failed(KeeperError::Unexpected("the sandbox stopped during its start")));
+                }
             },
             Ok(Ok(None)) => return Err(failed(KeeperError::Gone)),
             Ok(Err(error)) => return Err(failed(error.into())),
@@ -152,13 +156,13 @@ impl Running {
         connected.await.expect("connecting does not panic")
     }
 
-    /// Checks that the sandbox answers. A new sandbox runs a command. A resumed sandbox runs a file function instead,
-    /// because its owner may have replaced the shell, and no command was requested.
+    /// Checks that the sandbox answers. In a new sandbox, runs a command. In a resumed sandbox, runs a file function
+    /// instead, because the sandbox may have replaced its shell and the caller has not requested a command.
     pub(crate) async fn probe(self: &Arc<Self>, is_new: bool) -> Result<(), SandboxError> {
         if !is_new {
             // The folder exists, so the worker opens it and creates nothing.
             let looked = timeout(PROBE_MAX, super::files::mkdir(self, WORKSPACE)).await;
-            let late = || SandboxError::unavailable("the sandbox does not answer");
+            let late = || SandboxError::unavailable("the sandbox does not respond");
             return looked.unwrap_or_else(|_| Err(late()));
         }
         let request =
@@ -169,13 +173,13 @@ impl Running {
             (code, termination) => {
                 let (how, stderr) = (termination.as_str(), output.stderr.text);
                 Err(SandboxError::unavailable(format!(
-                    "the shell of the sandbox does not work: {how}, {code}: {stderr}"
+                    "the shell of the sandbox does not work ({how}, exit code {code}): {stderr}"
                 )))
             }
         }
     }
 
-    /// Stops the sandbox without waiting for its end.
+    /// Requests the end of the sandbox, but does not wait for it.
     pub(crate) fn terminate(&self) {
         if let Err(error) = self.close_keeper() {
             tracing::error!(%error, "the socket of a keeper could not be closed");
@@ -200,9 +204,11 @@ impl Running {
             Ok(Ok(Some(received))) => match received.message {
                 FromKeeper::Stopped => Ok(()),
                 FromKeeper::Failed(reason) => Err(failed(KeeperError::Failed(reason))),
-                FromKeeper::Ready { .. } => Err(failed(KeeperError::Unexpected("it became ready a second time"))),
+                FromKeeper::Ready { .. } => {
+                    Err(failed(KeeperError::Unexpected("the sandbox became ready a second time")))
+                }
             },
-            // The keeper has already reported the end, or it was killed and the kernel has cleaned up.
+            // The keeper has already reported the end, or the keeper was killed and the kernel has cleaned up.
             Ok(Ok(None)) => Ok(()),
             Ok(Err(error)) => Err(failed(error.into())),
             Err(_) => Err(failed(KeeperError::TimedOut(END_MAX))),
@@ -231,8 +237,8 @@ impl Running {
         self.readers.lock().retain(|reader| !reader.is_finished());
     }
 
-    /// Drains a stream, because a signal kills a program that writes to a pipe without a reader. If there are too many
-    /// streams, the oldest are closed, because each uses a descriptor of the host.
+    /// Drains a stream, because a signal kills a program that writes to a pipe without a reader. If too many streams
+    /// are open, closes the oldest streams, because each stream uses a descriptor of the host.
     pub(crate) fn drain(&self, from: Receiver) {
         let turn = Arc::clone(&self.draining);
         let reader = tokio::spawn(async move {
@@ -287,10 +293,10 @@ mod tests {
         let cgroups = Cgroups::find(root.path(), "t").expect("it looks like version 2");
         let group = cgroups.group("ms-1-1", &Limits::default());
         let ids = Ids::of("t").take().expect("a range is free");
-        // `begin` drops the keeper's end, as if the keeper had ended.
+        // The call of `begin` drops the keeper's end of the socket, which has the same effect as an ended keeper.
         let sockets = Sockets::new().expect("they are made");
         let error = Running::begin(sockets, group, ids).await.err().expect("nothing answers");
         assert_eq!(error.to_string(), "the sandbox did not start");
-        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the keeper ended"));
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the keeper ended unexpectedly"));
     }
 }

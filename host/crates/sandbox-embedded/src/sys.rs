@@ -11,8 +11,8 @@ use rustix::process::Pid;
 use rustix::thread::{CapabilitiesSecureBits, UnshareFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Runs `body` in a child process, which exits with the returned code. Only for processes with one thread: their
-/// children can do everything that the parent can.
+/// Runs `body` in a child process, which exits with the returned code. The calling process must have only one thread.
+/// Its children can then do everything that the parent can.
 pub(crate) fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     // SAFETY: this process has one thread, so no lock or other state is left inconsistent in the child.
     match unsafe { libc::fork() } {
@@ -26,7 +26,7 @@ pub(crate) fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     }
 }
 
-/// Exits at once, without running exit handlers or flushing buffers that the parent also has.
+/// Exits at once. Neither runs exit handlers nor flushes buffers, because the parent has the same handlers and buffers.
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: the call takes a number and does not return.
     unsafe { libc::_exit(code) }
@@ -43,12 +43,12 @@ pub(crate) fn exec(program: &CStr, arguments: &[CString], environment: &[CString
     io::Error::last_os_error()
 }
 
-/// Makes this process create files as the user and group `id`, and keeps all capabilities. Zero restores root.
+/// Makes this process create files as the user and group `id`, and keeps all capabilities. The id zero restores root.
 pub(crate) fn make_files_as(id: u32) -> io::Result<()> {
     let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
     rustix::thread::set_capabilities_secure_bits(keep)?;
-    // SAFETY: the calls take numbers. They return the previous id, so a second call with an invalid id reads the
-    // current one.
+    // SAFETY: the calls take numbers. They return the previous id, so a second call with an invalid id returns the
+    // current id.
     let is_so = unsafe {
         libc::setfsgid(id);
         libc::setfsuid(id);
@@ -128,7 +128,8 @@ pub(crate) fn close_at_exec_from(first: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Closes all descriptors except the standard ones and `kept`. The owners of the closed ones must not be used any more.
+/// Closes all descriptors except the standard descriptors and `kept`. The owners of closed descriptors must not be used
+/// any more.
 pub(crate) fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).filter(|fd| *fd > 2).collect();
     kept.sort_unstable();
@@ -177,7 +178,7 @@ pub(crate) fn mount_setattr(
         propagation: 0,
         userns_fd: mapped_by.map_or(0, |fd| fd.as_raw_fd().unsigned_abs().into()),
     };
-    // SAFETY: the path is empty and the size is that of the structure.
+    // SAFETY: the path is empty, and the size is the size of the structure.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -191,7 +192,7 @@ pub(crate) fn mount_setattr(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-// From linux/loop.h.
+// The request codes of loop devices from linux/loop.h.
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;

@@ -32,7 +32,7 @@ const PROGRAM_FOLDERS: [&str; 4] = ["usr/local/bin", "usr/bin", "usr/local/sbin"
 /// Links to folders in /usr, as on every current distribution.
 const USR_LINKS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// The files whose changes require a new default template.
+/// The files from which the name of the default template is derived. If one of them changes, a new template is made.
 const SOURCES: [&str; 8] = [
     "var/lib/dpkg/status",
     "etc/alternatives",
@@ -51,11 +51,11 @@ pub struct Template {
     pub root: PathBuf,
     /// The folder to mount at /usr, where the tree has an empty folder.
     pub usr: Option<PathBuf>,
-    /// The name of the system.
+    /// The name of the Linux system, such as `Debian GNU/Linux 12 (bookworm)`.
     pub system: String,
     /// The installed programs among bash, python3, node, bun, git and curl.
     pub programs: Vec<String>,
-    /// Whether apt can be used if there is a network.
+    /// Whether apt can be used in a sandbox with a network.
     pub can_install_system_packages: bool,
 }
 
@@ -72,7 +72,7 @@ pub fn built_template(dir: &Path) -> Option<Template> {
     root.is_dir().then(|| described(&root, &root, None))
 }
 
-/// Describes the default template of a host without making it.
+/// Describes the default template of a host. The template need not exist.
 pub(crate) fn of_host(host: &Path) -> Template {
     described(host, host, Some(host.join("usr")))
 }
@@ -98,7 +98,7 @@ pub fn remove_stale(dir: &Path, current: &Template) -> Result<(), SandboxError> 
 /// The reason why a template could not be made.
 #[derive(Debug, thiserror::Error)]
 enum TemplateError {
-    #[error("failed to make `{}`", path.display())]
+    #[error("failed to create `{}`", path.display())]
     File {
         path: PathBuf,
         #[source]
@@ -123,9 +123,11 @@ impl TemplateError {
             error => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "the template of sandboxes could not be made"
+                    "the template of sandboxes could not be created"
                 );
-                SandboxError::unavailable("the template of sandboxes could not be made; the log says why")
+                SandboxError::unavailable(
+                    "the template of sandboxes could not be created; see the log of the server for the reason",
+                )
             }
         }
     }
@@ -149,7 +151,8 @@ fn default_template_of(host: &Path, dir: &Path) -> Result<Template, TemplateErro
 fn partial_folder(dir: &Path) -> Result<PathBuf, TemplateError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(TemplateError::at(dir))?;
     let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|_| TemplateError::Host("the system gives no random bytes".to_owned()))?;
+    getrandom::fill(&mut random)
+        .map_err(|_| TemplateError::Host("cannot get random bytes from the operating system".to_owned()))?;
     let path = dir.join(format!("partial-{}", hex::encode(random)));
     fs::DirBuilder::new().mode(0o700).create(&path).map_err(TemplateError::at(&path))?;
     Ok(path)
@@ -171,9 +174,12 @@ fn make_default(host: &Path, root: &Path) -> Result<(), TemplateError> {
             Ok(target) if target.starts_with("usr") || target.starts_with("/usr") => {
                 copy::symlink(&target, &root.join(link))?;
             }
-            // Very old distributions have separate folders. Their sandboxes would lack half of the programs.
+            // Very old distributions have a separate folder here instead of a link. Sandboxes would lack the programs
+            // in this folder.
             _ if of_host.exists() => {
-                let text = format!("/{link} of this machine is not a part of /usr; build a template instead");
+                let text = format!(
+                    "/{link} is not a link to /usr on this machine; build a template with `monstrum sandbox template build`"
+                );
                 return Err(TemplateError::Host(text));
             }
             _ => {}
@@ -199,7 +205,7 @@ fn fingerprint(host: &Path) -> Result<String, TemplateError> {
     Ok(hex::encode(&digest.finalize()[..8]))
 }
 
-/// Describes a template without running any of its programs. `system` is the folder that contains /usr.
+/// Describes a template, but runs none of its programs. `system` is the folder that contains /usr.
 fn described(root: &Path, system: &Path, usr: Option<PathBuf>) -> Template {
     let is_there = |name: &str| PROGRAM_FOLDERS.iter().any(|folder| is_program(system, &Path::new(folder).join(name)));
     let release = fs::read_to_string(system.join("usr/lib/os-release"))

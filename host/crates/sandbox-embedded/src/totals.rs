@@ -1,12 +1,13 @@
-//! Limits of all sandboxes together. They protect resources that the kernel counts for the whole host: memory,
-//! processes and socket buffers.
+//! The limits that apply to all sandboxes together. They protect resources that the kernel counts for the whole host:
+//! memory, processes and socket buffers.
 
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The memory reserved for the host is an eighth of its memory, but at least this much, and at most half.
+/// The minimum memory, in bytes, that is reserved for the host. The reserve is an eighth of the host's memory, but at
+/// least this minimum, and at most half of the host's memory.
 const RESERVE_BYTES_MIN: u64 = 1 << 30;
 const RESERVE_PART: u64 = 8;
 /// The minimum memory of an open file: the size of the kernel's `struct file`, which counts towards the memory of the
@@ -106,7 +107,11 @@ pub(crate) fn raise_open_files(host: &HostCounts, totals: &Totals) -> bool {
     }
     match fs::write("/proc/sys/fs/file-max", needed.to_string()) {
         Ok(()) => {
-            tracing::info!(from = host.open_files, to = needed, "fs.file-max is raised: sandboxes could use it up");
+            tracing::info!(
+                from = host.open_files,
+                to = needed,
+                "fs.file-max was raised, because sandboxes could have used up the open files of the host"
+            );
             true
         }
         Err(error) => {
@@ -131,7 +136,7 @@ mod tests {
         let of = |memory_bytes| Totals::of(&host(memory_bytes), TotalSettings::default());
         assert_eq!(of(24 * GIB), Totals { memory_bytes: 21 * GIB, processes: 16_384, socket_bytes: GIB });
         assert_eq!(of(4 * GIB).memory_bytes, 3 * GIB);
-        assert_eq!(of(GIB).memory_bytes, GIB / 2, "a small host keeps half");
+        assert_eq!(of(GIB).memory_bytes, GIB / 2, "the reserve of a small host is not half of its memory");
         let set = TotalSettings { memory_mib: Some(2048), processes: Some(5000) };
         let set = Totals::of(&host(24 * GIB), set);
         assert_eq!((set.memory_bytes, set.processes), (2 * GIB, 5000));

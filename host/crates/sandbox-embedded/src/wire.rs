@@ -34,7 +34,7 @@ pub(crate) struct Launch {
     pub usr: Option<Usr>,
     /// The content of /etc/resolv.conf, if the sandbox has a network.
     pub resolv_conf: Option<String>,
-    /// An empty folder in which each sandbox makes its mounts, in its own namespace.
+    /// An empty folder. Each sandbox makes its mounts in this folder, in its own mount namespace.
     pub stage: PathBuf,
     /// The first of the sandbox's 65,536 ids.
     pub id_base: u32,

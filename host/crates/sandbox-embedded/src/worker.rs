@@ -21,7 +21,7 @@ pub(crate) enum Operation {
     List {
         path: String,
     },
-    /// Describes an entry. For a link, it describes the link itself.
+    /// Describes an entry. For a link, describes the link itself.
     Stat {
         path: String,
     },
@@ -56,10 +56,10 @@ pub(crate) enum Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Part {
-    /// A [`Entry`].
+    /// The content is an [`Entry`].
     Entry = b'e',
     Bytes = b'b',
-    /// A [`FileError`]. It is the last part of a failed answer.
+    /// The content is a [`FileError`]. This part is the last part of a failed answer.
     Error = b'f',
     /// The last part of a complete answer.
     End = b'.',
@@ -124,19 +124,25 @@ impl From<Errno> for FileError {
         let (kind, message) = match error {
             Errno::NOENT => (FileErrorKind::NotFound, "no such file or folder".to_owned()),
             Errno::XDEV => (FileErrorKind::Invalid, format!("the path leaves {WORKSPACE}")),
-            Errno::LOOP => (FileErrorKind::Invalid, "the path contains a link that is not followed".to_owned()),
+            Errno::LOOP => (
+                FileErrorKind::Invalid,
+                "the path contains a symbolic link that cannot be followed (for example a loop)".to_owned(),
+            ),
             Errno::NOTDIR => (FileErrorKind::Invalid, "a part of the path is not a folder".to_owned()),
-            Errno::ISDIR => (FileErrorKind::Invalid, "it is a folder".to_owned()),
-            Errno::NOTEMPTY | Errno::EXIST => {
-                (FileErrorKind::Invalid, "an entry with this name exists or is not empty".to_owned())
-            }
+            Errno::ISDIR => (FileErrorKind::Invalid, "the path is a folder".to_owned()),
+            Errno::NOTEMPTY | Errno::EXIST => (
+                FileErrorKind::Invalid,
+                "an entry with this name already exists, or the folder is not empty".to_owned(),
+            ),
             Errno::NAMETOOLONG => (FileErrorKind::Invalid, "a name in the path is too long".to_owned()),
-            Errno::NXIO | Errno::NODEV => (FileErrorKind::Invalid, "it is not a regular file".to_owned()),
-            Errno::INVAL => (FileErrorKind::Invalid, "the path cannot be used".to_owned()),
+            Errno::NXIO | Errno::NODEV => (FileErrorKind::Invalid, "the path is not a regular file".to_owned()),
+            Errno::INVAL => (FileErrorKind::Invalid, "the path is not valid".to_owned()),
             Errno::NOSPC | Errno::DQUOT => (FileErrorKind::Exhausted, "the disk of the sandbox is full".to_owned()),
-            Errno::NOMEM => (FileErrorKind::Exhausted, "the memory of the sandbox is used up".to_owned()),
-            Errno::BUSY => (FileErrorKind::Invalid, "it is in use".to_owned()),
-            Errno::ACCESS | Errno::PERM => (FileErrorKind::Invalid, "the sandbox does not permit it".to_owned()),
+            Errno::NOMEM => (FileErrorKind::Exhausted, "the sandbox is out of memory".to_owned()),
+            Errno::BUSY => (FileErrorKind::Invalid, "the file or folder is in use".to_owned()),
+            Errno::ACCESS | Errno::PERM => {
+                (FileErrorKind::Invalid, "the sandbox denies access to the file or folder".to_owned())
+            }
             other => (FileErrorKind::Unavailable, format!("the file system of the sandbox failed: {other}")),
         };
         FileError { kind, message }
@@ -167,7 +173,7 @@ pub(crate) fn run(operation: &[u8], descriptors: &[OwnedFd]) -> i32 {
     i32::from(ended.and_then(|()| answer.to.flush()).is_err())
 }
 
-/// Writes the parts of an answer.
+/// A writer that divides an answer into parts.
 struct AnswerWriter<'a> {
     to: BufWriter<RawWriter<'a>>,
 }
@@ -199,7 +205,7 @@ impl AnswerWriter<'_> {
     }
 }
 
-/// Sends written bytes as parts.
+/// Sends the written bytes as parts of the answer.
 impl Write for AnswerWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let now = &bytes[..bytes.len().min(PART_BYTES_MAX)];
@@ -240,8 +246,9 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut AnswerWrit
             }
         }
         Operation::Write { path } => {
-            let content =
-                content.first().ok_or_else(|| FileError::new(FileErrorKind::Unavailable, "the content is missing"))?;
+            let content = content
+                .first()
+                .ok_or_else(|| FileError::new(FileErrorKind::Unavailable, "the file content is missing"))?;
             write(workspace, path.as_bytes(), content)
         }
         Operation::Mkdir { path } => folders(workspace, path.as_bytes()).map(drop),
@@ -261,7 +268,8 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut AnswerWrit
     }
 }
 
-/// Tries a path as it is. If no entry has this name, tries again with the escaped bytes decoded.
+/// Calls `tried` with a path as it is. If no entry has this name, calls `tried` again with the escaped bytes of the
+/// path decoded.
 fn either<T>(path: &str, mut tried: impl FnMut(&[u8]) -> Result<T, FileError>) -> Result<T, FileError> {
     match (tried(path.as_bytes()), paths::bytes(path)) {
         (Err(FileError { kind: FileErrorKind::NotFound, .. }), Some(bytes)) => tried(&bytes),
@@ -278,7 +286,7 @@ fn regular(file: OwnedFd) -> Result<(File, Stat), FileError> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok((file.into(), stat)),
         FileType::Directory => Err(Errno::ISDIR.into()),
-        _ => Err(FileError::new(FileErrorKind::Invalid, "it is not a regular file")),
+        _ => Err(FileError::new(FileErrorKind::Invalid, "the path is not a regular file")),
     }
 }
 
@@ -289,11 +297,12 @@ fn check_holes(stat: &Stat) -> Result<(), FileError> {
         return Ok(());
     }
     let message =
-        format!("a sparse file can be read up to {} GiB, and this one has {bytes} bytes", SPARSE_BYTES_MAX >> 30);
+        format!("a sparse file must not exceed {} GiB to be read; this file has {bytes} bytes", SPARSE_BYTES_MAX >> 30);
     Err(FileError::new(FileErrorKind::Exhausted, message))
 }
 
-/// Opens the parent folder of a path, creating it if `make` is set. Returns it with the name of the path's last part.
+/// Opens the parent folder of a path, and creates the folder if `make` is set. Returns the folder and the last name of
+/// the path.
 fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd, Vec<u8>), FileError> {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let path = &path[..end];
@@ -409,7 +418,9 @@ fn remove(folder: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), FileE
     if depth == REMOVE_DEPTH_MAX {
         return Err(FileError::new(
             FileErrorKind::Exhausted,
-            format!("the folders are nested more than {REMOVE_DEPTH_MAX} deep"),
+            format!(
+                "the folders are nested more than {REMOVE_DEPTH_MAX} levels deep; remove them with a shell command"
+            ),
         ));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,10 +1,10 @@
 //! The contract of sandbox providers, as tests that use only [`SandboxProvider`].
 //!
-//! [`contract_suite!`](crate::contract_suite) makes one test of each case, so that each fails under its own name. A
-//! case creates the sandboxes that it needs and deletes them, even when it fails. [`LocalHost`] looks at the machine on
-//! which the sandboxes run; a provider with remote sandboxes has no `LocalHost` and skips those assertions. The machine
-//! must be able to limit processes and processors, or the cases for these limits fail. Limits that depend on the kernel
-//! are not asserted if the provider lists them as degraded.
+//! [`contract_suite!`](crate::contract_suite) creates one test for each case, so that each case fails under its own
+//! name. A case creates the sandboxes that it needs and deletes them, even when it fails. [`LocalHost`] looks at the
+//! machine on which the sandboxes run; a provider with remote sandboxes has no `LocalHost` and skips those assertions.
+//! The machine must be able to limit processes and processors, or the cases for these limits fail. Limits that depend
+//! on the kernel are not asserted if the provider lists them as degraded.
 
 pub mod archive;
 pub mod attacks;
@@ -28,7 +28,8 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{ExecOutput, ExecRequest, Limits, Network, SandboxError, SandboxName, SandboxProvider, Spec, Termination};
 
-/// Cases that measure time or memory take the lock exclusively; all others run in parallel.
+/// The lock for measurements. A case that measures time or memory takes the lock exclusively. All other cases share the
+/// lock and run in parallel.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
 /// Waits until no case holds the lock exclusively.
@@ -51,7 +52,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Returns the limits of most cases. They are small, so that many sandboxes can run in parallel.
+    /// Returns the limits that most cases use. The limits are small, so that many sandboxes can run in parallel.
     #[must_use]
     pub fn small() -> Limits {
         Limits { memory_mib: 384, disk_mib: 192, tmp_mib: 32, ..Limits::default() }
@@ -101,7 +102,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts the sandbox without a network.
+    /// Starts the sandbox. The sandbox has no network.
     pub async fn ensure(&self, limits: Limits) -> crate::Ensured {
         let spec = Spec { limits, network: Network::None };
         self.provider.ensure_running(&self.name, spec).await.expect("the sandbox runs")
@@ -117,14 +118,14 @@ impl Sandbox {
         let command = request.command.clone();
         match self.provider.exec(&self.name, request, None).await {
             Ok(output) => output,
-            Err(error) => panic!("`{}` was not run: {error}", head(&command)),
+            Err(error) => panic!("`{}` could not be started: {error}", head(&command)),
         }
     }
 
     /// Returns the error of a command that must not start.
     pub async fn refusal(&self, request: ExecRequest) -> SandboxError {
         match self.provider.exec(&self.name, request, None).await {
-            Ok(output) => panic!("it was run: {output:?}"),
+            Ok(output) => panic!("the command was started although it must be rejected: {output:?}"),
             Err(error) => error,
         }
     }
@@ -134,7 +135,7 @@ impl Sandbox {
         let command = command.into();
         let output = self.run(command.clone()).await;
         let is_fine = output.exit_code == 0 && output.termination == Termination::Exited;
-        assert!(is_fine, "`{}` went wrong: {output:?}", head(&command));
+        assert!(is_fine, "`{}` failed: {output:?}", head(&command));
         output.stdout.text.trim_end().to_owned()
     }
 
@@ -222,7 +223,7 @@ pub fn python(program: &str) -> String {
 pub async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {
-        assert!(started.elapsed() < within, "not within {within:?}: {what}");
+        assert!(started.elapsed() < within, "timed out after {within:?} waiting until {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

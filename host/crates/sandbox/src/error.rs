@@ -28,7 +28,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Creates an [`Unavailable`] error without a cause.
+    /// Creates an [`Unavailable`] error that has no cause.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> SandboxError {
         Unavailable::new(message).into()
@@ -47,7 +47,8 @@ impl SandboxError {
 #[error("{message}")]
 pub struct Unavailable {
     message: String,
-    // Shared, so that the error can be cloned: a host without a provider returns the error to every request.
+    // The cause is shared, so that the error can be cloned: a host that has no provider returns the same error to every
+    // request.
     #[source]
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
@@ -62,7 +63,7 @@ impl PartialEq for Unavailable {
 impl Eq for Unavailable {}
 
 impl Unavailable {
-    /// Creates an error without a cause.
+    /// Creates an error that has no cause.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Unavailable {
         Unavailable { message: message.into(), source: None }
@@ -77,8 +78,11 @@ mod tests {
 
     #[test]
     fn cause_is_a_source_and_not_in_the_message() {
-        let error = SandboxError::unavailable_because("the disk of the sandbox was not made", io::Error::other("EIO"));
-        assert_eq!(error.to_string(), "the disk of the sandbox was not made");
+        let error = SandboxError::unavailable_because(
+            "the disk image of the sandbox could not be created",
+            io::Error::other("EIO"),
+        );
+        assert_eq!(error.to_string(), "the disk image of the sandbox could not be created");
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("EIO"));
         assert!(SandboxError::unavailable("not now").source().is_none());
     }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 pub const EXEC_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// The timeout of a command whose caller sets none.
 pub const EXEC_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
-/// The maximum number of bytes that are kept of each output stream. The newest bytes are kept. The maximum is far more
+/// The maximum number of bytes that are kept for each output stream. The newest bytes are kept. The maximum is far more
 /// than a model reads, and small enough to hold in memory.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
@@ -25,7 +25,7 @@ pub struct ExecRequest {
     pub env: Vec<(String, String)>,
     /// The time after which the command and every process that it has started are killed. At most [`EXEC_TIMEOUT_MAX`].
     pub timeout: Duration,
-    /// The number of bytes that are kept of each output stream. At most [`OUTPUT_BYTES_MAX`].
+    /// The number of bytes that are kept for each output stream. At most [`OUTPUT_BYTES_MAX`].
     pub output_bytes_max: usize,
 }
 
@@ -64,7 +64,7 @@ pub enum Termination {
     OutOfMemory,
     /// The caller disconnected.
     Cancelled,
-    /// The command ended with its sandbox, or its result is unknown. It may have had any effect.
+    /// The command ended with its sandbox, or its result is unknown. The command may have had any effect.
     Lost,
 }
 
@@ -83,7 +83,7 @@ impl Termination {
     }
 }
 
-/// What a command wrote to one stream.
+/// The output of a command on one stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
     /// The newest bytes as text; invalid UTF-8 is replaced by U+FFFD.
@@ -128,5 +128,6 @@ pub struct Chunk {
     pub bytes: Bytes,
 }
 
-/// Receives pieces of output while the command runs. A slow receiver slows the command; a closed one is ignored.
+/// A channel that receives pieces of output while the command runs. A slow receiver slows the command down. A closed
+/// receiver has no effect.
 pub type Feed = mpsc::Sender<Chunk>;

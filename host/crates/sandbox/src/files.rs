@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 
-/// The persistent folder. Every path of the file functions is relative to it, or absolute and beneath it.
+/// The persistent folder. Every path of the file functions is relative to this folder, or absolute and beneath this
+/// folder.
 pub const WORKSPACE: &str = "/workspace";
 /// The largest file that can be read or written in one piece. Larger files are streamed.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
@@ -24,7 +25,7 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub enum EntryKind {
     File,
     Directory,
-    /// A link, a pipe, a socket or a device, which are never followed or opened.
+    /// An entry that is neither a file nor a folder: a link, a pipe, a socket or a device.
     Other,
 }
 
@@ -41,7 +42,7 @@ pub struct FileEntry {
     pub modified_ms: i64,
 }
 
-/// The limits of an archive. If an archive exceeds them, its stream ends with [`SandboxError::Exhausted`].
+/// The limits of an archive. If the archive exceeds a limit, its stream ends with [`SandboxError::Exhausted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveLimits {
     pub depth_max: usize,
@@ -57,5 +58,5 @@ impl Default for ArchiveLimits {
     }
 }
 
-/// A stream of bytes. An error ends it, and the bytes before the error are incomplete.
+/// A stream of bytes. An error ends the stream, and the bytes before the error are incomplete.
 pub type ByteStream = BoxStream<'static, Result<Bytes, SandboxError>>;

@@ -1,7 +1,7 @@
-//! The interface of sandbox providers: a Linux machine for each conversation.
+//! The interface of sandbox providers. A sandbox is a Linux machine for one conversation.
 //!
-//! The rest of the product uses only [`SandboxProvider`]. Providers differ only in their [`Capabilities`]. The caller
-//! decides which conversation owns a sandbox, and when the sandbox is stopped or deleted.
+//! All other crates use only [`SandboxProvider`]. Providers differ only in their [`Capabilities`]. The caller decides
+//! which conversation owns a sandbox, and when the sandbox is stopped or deleted.
 
 #[cfg(all(feature = "contract", target_os = "linux"))]
 pub mod contract;

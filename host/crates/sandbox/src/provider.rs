@@ -50,7 +50,7 @@ impl SandboxName {
 impl FromStr for SandboxName {
     type Err = SandboxError;
 
-    /// Accepts only names that are safe as the name of a file and of a control group.
+    /// Accepts only names that can safely be used as the name of a file and of a control group.
     fn from_str(text: &str) -> Result<SandboxName, SandboxError> {
         let is_safe = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte) || byte == b'-';
         let rest = text.strip_prefix("ms-").unwrap_or_default();
@@ -67,7 +67,7 @@ impl fmt::Display for SandboxName {
     }
 }
 
-/// The resources of one sandbox. A provider that cannot enforce a limit rejects the sandbox or lists the limit as
+/// The resources of one sandbox. If a provider cannot enforce a limit, it rejects the sandbox or lists the limit as
 /// degraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -75,17 +75,17 @@ pub struct Limits {
     /// Limits the processor time, in thousandths of a processor.
     pub cpu_millis: u32,
     pub memory_mib: u32,
-    /// Limits all files that are kept: /workspace and installed programs.
+    /// Limits the total size of the files that are kept: the files in /workspace and installed programs.
     pub disk_mib: u32,
-    /// Limits /tmp, which is in memory and is not kept.
+    /// Limits the size of /tmp. The files in /tmp are in memory and are not kept.
     pub tmp_mib: u32,
     pub processes: u32,
     pub processes_per_exec: u32,
 }
 
 impl Default for Limits {
-    /// Returns limits with one processor and enough memory for building a small project, without starving other
-    /// conversations.
+    /// Returns limits that allow one processor and enough memory to build a small project, and that leave capacity for
+    /// other conversations.
     fn default() -> Self {
         Limits {
             cpu_millis: 1000,
@@ -105,7 +105,7 @@ pub struct Spec {
     pub network: Network,
 }
 
-/// How [`SandboxProvider::ensure_running`] made a sandbox run.
+/// Whether [`SandboxProvider::ensure_running`] created the sandbox, resumed it, or found it running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ensured {
     Created,
@@ -140,7 +140,8 @@ pub struct Degraded {
     pub remedy: String,
 }
 
-/// The features of a provider on this machine. Operators see them, and the system prompt describes them to the model.
+/// The features of a provider on this machine. Operators see the features, and the system prompt describes them to the
+/// model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
     /// The system in the sandbox, as the system names itself, such as `Debian GNU/Linux 12 (bookworm)`.
@@ -154,10 +155,10 @@ pub struct Capabilities {
     pub degraded: Vec<Degraded>,
 }
 
-/// A provider of sandboxes. Any task may call any function at any time. Calls for one sandbox wait for each other where
-/// necessary.
+/// A provider of sandboxes. Any task may call any function at any time. Calls for the same sandbox wait for each other
+/// if necessary.
 pub trait SandboxProvider: Send + Sync {
-    /// Returns the name of the provider in rows and for operators, such as `embedded`.
+    /// Returns the name of the provider, such as `embedded`. The name is stored in rows and shown to operators.
     fn name(&self) -> &'static str;
 
     /// Returns the features of the provider. If the provider cannot be used, the error names the reason and the remedy.
@@ -180,20 +181,20 @@ pub trait SandboxProvider: Send + Sync {
     /// [`Self::list`] no longer report the sandbox. Does nothing if the sandbox does not exist.
     fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Restores the files that were last set aside under this name at `since` or later, and returns whether there were
-    /// any. Never replaces an existing sandbox.
+    /// Restores the files that were last set aside under this name at `since` or later, and returns whether such
+    /// files existed. Never replaces an existing sandbox.
     fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>>;
 
-    /// Deletes the files that were set aside before `before`, and returns the number of sandboxes they belonged to.
+    /// Deletes the files that were set aside before `before`, and returns the number of their sandboxes.
     fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>>;
 
-    /// Returns `None` if the sandbox does not exist.
+    /// Returns the state of a sandbox, or `None` if the sandbox does not exist.
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>>;
 
-    /// Returns all sandboxes of this provider, including those of earlier processes.
+    /// Returns all sandboxes of this provider, including sandboxes of earlier processes.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>>;
 
-    /// Returns the disk space of all sandboxes of a workspace, without files that are set aside.
+    /// Returns the disk space that all sandboxes of a workspace use, in bytes, excluding files that are set aside.
     fn kept_bytes<'a>(&'a self, workspace: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>>;
 
     /// Runs a command. Returns [`SandboxError::Conflict`] if the sandbox is stopped. Dropping the future kills the
@@ -213,7 +214,7 @@ pub trait SandboxProvider: Send + Sync {
         path: &'a str,
     ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>>;
 
-    /// Describes an entry. For a link, it describes the link itself.
+    /// Describes an entry. For a link, describes the link itself.
     fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
 
     /// Describes the target of a path, following links that stay in the workspace.
@@ -226,7 +227,8 @@ pub trait SandboxProvider: Send + Sync {
         path: &'a str,
     ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>>;
 
-    /// Replaces a file atomically and creates missing folders. The sandbox's root user owns them.
+    /// Replaces a file atomically, or creates it together with missing folders. The file and the new folders belong to
+    /// the sandbox's root user.
     fn write<'a>(
         &'a self,
         name: &'a SandboxName,
@@ -240,7 +242,7 @@ pub trait SandboxProvider: Send + Sync {
     /// Removes an entry. A folder is removed with its contents.
     fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Moves an entry, which may replace an existing file.
+    /// Moves an entry. The entry may replace an existing file.
     fn rename<'a>(
         &'a self,
         name: &'a SandboxName,
@@ -248,8 +250,8 @@ pub trait SandboxProvider: Send + Sync {
         to: &'a str,
     ) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Packs a folder as a ZIP. Links to files in the workspace are packed as files; the archive lists links that lead
-    /// outside.
+    /// Packs a folder as a ZIP archive. Links to files in the workspace are packed as files. The archive contains a
+    /// list of the links that were left out.
     fn archive<'a>(
         &'a self,
         name: &'a SandboxName,

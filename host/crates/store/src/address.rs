@@ -17,7 +17,7 @@ pub(crate) struct PostgresAddress {
     pub(crate) options: PgConnectOptions,
 }
 
-/// Formats the address without the password.
+/// Formats the address, and omits the password.
 impl std::fmt::Display for PostgresAddress {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (user, database) = (self.options.get_username(), self.options.get_database().unwrap_or_default());
@@ -35,7 +35,7 @@ impl std::fmt::Debug for PostgresAddress {
     }
 }
 
-const ENCODED: &str = "it is not a URL (special characters of the password must be percent-encoded)";
+const ENCODED: &str = "it is not a URL (special characters in the password must be percent-encoded)";
 
 impl PostgresAddress {
     /// Parses an address. Defaults for missing parts come from PostgreSQL's environment variables, such as
@@ -72,7 +72,7 @@ impl PostgresAddress {
             options = with_parameter(options, &name, &value)?;
         }
         if options.get_database().is_none() {
-            return Err(invalid("it names no database"));
+            return Err(invalid("the database name is missing"));
         }
         if !has_mode && matches!(options.get_ssl_mode(), PgSslMode::Prefer) && !is_local(&options) {
             // With `prefer`, an attacker on the network could disable TLS, so only the operator may choose that mode.
@@ -93,7 +93,8 @@ fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<
         "dbname" => options.database(value),
         "application_name" => options.application_name(value),
         "sslmode" => {
-            let known = "its sslmode must be disable, allow, prefer, require, verify-ca or verify-full";
+            let known =
+                "its sslmode is not supported (supported: disable, allow, prefer, require, verify-ca, verify-full)";
             options.ssl_mode(value.parse().map_err(|_| invalid(known))?)
         }
         "sslrootcert" => options.ssl_root_cert(value),
@@ -101,8 +102,8 @@ fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<
         "sslkey" => options.ssl_client_key(value),
         _ => {
             return Err(invalid(
-                "its parameters may only be host, port, user, password, dbname, application_name, sslmode, \
-                 sslrootcert, sslcert and sslkey",
+                "it has an unsupported query parameter (supported: host, port, user, password, dbname, \
+                 application_name, sslmode, sslrootcert, sslcert, sslkey)",
             ));
         }
     })
@@ -110,10 +111,10 @@ fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<
 
 fn decode(part: &str) -> Result<String, StoreError> {
     let text = percent_decode_str(part).decode_utf8();
-    text.map(String::from).map_err(|_| StoreError::Address { what: "a part of it is not UTF-8" })
+    text.map(String::from).map_err(|_| StoreError::Address { what: "a part of the address is not valid UTF-8" })
 }
 
-/// Whether the connection stays on this machine.
+/// Returns whether the connection stays on this machine.
 fn is_local(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     options.get_socket().is_some()

@@ -15,15 +15,15 @@ pub struct BindingRow {
     pub bot_id: BotId,
     pub resource_id: ResourceId,
     pub role_id: Option<RoleId>,
-    /// `{allowed_operations?, allowed_tools?}`.
+    /// A JSON object with the optional members `allowed_operations` and `allowed_tools`.
     pub permissions: Option<Value>,
-    /// A JSON object whose values are lists of patterns.
+    /// A JSON object that maps scope keys to lists of patterns.
     pub scope_constraints: Value,
     pub delegate: Option<Value>,
     /// A JSON list of globs that match the tools that the resource's plugin may call.
     pub allow_calls: Value,
     pub allow_subscribe: bool,
-    /// `{fuel?, memory_mib?, timeout_s?, concurrent?}`.
+    /// A JSON object with the optional members `fuel`, `memory_mib`, `timeout_s` and `concurrent`.
     pub limits: Option<Value>,
     pub calls_per_minute: Option<i64>,
     pub enabled: bool,

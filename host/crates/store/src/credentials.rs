@@ -1,4 +1,5 @@
-//! Sealed credentials of resources. They have a separate table, so resources can be read and changed without them.
+//! Sealed credentials of resources. Credentials and resources have different tables, so that a resource can be read and
+//! changed while its credential stays untouched.
 
 use monstrum_types::{CredentialId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
@@ -13,9 +14,9 @@ pub struct CredentialRow {
     pub id: CredentialId,
     pub workspace_id: WorkspaceId,
     pub resource_id: ResourceId,
-    /// Always `shared`, because credentials per user do not exist yet.
+    /// The kind of subject: always `shared`, because credentials per user are not supported yet.
     pub subject_kind: String,
-    /// Always empty for a shared credential.
+    /// The id of the subject: always empty for a shared credential.
     pub subject_id: String,
     pub auth_method: String,
     /// A sealed record in its text form.
@@ -63,7 +64,7 @@ impl Store {
             let subject = args![row.resource_id, &row.subject_kind, &row.subject_id];
             let held: Vec<CredentialRow> = change.all(OF_SUBJECT, subject).await?;
             if held.iter().any(|held| held.workspace_id != row.workspace_id) {
-                // The resource belongs to another workspace than the new credential.
+                // The resource and the new credential belong to different workspaces.
                 return Err(StoreError::UnknownReference);
             }
             change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
@@ -92,9 +93,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Updates a credential after an operator has confirmed its permissions. Writes nothing and returns `false` if
-    /// the stored record is no longer `sealed`. Does the same while a host is refreshing the credential, because the
-    /// refreshed tokens would be lost.
+    /// Updates a credential after an operator has confirmed its permissions. Returns `false` without writing if the
+    /// credential does not exist, if its stored sealed record differs from `sealed`, or if a host is currently
+    /// refreshing it. In the last case, the update would overwrite the refreshed tokens.
     pub async fn update_credential(
         &self,
         row: &CredentialRow,
@@ -131,8 +132,8 @@ impl Store {
         })
     }
 
-    /// Acquires a lease until `until` for refreshing a credential. Returns `false` if another host holds an unexpired
-    /// lease, or if the sealed record has changed since `row` was read.
+    /// Acquires a lease, which expires at `until`, for refreshing a credential. Returns `false` if the credential does
+    /// not exist, if another host holds an unexpired lease, or if the sealed record has changed since `row` was read.
     pub async fn claim_refresh(
         &self,
         row: &CredentialRow,
@@ -152,15 +153,15 @@ impl Store {
         Ok(())
     }
 
-    /// Stores refreshed tokens and releases the lease. Writes nothing and returns `false` if the stored record is no
-    /// longer `sealed`. The policy does not change: other hosts read the row again when their token has expired or is
-    /// rejected.
+    /// Stores refreshed tokens and releases the lease. Returns `false` without writing if the credential does not exist
+    /// or if its stored sealed record differs from `sealed`. The policy does not change: other hosts read the row again
+    /// when their token has expired or is rejected.
     pub async fn put_refreshed(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
         retry!(self.replace_tokens(row, sealed, &[]))
     }
 
-    /// Like [`Store::put_refreshed`], but for a credential that the provider rejected. Also makes other hosts read
-    /// the row again.
+    /// Stores refreshed tokens like [`Store::put_refreshed`], but for a credential that the provider rejected. Also
+    /// records the row as changed, so that other hosts read it again.
     pub async fn put_refused(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
         let name = RowName { table: Table::Credentials, key: row.id.to_string() };
         let changed = [ChangedRow { name, scope: Scope::from(row.workspace_id) }];

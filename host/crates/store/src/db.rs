@@ -1,12 +1,14 @@
 //! Database connections, transactions, parameters and rows.
 //!
-//! Except for those of [`Db::append`], all statements of this crate run through [`Session::run`] or [`Session::fetch`]. The same
-//! SQL text is used for all databases: it has `$1` parameters and uses only SQL that both SQLite and PostgreSQL
-//! support. To add a database, add a variant to the enums in this file and an arm to each match.
+//! All statements of this crate run through [`Session::run`] or [`Session::fetch`], except for the statements of
+//! [`Db::append`]. The same SQL text is used for all databases: its parameters are named `$1`, `$2` and so on, and it
+//! uses only SQL that both SQLite and PostgreSQL support. To add a database, add a variant to the enums in this file
+//! and an arm to each match.
 
 mod appender;
 mod args;
 mod bulk;
+mod checkpointer;
 mod postgres;
 mod row;
 
@@ -25,6 +27,7 @@ use self::args::checked;
 pub(crate) use appender::Appender;
 pub(crate) use args::{Arg, args, values};
 pub(crate) use bulk::BulkInsert;
+pub(crate) use checkpointer::LOG_BYTES_KEPT;
 pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
 pub(crate) use row::{ColumnValue, FromRow, Row, from_row, invalid_column};
 
@@ -51,9 +54,9 @@ pub(crate) use retry;
 /// An open database.
 #[derive(Clone)]
 pub(crate) enum Db {
-    /// A connection for changes, a few for reads, and one for the audit; without the last, the database is open for
-    /// reading only. `turn` is held by the connection that writes, so that writers queue in it and not at the file lock,
-    /// where they would sleep and try again.
+    /// A connection for writes, several connections for reads, and a connection for the audit. If the connection for
+    /// the audit is missing, the database is open for reading only. A writer holds `turn`, so that other writers wait
+    /// for `turn` and not for the file lock, where they would sleep between attempts.
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,
@@ -112,8 +115,9 @@ impl Db {
         }
     }
 
-    /// Inserts rows and writes `with` in one transaction, which is on disk when this returns. Returns whether each of
-    /// `with` was written. For SQLite, this blocks the thread.
+    /// Inserts rows and writes `with` in one transaction. The transaction is on disk when this function returns.
+    /// Returns, for each element of `with`, whether the element was written. With SQLite, this function blocks the
+    /// thread.
     pub(crate) async fn append<'a, const COLUMNS: usize>(
         &self,
         insert: &'static BulkInsert,
@@ -136,6 +140,9 @@ impl Db {
             Db::Sqlite { writer, readers, appender, turn } => {
                 // Close the writer last, because the last connection to close checkpoints the write-ahead log.
                 readers.close().await;
+                if let Some(appender) = appender {
+                    appender.end_checkpoints().await;
+                }
                 let _turn = turn.lock().await;
                 if let Some(appender) = appender {
                     appender.close();
@@ -156,8 +163,8 @@ impl Db {
         self.read().await?.one(sql, args).await
     }
 
-    /// Runs a single statement that writes, and returns the number of changed rows. If the database aborts the
-    /// transaction because of a conflict with another one, retries it.
+    /// Runs a single statement that writes, and returns the number of changed rows. Retries the statement if the
+    /// database aborts its transaction because of a conflict with another transaction.
     pub(crate) async fn run(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         retry!(async {
             let mut session = self.write().await?;
@@ -215,7 +222,7 @@ impl Session {
         self.fetch(sql, args).await?.first().map(T::from_row).transpose()
     }
 
-    /// Commits the transaction. Its changes are on disk when this returns.
+    /// Commits the transaction. The changes are on disk when this function returns.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         match self {
             Session::SqliteRead(_) => Ok(()),

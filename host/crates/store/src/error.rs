@@ -10,16 +10,16 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A unique constraint was violated. Constraint names are `{table}_{column}_{column}_key` or `{table}_pkey`.
-    #[error("a row with the same values already exists (`{constraint}`)")]
+    #[error("a row with the same values already exists (constraint `{constraint}`)")]
     Conflict {
         /// The name of the constraint.
         constraint: String,
     },
     /// The row cannot be deleted, because other rows reference it.
-    #[error("the row is still in use")]
+    #[error("the row cannot be deleted, because other rows refer to it")]
     InUse,
     /// The row references a row that does not exist or belongs to another workspace.
-    #[error("the row refers to a row that does not exist")]
+    #[error("the row refers to a row that does not exist or belongs to another workspace")]
     UnknownReference,
     /// The database is currently unusable because, for example, it is locked, full, read-only or unreachable.
     #[error("{what}")]
@@ -32,8 +32,8 @@ pub enum StoreError {
     },
     /// A later version of Monstrum has migrated the database.
     #[error(
-        "the database is from a newer version of monstrum (its schema is at {found}, this version knows {known}): \
-         upgrade monstrum"
+        "the database is from a newer version of monstrum (its schema version is {found}, this version \
+         supports up to {known}): upgrade monstrum"
     )]
     Newer {
         /// The newest migration of the database.
@@ -42,7 +42,10 @@ pub enum StoreError {
         known: i64,
     },
     /// An earlier version of Monstrum wrote the database, which has not been migrated yet.
-    #[error("the database is from an older version of monstrum (its schema is at {found}, this version has {known})")]
+    #[error(
+        "the database is from an older version of monstrum (its schema version is {found}, this version \
+         expects {known}): start `monstrum serve` to migrate the database"
+    )]
     Older {
         /// The newest migration of the database.
         found: i64,
@@ -61,20 +64,20 @@ pub enum StoreError {
     /// The address of the database has an unknown scheme.
     #[error("cannot use `{scheme}` as a database: expected postgres://…, sqlite:PATH or a path")]
     UnknownScheme {
-        /// Only the scheme, because the rest of the address may contain a password.
+        /// The scheme of the address. The message omits the remaining address, because it may contain a password.
         scheme: String,
     },
     /// The address of a PostgreSQL database is invalid.
-    #[error("cannot use the address of the database: {what}; expected postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
+    #[error("cannot use the database address: {what}; expected postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
     Address {
-        /// The reason, without any part of the address, which may contain a password.
+        /// The reason. The text contains no part of the address, because any part may belong to the password.
         what: &'static str,
     },
     /// A string contains U+0000, which PostgreSQL cannot store.
-    #[error("a text contains U+0000, which cannot be stored")]
+    #[error("a string contains U+0000, which the database cannot store")]
     Nul,
-    /// The rows of a scope are not the rows that were sealed, so they cannot be changed.
-    #[error("the rows of scope `{scope}` are not verified: {why}")]
+    /// The rows of a scope do not match its seal, or its seal is missing or invalid, so the rows cannot be changed.
+    #[error("the rows of scope `{scope}` failed verification: {why}")]
     Unverified {
         /// The scope: `instance`, or the id of a workspace.
         scope: String,
@@ -85,7 +88,7 @@ pub enum StoreError {
     #[error("the key that authenticates rows is missing")]
     NoRowKey,
     /// A seal could not be encrypted.
-    #[error("the seal of a scope cannot be encrypted")]
+    #[error("failed to encrypt the seal of a scope")]
     Seal(#[source] Cause),
     /// A statement failed for any other reason.
     #[error("the database rejected a statement")]
@@ -112,8 +115,18 @@ impl StoreError {
         }
     }
 
-    /// Whether the database aborted the transaction because of a conflict with another one, so that a retry can
-    /// succeed.
+    /// Returns whether the database rejected a value and rolled the transaction back. The other values of the
+    /// transaction can then be written in a new transaction.
+    #[must_use]
+    pub fn is_rejection(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Nul | StoreError::Statement(_) | StoreError::Conflict { .. } | StoreError::UnknownReference
+        )
+    }
+
+    /// Returns whether the database aborted the transaction because of a conflict with another transaction, so that a
+    /// retry can succeed.
     pub(crate) fn is_contention(&self) -> bool {
         const SERIALIZATION_FAILURE: &str = "40001";
         const DEADLOCK: &str = "40P01";
@@ -143,7 +156,7 @@ pub(crate) fn of_driver(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Whether this error makes its connection unusable.
+/// Returns whether this error makes its connection unusable.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(error) = error else {
         return matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_));
@@ -168,20 +181,20 @@ fn of_postgres(error: Box<dyn DatabaseError>) -> StoreError {
         "XX001" | "XX002" => return StoreError::Corrupt { what: "the database is damaged".to_owned() },
         "53100" => "the disk is full",
         "53200" => "the database is out of memory",
-        "53300" => "the database accepts no more connections",
-        "55P03" => "it is locked by another process or connection",
-        "57014" => "the statement took too long",
+        "53300" => "the database has reached its connection limit",
+        "55P03" => "the database is locked by another process or connection",
+        "57014" => "the statement timed out",
         "57P01" | "57P02" | "57P03" => "the database is shutting down or starting",
         "25006" => "the database is read-only",
-        "25P03" => "the database ended an idle transaction",
-        "3D000" | "57P04" => "there is no such database",
+        "25P03" => "the database terminated an idle transaction",
+        "3D000" | "57P04" => "the database does not exist",
         "28000" | "28P01" => "the database rejected the login",
         "42501" => "the database user lacks a privilege",
         "0A000" | "26000" => "the schema of the database has changed",
         code if code.starts_with("08") => "the database cannot be reached",
         code if code.starts_with("40") => "another transaction changed the same rows",
         code if code.starts_with("53") => "the database is out of resources",
-        code if code.starts_with("58") => "the disk failed to read or write",
+        code if code.starts_with("58") => "a disk read or write failed",
         _ => return StoreError::Statement(error.into()),
     };
     unavailable(what, sqlx::Error::Database(error))
@@ -204,12 +217,12 @@ pub(crate) fn of_rusqlite(error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// The database was closed.
+/// Returns the error for a closed database.
 pub(crate) fn closed() -> StoreError {
     unavailable("the database is closed", sqlx::Error::PoolClosed)
 }
 
-/// The database was opened for reading only.
+/// Returns the error for a write to a database that is open for reading only.
 pub(crate) fn read_only() -> StoreError {
     unavailable("the database is open for reading only", std::io::Error::from(std::io::ErrorKind::PermissionDenied))
 }
@@ -224,11 +237,13 @@ fn of_result_code(code: i32, message: &str, error: impl Into<Cause>) -> StoreErr
         (UNIQUE, _) => StoreError::Conflict { constraint: unique_name(message) },
         (PRIMARY_KEY, _) => StoreError::Conflict { constraint: primary_name(message) },
         (FOREIGN_KEY, _) => StoreError::UnknownReference,
-        (_, 5 | 6) => unavailable("it is locked by another process or connection", error),
+        (_, 5 | 6) => unavailable("the database is locked by another process or connection", error),
         (_, 13) => unavailable("the disk is full", error),
-        (_, 3 | 8) => unavailable("it cannot be written: the file or its folder is read-only", error),
-        (_, 10) => unavailable("the disk failed to read or write", error),
-        (_, 14) => unavailable("it cannot be opened: the file or its folder cannot be read or written", error),
+        (_, 3 | 8) => unavailable("the database cannot be written: the file or its folder is read-only", error),
+        (_, 10) => unavailable("a disk read or write failed", error),
+        (_, 14) => {
+            unavailable("the database cannot be opened: the file or its folder cannot be read or written", error)
+        }
         (_, 7) => unavailable("the host is out of memory", error),
         (_, 11) => StoreError::Corrupt { what: "the file is damaged".to_owned() },
         (_, 26) => StoreError::Corrupt { what: "the file is not an SQLite database".to_owned() },

@@ -6,8 +6,8 @@ use crate::db::{FromRow, Row, args};
 use crate::error::unavailable;
 use crate::{Store, StoreError};
 
-/// The maximum number of attempts to claim a key. An earlier claim may be released between the insert and the select,
-/// but if this happens several times in a row, it is an attack.
+/// The maximum number of attempts to claim a key. Between the insert and the select of an attempt, another request may
+/// release its claim. If this happens in every attempt, a client is probably causing it deliberately.
 const CLAIM_ATTEMPTS_MAX: u32 = 5;
 
 /// The scope and value of an idempotency key.
@@ -77,10 +77,14 @@ impl Store {
                 return Ok(earlier);
             }
         }
-        Err(unavailable("the idempotency key is claimed and released repeatedly", "other requests use the same key"))
+        Err(unavailable(
+            "the idempotency key cannot be claimed",
+            "other requests repeatedly claim and release this key",
+        ))
     }
 
-    /// Stores the response to a claimed request. Returns whether the claim still existed.
+    /// Stores the response to a claimed request. Returns `false` if the claim no longer exists or already has a
+    /// response.
     pub async fn answer_request(&self, key: &IdempotencyKey, answer: &StoredAnswer) -> Result<bool, StoreError> {
         let sql = "update idempotency_keys set status = $5, answer = $6 \
                    where workspace_id = $1 and caller = $2 and route = $3 and key = $4 and status is null";
@@ -88,7 +92,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Releases the claim of a request that had no effect, so that the client can repeat the request.
+    /// Releases the claim of a request that had no effect, so that the client can repeat the request. Keeps a claim
+    /// that already has a response.
     pub async fn release_request(&self, key: &IdempotencyKey) -> Result<(), StoreError> {
         let sql = "delete from idempotency_keys \
                    where workspace_id = $1 and caller = $2 and route = $3 and key = $4 and status is null";
@@ -96,8 +101,8 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes claims older than `answered_before`, and unanswered claims older than `running_before`, whose host has
-    /// stopped. Returns the number of deleted claims.
+    /// Deletes all claims created before `answered_before`, and the unanswered claims created before `running_before`,
+    /// because the host that was handling their requests has stopped. Returns the number of deleted claims.
     pub async fn purge_requests(
         &self,
         answered_before: UtcMillis,

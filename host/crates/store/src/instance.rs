@@ -20,7 +20,7 @@ from_row! { InstanceKeyRow { name, version, sealed, created_at } }
 
 impl Store {
     /// Inserts a key. Returns `false` if a key with this name and version already exists, because another host
-    /// inserted it first. That existing key must then be used.
+    /// inserted it first. The caller must then use the existing key.
     pub async fn insert_instance_key(&self, row: &InstanceKeyRow) -> Result<bool, StoreError> {
         let sql = "insert into instance_keys (name, version, sealed, created_at) values ($1, $2, $3, $4) \
                    on conflict (name, version) do nothing";

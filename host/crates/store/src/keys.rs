@@ -13,8 +13,8 @@ pub enum KeyKind {
     Root,
     /// Access to everything in its workspace.
     Admin,
-    /// Like `Admin`, but without access to keys, credentials, permissions, and the configuration and network of
-    /// resources.
+    /// Access to everything in its workspace except keys, credentials, permissions, and the configuration and network
+    /// of resources.
     Operator,
     /// Access to the tools of one bot.
     Bot,
@@ -86,7 +86,8 @@ impl From<&KeyKind> for Arg<'_> {
     }
 }
 
-// `$1` is NULL for root keys. Any other key is found only with its workspace.
+// `$1` is the workspace of the key, or NULL for root keys. Keys of a workspace are found only with the id of that
+// workspace.
 macro_rules! of_owner {
     () => {
         "((workspace_id is null and $1 is null) or workspace_id = $1)"
@@ -112,18 +113,18 @@ impl Store {
         self.insert_row(row, args![row.last_used_at]).await
     }
 
-    /// Returns the key with this id in the workspace. Without a workspace, returns the root key with this id.
+    /// Returns the key with this id in the workspace. If `workspace` is `None`, returns the root key with this id.
     pub async fn key(&self, workspace: Option<WorkspaceId>, id: KeyId) -> Result<Option<KeyRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// Whether a root key with a valid MAC exists. Fails if the instance is unverified.
+    /// Returns whether a root key with a valid MAC exists. Fails if the instance is unverified.
     pub async fn has_root_key(&self) -> Result<bool, StoreError> {
         let keys: Vec<KeyRow> = self.verified_instance().await?.take();
         Ok(keys.iter().any(|key| key.kind == KeyKind::Root))
     }
 
-    /// Returns a page of the keys in a workspace. Without a workspace, returns a page of the root keys.
+    /// Returns a page of the keys in a workspace. If `workspace` is `None`, returns a page of the root keys.
     pub async fn keys(
         &self,
         workspace: Option<WorkspaceId>,
@@ -132,9 +133,9 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Sets a new prefix and hash. Does nothing if the key is missing or its hash is no longer that of `row`, so only
-    /// one of two concurrent rotations succeeds. Returns whether the key was rotated. The permissions of the key stay
-    /// unchanged.
+    /// Sets a new prefix and hash. Does nothing if the key is missing or its hash is no longer the hash of `row`, so
+    /// only one of two concurrent rotations succeeds. Returns whether the key was rotated. The permissions of the key
+    /// stay unchanged.
     pub async fn rotate_key(&self, row: &KeyRow, prefix: &str, hash: &str) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &KeyRow| {

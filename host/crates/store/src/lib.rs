@@ -1,9 +1,9 @@
-//! The database layer of Monstrum, with all its SQL statements. There is one file per kind of row, and each statement
-//! is written once for both SQLite and PostgreSQL.
+//! The database layer of Monstrum, with all its SQL statements, mostly one file per table. Each statement is written
+//! once for both SQLite and PostgreSQL.
 //!
-//! Statements on rows of a workspace require the workspace id, so they never find rows of other workspaces. A change
-//! of a row that is part of the policy raises the generation of the policy in the same transaction. This crate
-//! handles neither key material nor the content of sealed records. It is the only crate that uses sqlx.
+//! Statements on rows of a workspace require the workspace id, so they never find rows of other workspaces. A change of
+//! a row that is part of the policy raises the generation of the policy in the same transaction. This crate handles
+//! neither key material nor the content of sealed records. No other crate uses sqlx.
 
 #![forbid(unsafe_code)]
 

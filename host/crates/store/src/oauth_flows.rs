@@ -132,13 +132,13 @@ impl Store {
         self.authentic_one(BY_STATE, args![hash, now]).await
     }
 
-    /// Returns the authorizations whose next poll of the provider is due at `now`. The longest overdue are first.
+    /// Returns the authorizations whose next poll of the provider is due at `now`, ordered by the time of that poll.
     pub async fn due_oauth_flows(&self, now: UtcMillis, limit: u32) -> Result<Vec<OauthFlowRow>, StoreError> {
         self.authentic_up_to(DUE, values![now], limit).await
     }
 
-    /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns `false` if its status
-    /// is no longer that of `before`, or if it is bound to another browser.
+    /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns `false` if its status is
+    /// no longer the status of `before`, or if it is bound to another browser.
     pub async fn begin_oauth_flow(&self, before: &OauthFlowRow, row: &OauthFlowRow) -> Result<bool, StoreError> {
         let sql = "update oauth_flows set status = 'begun', state_hash = $2, browser_hash = $3, sealed = $4 \
                    where id = $1 and status = $5 and (browser_hash is null or browser_hash = $3)";
@@ -174,8 +174,8 @@ impl Store {
         Ok(())
     }
 
-    /// Claims the due poll of the provider for one host, and schedules the next poll at `next`. Returns `false` if
-    /// another host has claimed the due poll.
+    /// Claims the due poll of an authorization for one host, and schedules the next poll at `next`. Returns `false` if
+    /// another host has already claimed the due poll, or if the authorization is no longer pending.
     pub async fn claim_oauth_poll(
         &self,
         row: &OauthFlowRow,

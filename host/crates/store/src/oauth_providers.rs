@@ -56,7 +56,7 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// Whether a provider is unchanged since this process last verified its workspace.
+    /// Returns whether a provider is unchanged since this process last verified its workspace.
     pub fn is_verified_provider(&self, row: &OauthProviderRow) -> Result<bool, StoreError> {
         self.is_as_verified(row)
     }

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::StoreError;
 use crate::address::PostgresAddress;
-use crate::db::{Appender, Db, Limits, Postgres, args};
+use crate::db::{Appender, Db, LOG_BYTES_KEPT, Limits, Postgres, args};
 use crate::error::{of_driver, of_migration};
 use crate::rows::Rows;
 
@@ -24,10 +24,6 @@ static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite"
 /// The number of read connections. Reads are short and few per call. With four connections, a slow audit query does
 /// not delay other reads.
 const READERS: u32 = 4;
-
-/// The size in bytes (64 MiB) to which a checkpoint truncates the write-ahead log, so that one large transaction does
-/// not occupy disk space permanently.
-const LOG_BYTES_KEPT: &str = "67108864";
 
 /// The address of the database and the limits for its use.
 #[derive(Clone, Debug)]
@@ -55,7 +51,7 @@ impl StoreOptions {
     fn new(location: Location) -> Self {
         StoreOptions {
             location,
-            // Longer than any transaction of a host. Only another program holds a lock for longer.
+            // This time is longer than any transaction of a host, so only another program can hold a lock for longer.
             lock_wait: Duration::from_secs(5),
             // A server that does not respond within this time is considered unreachable.
             connect_wait: Duration::from_secs(5),
@@ -164,7 +160,8 @@ impl Store {
     }
 
     /// Returns the number of connections that hosts have to the database. Always returns 0 for an SQLite file, which
-    /// only one host uses. Call this before opening the database, because connections of this process count as well.
+    /// only one host uses. Call this function before opening the database, because connections of this process count as
+    /// well.
     pub async fn connections_of_servers(options: &StoreOptions) -> Result<u64, StoreError> {
         match &options.location {
             Location::Sqlite(_) => Ok(0),
@@ -175,19 +172,20 @@ impl Store {
         }
     }
 
-    /// Whether other hosts may use the same database.
+    /// Returns whether other hosts may use the same database.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.db, Db::Postgres(_))
     }
 
-    /// Closes all connections. SQLite also checkpoints its write-ahead log. Later operations fail as unavailable.
+    /// Closes all connections. SQLite also checkpoints its write-ahead log. Later operations fail with
+    /// [`StoreError::Unavailable`].
     pub async fn close(&self) {
         self.db.close().await;
     }
 }
 
-/// The number of rows that SQLite's thread may read ahead, which equals a page of the audit verification.
+/// The number of rows that SQLite's thread may read ahead. The value equals the page size of the audit verification.
 const ROWS_AHEAD: usize = 1000;
 
 async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
@@ -197,15 +195,18 @@ async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreErr
         .clone()
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
-        .pragma("journal_size_limit", LOG_BYTES_KEPT);
+        .pragma("journal_size_limit", LOG_BYTES_KEPT.to_string())
+        // The checkpoint thread copies the log into the database file, so that no commit waits for the copy.
+        .pragma("wal_autocheckpoint", "0");
     if let Some(pages) = options.pages_max {
         writing = writing.pragma("max_page_count", pages.to_string());
     }
     let writer = pool(1).connect_with(writing).await.map_err(of_driver)?;
     migrate(&writer).await?;
-    let appender = Appender::open(&path, options.lock_wait, options.pages_max)?;
+    let turn = Arc::default();
+    let appender = Appender::open(&path, options.lock_wait, options.pages_max, &turn)?;
     let readers = pool(READERS).connect_with(common.pragma("query_only", "on")).await.map_err(of_driver)?;
-    Ok(Db::Sqlite { writer, readers, appender: Some(Arc::new(appender)), turn: Arc::default() })
+    Ok(Db::Sqlite { writer, readers, appender: Some(Arc::new(appender)), turn })
 }
 
 /// Returns the options that apply to every connection to the file.
@@ -214,7 +215,8 @@ fn sqlite(path: &Path, options: &StoreOptions) -> SqliteConnectOptions {
         .filename(path)
         .busy_timeout(options.lock_wait)
         .foreign_keys(true)
-        // Callers read entire results. With a smaller buffer, the two threads would wake each other for each row.
+        // Callers read entire results. With a smaller buffer, the caller's thread and SQLite's thread would wake each
+        // other for each row.
         .row_buffer_size(ROWS_AHEAD)
         // A schema that another program altered must not call functions with side effects.
         .pragma("trusted_schema", "off")
@@ -237,8 +239,8 @@ fn newest(migrations: &Migrator) -> i64 {
 /// stay usable.
 ///
 /// When the disk is full, SQLite itself rolls back the transaction. The driver's own rollback then fails, and the
-/// driver still assumes an open transaction. The pool closes such a connection when it is returned. Otherwise one
-/// full disk would block all writes until a restart.
+/// driver still assumes an open transaction. The pool closes such a connection when it is returned, because otherwise
+/// one full disk would block all writes until a restart.
 fn pool(connections: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(connections)
@@ -249,7 +251,7 @@ fn pool(connections: u32) -> SqlitePoolOptions {
         .after_release(|connection, _| {
             Box::pin(async move {
                 if connection.is_in_transaction() {
-                    // A rollback may still be queued. It runs before the ping.
+                    // A rollback may still be queued. The rollback runs before the ping.
                     connection.ping().await?;
                 }
                 Ok(!connection.is_in_transaction())
@@ -266,9 +268,9 @@ async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
 fn create_owner_only(path: &Path) -> Result<PathBuf, StoreError> {
     let unavailable = |source: std::io::Error| {
         let what = match source.kind() {
-            std::io::ErrorKind::NotFound => "its folder does not exist",
+            std::io::ErrorKind::NotFound => "the folder of the database does not exist",
             std::io::ErrorKind::StorageFull => "the disk is full",
-            _ => "it cannot be opened: the file or its folder cannot be read or written",
+            _ => "the database cannot be opened: the file or its folder cannot be read or written",
         };
         StoreError::Unavailable { what: what.to_owned(), source: source.into() }
     };

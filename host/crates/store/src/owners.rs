@@ -126,7 +126,7 @@ impl Store {
         })
     }
 
-    /// Whether `owners` still lacks the names of versions that were active before the table existed.
+    /// Returns whether `owners` still lacks the names of versions that were active before the table existed.
     pub async fn owners_are_due(&self) -> Result<bool, StoreError> {
         let due: Option<i64> = self.db.one(DUE, args![]).await?;
         Ok(due.unwrap_or(0) > 0)

@@ -20,7 +20,7 @@ impl Store {
         Ok(PluginRecords { generation, plugins: verified.take(), owners: verified.take() })
     }
 
-    /// Returns the stored generation of the instance's seal, without verification. While this generation is
+    /// Returns the stored generation of the instance's seal. Does not verify the seal. While this generation is
     /// unchanged, records that were read earlier are still current.
     pub async fn instance_generation(&self) -> Result<i64, StoreError> {
         const GENERATION: &str = "select generation as value from policy_seals where scope = $1";

@@ -34,7 +34,7 @@ pub struct PluginVersionRow {
     pub created_at: UtcMillis,
 }
 
-/// A stored plugin version without its content.
+/// A summary of a stored plugin version, which omits its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginVersionSummary {
     pub plugin: PluginName,
@@ -102,7 +102,7 @@ impl PluginVersionRow {
 }
 
 impl PluginVersionSummary {
-    /// Whether a version's content matches its digests.
+    /// Returns whether a version's content matches its digests.
     fn is_of(&self, content: &PluginVersionRow) -> bool {
         digest_of(content.manifest.as_bytes()) == self.manifest_digest
             && digest_of(&content.component) == self.component_digest
@@ -110,14 +110,14 @@ impl PluginVersionSummary {
     }
 }
 
-/// Computes the SHA-256 digest, formatted as `sha256:` and 64 hex digits.
+/// Computes a SHA-256 digest, formatted as `sha256:` followed by 64 hex digits.
 pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
     let text = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
     text.parse().expect("a SHA-256 in hex is a digest")
 }
 
 impl Store {
-    /// Stores a version without activating it, unless it is already stored. Returns whether the version is new.
+    /// Stores a version if it is not stored yet. Does not activate the version. Returns whether the version is new.
     pub async fn insert_plugin_version(&self, row: &PluginVersionRow) -> Result<bool, StoreError> {
         let overwrite = "update plugin_versions set manifest = $4, component = $5, locales = $6, version = $7, \
                          locales_digest = $8, created_at = $9 \

@@ -38,8 +38,8 @@ pub struct PolicyRows {
     pub generations_total: i64,
     /// The rows with a missing or wrong MAC, which the lists omit.
     pub refused: Vec<RowName>,
-    /// The scopes whose rows are not the rows that were sealed. For such a scope, the lists contain only workspaces
-    /// and keys. If the instance is unverified, this applies to all workspaces.
+    /// The scopes whose rows do not match their seals. For such a scope, the lists contain only workspaces and keys. If
+    /// the instance is unverified, this applies to all workspaces.
     pub unverified: Vec<UnverifiedScope>,
     /// The verified state of these rows, for verifying later changes.
     pub verified: VerifiedPolicy,

@@ -14,11 +14,11 @@ pub struct RoleRow {
     pub workspace_id: WorkspaceId,
     /// The name, which is unique in the workspace.
     pub name: String,
-    /// A JSON list of globs that match operations.
+    /// A JSON list of globs that match the names of allowed operations.
     pub allowed_operations: Option<Value>,
-    /// A JSON list of globs that match tools.
+    /// A JSON list of globs that match the names of allowed tools.
     pub allowed_tools: Option<Value>,
-    /// A JSON object whose values are lists of patterns.
+    /// A JSON object that maps scope keys to lists of patterns.
     pub scope_constraints: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,

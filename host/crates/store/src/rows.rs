@@ -105,11 +105,11 @@ impl RowName {
     /// Returns the message about the rejection of this row.
     #[must_use]
     pub fn refusal(&self) -> String {
-        format!("row {self} is not authentic: its MAC is missing or wrong, so it grants nothing")
+        format!("row {self} is not authentic: its MAC is missing or wrong, so the row grants no permissions")
     }
 }
 
-/// A scope whose rows are not the rows that were sealed.
+/// A scope whose rows do not match its seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnverifiedScope {
     pub scope: Scope,
@@ -120,7 +120,7 @@ pub struct UnverifiedScope {
 
 impl fmt::Display for UnverifiedScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the rows of scope `{}` are not verified: {}", self.scope, self.why)?;
+        write!(f, "the rows of scope `{}` failed verification: {}", self.scope, self.why)?;
         if !self.differing.is_empty() {
             let names: Vec<String> = self.differing.iter().map(ToString::to_string).collect();
             write!(f, "; these rows changed since this host last verified them: {}", names.join(", "))?;
@@ -133,7 +133,7 @@ impl fmt::Display for UnverifiedScope {
 pub(crate) trait Authentic: FromRow + Send + 'static {
     const TABLE: Table;
 
-    /// Returns the scope of the row, whose seal counts the row if its table is counted.
+    /// Returns the scope of the row. The seal of this scope counts the row if the row's table is counted.
     fn scope(&self) -> Scope;
 
     /// Returns the values of the columns that the MAC covers, in the order of [`tables`].
@@ -177,7 +177,7 @@ pub(crate) use authentic;
 pub(crate) struct Rows {
     /// The newest key, which authenticates all written rows.
     key: Arc<dyn SealsRows>,
-    /// The previous key. Its rows and seals are also valid until the rotation is finished.
+    /// The previous key. Rows and seals under this key are also valid until the rotation ends.
     older: Option<Arc<dyn SealsRows>>,
     is_older_retired: AtomicBool,
     known: Mutex<Known>,
@@ -281,10 +281,10 @@ impl Rows {
     fn open_seal(&self, scope: Scope, seal: &SealRow, seen: i64) -> Result<Total, String> {
         let generation = seal.generation;
         if generation < seen {
-            return Err(format!("its seal is of generation {generation}, and this host has seen {seen}"));
+            return Err(format!("its seal has generation {generation}, but this host has seen generation {seen}"));
         }
         let opened = self.unseal(seal).filter(|_| seal.scope == scope.to_string());
-        opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal does not open".to_owned())
+        opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal cannot be decrypted".to_owned())
     }
 
     fn seal(&self, scope: Scope, generation: i64, total: Total) -> Result<String, StoreError> {
@@ -322,7 +322,7 @@ fn name_of(table: Table, row: &Row) -> RowName {
 }
 
 impl Store {
-    /// Sets the key that authenticates rows. Without a key, authenticated tables can be neither read nor written.
+    /// Sets the key that authenticates rows. Until a key is set, authenticated tables can be neither read nor written.
     #[must_use]
     pub fn with_row_key(self, key: Arc<dyn SealsRows>) -> Store {
         self.with_row_keys(key, None)
@@ -354,7 +354,7 @@ impl Store {
         Ok(seals.iter().filter(counts).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
     }
 
-    /// Returns the stored scope and generation of each seal, without verification.
+    /// Returns the stored scope and generation of each seal. Does not verify the seals.
     pub async fn seal_generations(&self) -> Result<Vec<(String, i64)>, StoreError> {
         let seals = SealRow::all(&self.db.read().await?.fetch(change::SEALS, args![]).await?);
         Ok(seals.into_iter().map(|seal| (seal.scope, seal.generation)).collect())

@@ -1,8 +1,8 @@
 //! Sandboxes: their conversations, states and leases.
 //!
-//! An operation leases a sandbox with a compare-and-swap on its status, its current operation and its last activity.
-//! If several hosts try concurrently, one succeeds and the others must read the row again. A row is kept until the
-//! provider has deleted the sandbox, even if the bot or workspace of the sandbox is deleted earlier.
+//! An operation leases a sandbox with a compare-and-swap on its status, its current operation and its last activity. If
+//! several hosts try concurrently, one host succeeds and all other hosts must read the row again. A row is kept until
+//! the provider has deleted the sandbox, even if the bot or workspace of the sandbox is deleted earlier.
 
 mod deletion;
 mod upkeep;
@@ -28,8 +28,8 @@ pub enum SandboxStatus {
     Deleting,
     /// The provider failed to start the sandbox, and the actual state of the sandbox is unknown.
     Error,
-    /// The sandbox ran before, but the provider has lost its files. It is not created again, because callers would
-    /// mistake the empty sandbox for the old one.
+    /// The sandbox ran before, but the provider has lost its files. The host does not create the sandbox again, because
+    /// callers would mistake the empty sandbox for the old sandbox.
     Lost,
 }
 
@@ -48,7 +48,7 @@ impl SandboxStatus {
         }
     }
 
-    /// Returns the value of the `status` column. The status `lost` is stored in a separate column.
+    /// Returns the value of the `status` column. The status `lost` is stored in the column `lost`.
     fn stored(self) -> &'static str {
         match self {
             SandboxStatus::Lost => SandboxStatus::Error.as_str(),
@@ -115,7 +115,7 @@ pub struct SandboxRow {
 }
 
 impl SandboxRow {
-    /// Whether an operation holds an unexpired lease on the sandbox.
+    /// Returns whether an operation holds an unexpired lease on the sandbox.
     #[must_use]
     pub fn is_claimed(&self, now: UtcMillis) -> bool {
         self.operation.is_some() && self.operation_until.is_some_and(|until| now < until)
@@ -295,8 +295,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Records the result of an operation and releases its lease. Writes nothing and returns `false` if another
-    /// operation holds the lease, or if the status is no longer `from` because the sandbox was marked for deletion.
+    /// Records the result of an operation and releases its lease. Returns `false` without writing if `operation` no
+    /// longer holds the lease, or if the status is no longer `from` because the sandbox was marked for deletion.
     pub async fn settle_sandbox(
         &self,
         id: SandboxInstanceId,
@@ -324,7 +324,7 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Releases the lease of an operation without any other change.
+    /// Releases the lease of an operation, and changes nothing else.
     pub async fn release_sandbox(&self, id: SandboxInstanceId, operation: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set operation = null, operation_until = null \
                    where id = $1 and operation = $2";

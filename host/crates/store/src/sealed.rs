@@ -1,7 +1,7 @@
 //! The columns that contain sealed records. A rotation of the master key reseals these records.
 //!
 //! To add a column, add a variant to [`SealedColumn`] with its statements. The compiler then requires the associated
-//! data of the column in `host/src/rotation.rs`. No other code lists these columns.
+//! data of the column in `host/src/boot/rotation.rs`. No other code lists these columns.
 
 use crate::db::{Arg, Row, args};
 use crate::{Store, StoreError};
@@ -35,10 +35,10 @@ pub struct SealedRow {
 /// A page of the records of a column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SealedPage {
-    /// The records of the page. Empty only after the last record.
+    /// The records of the page; empty only if no records remain.
     pub records: Vec<SealedRow>,
-    /// The keys of rows whose key cannot be decoded, in displayable form. Such rows after the last record of this
-    /// page appear on the next page.
+    /// The keys, as text for display, of rows whose key cannot be decoded. The list contains the rows before the last
+    /// record of this page. Later rows are in the list of the next page.
     pub unnamed: Vec<Vec<String>>,
 }
 
@@ -193,7 +193,7 @@ impl Store {
     }
 
     /// Replaces records in one transaction. Skips records that have changed since they were read. Returns the number
-    /// of replaced records. The changes are on disk when this returns.
+    /// of replaced records. The changes are on disk when this function returns.
     pub async fn replace_sealed(
         &self,
         column: SealedColumn,
@@ -212,7 +212,7 @@ impl Store {
             replaced += session.run(statements.replace, &args).await?;
         }
         if column == SealedColumn::Credentials && replaced > 0 {
-            // Credentials are part of the policy.
+            // Credentials are part of the policy, so hosts must read the policy again.
             session.bump_generation().await?;
         }
         session.commit().await?;

@@ -1,4 +1,4 @@
-//! Trusted keys, which may sign the packages of certain plugins. They belong to the instance.
+//! Trusted keys, which may sign the packages of certain plugins. Trusted keys belong to the instance.
 
 use monstrum_types::{TrustId, UtcMillis};
 
@@ -29,8 +29,8 @@ const BY_ID: &str = concat!("select ", columns!(), " from trust where id = $1");
 const PAGE: &str = concat!("select ", columns!(), " from trust where id > $1 order by id limit $2");
 
 impl Store {
-    /// Trusts a key for the plugins that match its globs. Fails with a conflict if it is already trusted for the same
-    /// globs.
+    /// Trusts a key for the plugins that match its globs. Fails with a conflict if the key is already trusted for the
+    /// same globs.
     pub async fn insert_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
         self.insert_row(row, &[]).await
     }

@@ -23,13 +23,13 @@ pub struct Charge {
     pub credits_millionths: i64,
 }
 
-/// What is written in the transaction of audit rows, so that both are on disk or neither is.
+/// A row that is written in the transaction of the audit rows, so that either both are on disk or neither is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreRow {
-    /// Charges a call to its bot and task. It is not written if the bot does not exist or the call exceeds its monthly
-    /// token budget.
+    /// Charges a call to its bot and task. The charge is not written if the bot does not exist or the call exceeds the
+    /// bot's monthly token budget.
     Charge(Charge),
-    /// Adds usage that has happened already, whatever the budget. It is not written if the bot does not exist.
+    /// Adds past usage regardless of the budget. The usage is not written if the bot does not exist.
     Usage(Charge),
 }
 
@@ -55,8 +55,8 @@ from_row! { UsageRow { month, tokens, credits_millionths, calls } }
 
 from_row! { Spent { budget, tokens } }
 
-/// Adds a call to its bot's usage in a month, if the bot exists and the condition `$first` holds; later calls need `$further`. Credits saturate at the maximum
-/// value of a 64-bit integer.
+/// Adds a call to its bot's usage in a month, if the bot exists and the condition `$first` holds. Later calls in the
+/// month also require `$further`. Credits saturate at the maximum value of a 64-bit integer.
 macro_rules! charge {
     ($tokens:literal, $first:literal, $further:literal) => {
         concat!(
@@ -75,8 +75,8 @@ macro_rules! charge {
     };
 }
 
-/// Charges a call that is within the budget of its bot. A call with zero tokens always is. The upsert locks the row of
-/// that month, so that concurrent charges see each other.
+/// Charges a call that is within the budget of its bot. A call with zero tokens is always within the budget. The upsert
+/// locks the row of that month, so that each charge takes concurrent charges into account.
 const CHARGE: &str = charge!(
     "bot_usage.tokens + excluded.tokens",
     "and ($4 = 0 or $4 <= coalesce(monthly_token_budget, 9223372036854775807))",
@@ -84,7 +84,7 @@ const CHARGE: &str = charge!(
       coalesce((select monthly_token_budget from bots where id = $2), 9223372036854775807) - excluded.tokens"
 );
 
-/// Adds usage whatever the budget. Tokens saturate like credits.
+/// Adds usage regardless of the budget. Like credits, tokens saturate at the maximum value of a 64-bit integer.
 const ADD: &str = charge!(
     "case when bot_usage.tokens > 9223372036854775807 - excluded.tokens \
      then 9223372036854775807 else bot_usage.tokens + excluded.tokens end",
@@ -92,7 +92,7 @@ const ADD: &str = charge!(
     ""
 );
 
-/// Adds a call to its task's usage. The tokens of a task never exceed those of its bot.
+/// Adds a call to the usage of its task. The tokens of a task never exceed the tokens of its bot.
 const CHARGE_TASK: &str = "\
     insert into task_usage (workspace_id, bot_id, month, task_id, tokens, credits_millionths, calls) \
     values ($1, $2, $3, $6, $4, $5, 1) on conflict (bot_id, month, task_id) do update set \
@@ -119,13 +119,14 @@ impl StoreRow {
         }
     }
 
-    /// Returns a key by which transactions sort what they write, so that they lock rows in the same order.
+    /// Returns the sort key of the row. All transactions write their rows in this order, and therefore lock rows in the
+    /// same order.
     pub(crate) fn lock_order(&self) -> BotId {
         self.charge().bot_id
     }
 
-    /// Returns the statements that write the row, in order. If one changes nothing, the rest are not run, and the row
-    /// is not written.
+    /// Returns the statements that write the row, in order. If a statement changes nothing, the remaining statements do
+    /// not run, and the row is not written.
     pub(crate) fn statements(&self) -> [(&'static str, Vec<Arg<'_>>); 2] {
         let Charge { workspace_id, bot_id, task_id, month, tokens, credits_millionths } = self.charge();
         let of_bot = match self {
@@ -146,8 +147,8 @@ impl Store {
         self.db.one(SPENT, args![workspace, bot, month]).await
     }
 
-    /// Returns the usage per month of a bot, or of one of its tasks. The newest month is first, and at most 120
-    /// months are returned.
+    /// Returns the usage of a bot, or of one task of the bot, for each month. The newest month is first, and at most
+    /// 120 months are returned.
     pub async fn usage(
         &self,
         workspace: WorkspaceId,

@@ -39,31 +39,31 @@ macro_rules! words {
 pub(crate) use words;
 
 words!(
-    /// How a call ended. More values may be added: treat one you do not know as not done.
+    /// How a call ended. Later versions may add values: treat unknown values as failures.
     Status {
-        /// The tool did what was asked.
+        /// The call succeeded.
         Success = "success",
         /// The call was allowed but failed.
         Error = "error",
-        /// A parameter lies outside the scope that the bot was granted.
+        /// A parameter is outside the scope granted to the bot.
         ScopeViolation = "scope_violation",
-        /// The bot may not use this tool, or the tool does not exist: both cases get the same answer.
+        /// The bot may not use this tool, or the tool does not exist. Both cases have the same response.
         PermissionDenied = "permission_denied",
     }
 );
 
 words!(
-    /// Why a call failed: one list for HTTP, WIT and audit.
+    /// The reason why a call failed. HTTP, WIT and the audit use the same list.
     Code {
         /// The parameters do not satisfy the tool's `input_schema`.
         InvalidParams = "invalid_params",
-        /// Refused by roles.
+        /// A role or permission denied the call.
         Denied = "denied",
-        /// Refused by scope.
+        /// A scope constraint denied the call.
         Scope = "scope",
         /// The plugin used up its computing budget.
         Fuel = "fuel",
-        /// The call took too long.
+        /// The call exceeded its time limit.
         Timeout = "timeout",
         /// The plugin ran out of memory.
         Memory = "memory",
@@ -81,9 +81,9 @@ words!(
         Budget = "budget",
         /// The resource has no usable credential.
         Unauthenticated = "unauthenticated",
-        /// The upstream server could not be reached or did not speak HTTP.
+        /// The upstream server could not be reached, or its response was not valid HTTP.
         Upstream = "upstream",
-        /// The host cannot serve the call now.
+        /// The host is temporarily unable to serve the call.
         Unavailable = "unavailable",
         /// The caller disconnected or cancelled the call.
         Cancelled = "cancelled",
@@ -99,7 +99,7 @@ words!(
 pub struct InputError {
     /// The invalid part, as a JSON pointer (RFC 6901) into the input; empty for the whole.
     pub path: String,
-    /// What is wrong with that part.
+    /// A description of the error.
     pub message: String,
 }
 

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, SecondsFormat};
 use serde::{Deserialize, Serialize};
 
-/// A point in time, in milliseconds since 1970-01-01 UTC. As text it is RFC 3339 with milliseconds and `Z`.
+/// A point in time, in milliseconds since 1970-01-01 UTC. The text format is RFC 3339 with milliseconds and `Z`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, format = DateTime)]
@@ -20,7 +20,7 @@ impl UtcMillis {
         UtcMillis(self.0.saturating_add(ms))
     }
 
-    /// Milliseconds from `earlier` to this time; negative if `earlier` is later.
+    /// Returns the number of milliseconds from `earlier` to this time. The number is negative if `earlier` is later.
     #[must_use]
     pub fn since_ms(self, earlier: UtcMillis) -> i64 {
         self.0.saturating_sub(earlier.0)
@@ -31,7 +31,7 @@ impl fmt::Display for UtcMillis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match DateTime::from_timestamp_millis(self.0) {
             Some(time) => f.write_str(&time.to_rfc3339_opts(SecondsFormat::Millis, true)),
-            None => write!(f, "{} ms after 1970", self.0),
+            None => write!(f, "{} ms since 1970-01-01T00:00:00Z", self.0),
         }
     }
 }

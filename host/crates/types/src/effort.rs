@@ -24,7 +24,7 @@ struct Budget {
     overrun: Cell<Option<Overrun>>,
 }
 
-/// A signal that ends a check from outside: at a deadline, or when the caller no longer waits.
+/// A signal that ends a check before its budget is exhausted: at a deadline, or when the caller no longer waits.
 #[derive(Clone, Debug)]
 pub struct Halt {
     deadline: Instant,
@@ -35,10 +35,10 @@ pub struct Halt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overrun {
     /// The budget is exhausted.
-    #[error("the check needs more work than it may take")]
+    #[error("the check exceeded its work limit")]
     Steps,
     /// The deadline has passed.
-    #[error("the check did not end in time")]
+    #[error("the check exceeded its deadline")]
     Deadline,
     /// The caller no longer waits.
     #[error("the check was cancelled")]
@@ -69,7 +69,7 @@ impl Halt {
 }
 
 impl Effort {
-    /// Creates a budget of `steps` without a deadline.
+    /// Creates a budget of `steps` that has no deadline.
     #[must_use]
     pub fn of(steps: u64) -> Effort {
         Effort::new(steps, None)

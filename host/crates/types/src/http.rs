@@ -12,16 +12,16 @@ pub const REQUEST_HEADERS_MAX: usize = 100;
 /// Maximum total length of the plugin's header names and values in bytes, equal to the limit of common servers.
 pub const REQUEST_HEADER_BYTES_MAX: usize = 32 * 1024;
 
-/// Maximum length of a URL in bytes, including its query, before a credential is added. The limit is that of common
-/// servers.
+/// Maximum length of a URL in bytes, including its query, before a credential is added. The limit equals the limit of
+/// common servers.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
 
 /// A plugin's request that has not been checked yet.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HttpRequest {
-    /// GET, POST, PUT, PATCH, DELETE or HEAD.
+    /// The method: GET, POST, PUT, PATCH, DELETE or HEAD.
     pub method: String,
-    /// An absolute URL, or a path that is appended to the resource's `api_base`.
+    /// The URL: an absolute URL, or a path that is appended to the resource's `api_base`.
     pub url: String,
     /// Query parameters, not yet encoded.
     pub query: Vec<(String, String)>,

@@ -6,13 +6,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A text that is not a valid id or name of the expected kind.
+/// An error for text that is not a valid id or name of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid {kind}: expected {expected}")]
 pub struct InvalidId {
     /// The expected kind of id or name, such as `bot id`.
     pub kind: &'static str,
-    /// The rejected text, cut to 64 characters.
+    /// The rejected text, truncated to 64 characters.
     pub text: String,
     /// A description of the accepted format.
     pub expected: &'static str,
@@ -35,12 +35,12 @@ macro_rules! uuid_id {
         impl $name {
             /// Creates a new id: a UUIDv7, so that ids sort by creation time.
             #[must_use]
-            #[expect(clippy::new_without_default, reason = "a default id would be a different one each time")]
+            #[expect(clippy::new_without_default, reason = "a default id would differ each time")]
             pub fn new() -> Self {
                 $name(Uuid::now_v7())
             }
 
-            /// The id as bytes, in the order of its text.
+            /// Returns the 16 bytes of the id, in the order of the hex digits in its text form.
             #[must_use]
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
@@ -155,7 +155,7 @@ fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> boo
 }
 
 name_id!(
-    /// The name of a plugin. 64 characters suit a folder name and a metric label.
+    /// The name of a plugin, at most 64 characters, so that it can be a folder name and a metric label.
     PluginName,
     "plugin name",
     "1 to 64 lower-case letters, digits and hyphens, starting with a letter",
@@ -165,7 +165,7 @@ name_id!(
     /// The name of a tool, unique across all plugins.
     ToolName,
     "tool name",
-    "a text that matches ^[a-z][a-z0-9_]{0,63}$",
+    "1 to 64 lower-case letters, digits and underscores, starting with a letter",
     |text| starts_lower_then(text, 64, |byte| byte == b'_')
 );
 name_id!(
@@ -176,7 +176,7 @@ name_id!(
     |text| starts_lower_then(text, 64, |byte| byte == b'-' || byte == b'_')
 );
 name_id!(
-    /// A SHA-256 digest: `sha256:` and 64 lower-case hex digits.
+    /// A SHA-256 digest, written as `sha256:` followed by 64 lower-case hex digits.
     Digest,
     "digest",
     "sha256: followed by 64 lower-case hex digits",

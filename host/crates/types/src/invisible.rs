@@ -1,8 +1,8 @@
-//! Which characters must not be shown as they are.
+//! Detection of characters that must not be displayed unchanged.
 
 /// Returns whether `character` is a control character, or a Unicode format character that separates lines, has no width
-/// or changes the text direction. A text of somebody else can use them to control a terminal, to hide a part of itself,
-/// or to look like another text.
+/// or changes the text direction. Untrusted text can use such characters to control a terminal, to hide a part of
+/// itself, or to resemble a different text.
 #[must_use]
 pub fn is_invisible(character: char) -> bool {
     character.is_control()

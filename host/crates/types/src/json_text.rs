@@ -1,16 +1,24 @@
-//! JSON that the host forwards without parsing it into values. A result can have a megabyte, and the code between the
-//! plugin and the caller only needs to know that the result is valid JSON.
+//! JSON that the host forwards without parsing it into values. A result can be as large as 1 MiB, and the code between
+//! the plugin and the caller only needs to know that the result is valid JSON.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// JSON text that all parsers accept: well formed, with strings of valid Unicode and numbers in the range of a double.
+/// Clones share the text.
 #[derive(Clone, Debug)]
-pub struct JsonText(Box<RawValue>);
+pub struct JsonText(Arc<str>);
+
+/// The name by which serde_json recognises text that it writes unchanged. Its type `RawValue` has the same name, but
+/// can only be created by parsing the text again.
+const RAW: &str = "$serde_json::private::RawValue";
+/// The whitespace of JSON.
+const WHITESPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 impl JsonText {
     /// Validates `text`, which may be at most 128 levels deep.
@@ -18,15 +26,15 @@ impl JsonText {
     /// # Errors
     /// Returns the position and cause of the first syntax error.
     pub fn parse(text: String) -> Result<Self, serde_json::Error> {
-        // Checking only the syntax would accept text that many parsers reject, such as half a surrogate pair.
+        // A syntax check alone would accept text that many parsers reject, such as an unpaired surrogate.
         serde_json::from_str::<Checked>(&text)?;
-        RawValue::from_string(text).map(JsonText)
+        Ok(JsonText(text.trim_matches(WHITESPACE).into()))
     }
 
     /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        self.0.get()
+        &self.0
     }
 
     /// Returns the parsed value.
@@ -38,15 +46,13 @@ impl JsonText {
 
 impl From<&Value> for JsonText {
     fn from(value: &Value) -> Self {
-        let text = RawValue::from_string(value.to_string());
-        JsonText(text.expect("a value is printed as JSON"))
+        JsonText(value.to_string().into())
     }
 }
 
 impl From<&Map<String, Value>> for JsonText {
     fn from(object: &Map<String, Value>) -> Self {
-        let text = serde_json::to_string(object).and_then(RawValue::from_string);
-        JsonText(text.expect("an object is printed as JSON"))
+        JsonText(serde_json::to_string(object).expect("an object serializes to JSON").into())
     }
 }
 
@@ -59,7 +65,9 @@ impl PartialEq for JsonText {
 
 impl Serialize for JsonText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        let mut raw = serializer.serialize_struct(RAW, 1)?;
+        raw.serialize_field(RAW, self.as_str())?;
+        raw.end()
     }
 }
 
@@ -126,6 +134,8 @@ mod tests {
         let text = JsonText::parse(written.to_owned()).unwrap();
         assert_eq!(text.as_str(), written);
         assert_eq!(serde_json::to_string(&[&text]).unwrap(), format!("[{written}]"));
+        assert_eq!(serde_json::to_value(&text).unwrap(), text.value());
+        assert_eq!(JsonText::parse(format!(" \n{written}\t\r ")).unwrap().as_str(), written);
         assert_eq!(text, JsonText::from(&text.value()));
         assert_ne!(text, JsonText::from(&json!({})));
     }

@@ -14,6 +14,7 @@ mod http;
 mod ids;
 mod invisible;
 mod json_text;
+mod params;
 mod sandbox;
 mod secret;
 pub mod special_purpose;
@@ -33,6 +34,7 @@ pub use ids::{
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;
+pub use params::{ObjectParams, Params};
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;
 pub use workspace_sandbox::{SandboxLimits, SandboxNetwork, WorkspaceSandbox};

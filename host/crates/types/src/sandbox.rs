@@ -9,7 +9,7 @@ pub struct SandboxOutput {
     pub stderr: String,
     /// The exit code, as a shell reports it.
     pub exit_code: i32,
-    /// One of `exited`, `signalled`, `timed_out`, `out_of_memory`, `cancelled` or `lost`.
+    /// How the command ended: `exited`, `signalled`, `timed_out`, `out_of_memory`, `cancelled` or `lost`.
     pub termination: String,
     /// Whether earlier output was discarded.
     pub is_truncated: bool,
@@ -29,7 +29,7 @@ pub enum SandboxEntryKind {
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxEntry {
-    /// The name without its directory.
+    /// The last component of the path.
     pub name: String,
     /// The absolute path in the sandbox.
     pub path: String,

@@ -3,18 +3,18 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The settings of a workspace's sandboxes. An absent setting is that of the server.
+/// The settings of a workspace's sandboxes. The server's setting applies where a setting is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceSandbox {
-    /// `none`, or `full` for public addresses.
+    /// Network access: `none`, or `full` for public addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub network: Option<SandboxNetwork>,
     /// The limits of one sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<SandboxLimits>,
-    /// Seconds after which an unused sandbox is stopped.
+    /// Number of seconds after which an unused sandbox is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 5, maximum = 86400)]
     pub idle_s: Option<u32>,
@@ -35,22 +35,22 @@ pub enum SandboxNetwork {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxLimits {
-    /// Thousandths of a processor.
+    /// Processor limit in thousandths of a core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u32>,
-    /// Memory of the sandbox.
+    /// Memory limit of the sandbox in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u32>,
-    /// Disk of /workspace and of installed software. A change applies to sandboxes that are created afterwards.
+    /// Disk limit for /workspace and installed software, in MiB. A change applies to sandboxes that are created afterwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mib: Option<u32>,
-    /// Size of /tmp, which is in memory.
+    /// Size limit of /tmp in MiB. /tmp is kept in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tmp_mib: Option<u32>,
-    /// Processes of the sandbox.
+    /// Maximum number of processes in the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
-    /// Processes of one command.
+    /// Maximum number of processes of one command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes_per_exec: Option<u32>,
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 pub struct AssociatedData(Vec<u8>);
 
 impl AssociatedData {
-    /// Creates associated data for a kind of record, such as `credential`. A record of one kind never opens as
+    /// Creates associated data for a kind of record, such as `credential`. A record of one kind cannot be unsealed as
     /// another kind.
     #[must_use]
     pub fn new(kind: &str) -> Self {
@@ -18,8 +18,8 @@ impl AssociatedData {
         data
     }
 
-    /// Returns the associated data of a field of a credential. It contains the identifiers of the row and its
-    /// `given_for` JSON (audience, inject rules, type, method).
+    /// Returns the associated data of a field of a credential. The associated data contains the identifiers of the row
+    /// and its `given_for` JSON (audience, inject rules, type, method).
     #[must_use]
     pub fn credential(
         workspace: WorkspaceId,
@@ -55,7 +55,7 @@ impl AssociatedData {
         self
     }
 
-    /// Appends the bytes of other associated data.
+    /// Appends associated data that is given as bytes.
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.push(bytes);
         self

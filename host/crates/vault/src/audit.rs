@@ -14,12 +14,12 @@ const HEAD_TAG: &[u8] = b"monstrum audit head 1\n";
 const ANCHOR_TAG: &[u8] = b"monstrum audit anchor 1\n";
 const MANIFEST_TAG: &[u8] = b"monstrum audit manifest 1\n";
 
-/// The keys of the audit log. They are random rather than derived from the master key, so a rotation of the master
-/// key only reseals them and existing rows stay valid. Each row contains the version of its keys.
+/// The keys of the audit log. The keys are random rather than derived from the master key, so a rotation of the master
+/// key only reseals the keys, and existing rows stay valid. Each row contains the version of its keys.
 pub struct AuditKeys {
     version: u32,
     chain: Zeroizing<[u8; 32]>,
-    // An HMAC state that is keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
+    // The keyed HMAC state. Cloning this state for each row saves two rounds of SHA-256 per row.
     chain_mac: Hmac<Sha256>,
     head: SigningKey,
 }
@@ -41,15 +41,15 @@ impl AuditKeys {
     /// Unseals keys that [`AuditKeys::to_sealed`] sealed with the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, AuditKeys::place(version))?;
-        let wrong = VaultError::NotSealed { what: "audit keys are 64 bytes" };
+        let wrong = VaultError::NotSealed { what: "the audit keys are not 64 bytes long" };
         let (chain, head) =
-            plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is cut short" })?;
+            plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is truncated" })?;
         let head: &[u8; 32] = head.try_into().map_err(|_| wrong)?;
         Ok(AuditKeys::assemble(version, Zeroizing::new(*chain), head))
     }
 
     fn assemble(version: u32, chain: Zeroizing<[u8; 32]>, head: &[u8; 32]) -> Self {
-        let chain_mac = Hmac::new_from_slice(chain.as_slice()).expect("HMAC takes keys of any length");
+        let chain_mac = Hmac::new_from_slice(chain.as_slice()).expect("HMAC accepts keys of any length");
         AuditKeys { version, chain, chain_mac, head: SigningKey::from_bytes(head) }
     }
 
@@ -65,7 +65,7 @@ impl AuditKeys {
         self.version
     }
 
-    /// Computes the hash of a row: HMAC-SHA256(audit key, previous hash ‖ canonical row).
+    /// Computes the hash of a row: the HMAC-SHA-256 of the previous hash and the canonical row, under the audit key.
     #[must_use]
     pub fn mac(&self, previous: &[u8; 32], canonical_row: &[u8]) -> [u8; 32] {
         let mut mac = self.chain_mac.clone();
@@ -74,7 +74,7 @@ impl AuditKeys {
         mac.finalize().into_bytes().into()
     }
 
-    /// Whether `hash` is the hash of the row. Compares in constant time.
+    /// Returns whether `hash` is the hash of the row. Compares in constant time.
     #[must_use]
     pub fn verify_mac(&self, previous: &[u8; 32], canonical_row: &[u8], hash: &[u8; 32]) -> bool {
         self.mac(previous, canonical_row).ct_eq(hash).into()
@@ -86,7 +86,7 @@ impl AuditKeys {
         self.sign(HEAD_TAG, head)
     }
 
-    /// Whether `signature` is this key's signature of `head`.
+    /// Returns whether `signature` is this key's signature of `head`.
     #[must_use]
     pub fn verify_head(&self, head: &[u8], signature: &[u8; 64]) -> bool {
         self.verify(HEAD_TAG, head, signature)

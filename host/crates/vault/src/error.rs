@@ -24,7 +24,7 @@ pub enum VaultError {
         source: std::io::Error,
     },
     /// The key file is a symlink, whose owner could choose the keys.
-    #[error("key file `{}` is a symlink: replace it by the file itself", path.display())]
+    #[error("key file `{}` is a symlink: replace it with the file itself", path.display())]
     Symlink {
         /// The file.
         path: PathBuf,
@@ -50,11 +50,12 @@ pub enum VaultError {
         path: PathBuf,
         /// The line number, starting at 1; 0 for the whole file.
         line: usize,
-        /// What was expected. The text found in the file is omitted, because it may be a key.
+        /// A description of the expected content. The message omits the text of the file, because the text may be a
+        /// key.
         what: &'static str,
     },
     /// The key file could not be replaced. The existing file is unchanged.
-    #[error("failed to write key file `{}`; it is unchanged", path.display())]
+    #[error("failed to write key file `{}`; the file is unchanged", path.display())]
     Write {
         /// The file.
         path: PathBuf,
@@ -73,7 +74,7 @@ pub enum VaultError {
     MalformedText {
         /// The line number, starting at 1; 0 for the whole text.
         line: usize,
-        /// What was expected. The text found is omitted, because it may be a key.
+        /// A description of the expected content. The message omits the text itself, because the text may be a key.
         what: &'static str,
     },
     /// The operating system failed to provide random bytes.
@@ -82,7 +83,7 @@ pub enum VaultError {
     /// The text or bytes are not a sealed record.
     #[error("not a sealed record: {what}")]
     NotSealed {
-        /// What was expected.
+        /// A description of the defect.
         what: &'static str,
     },
     /// The master key that sealed the record is missing.
@@ -93,15 +94,15 @@ pub enum VaultError {
     },
     /// The record was altered, was moved to another row, or was sealed with another key of the same version.
     #[error(
-        "the record does not open with master key version {version}: it was altered, moved to another row, \
-         or sealed with another key"
+        "decryption with master key version {version} failed: the record was altered, moved to another row, or sealed \
+         with another key"
     )]
     Refused {
         /// The version of the master key that was tried.
         version: u32,
     },
     /// The plaintext is too large for a record.
-    #[error("the plaintext of a sealed record is limited to {max} bytes")]
+    #[error("the plaintext exceeds the limit of {max} bytes for a sealed record")]
     TooLarge {
         /// The limit.
         max: usize,

@@ -1,8 +1,8 @@
-//! Encryption of secrets and management of the keys for it.
+//! Encryption of secrets and management of the encryption keys.
 //!
-//! A secret is stored only as a [`Sealed`] record, which is encrypted with its own key and bound to its row. Neither
-//! a leaked database nor a swapped row reveals the secret. The master keys are in a file outside the database. This
-//! crate does not depend on tables, a clock or an async runtime.
+//! A secret is stored only as a [`Sealed`] record, which is encrypted with a key that no other record uses and is bound
+//! to its row. Neither a leaked database nor a swapped row reveals the secret. The master keys are in a file outside
+//! the database. This crate does not depend on tables, a clock or an async runtime.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -12,16 +12,17 @@ use zeroize::Zeroizing;
 
 use crate::{VaultError, random};
 
-/// The largest size of a key file. It holds hundreds of keys, so a larger file is not a key file.
+/// The largest size of a key file. A file of this size holds hundreds of keys, so a larger file is not a key file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The longest line: a version of ten digits, a space, a key of 64 hex digits and a newline.
 const LINE_BYTES_MAX: usize = 10 + 1 + 64 + 1;
 
-/// The keys that seal records, by version. The newest key seals, and every key unseals.
+/// The keys that seal records, by version. The newest key seals new records, and each key unseals the records that it
+/// sealed.
 ///
-/// Each line of the file contains one key: its version and 64 hex digits. If the file is lost, so are all secrets.
-/// Writes are therefore atomic, and only a rotation overwrites an existing file. Only the owner may have access to
-/// the file.
+/// Each line of the file contains one key: its version and 64 hex digits. If the file is lost, all secrets are lost.
+/// Writes are therefore atomic, and only a rotation overwrites an existing file. Only the owner may have access to the
+/// file.
 #[derive(Clone)]
 pub struct MasterKeys {
     keys: BTreeMap<u32, Zeroizing<[u8; 32]>>,
@@ -75,7 +76,7 @@ impl MasterKeys {
         Ok(keys)
     }
 
-    /// Parses keys from text in the format of a key file, with newlines or commas between the lines.
+    /// Parses keys from text in the format of a key file, with newlines or commas between the keys.
     pub fn from_text(text: &str) -> Result<Self, VaultError> {
         let mut lines = Zeroizing::new(Vec::with_capacity(text.len() + 1));
         for line in text.trim().split([',', '\n']) {
@@ -98,8 +99,8 @@ impl MasterKeys {
         Ok(keys)
     }
 
-    /// Removes all keys older than the newest key of `verified` from the file, and returns their versions. The file
-    /// must contain that newest key. Otherwise records that this key sealed could not be opened.
+    /// Removes all keys older than the newest key of `verified` from the file, and returns their versions. Fails if the
+    /// file does not contain that newest key, because records that this key sealed could then not be unsealed.
     pub fn prune(path: &Path, verified: &MasterKeys) -> Result<Vec<u32>, VaultError> {
         let mut keys = MasterKeys::open_existing(path)?;
         let (version, key) = verified.newest();
@@ -151,7 +152,7 @@ impl MasterKeys {
         text
     }
 
-    /// Returns the newest key, which seals, with its version.
+    /// Returns the version and the bytes of the newest key, which seals new records.
     pub(crate) fn newest(&self) -> (u32, &[u8; 32]) {
         (self.newest, self.keys.get(&self.newest).expect("the newest key is one of the keys"))
     }
@@ -222,7 +223,7 @@ fn parse(text: &[u8]) -> Result<MasterKeys, (usize, &'static str)> {
     for (index, line) in body.split(|byte| *byte == b'\n').enumerate() {
         let (version, key) = parse_line(line).map_err(|what| (index + 1, what))?;
         if keys.insert(version, key).is_some() {
-            return Err((index + 1, "the version is a duplicate"));
+            return Err((index + 1, "the version occurs more than once"));
         }
     }
     let newest = *keys.keys().next_back().ok_or((0, "it is empty"))?;
@@ -230,7 +231,7 @@ fn parse(text: &[u8]) -> Result<MasterKeys, (usize, &'static str)> {
 }
 
 fn parse_line(line: &[u8]) -> Result<(u32, Zeroizing<[u8; 32]>), &'static str> {
-    const EXPECTED: &str = "expected a version from 1, a space and 64 hex digits";
+    const EXPECTED: &str = "expected a version number of at least 1, a space and 64 hex digits";
     let space = line.iter().position(|byte| *byte == b' ').ok_or(EXPECTED)?;
     let (version, digits) = (&line[..space], &line[space + 1..]);
     if version.first().is_none_or(|first| !(b'1'..=b'9').contains(first)) {

@@ -12,12 +12,12 @@ use crate::{AssociatedData, MasterKeys, Sealed, Vault, VaultError, random};
 /// The HKDF label of the key that encrypts seals.
 const SEALS_LABEL: &[u8] = b"monstrum row key 1: seals";
 
-/// A row key. It is random rather than derived from the master key, so a rotation of the master key reseals only this
-/// one record and changes no rows. Each MAC and each seal contains the version of its row key.
+/// A row key. The key is random rather than derived from the master key, so a rotation of the master key reseals only
+/// the record of the row key and changes no rows. Each MAC and each seal contains the version of its row key.
 pub struct RowKey {
     version: u32,
     secret: Zeroizing<[u8; 32]>,
-    // An HMAC state that is keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
+    // The keyed HMAC state. Cloning this state for each row saves two rounds of SHA-256 per row.
     mac: Hmac<Sha256>,
     seals: Vault,
 }
@@ -36,17 +36,17 @@ impl RowKey {
     /// Unseals a key that [`RowKey::to_sealed`] sealed with the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, RowKey::place(version))?;
-        let wrong = VaultError::NotSealed { what: "a row key is 32 bytes" };
+        let wrong = VaultError::NotSealed { what: "the row key is not 32 bytes long" };
         let secret: &[u8; 32] = plaintext.as_slice().try_into().map_err(|_| wrong)?;
         Ok(RowKey::assemble(version, Zeroizing::new(*secret)))
     }
 
     fn assemble(version: u32, secret: Zeroizing<[u8; 32]>) -> Self {
-        let mac = Hmac::new_from_slice(secret.as_slice()).expect("HMAC takes keys of any length");
+        let mac = Hmac::new_from_slice(secret.as_slice()).expect("HMAC accepts keys of any length");
         let mut seals = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::new(None, secret.as_slice())
             .expand(SEALS_LABEL, seals.as_mut_slice())
-            .expect("HKDF-SHA256 gives up to 8160 bytes");
+            .expect("HKDF-SHA256 returns up to 8160 bytes");
         RowKey { version, secret, mac, seals: Vault::new(MasterKeys::of(BTreeMap::from([(version, seals)]), version)) }
     }
 

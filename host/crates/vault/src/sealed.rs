@@ -15,7 +15,8 @@ pub(crate) const NONCE_BYTES: usize = 12;
 pub(crate) const TAG_BYTES: usize = 16;
 const HEADER_BYTES: usize = 1 + 4 + SALT_BYTES + NONCE_BYTES;
 
-/// An encrypted record: format, master key version, salt, nonce and ciphertext. Its text form is base64url.
+/// An encrypted record, which consists of its format, the master key version, a salt, a nonce and the ciphertext. The
+/// text form is base64url.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sealed {
@@ -49,9 +50,9 @@ impl Sealed {
         let not = |what| VaultError::NotSealed { what };
         let (format, rest) = bytes.split_first().ok_or(not("it is empty"))?;
         if *format != FORMAT {
-            return Err(not("its format is unknown to this version"));
+            return Err(not("this version of Monstrum does not support its format"));
         }
-        let cut = || not("it is cut short");
+        let cut = || not("it is truncated");
         let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let (salt, rest) = rest.split_first_chunk::<SALT_BYTES>().ok_or_else(cut)?;
         let (nonce, ciphertext) = rest.split_first_chunk::<NONCE_BYTES>().ok_or_else(cut)?;

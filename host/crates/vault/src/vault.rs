@@ -9,14 +9,14 @@ use zeroize::Zeroizing;
 use crate::sealed::FORMAT;
 use crate::{AssociatedData, MasterKeys, Sealed, VaultError, random};
 
-/// The largest plaintext to seal. It exceeds the largest record, which is a stored API response with a body of up to
-/// 10 MiB.
+/// The maximum size of a plaintext, in bytes. The limit exceeds the size of the largest record, which is a stored API
+/// response with a body of up to 10 MiB.
 const PLAINTEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Seals and unseals records with the master keys.
 ///
-/// Each record is encrypted with AES-256-GCM under its own key, which HKDF-SHA256 derives from the master key and a
-/// random 32-byte salt. Two records therefore never share both key and nonce, even if there are many records.
+/// Each record is encrypted with AES-256-GCM. HKDF-SHA256 derives the key of a record from the master key and a random
+/// 32-byte salt. Two records therefore never share both key and nonce, even if there are many records.
 pub struct Vault {
     keys: MasterKeys,
 }
@@ -34,7 +34,7 @@ impl Vault {
         self.keys.newest().0
     }
 
-    /// Whether the record was sealed with a master key older than the newest.
+    /// Returns whether the record was sealed with a master key older than the newest.
     #[must_use]
     pub fn needs_reseal(&self, sealed: &Sealed) -> bool {
         sealed.key_version != self.key_version()
@@ -67,8 +67,8 @@ impl Vault {
         Ok(Sealed { key_version, salt, nonce, ciphertext })
     }
 
-    /// Decrypts a record. Fails if the record, the associated data or the master key is not the same as when the
-    /// record was sealed.
+    /// Decrypts a record. Fails if the record was altered, or if the associated data or the master key differs from the
+    /// one with which the record was sealed.
     pub fn unseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let version = sealed.key_version;
         let master = self.keys.key(version).ok_or(VaultError::UnknownKey { version })?;
@@ -102,6 +102,6 @@ fn expand(master: &[u8; 32], salt: Option<&[u8]>, info: &[&[u8]]) -> Zeroizing<[
     let mut key = Zeroizing::new([0; 32]);
     Hkdf::<Sha256>::new(salt, master)
         .expand_multi_info(info, key.as_mut_slice())
-        .expect("HKDF-SHA256 gives up to 8160 bytes");
+        .expect("HKDF-SHA256 returns up to 8160 bytes");
     key
 }

@@ -1,4 +1,4 @@
-//! Tests of which records and key files open, and which are rejected.
+//! Tests of the records and key files that the vault opens or rejects.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -161,7 +161,7 @@ fn a_key_file_is_created_once_and_only_for_its_owner() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no other file is left in the folder");
 
     let text = fs::read_to_string(&path).unwrap();
-    assert!(text.starts_with("1 ") && text.len() == 67, "one line of version and key");
+    assert!(text.starts_with("1 ") && text.len() == 67, "the file has one line with a version and a key");
     let again = Vault::new(MasterKeys::open_or_create(&path).unwrap());
     assert_eq!(&**again.unseal(&sealed, b"place").unwrap(), PLAINTEXT);
     assert!(matches!(MasterKeys::create(&path), Err(VaultError::Create { .. })));
@@ -189,11 +189,11 @@ fn a_symlink_or_a_folder_is_rejected() {
     let target = key_file(folder.path(), &line(1, "a1"));
     let link = folder.path().join("link.key");
     symlink(&target, &link).unwrap();
-    assert_eq!(rejection(&link), "key file `KEY` is a symlink: replace it by the file itself");
+    assert_eq!(rejection(&link), "key file `KEY` is a symlink: replace it with the file itself");
 
     let dangling = folder.path().join("dangling.key");
     symlink(folder.path().join("nowhere"), &dangling).unwrap();
-    assert_eq!(rejection(&dangling), "key file `KEY` is a symlink: replace it by the file itself");
+    assert_eq!(rejection(&dangling), "key file `KEY` is a symlink: replace it with the file itself");
 
     let inner = folder.path().join("folder.key");
     fs::create_dir(&inner).unwrap();
@@ -204,7 +204,7 @@ fn a_symlink_or_a_folder_is_rejected() {
 fn a_malformed_key_file_is_rejected_without_showing_it() {
     let folder = folder();
     let key = "a1".repeat(32);
-    let expected = "expected a version from 1, a space and 64 hex digits";
+    let expected = "expected a version number of at least 1, a space and 64 hex digits";
     let cases = [
         (String::new(), ": it is empty".to_owned()),
         ("\n".to_owned(), ": it is empty".to_owned()),
@@ -216,7 +216,7 @@ fn a_malformed_key_file_is_rejected_without_showing_it() {
         (format!("1 {key}0"), format!(" at line 1: {expected}")),
         (format!("1 {key}\r\n"), format!(" at line 1: {expected}")),
         (format!("1 {key}\n\n2 {key}\n"), format!(" at line 2: {expected}")),
-        (format!("1 {key}\n1 {key}\n"), " at line 2: the version is a duplicate".to_owned()),
+        (format!("1 {key}\n1 {key}\n"), " at line 2: the version occurs more than once".to_owned()),
         (" ".repeat(64 * 1024 + 1), ": it is larger than 64 KiB".to_owned()),
     ];
     for (text, what) in cases {
@@ -269,7 +269,7 @@ fn a_full_or_missing_key_file_accepts_no_key() {
     let full: String = (1_000_000_000..1_000_000_862).map(|version| line(version, "a1")).collect();
     fs::write(&path, &full).unwrap();
     assert!(matches!(MasterKeys::add_fresh(&path), Err(VaultError::Full { .. })));
-    assert_eq!(fs::read_to_string(&path).unwrap(), full, "it is unchanged");
+    assert_eq!(fs::read_to_string(&path).unwrap(), full, "the file is unchanged");
     fs::remove_file(&path).unwrap();
     assert!(matches!(MasterKeys::add_fresh(&path), Err(VaultError::Read { .. })));
     assert!(!path.exists(), "no file is created");

@@ -1,8 +1,8 @@
-//! Tasks of this repository, one command each: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`, `bench`, `soak`,
-//! `openapi`, `schema`, `settings`.
+//! Tasks of this repository, with one command for each task: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`,
+//! `bench`, `soak`, `openapi`, `schema`, `settings`.
 //!
-//! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). Then it reports each
-//! of its steps, with cargo's own progress in between.
+//! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). The task then
+//! announces each step; between these lines, cargo prints its own progress.
 
 #![forbid(unsafe_code)]
 
@@ -38,15 +38,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Start a server with one bot, and show calls that are allowed, denied and stopped, and how secrets are protected
+    /// Start a server with one bot, and show allowed, denied and stopped calls and how secrets are protected
     Demo {
-        /// Leave the server running until Ctrl-C
+        /// Keep the server running until Ctrl-C
         #[arg(long)]
         keep: bool,
     },
     /// Build and test everything
     Test {
-        /// Also run the tests that take minutes
+        /// Also run the long tests, which take minutes
         #[arg(long)]
         long: bool,
     },
@@ -66,7 +66,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run good and hostile calls on a release build for 20 minutes, and fail on any growth or error
+    /// Run valid and hostile calls on a release build for 20 minutes, and fail on any resource growth or error
     Soak {
         /// Arguments of the soak, such as --minutes 5
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -117,7 +117,8 @@ fn build_plugins(repository: &Repository, with_guests: bool) -> Result<()> {
     Ok(())
 }
 
-/// The manifests of the cargo workspaces. Each workspace has its own dependencies, which are part of releases.
+/// The manifests of the cargo workspaces. Each workspace has separate dependencies, and releases contain the
+/// dependencies of both.
 const WORKSPACES: [&str; 2] = ["Cargo.toml", "plugins-wasm/Cargo.toml"];
 
 fn deny(repository: &Repository) -> Result<()> {
@@ -132,7 +133,8 @@ fn deny(repository: &Repository) -> Result<()> {
         WORKSPACES.iter().try_for_each(|workspace| check(workspace, &["licenses", "bans", "sources"]))
     })?;
     steps.step("advisories", || {
-        // git must not ask for a password on the terminal, and a missing network is not a fault of the dependencies.
+        // git must not ask for a password on the terminal. Without a network, the step reports a warning and succeeds,
+        // because the dependencies are not at fault.
         let fetch = ["deny", "--config", "deny.toml", "fetch", "db"];
         if steps::ask(repository.command("cargo").env("GIT_TERMINAL_PROMPT", "0").args(fetch)).is_none() {
             steps::say("warning: the advisory database cannot be reached; advisories are not checked");
@@ -144,7 +146,7 @@ fn deny(repository: &Repository) -> Result<()> {
 
 fn doc(repository: &Repository) -> Result<()> {
     let mut cargo = repository.cargo();
-    // Private items are included, because most documentation here is for readers of the source.
+    // The documentation includes private items, because most of it is for readers of the source.
     cargo.args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"]);
     cargo.env("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links");
     Steps::new(1).step("documentation", || run(&mut cargo))
@@ -180,7 +182,8 @@ fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<(
     become_it(bench)
 }
 
-/// Returns the commit of the working tree as an argument of the benches.
+/// Returns the argument that tells the benches the commit of the working tree. Returns no argument if git cannot
+/// determine the commit.
 fn revision(repository: &Repository) -> Vec<String> {
     let commit = steps::ask(repository.command("git").args(["describe", "--always", "--dirty", "--exclude=*"]));
     commit.map(|commit| vec![format!("--revision={}", commit.trim())]).unwrap_or_default()
@@ -201,15 +204,15 @@ fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<(
     steps.step(file, || {
         let printed = output(Command::new(repository.binary("debug", "monstrum")).args(arguments))?;
         if printed.trim().is_empty() {
-            bail!("`monstrum {}` printed nothing", arguments.join(" "));
+            bail!("`monstrum {}` did not print anything", arguments.join(" "));
         }
         let path = repository.path(file);
         std::fs::write(&path, printed).with_context(|| format!("cannot write {}", path.display()))
     })
 }
 
-/// Writes docs/configuration.md by running the test that compares it with the flags of `monstrum serve` in rewrite
-/// mode.
+/// Updates the tables of settings in docs/configuration.md. The test that compares these tables with the flags of
+/// `monstrum serve` writes them if `MONSTRUM_REWRITE_DOCS` is set, so this function runs that test.
 fn settings(repository: &Repository) -> Result<()> {
     Steps::new(1).step("docs/configuration.md", || {
         let mut cargo = repository.cargo();

@@ -1,4 +1,4 @@
-//! Builds the plugins of `plugins-wasm` and creates a folder for each, which a server can load.
+//! Builds the plugins of `plugins-wasm` and creates a folder for each plugin, in the layout that a server loads.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -51,10 +51,10 @@ pub(crate) fn build(repository: &Repository, kinds: &[Kind]) -> Result<Vec<PathB
     names.iter().map(lay_out_one).collect()
 }
 
-/// Creates the folder of plugin `name` with `component`. Replaces an existing folder.
+/// Creates `folder` with the files of plugin `name` and the built component `component`. Replaces an existing folder.
 pub(crate) fn lay_out(repository: &Repository, name: &str, component: &Path, folder: &Path) -> Result<()> {
     let source = repository.path("plugins-wasm").join(name);
-    let parent = folder.parent().context("a plugin's folder lies in another")?;
+    let parent = folder.parent().context("a plugin's folder has no parent folder")?;
     let staging = parent.join(format!(".{name}.new"));
     make_dir(parent)?;
     remove(&staging)?;
@@ -65,14 +65,17 @@ pub(crate) fn lay_out(repository: &Repository, name: &str, component: &Path, fol
     if locales.is_dir() {
         make_dir(&staging.join("locales"))?;
         for entry in entries(&locales)? {
-            copy(&entry, &staging.join("locales").join(entry.file_name().context("an entry has a name")?))?;
+            copy(
+                &entry,
+                &staging.join("locales").join(entry.file_name().context("an entry of a folder has no name")?),
+            )?;
         }
     }
     remove(folder)?;
     fs::rename(&staging, folder).with_context(|| format!("cannot move {} into place", folder.display()))
 }
 
-/// Returns the file name of the component that cargo builds of package `name`.
+/// Returns the file name of the component that cargo builds from package `name`.
 pub(crate) fn file_name(name: &str) -> String {
     format!("{}.wasm", name.replace('-', "_"))
 }
@@ -87,7 +90,7 @@ fn names(repository: &Repository) -> Result<Vec<String>> {
         .collect();
     names.sort();
     if names.is_empty() {
-        bail!("there are no plugins in {}", root.display());
+        bail!("no plugins found in {}", root.display());
     }
     Ok(names)
 }
@@ -98,12 +101,12 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.with_context(|| format!("cannot read {}", folder.display()))
 }
 
-/// Creates a folder that only its owner can write, independent of the umask. A server rejects a plugin that others can
-/// write.
+/// Creates a folder that only its owner can write, independent of the umask. A server rejects a plugin that other users
+/// can write.
 fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
-        .with_context(|| format!("cannot make the folder {}", path.display()))
+        .with_context(|| format!("cannot create the folder {}", path.display()))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

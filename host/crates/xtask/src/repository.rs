@@ -12,10 +12,11 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// Finds the repository. `target` is cargo's build folder; `None` is the folder `target` of the repository.
+    /// Finds the repository. `target` is cargo's build folder; `None` means the folder `target` of the repository.
     pub(crate) fn new(target: Option<PathBuf>) -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = manifest.ancestors().nth(3).context("xtask is not in host/crates of a repository")?.to_owned();
+        let root =
+            manifest.ancestors().nth(3).context("xtask is not in the folder host/crates of a repository")?.to_owned();
         let target = match target {
             Some(target) => std::path::absolute(target).context("cannot find the working directory")?,
             None => root.join("target"),
@@ -38,7 +39,7 @@ impl Repository {
         self.target.join(profile).join(name)
     }
 
-    /// Returns the command of `program`. It runs in the repository, so that rust-toolchain.toml applies.
+    /// Returns a command that runs `program` in the repository, so that rust-toolchain.toml applies.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
@@ -50,8 +51,9 @@ impl Repository {
         self.command("cargo")
     }
 
-    /// Returns a cargo command for the workspace of the plugins. It has a separate target folder, so that the two
-    /// workspaces neither wait for each other's lock nor overwrite each other's files.
+    /// Returns a cargo command for the workspace of the plugins. The command uses a different target folder than the
+    /// workspace of the host, so that the two workspaces neither wait for each other's lock nor overwrite each other's
+    /// files.
     pub(crate) fn cargo_of_plugins(&self) -> Command {
         let mut command = self.command("cargo");
         command.current_dir(self.path("plugins-wasm")).env("CARGO_TARGET_DIR", self.target("plugins-wasm"));

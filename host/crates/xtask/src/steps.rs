@@ -1,6 +1,6 @@
 //! Reports numbered steps on standard error, and runs their programs.
 
-#![expect(clippy::print_stderr, reason = "a task talks to whoever runs it")]
+#![expect(clippy::print_stderr, reason = "a task reports its progress to the user")]
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -39,23 +39,23 @@ pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// Runs a program until it ends. Its output is not captured.
+/// Runs a program and waits for its end. The program inherits standard output and standard error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run `{}`", name(command)))?;
     if !status.success() {
-        bail!("`{}` ended with {status}", name(command));
+        bail!("`{}` failed with {status}", name(command));
     }
     Ok(())
 }
 
-/// Runs a program until it ends and returns its standard output.
+/// Runs a program, waits for its end, and returns its standard output. The program inherits standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output =
         command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{}`", name(command)))?;
     if !output.status.success() {
-        bail!("`{}` ended with {}", name(command), output.status);
+        bail!("`{}` failed with {}", name(command), output.status);
     }
-    String::from_utf8(output.stdout).with_context(|| format!("`{}` did not print text", name(command)))
+    String::from_utf8(output.stdout).with_context(|| format!("the output of `{}` is not valid UTF-8", name(command)))
 }
 
 /// Runs a program without showing its output and returns its standard output. Returns `None` if the program is missing

@@ -10,30 +10,30 @@ use crate::setup::{self, WASIP1, WASIP2};
 use crate::snapshots::Snapshots;
 use crate::steps::{Steps, run};
 
-/// The plugin that is built by both cargo and cargo-component.
+/// The plugin that the tests build twice: with cargo and with cargo-component.
 const BUILT_BOTH_WAYS: &str = "github";
 
 /// Installs prerequisites, builds everything and runs the tests.
 pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     let mut steps = Steps::new(if with_long { 11 } else { 10 });
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
-    // A test compares the host's fnmatch with Python's.
+    // Python is needed for the test that compares the host's fnmatch with Python's.
     steps.step("set-up: Debian packages", || {
         setup::debian("python3", "python3")?;
-        // Tests run the commands of docs/backup.md and docs/start.md, which use these programs.
+        // The tests run the commands in docs/backup.md and docs/start.md, which use sqlite3, jq and curl.
         setup::debian("sqlite3", "sqlite3")?;
         setup::debian("jq", "jq")?;
         setup::debian("curl", "curl")?;
         setup::postgresql()?;
         setup::sandboxes()
     })?;
-    steps.step("set-up: OAuth server", || setup::oauth_server(repository))?;
+    steps.step("set-up: OAuth server for the tests", || setup::oauth_server(repository))?;
     steps.step("set-up: cargo-component", || setup::cargo_component(repository))?;
     steps.step("plugins and test guests", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
-    steps.step("tests of the plugins, native", || {
+    steps.step("native tests of the plugins", || {
         run(repository.cargo_of_plugins().args(["test", "--locked", "--workspace"]))
     })?;
-    // One build creates programs and tests, so that they share their dependencies.
+    // One build creates both programs and tests, so that cargo builds shared dependencies once.
     steps.step("workspace (some minutes the first time)", || {
         run(repository.cargo().args(["build", "--locked", "--workspace", "--bins", "--tests"]))
     })?;
@@ -42,7 +42,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     steps.step("tests of the workspace", || {
         run(repository.cargo().env(Snapshots::VARIABLE, &snapshots.seen).args(["test", "--locked", "--workspace"]))
     })?;
-    steps.step("snapshots without a test", || snapshots.all_are_seen(repository))?;
+    steps.step("search for snapshots that no test uses", || snapshots.all_are_seen(repository))?;
     if with_long {
         steps.step("long tests", || {
             run(repository.cargo().args(["test", "--locked", "--package", "monstrum-tests", "--test", "long"]))
@@ -54,7 +54,8 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
 /// Checks that a plugin built by cargo-component loads, because authors may use cargo-component.
 fn cargo_component_check(repository: &Repository) -> Result<()> {
     let mut cargo = repository.cargo_of_plugins();
-    // The target folder is separate, because cargo-component and cargo build the same package in different ways.
+    // The check uses a target folder other than cargo's, because cargo-component and cargo build the same package in
+    // different ways.
     let target = repository.target("cargo-component");
     cargo.env("CARGO_TARGET_DIR", &target);
     run(cargo.args(["component", "build", "--locked", "--release", "--package", BUILT_BOTH_WAYS]))?;

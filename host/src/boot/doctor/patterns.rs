@@ -1,5 +1,5 @@
-//! Patterns that exceed a limit because they were saved before the limit existed. They stay in force until they are
-//! changed.
+//! Reports stored patterns that exceed a limit, because the patterns were saved before the limit was introduced. The
+//! patterns stay in force until a user changes them.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +24,16 @@ pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows
     let scopes = scopes.chain(rows.bindings.iter().map(|row| (format!("binding {}", row.id), scopes_of_binding(row))));
     for (about, sets) in scopes {
         for (path, message) in sets.iter().filter_map(|(path, set)| scopes_error(path, set)) {
-            found.weak(about.clone(), format!("{path}: {message}"), "it stays in force until it is changed");
+            found.weak(
+                about.clone(),
+                format!("{path}: {message}"),
+                "remove constraints; the stored constraints stay in force until they are changed",
+            );
         }
     }
     for (about, lists) in roles.chain(bindings) {
         for (path, message) in lists.iter().flat_map(|(path, list)| list_errors(path, list)) {
-            let remedy = "it stays in force until it is changed; make the list smaller";
+            let remedy = "shorten the list; the stored list stays in force until it is changed";
             found.weak(about.clone(), format!("{path}: {message}"), remedy);
         }
     }
@@ -40,7 +44,7 @@ pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows
             found.weak(
                 format!("workspace {name}"),
                 over.to_string(),
-                "what is stored stays in force, and nothing may be added; delete roles and bindings that are not needed",
+                "delete unnecessary roles and bindings; stored patterns stay in force, but no pattern can be added",
             );
         }
     }

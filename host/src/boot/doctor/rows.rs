@@ -18,7 +18,7 @@ struct LastChange {
     bot: Option<String>,
 }
 
-/// Returns the differences between the rows of a scope and the audit, one sentence each.
+/// Compares the rows of a scope with the audit. Returns one sentence for each difference.
 ///
 /// An object whose last change was archived is not compared. Changes up to `archived_until` are left out for the same
 /// reason: of two hosts, one may have archived a later change of the same object.
@@ -49,7 +49,7 @@ pub(super) async fn differences(
         let is_expected = is_of(*table, &change.after, scope) && !change.after.is_null() && !has_gone_with_its_bot;
         if is_expected && !there.contains(&(*table, key.as_str())) {
             let name = table.name();
-            found.push(format!("row {name}/{key} is gone, and the audit has its last change at {}", change.at));
+            found.push(format!("row {name}/{key} is missing; the audit records its last change at {}", change.at));
         }
     }
     if let Some(until) = archived_until {
@@ -63,14 +63,15 @@ fn difference(row: &ScopeRow, changes: &BTreeMap<(Table, String), LastChange>) -
     let change = changes.get(&(row.name.table, row.name.key.clone()))?;
     let (name, at) = (&row.name, change.at);
     if change.after.is_null() {
-        return Some(format!("row {name} is there, and the audit has it deleted at {at}"));
+        return Some(format!("row {name} exists, but the audit records its deletion at {at}"));
     }
     let column = |wanted: &str| row.columns.iter().find(|(column, _)| *column == wanted).map(|(_, text)| text.as_str());
     let left = |field: &str| change.after[field].as_str();
     let (updated_at, prefix) = (left("updated_at").and_then(|at| at.parse::<UtcMillis>().ok()), left("prefix"));
     let is_updated_then = updated_at.is_none_or(|at| column("updated_at") == Some(at.0.to_string().as_str()));
     let is_of_that_text = prefix.is_none_or(|prefix| column("prefix") == Some(prefix));
-    (!is_updated_then || !is_of_that_text).then(|| format!("row {name} is not as the audit has it since {at}"))
+    (!is_updated_then || !is_of_that_text)
+        .then(|| format!("row {name} differs from its last change in the audit at {at}"))
 }
 
 /// Reads the changes of a workspace, newest first, and adds the last change of each object.
@@ -97,7 +98,8 @@ async fn read_changes(
     Ok(())
 }
 
-/// Returns the object and the result of a change; returns `None` if the change failed or concerns no single row.
+/// Returns the object and the result of a change; returns `None` if the change failed or does not concern exactly one
+/// row.
 fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
     if row.status.as_deref() != Some(Status::Success.as_str()) {
         return None;

@@ -1,4 +1,5 @@
-//! Finds sandboxes without files, and files without a sandbox. Restoring only one of the two from a backup causes both.
+//! Finds sandboxes without files, and files without a sandbox. Both occur if only the database or only the files are
+//! restored from a backup.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use monstrum_core::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
 const ROWS: u32 = 500;
 /// The maximum number of sandboxes that one finding names, so that the report stays short.
 const NAMED_MAX: usize = 5;
-/// The provider whose files are in the data folder, as rows name it.
+/// The name, in the database, of the provider whose files are in the data folder.
 const PROVIDER: &str = "embedded";
 
 /// Reports sandboxes whose files are missing, and files without a sandbox.
@@ -25,13 +26,13 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     let kept = match kept_images(&folder) {
         Ok(kept) => kept,
         Err(error) => {
-            let remedy = "run this as the user who runs the server";
-            found.broken(folder.display().to_string(), format!("it cannot be read: {error}"), remedy);
+            let remedy = "run doctor as the user who runs the server";
+            found.broken(folder.display().to_string(), format!("the folder cannot be read: {error}"), remedy);
             return Ok(());
         }
     };
     check_kept(found, &settings.sandboxes.options, data, &kept).await?;
-    // Without this file, no server has ever used the folder.
+    // If this file does not exist, no server has used the folder yet.
     let Ok(node) = std::fs::read_to_string(data.path.join(NODE_FILE)) else { return Ok(()) };
     let mut lost = Vec::new();
     let mut from = None;
@@ -43,31 +44,31 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     }
     if !lost.is_empty() {
         let what = format!(
-            "the files of {} are missing in {}; they are not made anew: {}",
+            "the files of {} are missing in {} and cannot be recreated: {}",
             count(lost.len()),
             folder.display(),
             some(&lost)
         );
-        let remedy = "put the folder back from the backup that has this database and start the server, or delete each: \
-                      DELETE /api/sandboxes/{id}";
+        let remedy = "restore the folder from the backup of this database and start the server, or delete each \
+                      sandbox: DELETE /api/sandboxes/{id}";
         found.broken("sandboxes", what, remedy);
     }
     if let Some(oldest) = kept.aside.iter().map(|kept| kept.since).min() {
         let paths: Vec<String> = kept.aside.iter().map(|kept| kept.path.display().to_string()).collect();
         let what = format!(
-            "the files of {} without a row are kept aside; the first are deleted on {}: {}",
+            "the database does not list {}, so their files are kept aside; the oldest will be deleted on {}: {}",
             count(paths.len()),
             String::from(oldest.plus_ms(ASIDE_KEPT_MS)),
             some(&paths)
         );
-        let remedy = "if the database is an older copy than the sandboxes, restore the database that belongs to them: the \
-                      next start gives them their files; otherwise wait";
+        let remedy = "if the database is older than the sandboxes, restore the database that belongs to the \
+                      sandboxes, and the next start restores the files; otherwise, no action is needed";
         found.weak("sandboxes", what, remedy);
     }
     Ok(())
 }
 
-/// Reports workspaces that are at their limit of kept sandboxes.
+/// Reports workspaces that have reached their limit of kept sandboxes.
 async fn check_kept(
     found: &mut Findings,
     options: &Options,
@@ -88,13 +89,14 @@ async fn check_kept(
         let Some(words) = kept.refusal(options) else { continue };
         let name = data.store.workspace(workspace).await?.map_or_else(|| workspace.to_string(), |row| row.name);
         let remedy =
-            "delete them: DELETE /api/chats/{chat_id}?app_id= or DELETE /api/sandboxes/{id}; or raise the limit";
-        found.weak(format!("workspace {name}"), format!("it gets no new sandbox: {words}"), remedy);
+            "delete sandboxes (DELETE /api/chats/{chat_id}?app_id= or DELETE /api/sandboxes/{id}), or raise the limit";
+        found.weak(format!("workspace {name}"), format!("no new sandboxes can be created: {words}"), remedy);
     }
     Ok(())
 }
 
-/// Returns whether a sandbox ran before and has no files, not even files that the next start would restore.
+/// Returns whether a sandbox has run but has no files: neither an image nor files kept aside, which the next start
+/// would restore. Returns `false` for a sandbox of another provider and for a sandbox that is being deleted.
 fn is_lost(row: &SandboxRow, kept: &KeptImages) -> bool {
     if row.provider != PROVIDER || row.limit.is_none() || row.status == SandboxStatus::Deleting {
         return false;
@@ -109,7 +111,7 @@ fn count(sandboxes: usize) -> String {
     format!("{sandboxes} sandbox{}", if sandboxes == 1 { "" } else { "es" })
 }
 
-/// Joins the first [`NAMED_MAX`] names of a list and adds the number of the others.
+/// Joins the first [`NAMED_MAX`] names of a list and adds the number of further names.
 fn some(all: &[String]) -> String {
     let more = all.len().saturating_sub(NAMED_MAX);
     let first = all[..all.len() - more].join(", ");

@@ -31,14 +31,14 @@ pub(super) struct Activity {
 }
 
 struct State {
-    /// The answers that are not completely written, by the number of their request.
+    /// The answers that are not completely written, keyed by the number of the request.
     answers: BTreeMap<u64, Answer>,
     /// The number of requests so far.
     begun: u64,
     waits: Waits,
-    /// The meter of the socket. It runs while the socket accepts no more bytes.
+    /// The meter of the socket, which runs while the socket accepts no more bytes.
     socket: Meter,
-    /// The number of requests at the time when an answer was first read too slowly.
+    /// The value of `begun` when a client first read an answer too slowly.
     begun_at_stall: Option<u64>,
 }
 
@@ -46,23 +46,23 @@ struct State {
 struct Answer {
     /// The pieces that are not completely written.
     pieces: u32,
-    /// The meter of this answer. It runs while pieces are unwritten.
+    /// The meter of this answer, which runs while pieces are unwritten.
     meter: Meter,
     /// Whether the client has read this answer too slowly.
     is_stalled: bool,
 }
 
-/// What a connection waits for while no request is being answered.
+/// The event for which a connection waits while no request is being answered.
 #[derive(Clone, Copy)]
 enum Waits {
-    /// The first head, since the connection was accepted.
+    /// The first head. The wait starts when the connection is accepted.
     First(Instant),
-    /// The rest of a head (HTTP/1.1), since its first byte.
+    /// The end of a head that has begun to arrive (HTTP/1.1). The wait starts with the first byte of the head.
     Head(Instant),
-    /// Another request (HTTP/1.1).
+    /// The first byte of the next request (HTTP/1.1).
     Next(Instant),
-    /// Another request (HTTP/2). A received byte does not start the limit of a head here, because it may belong to
-    /// another frame.
+    /// The next request (HTTP/2). A received byte does not start the time limit of a head, because the byte may belong
+    /// to a frame of another kind.
     NextOfHttp2(Instant),
 }
 
@@ -70,13 +70,14 @@ enum Waits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Stays,
-    /// The client does not read an answer. Other answers are still sent, but no new request is accepted.
+    /// The client does not read an answer. The server still sends the answers to other requests, but accepts no new
+    /// request.
     Drains,
     /// The connection is closed for this reason.
     Ends(&'static str),
 }
 
-const NOT_READ: &str = "the answer is read too slowly";
+const NOT_READ: &str = "the client reads an answer too slowly";
 
 impl Activity {
     /// Creates the state of a new connection.
@@ -91,7 +92,7 @@ impl Activity {
         Activity { patience, state: Mutex::new(state) }
     }
 
-    /// Begins a request whose head has arrived. Dropping the turn ends the request.
+    /// Starts a request whose head has arrived. Dropping the returned turn ends the request.
     pub(super) fn begin(activity: &Arc<Activity>, version: Version) -> Turn {
         let mut state = activity.state.lock();
         let number = state.begun;
@@ -133,8 +134,8 @@ impl Activity {
         if is_over { Verdict::Ends(NOT_READ) } else { Verdict::Drains }
     }
 
-    /// Returns the time of the next check. Every wait that begins later has a limit at least as long as the limit of a
-    /// head.
+    /// Returns the time of the next check: the end of the earliest current limit, but at most the limit of a head from
+    /// now, because a wait that begins later cannot end sooner.
     pub(super) fn next_check(&self) -> Instant {
         let state = self.state.lock();
         let latest = Instant::now() + self.patience.head;
@@ -143,18 +144,20 @@ impl Activity {
         answers.chain(waits).chain(state.socket.step_ends()).fold(latest, Instant::min)
     }
 
-    /// Returns the end of the current wait for a request and the reason for closing the connection then.
+    /// Returns the deadline of the current wait for a request, and the reason for closing the connection at that time.
     fn waits_until(&self, state: &State) -> Option<(Instant, &'static str)> {
         if !state.answers.is_empty() {
             return None;
         }
         match state.waits {
             Waits::First(since) | Waits::Head(since) => {
-                Some((since + self.patience.head, "no whole head of a request"))
+                Some((since + self.patience.head, "the request head did not arrive in time"))
             }
             // The client still reads the end of the last answer.
             Waits::Next(_) if state.socket.is_running() => None,
-            Waits::Next(since) | Waits::NextOfHttp2(since) => Some((since + self.patience.idle, "no further request")),
+            Waits::Next(since) | Waits::NextOfHttp2(since) => {
+                Some((since + self.patience.idle, "no further request arrived in time"))
+            }
         }
     }
 
@@ -205,7 +208,7 @@ impl Drop for Turn {
     }
 }
 
-/// The body of an answer, with the turn of its request.
+/// The body of an answer. Each piece of the body keeps the turn of the request until the piece is written.
 pub(super) struct Tracked {
     body: Body,
     turn: Arc<Turn>,
@@ -280,7 +283,7 @@ impl Drop for Piece {
     }
 }
 
-/// The stream of a connection; it tracks reads and writes.
+/// The stream of a connection, which tracks reads and writes.
 pub(super) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,

@@ -16,7 +16,7 @@ const PATIENCE: Patience = Patience {
     idle: Duration::from_secs(75),
     write: Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) },
 };
-/// The seconds until a client that reads nothing is detected: one span, and the rest of a step.
+/// The seconds until a client that reads nothing is detected: one span, and up to one step of the meter (5 s).
 const STALL: std::ops::RangeInclusive<u64> = 30..=35;
 const LARGE: usize = 1 << 20;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -29,7 +29,7 @@ struct Served {
 }
 
 impl Served {
-    /// Waits until the server closes the connection. Returns the seconds since it began.
+    /// Waits until the server closes the connection. Returns the seconds since the connection began.
     async fn ended(self) -> u64 {
         timeout(Duration::from_hours(24), self.task).await.expect("the connection ends").unwrap();
         self.began.elapsed().as_secs()
@@ -65,7 +65,7 @@ fn connected() -> (DuplexStream, Served) {
     (client, Served { task: tokio::spawn(server.connection(stream, seat)), began: Instant::now() })
 }
 
-/// Reads at this pace until the server closes the connection. Returns the number of bytes.
+/// Reads at this pace until the server closes the connection. Returns the number of bytes read.
 async fn read(client: &mut DuplexStream, bytes_per_s: usize) -> usize {
     let mut buffer = vec![0; bytes_per_s];
     let mut whole = 0;
@@ -130,7 +130,7 @@ async fn a_connection_between_requests_has_more_time_than_a_head() {
     answer(&mut client, "hello").await;
     sleep(Duration::from_secs(20)).await;
     client.write_all(b"GET /").await.unwrap();
-    assert_eq!(served.ended().await, 74 + 20 + 10, "a head that has begun has the time of a head");
+    assert_eq!(served.ended().await, 74 + 20 + 10, "the limit of a head applies once the head has begun");
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,7 +223,7 @@ async fn ask(requests: &mut SendRequest<bytes::Bytes>, path: &str) -> h2::RecvSt
     requests.send_request(request, true).unwrap().0.await.unwrap().into_body()
 }
 
-/// Reads an answer completely at this pace. Returns its number of bytes.
+/// Reads a complete answer at this pace. Returns the number of bytes of the answer.
 async fn read_http2(mut body: h2::RecvStream, bytes_per_s: u32) -> Result<usize, h2::Error> {
     let mut whole = 0;
     while let Some(bytes) = body.data().await {
@@ -263,7 +263,7 @@ async fn an_http_2_client_that_opens_its_window_slowly_gets_a_large_answer_whole
 async fn an_http_2_client_that_opens_its_window_too_slowly_is_ended() {
     let (mut requests, served) = http2(1 << 12).await;
     let body = ask(&mut requests, "/large").await;
-    read_http2(body, 512).await.expect_err("it is cut");
+    read_http2(body, 512).await.expect_err("the answer is cut off");
     let ended = served.ended().await;
     assert!(ended <= 60, "{ended} s");
 }
@@ -283,7 +283,7 @@ async fn a_stalled_answer_lets_the_others_of_its_connection_finish_and_takes_no_
     let stalled = ask(&mut requests, "/large").await;
     let slow = ask(&mut requests, "/slow").await;
     assert_eq!(read_http2(slow, 1 << 20).await.unwrap(), 7);
-    let another = requests.ready().await.expect_err("the server has said that it takes no request any more");
+    let another = requests.ready().await.expect_err("the server accepts no further request");
     assert!(another.is_go_away(), "{another}");
     let ended = served.ended().await;
     assert!((300..=310).contains(&ended), "{ended} s");
@@ -300,5 +300,5 @@ async fn a_flood_of_events_has_a_line_a_minute() {
         }
         sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(lines, [1, 60_000, 60_000], "each line has those since the line before");
+    assert_eq!(lines, [1, 60_000, 60_000], "each line counts the events since the previous line");
 }

@@ -1,4 +1,4 @@
-//! The limits of open connections: of all connections, and of those from one address.
+//! The limits of open connections: for all connections, and for the connections from one address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,14 +8,15 @@ use crate::config::Connections;
 use monstrum_core::meters::{self, RefusedBy};
 use parking_lot::Mutex;
 
-/// The maximum default for the limit of all connections. With a head of 64 KiB each, they use 1 GiB.
+/// The highest default limit of all connections. If every connection buffers a head of 64 KiB, the heads use 1 GiB.
 const IN_ALL_DEFAULT_MAX: u32 = 16_384;
 
 /// The limits and counts of connections. Each connection uses one file descriptor. At most half of the descriptors are
-/// used for connections; the others are reserved for the database, requests of plugins, sandboxes and files.
+/// used for connections; the remaining descriptors are reserved for the database, requests of plugins, sandboxes and
+/// files.
 pub(super) struct Room {
     in_all: u32,
-    /// `None`: one address may use all connections.
+    /// The limit for one address. `None` means that one address may use all connections.
     per_address: Option<u32>,
     open: Mutex<Open>,
 }
@@ -35,7 +36,7 @@ impl Room {
                 tracing::warn!(
                     asked,
                     half,
-                    "--max-connections is more than half of the open files that the system allows (ulimit -n); the half counts"
+                    "--max-connections exceeds half of the limit of open files (ulimit -n); using half of that limit"
                 );
             }
             asked.get().min(half)
@@ -85,8 +86,8 @@ impl Room {
     }
 }
 
-/// Returns the address under which a connection is counted. For IPv6 it is the /64 network, because one subscriber
-/// usually has a whole /64.
+/// Returns the address under which a connection is counted. For IPv6, this is the /64 network, because one subscriber
+/// usually has a complete /64 network.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -129,8 +130,8 @@ mod tests {
         assert_eq!(of(None, None, 1), (1, Some(1)));
         assert_eq!(of(None, None, u64::MAX), (IN_ALL_DEFAULT_MAX, Some(IN_ALL_DEFAULT_MAX / 2)));
         assert_eq!(of(Some(100_000), None, 1 << 20), (100_000, Some(50_000)));
-        assert_eq!(of(Some(1000), Some(7), 1024), (512, Some(7)), "more than half is never given");
-        assert_eq!(of(Some(10), Some(0), 1024), (10, None), "0 is off");
+        assert_eq!(of(Some(1000), Some(7), 1024), (512, Some(7)), "the limit is at most half of the descriptors");
+        assert_eq!(of(Some(10), Some(0), 1024), (10, None), "0 disables the limit");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// The time limit of each wait, far longer than any of them takes on a working machine.
+/// The time limit of each wait. A wait on a working machine takes far less time.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Limits that exceed the duration of any test, so that a busy machine does not cause a time-out.
 const PATIENCE: Patience = Patience {
@@ -28,13 +28,13 @@ struct Listening {
     address: SocketAddr,
     stop: CancellationToken,
     served: JoinHandle<io::Result<()>>,
-    /// Notified when a request for `/held` has arrived.
+    /// The signal that a request for `/held` has arrived.
     held: Arc<Notify>,
-    /// Lets a request for `/held` be answered.
+    /// The signal that releases the answer to a request for `/held`.
     release: Arc<Notify>,
 }
 
-/// Starts a server with these connection limits. `/held` answers when it is released.
+/// Starts a server with these connection limits. The answer to `/held` waits for the signal `release`.
 async fn listening(in_all: u32, per_address: u32) -> Listening {
     let (held, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (has_come, released) = (Arc::clone(&held), Arc::clone(&release));
@@ -84,7 +84,7 @@ async fn answer(stream: &mut TcpStream, end: &str) -> String {
     let mut text = String::new();
     let mut bytes = [0; 4096];
     while !text.ends_with(end) {
-        let read = timeout(WAIT_MAX, stream.read(&mut bytes)).await.expect("an answer comes").unwrap();
+        let read = timeout(WAIT_MAX, stream.read(&mut bytes)).await.expect("the server answers in time").unwrap();
         assert!(read > 0, "the connection was closed after {text:?}");
         text.push_str(&String::from_utf8_lossy(&bytes[..read]));
     }
@@ -135,14 +135,14 @@ async fn a_flood_of_refused_connections_does_not_stop_the_server() {
     let mut stream = server.connect(GET).await;
     let until = Instant::now() + WAIT_MAX;
     while !rest_of_one(&mut stream).await {
-        assert!(Instant::now() < until, "the server has room again");
+        assert!(Instant::now() < until, "the server accepts connections again");
         sleep(Duration::from_millis(50)).await;
         stream = server.connect(GET).await;
     }
     drop(flood);
 }
 
-/// Returns whether the router answers.
+/// Returns whether the answer comes from the router. A refused connection gets its answer before the router, or none.
 async fn rest_of_one(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 4096];
     let read = timeout(WAIT_MAX, stream.read(&mut bytes)).await.expect("an answer, or the end");
@@ -181,16 +181,16 @@ async fn a_stop_waits_for_answers_but_not_for_clients() {
     let mut asks = server.connect(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n").await;
     server.held.notified().await;
     server.stop.cancel();
-    // The server's time limits for these connections are far longer.
+    // Only the stop can have closed these connections, because the server's time limits are far longer than the test.
     assert_eq!(rest(&mut silent).await + &rest(&mut unfinished).await + &rest(&mut idle).await, "");
     assert!(!server.served.is_finished(), "a request is still being answered");
     server.release.notify_one();
     assert!(rest(&mut asks).await.ends_with("at last"));
     server.served.await.unwrap().unwrap();
-    assert!(TcpStream::connect(server.address).await.is_err(), "nothing listens any more");
+    assert!(TcpStream::connect(server.address).await.is_err(), "the server no longer listens");
 }
 
-/// With a larger buffer, written bytes would not show for minutes that the client does not read.
+/// With a larger buffer, the server could not detect for minutes that the client does not read.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_kernel_holds_little_of_an_answer_that_is_not_sent() {

@@ -1,8 +1,9 @@
-//! Rotation of the row key: verifies every row with a MAC, and every seal, and writes them again under a new key.
+//! Rotation of the row key: verifies every row that has a MAC, and every seal, and writes the rows and seals again
+//! under a new key.
 //!
-//! Each scope is one transaction, so a run can be killed at any moment and the next run continues. Until the rotation is
-//! finished, both keys are in force and no server starts. The older key is deleted when everything verifies under the newer
-//! key alone. An unverified scope is rejected, because the rotation would make its rows valid.
+//! Each scope is one transaction, so a run can be killed at any moment and the next run continues. Until the rotation
+//! is finished, both keys are in force and no server starts. The older key is deleted when everything verifies under
+//! the newer key alone. An unverified scope is rejected, because the rotation would make its rows valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,13 +23,13 @@ use monstrum_core::policy::row_seals::{ROW_KEY, RowKeyError, with_fresh_key, wit
 pub struct RowKeyReport {
     /// The version of the key in force.
     pub key_version: u32,
-    /// Whether this run first finished an interrupted rotation.
+    /// Whether this run finished an interrupted rotation before its own rotation.
     pub resumed: bool,
     /// The number of scopes: the instance, and each workspace.
     pub scopes: u64,
     /// The number of rows that were written again.
     pub rewritten: u64,
-    /// The rows that were left unchanged because their MAC is missing or wrong. They grant no permissions.
+    /// The rows whose MAC is missing or wrong. The rotation does not change these rows, and they grant no permissions.
     pub refused: Vec<String>,
 }
 
@@ -114,7 +115,7 @@ async fn step<T>(
     recorded(data, Arc::clone(clock), change, work).await
 }
 
-/// Writes all rows again under the newest key, and checks that they verify under it alone.
+/// Writes all rows again under the newest key, and checks that all rows verify under this key alone.
 async fn rewrite(store: &Store, vault: &Vault, progress: Progress<'_>) -> Result<Rewritten, RowKeyRotationError> {
     let (total, seen) = (store.count_authentic_rows().await?, AtomicU64::new(0));
     let done = |rows: u64| progress(seen.fetch_add(rows, Ordering::Relaxed) + rows, total);

@@ -29,10 +29,10 @@ pub(super) async fn run(options: &Options, flags: FolderFlags, reason: String) -
     let reason = reason.trim();
     if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
         let message = format!("--reason: expected 1 to {REASON_CHARS_MAX} characters");
-        return Err(Failure::new(message, "say in a sentence why the older database is meant to be used"));
+        return Err(Failure::new(message, "explain in one or two sentences why the older database is to be used"));
     }
     let settings = options.settings(flags)?;
-    let data = folder::open_of_any_age(&settings, "a server is running there: stop it first").await?;
+    let data = folder::open_of_any_age(&settings, "a server is using the data folder: stop the server first").await?;
     let done = accept(&data, reason).await;
     data.store.close().await;
     let (lost, kept) = done?;
@@ -44,14 +44,17 @@ pub(super) async fn run(options: &Options, flags: FolderFlags, reason: String) -
         for way in &lost {
             output::line(format!("accepted: {way}"))?;
         }
-        output::note(&format!("the heads until now are kept in {}", output::plain(&kept)));
-        output::hint("API keys, credentials and permissions that were revoked since are back: revoke them anew");
+        output::note(&format!("the previous heads are kept in {}", output::plain(&kept)));
+        output::hint(
+            "API keys, credentials and permissions that were revoked after the backup are valid again: \
+             revoke them again",
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn accept(data: &Data, reason: &str) -> Result<(Vec<Rollback>, std::path::PathBuf), Failure> {
-    let disk = "is there room on the disk? may this user write the folder?";
+    let disk = "check that the disk has free space and that this user may write to the data folder";
     let lost = find_rollback(&data.store, &data.audit_keys, &data.path).await;
     let lost = lost.map_err(|error| Failure::from_error(&error, disk))?;
     if lost.is_empty() {
@@ -73,13 +76,16 @@ async fn replace(data: &Data, lost: &[Rollback], reason: &str) -> Result<std::pa
         before: json!(null),
         after: json!({ "lost": lost, "reason": reason }),
     };
-    // The generations are raised above those of the lost state. Otherwise the lost state would count as newer if it
-    // were restored later.
+    // Raises the generations above the generations of the lost state. Otherwise, the server would accept the lost state
+    // as newer if someone restored it later.
     let above = accepted.generation_above_loss();
     let raise = async { data.store.raise_generations(above).await.map_err(|error| AcceptError::Record(error.into())) };
     let is_raised = recorded_with(data, accepted.heads(&data.audit_keys)?, clock, change, raise).await?;
     if !is_raised {
-        output::warning("the instance is not verified, so the lost state can be put back: destroy copies of it");
+        output::warning(
+            "the instance is unverified, so a server would not reject the lost state if someone restored it; \
+             destroy all copies of the lost state",
+        );
     }
     Ok(accepted.put_in_place()?)
 }

@@ -28,25 +28,25 @@ use monstrum_core::plugins::folder::MANIFEST;
 const EXAMPLES: &str = "\
 Examples:
   monstrum plugin dev .
-  monstrum plugin dev . --keep ../weather-dev     keeps resources and credentials for the next time
-  monstrum plugin dev . --cargo-component         builds by `cargo component build`
+  monstrum plugin dev . --keep ../weather-dev     keep resources and credentials for the next run
+  monstrum plugin dev . --cargo-component         build with `cargo component build`
 
-It starts a server of its own on a free port of 127.0.0.1, builds the plugin on every save, and prints each call with
-its log lines. Ctrl-C ends it.";
+Starts a separate server on a free port of 127.0.0.1, builds the plugin after every save, and prints each call with its
+log lines. Ctrl-C stops the server.";
 
 /// The name of the resource and of the bot that are created for the author.
 const NAME: &str = "dev";
 
-/// Build and load a plugin on every save, in a server of its own
+/// Build and load a plugin after every save, in a separate server
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in super::super) struct Dev {
     /// The plugin's folder, with Cargo.toml and monstrum.yaml
     dir: PathBuf,
-    /// Keep the server's folders here, instead of removing them at the end
+    /// Keep the server's folders here instead of deleting them at the end
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Build by `cargo component build` instead of `cargo build`
+    /// Build with `cargo component build` instead of `cargo build`
     #[arg(long)]
     cargo_component: bool,
 }
@@ -54,8 +54,8 @@ pub(in super::super) struct Dev {
 impl Dev {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
         if !self.dir.join(MANIFEST).is_file() {
-            let message = format!("{} holds no {MANIFEST}", self.dir.display());
-            return Err(Failure::new(message, "`monstrum plugin new NAME` makes a plugin, in a folder of that name"));
+            let message = format!("{} contains no {MANIFEST}", self.dir.display());
+            return Err(Failure::new(message, "create a plugin with `monstrum plugin new NAME`"));
         }
         let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
         let home = match &self.keep {
@@ -97,7 +97,7 @@ impl Session<'_> {
                         is_set_up = true;
                     }
                 }
-                // The author corrects a fault with the next save, so the command continues.
+                // The author can correct the error in the next save, so the command continues.
                 Err(failure) => drop(failure.report(false)),
             }
             watch.changed().await;
@@ -115,7 +115,7 @@ impl Session<'_> {
         if entry["status"] != "needs_approval" {
             return Ok(entry);
         }
-        // This is the author's own server, and the author has just written what the plugin asks for, so it is approved.
+        // The author has just written the plugin's requests and owns this server, so the command approves the version.
         for growth in entry["pending"]["grows"].as_array().into_iter().flatten() {
             output::note(&format!("approved: {}", output::plain(&output::cell(growth))));
         }
@@ -123,7 +123,7 @@ impl Session<'_> {
         client.post(&["api", "plugins", name, "approve"], Some(&approval)).await
     }
 
-    /// Creates a resource and a bot that may use all its tools, and prints how to call them.
+    /// Creates a resource, and a bot that may use all tools of the resource. Prints how to call a tool.
     async fn set_up(&self, entry: &Value) -> Result<(), Failure> {
         let url = self.bench.url();
         let source = Source::open(&self.dev.dir)?;
@@ -137,9 +137,9 @@ impl Session<'_> {
                 match self.bench.made(&["api", "resources"], &body).await {
                     Ok(resource) => resource,
                     Err(failure) => {
-                        output::warning(&format!("no resource was made: {}", failure.sentence()));
+                        output::warning(&format!("no resource was created: {}", failure.sentence()));
                         output::hint(&format!(
-                            "POST {url}/api/resources with the config that it needs, then bind a bot"
+                            "send POST {url}/api/resources with the required config, then bind the resource to a bot"
                         ));
                         return Ok(());
                     }
@@ -162,7 +162,7 @@ impl Session<'_> {
                 .collect();
             let body = json!({ "auth_method": method.method, "fields": fields });
             let line = format!("curl -X PUT {key} {url}/api/resources/{resource}/credential -d '{body}'");
-            output::line(output::plain(&format!("to give its credential:\n  {line}")))?;
+            output::line(output::plain(&format!("to set its credential:\n  {line}")))?;
         }
         let line = format!("curl {key} {url}/api/bots/{bot}/tools/{}/call -d '{{\"params\": {{…}}}}'", tool.name);
         output::line(output::plain(&format!("to call a tool:\n  {line}")))

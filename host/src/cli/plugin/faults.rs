@@ -1,19 +1,19 @@
-//! Shows faults in an author's files with the source line.
+//! Shows errors in an author's files with the source line.
 
 use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report};
 use monstrum_manifest::ManifestError;
 
 use super::super::output;
 
-/// The maximum length of a source line that is shown. A longer line is not readable on a screen.
+/// The maximum length of a displayed source line. A longer line is not readable on a screen.
 const LINE_CHARS_MAX: usize = 300;
 
-/// Creates a fault of a whole file, or of a field whose line is unknown.
+/// Creates an error that concerns a whole file, or a field whose line is unknown.
 pub(super) fn fault(file: String, field: String, message: String) -> ManifestError {
     ManifestError { file, line: None, column: None, field, message }
 }
 
-/// Shows a fault, with its line of `source` if the line is known.
+/// Shows an error, with its line of `source` if the line is known.
 pub(super) fn show(fault: &ManifestError, source: &str) {
     match snippet(fault, source) {
         Some(text) => output::note(text.trim_end()),

@@ -1,4 +1,4 @@
-//! The log lines and results of calls, for an author who watches a plugin.
+//! The log lines and results of calls, for the author of a plugin.
 //!
 //! The feed receives the same events as the server's log. No event contains parameters, results or secrets.
 
@@ -13,9 +13,9 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// The target of the events with log lines of plugins, which `executor` emits.
+/// The tracing target of events that contain log lines of plugins. `executor` emits these events.
 const LINES: &str = "plugin";
-/// The target of the events about ended calls, which `call` emits.
+/// The tracing target of events about ended calls. `call` emits these events.
 const CALLS: &str = "monstrum_core::call";
 const ENDED: &str = "call ended";
 

@@ -1,8 +1,8 @@
 //! `monstrum plugin install`: installs a package from a local file, or from the server's registry by its name.
 //!
-//! The server accepts only packages with the signature of a trusted key. `--allow-unsigned` does not use the API: it
-//! writes into the plugins folder, which a user with write access could also do by hand, after the checks that a server
-//! makes.
+//! The server accepts only packages with the signature of a trusted key. With `--allow-unsigned`, the command does not
+//! install through the API: it checks the package like the server and writes it into the plugins folder. This needs no
+//! permission from the server, because a user with write access to the folder could also write the files by hand.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -32,25 +32,26 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 const EXAMPLES: &str = "\
 Examples:
-  monstrum plugin install github-1.0.0.mst      with github-1.0.0.mst.sig beside it
+  monstrum plugin install github-1.0.0.mst      with github-1.0.0.mst.sig in the same folder
   monstrum plugin install github                the newest version in the server's registry
   monstrum plugin install github@1.0.0 --allow-downgrade
   monstrum plugin install mine.mst --allow-unsigned --plugins-dir /srv/plugins
 
-The server takes a package that is signed by a key that it trusts (`monstrum trust add`). With --allow-unsigned the package
-is not sent: it is checked as a start would check it and put into the plugins folder, which must be on this machine.";
+The server accepts packages signed with a trusted key (`monstrum trust add`). With --allow-unsigned, this command does
+not send the package: it checks the package like a server and writes it into the plugins folder, which must be on this
+machine.";
 
-/// Install a package, or a plugin of the registry
+/// Install a package, or a plugin from the registry
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Install {
-    /// A file that ends with .mst, or NAME or NAME@VERSION
+    /// A file whose name ends with .mst, or NAME or NAME@VERSION of a plugin in the registry
     #[arg(value_name = "FILE|NAME[@VERSION]")]
     what: String,
-    /// Take an older version than the one on record
+    /// Allow a version that is older than the recorded version
     #[arg(long)]
     allow_downgrade: bool,
-    /// Put an unsigned package into the plugins folder of this machine
+    /// Write an unsigned package into the plugins folder on this machine
     #[arg(long)]
     allow_unsigned: bool,
     /// The server's plugins folder, for --allow-unsigned
@@ -62,8 +63,8 @@ impl Install {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let is_file = self.what.ends_with(SUFFIX) || self.what.contains('/');
         if !self.what.ends_with(SUFFIX) && Path::new(&self.what).exists() {
-            let message = format!("{} is no package: expected a file that ends with {SUFFIX}", self.what);
-            return Err(Failure::new(message, "`monstrum plugin pack DIR` makes one of a plugin's folder"));
+            let message = format!("{} is not a package: expected a file name that ends with {SUFFIX}", self.what);
+            return Err(Failure::new(message, "create a package of a plugin's folder with `monstrum plugin pack DIR`"));
         }
         match (is_file, self.allow_unsigned) {
             (true, false) => self.upload(options).await,
@@ -77,8 +78,8 @@ impl Install {
                 show_loaded(name, &entry, options.json)
             }
             (false, true) => Err(Failure::new(
-                "what comes from a registry has to be signed",
-                "--allow-unsigned is for a file that lies here",
+                "packages from a registry must be signed",
+                "use --allow-unsigned only with a local file",
             )),
         }
     }
@@ -86,9 +87,9 @@ impl Install {
     /// Sends the package and its signature file to the server.
     async fn upload(&self, options: &Options) -> Result<ExitCode, Failure> {
         let file = Path::new(&self.what);
-        let package = read(file, PACKAGE_BYTES_MAX, "is the name right?")?;
+        let package = read(file, PACKAGE_BYTES_MAX, "check the name of the file")?;
         let signature = PathBuf::from(format!("{}{SIGNATURE_SUFFIX}", self.what));
-        let unsigned = "`monstrum plugin pack` writes it; for a package that nobody has signed see --allow-unsigned";
+        let unsigned = "sign the package with `monstrum plugin pack`, or see --allow-unsigned";
         let signature = read(&signature, SIGNATURE_BYTES_MAX, unsigned)?;
         let client = Client::new(options)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -110,27 +111,26 @@ impl Install {
     /// Writes the package into the plugins folder and asks the server to load it.
     async fn place(&self, options: &Options) -> Result<ExitCode, Failure> {
         let file = Path::new(&self.what);
-        let package = read(file, PACKAGE_BYTES_MAX, "is the name right?")?;
+        let package = read(file, PACKAGE_BYTES_MAX, "check the name of the file")?;
         let file_name = file.file_name().unwrap_or_default().to_string_lossy();
-        let Package { manifest, files } = packages::unpack(&package, None, Some(&file_name)).map_err(|error| {
-            Failure::from_error(&error, "`monstrum plugin pack` makes packages that can be installed")
-        })?;
+        let Package { manifest, files } = packages::unpack(&package, None, Some(&file_name))
+            .map_err(|error| Failure::from_error(&error, "create the package with `monstrum plugin pack`"))?;
         let flags = ServeFlags {
             data_dir: options.data_dir.clone(),
             plugins_dir: self.plugins_dir.clone(),
             ..ServeFlags::default()
         };
         let plugins_dir = resolve(flags)?.plugins_dir;
-        let hint = "--plugins-dir names the server's plugins folder, which must be on this machine";
+        let hint = "set --plugins-dir to the server's plugins folder, which must be on this machine";
         check_plugins_dir(&plugins_dir).map_err(|error| Failure::from_error(&error, hint))?;
         if !self.allow_downgrade {
             check_not_older(&plugins_dir, &manifest)?;
         }
         let failed = |error: &dyn std::error::Error| {
-            Failure::of("the package cannot be put in place; what was there is as it was", error, hint)
+            Failure::of("the package cannot be installed; the plugins folder is unchanged", error, hint)
         };
-        // The package is first unpacked into a temporary folder and checked. A plugin that would not load is not
-        // installed.
+        // The package is first unpacked into a temporary folder and checked. A plugin that the server could not load is
+        // not installed.
         let trial = tempfile::tempdir().map_err(|error| failed(&error))?;
         let staged = Staged::write(trial.path(), &manifest.name, &files).map_err(|error| failed(&error))?;
         staged.put_in_place(&manifest.name).map_err(|error| failed(&error))?;
@@ -138,8 +138,8 @@ impl Install {
         let staged = Staged::write(&plugins_dir, &manifest.name, &files).map_err(|error| failed(&error))?;
         staged.put_in_place(&manifest.name).map_err(|error| failed(&error))?;
         let place = plugins_dir.join(manifest.name.as_str());
-        output::warning(&format!("nobody has signed what is now in {}", place.display()));
-        output::note("the server is asked to load it; one that does not run loads it when it starts");
+        output::warning(&format!("the plugin in {} is unsigned", place.display()));
+        output::note("asking the server to load the plugin; a stopped server loads it at its next start");
         let name = manifest.name.as_str();
         let entry = Client::new(options)?.post(&["api", "plugins", name, "reload"], None).await?;
         let component = files.get(&manifest.executor.component).map(|bytes| digest(bytes).to_string());
@@ -148,7 +148,7 @@ impl Install {
     }
 }
 
-/// Checks that the server has loaded this plugin. The server may use another plugins folder than the one written to.
+/// Checks that the server has loaded this plugin. The server may use another plugins folder than `folder`.
 fn check_is_this(entry: &Value, manifest: &Manifest, component: Option<&str>, folder: &Path) -> Result<(), Failure> {
     let version = manifest.version.to_string();
     let is_this = |loaded: &Value| loaded["version"] == version && loaded["digest"].as_str() == component;
@@ -157,11 +157,10 @@ fn check_is_this(entry: &Value, manifest: &Manifest, component: Option<&str>, fo
     }
     let (name, loaded) = (&manifest.name, output::cell(&entry["version"]));
     let message = format!(
-        "the server has not loaded what was put into {}: its plugin `{name}` is another one, of version {loaded}",
+        "the server did not load the plugin in {}: the server has another plugin `{name}`, version {loaded}",
         folder.display()
     );
-    let hint =
-        "give --plugins-dir the folder that the server was started with, and remove the one from the other folder";
+    let hint = "set --plugins-dir to the server's plugins folder, and remove the plugin from the other folder";
     Err(Failure::new(message, hint))
 }
 
@@ -180,7 +179,7 @@ pub(super) async fn named(
         body["allow_downgrade"] = json!(true);
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    bar.set_message(format!("the server fetches {}", output::plain(name)));
+    bar.set_message(format!("the server is downloading {}", output::plain(name)));
     bar.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is well formed"));
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
     let entry = client.post(&["api", "plugins"], Some(&body)).await;
@@ -197,8 +196,8 @@ fn check_not_older(plugins_dir: &Path, manifest: &Manifest) -> Result<(), Failur
         return Ok(());
     };
     if manifest.version.cmp_precedence(&there.version).is_lt() {
-        let message = format!("version {} is older than {}, which is in place", manifest.version, there.version);
-        return Err(Failure::new(message, "--allow-downgrade takes it all the same"));
+        let message = format!("version {} is older than the installed version {}", manifest.version, there.version);
+        return Err(Failure::new(message, "use --allow-downgrade to install the older version"));
     }
     Ok(())
 }
@@ -210,8 +209,8 @@ fn read(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>, Failure> {
     file.take(bytes_max as u64 + 1).read_to_end(&mut content).map_err(|error| failed(&error))?;
     if content.len() > bytes_max {
         return Err(Failure::new(
-            format!("{} has more than {bytes_max} bytes", path.display()),
-            "no package is so large",
+            format!("{} exceeds the limit of {bytes_max} bytes", path.display()),
+            "check the name of the file",
         ));
     }
     Ok(content)

@@ -15,18 +15,18 @@ use monstrum_core::plugins::folder::MANIFEST;
 
 const EXAMPLES: &str = "\
 Examples:
-  monstrum plugin new weather                     makes ./weather
-  monstrum plugin new weather --dir ~/plugins     makes ~/plugins/weather
-  monstrum plugin new weather --sdk ../sdk-guest  with the SDK of a checkout, for work on the SDK itself
+  monstrum plugin new weather                     create ./weather
+  monstrum plugin new weather --dir ~/plugins     create ~/plugins/weather
+  monstrum plugin new weather --sdk ../sdk-guest  use the SDK of a checkout, for work on the SDK itself
 
-The folder holds the SDK's source and the contract in wit/, so it builds with nothing but cargo and its registry. Its
-README.md has the commands that build and test it.";
+The folder contains the SDK's source and the contract in wit/, so the build needs only cargo and its registry.
+README.md has the commands that build and test the plugin.";
 
-const HINT_NAME: &str = "take a name such as weather or acme-tickets";
+const HINT_NAME: &str = "choose a name such as weather or acme-tickets";
 
-/// The README's line about the copy of the SDK.
+/// The README line about the copy of the SDK.
 const VENDORED: &str =
-    "| `sdk/`, `wit/` | the SDK and the contract with the host, as of the `monstrum` that made this folder |\n";
+    "| `sdk/`, `wit/` | the SDK and the contract with the host, from the `monstrum` that created this folder |\n";
 
 /// Names that cargo or rustc reserve: keywords, and the crates that every plugin depends on.
 const TAKEN: [&str; 41] = [
@@ -73,16 +73,16 @@ const TAKEN: [&str; 41] = [
     "use",
 ];
 
-/// Make the folder of a new plugin
+/// Create the folder of a new plugin
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in super::super) struct New {
     /// The plugin's name: lower-case letters, digits and hyphens
     name: String,
-    /// The folder in which the plugin's own is made [default: the working folder]
+    /// The parent folder of the plugin's folder [default: the working directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The folder of the crate monstrum-sdk in a checkout, instead of a copy of the SDK
+    /// The folder of the crate monstrum-sdk in a checkout, used instead of a copy of the SDK
     #[arg(long, value_name = "DIR")]
     sdk: Option<PathBuf>,
 }
@@ -101,8 +101,8 @@ impl New {
             let paths: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
             output::json(&serde_json::json!({ "name": name, "folder": shown, "files": paths }))?;
         } else {
-            output::line(output::plain(&format!("made the plugin {name} in {shown}")))?;
-            output::note(&format!("its README.md says how it is built; first: cd {}", output::plain(&shown)));
+            output::line(output::plain(&format!("created the plugin {name} in {shown}")))?;
+            output::note(&format!("to build the plugin, run `cd {}` and follow README.md", output::plain(&shown)));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -110,7 +110,7 @@ impl New {
 
 /// Returns the absolute path of the SDK's folder. Fails if the folder is not the crate monstrum-sdk.
 fn checkout(sdk: &Path) -> Result<String, Failure> {
-    let hint = "--sdk names the folder sdk-guest of a Monstrum checkout";
+    let hint = "set --sdk to the folder sdk-guest of a Monstrum checkout";
     let fail = |error: &dyn std::error::Error| {
         Failure::of(format!("{} is not the crate monstrum-sdk", sdk.display()), error, hint)
     };
@@ -127,7 +127,10 @@ fn checkout(sdk: &Path) -> Result<String, Failure> {
 /// Returns every file with its text. Fails if a server would reject the manifest with this name.
 fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, Failure> {
     if TAKEN.contains(&name.as_str()) {
-        return Err(Failure::new(format!("no crate can be called `{name}`, and so no plugin"), HINT_NAME));
+        return Err(Failure::new(
+            format!("`{name}` is reserved by Rust or the SDK and cannot be the name of a plugin"),
+            HINT_NAME,
+        ));
     }
     let snake = name.as_str().replace('-', "_");
     let mut title = name.as_str().replace('-', " ");
@@ -157,13 +160,13 @@ fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, 
         all.extend(files::sdk_sources().into_iter().map(|(path, text)| (path, text.to_owned())));
     }
     let manifest = all.iter().find(|(path, _)| path == MANIFEST).map(|(_, text)| text.as_str()).unwrap_or_default();
-    // This rejects reserved names, and names that would give tools a prefix of the platform.
+    // The parser rejects reserved names, and names whose tools would have a prefix that is reserved for the platform.
     match monstrum_manifest::parse(MANIFEST, manifest) {
         Ok(_) => Ok(all),
         Err(errors) => Err(errors
             .0
             .iter()
-            .fold(Failure::new(format!("no plugin can be called `{name}`"), HINT_NAME), |failure, error| {
+            .fold(Failure::new(format!("`{name}` cannot be the name of a plugin"), HINT_NAME), |failure, error| {
                 failure.because(&error.message)
             })),
     }
@@ -172,8 +175,8 @@ fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, 
 /// Writes the files into a temporary folder in `parent` and renames it to `folder` when all files are written.
 fn place(parent: &Path, folder: &Path, files: &[(String, String)]) -> Result<(), Failure> {
     make_dir(parent)?;
-    let hint = "take another name, or another place with --dir";
-    let fail = |error: &dyn std::error::Error| Failure::of(format!("cannot make {}", folder.display()), error, hint);
+    let hint = "choose another name, or another folder with --dir";
+    let fail = |error: &dyn std::error::Error| Failure::of(format!("cannot create {}", folder.display()), error, hint);
     let beside = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let staging = tempfile::Builder::new().prefix(".monstrum-new-").tempdir_in(beside).map_err(|error| fail(&error))?;
     let new = staging.path().join("new");
@@ -184,7 +187,7 @@ fn place(parent: &Path, folder: &Path, files: &[(String, String)]) -> Result<(),
     match std::fs::rename(&new, folder) {
         Ok(()) => Ok(()),
         Err(_) if folder.symlink_metadata().is_ok() => {
-            Err(Failure::new(format!("{} is there already", folder.display()), hint))
+            Err(Failure::new(format!("{} already exists", folder.display()), hint))
         }
         Err(error) => Err(fail(&error)),
     }

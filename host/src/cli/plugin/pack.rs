@@ -1,4 +1,5 @@
-//! `monstrum plugin pack`: creates a signed package of a plugin's folder. A plugin that would not load is not packed.
+//! `monstrum plugin pack`: creates a signed package of a plugin's folder. The command rejects a plugin that a server
+//! could not load.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use monstrum_core::plugins::folder::{
     COMPONENT_BYTES_MAX, FolderError, ICON_BYTES_MAX, LOCALE_BYTES_MAX, MANIFEST_BYTES_MAX, PluginFolder,
 };
 
-/// Texts for people, which a package includes if they exist.
+/// Documentation and licence files, which a package includes if they exist.
 const TEXTS: [&str; 6] = ["README.md", "CHANGELOG.md", "LICENSE", "LICENSE.txt", "LICENSE-MIT", "LICENSE-APACHE"];
 
 const EXAMPLES: &str = "\
@@ -26,20 +27,20 @@ Examples:
   monstrum plugin pack . --out dist/github-1.0.0.mst
   monstrum plugin pack . --key-file ci-signing.key --json
 
-Writes NAME-VERSION.mst and, beside it, NAME-VERSION.mst.sig. Packed are the manifest, the component, the translations, the
-icon, and README, CHANGELOG and LICENSE where they are there. The same files give the same bytes. The first use makes a key;
-whoever is to install the package trusts that key once, by the line that is printed.";
+Writes NAME-VERSION.mst and NAME-VERSION.mst.sig. The package contains the manifest, the component, the translations,
+the icon, and README, CHANGELOG and LICENSE if they exist. The same files result in the same package. The first use
+creates a signing key. A server installs the package only if it trusts this key: run the printed command once.";
 
-/// Make a signed package of a plugin's folder
+/// Create a signed package of a plugin's folder
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Pack {
-    /// The folder that holds monstrum.yaml
+    /// The folder with monstrum.yaml
     dir: PathBuf,
-    /// The package [default: NAME-VERSION.mst here]
+    /// The file of the package [default: NAME-VERSION.mst in the working directory]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The key to sign with, made if it is not there [default: monstrum/signing.key in your settings]
+    /// The signing key, created if it does not exist [default: monstrum/signing.key in your settings folder]
     #[arg(long, env = "MONSTRUM_SIGNING_KEY", value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
@@ -48,10 +49,9 @@ impl Pack {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let manifest = validate::valid(&self.dir).await?.manifest;
         let (name, version) = (&manifest.name, &manifest.version);
-        let hint = "`monstrum plugin validate DIR` shows what a plugin's folder holds";
-        let files =
-            files(&self.dir, &manifest).map_err(|error| Failure::of("the folder cannot be packed", &error, hint))?;
-        let package = pack(&files).map_err(|error| Failure::of("the folder cannot be packed", &error, hint))?;
+        let hint = "run `monstrum plugin validate DIR` to see the errors of the plugin's folder";
+        let files = files(&self.dir, &manifest).map_err(|error| Failure::of("cannot pack the folder", &error, hint))?;
+        let package = pack(&files).map_err(|error| Failure::of("cannot pack the folder", &error, hint))?;
         let key = signing::key(self.key_file.as_deref())?;
         let signature = key.sign(name, version, &package);
         let out = self.out.unwrap_or_else(|| PathBuf::from(package_file(name, version)));
@@ -62,7 +62,7 @@ impl Pack {
         write(&out, &package)?;
         let public_key = key.public().to_string();
         let mut trust = format!("monstrum trust add {public_key} --name {name}");
-        // Trust in a name includes the resource type of the same name.
+        // A key that is trusted for a plugin name is also trusted for the resource type of the same name.
         let by_name = TrustedTypes { key: public_key.clone(), globs: vec![name.to_string()] };
         let type_id = &manifest.resource_type.id;
         if !by_name.include(type_id) {
@@ -91,7 +91,7 @@ impl Pack {
     }
 }
 
-/// Returns the files of a folder that its package includes. Files that the plugin format does not define are left out.
+/// Returns the files of a folder that the package includes. Omits files that the plugin format does not define.
 fn files(dir: &Path, manifest: &Manifest) -> Result<BTreeMap<String, Vec<u8>>, FolderError> {
     let whole = std::path::absolute(dir).map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
     let folder = PluginFolder::open(&whole)?;
@@ -122,7 +122,7 @@ fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
         Failure::of(
             format!("cannot write {}", path.display()),
             &error,
-            "--out names another file; is its folder there?",
+            "choose another file with --out, and check that its folder exists",
         )
     })
 }

@@ -1,4 +1,4 @@
-//! Summarizes the permissions that a plugin's manifest asks for, for the operator who approves the plugin.
+//! Summarizes the permissions that a plugin's manifest requests, for the operator who approves the plugin.
 
 use monstrum_guardian::match_glob;
 use monstrum_manifest::{
@@ -13,7 +13,7 @@ use super::super::output;
 use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::{Plugin, Tool};
 
-/// The summary. Values that depend on the configuration of a resource are those of the manifest's defaults.
+/// The summary. For values that depend on the configuration of a resource, the summary uses the manifest's defaults.
 #[derive(Serialize)]
 pub(super) struct Permissions {
     resource_type: ResourceTypeId,
@@ -33,7 +33,7 @@ pub(super) struct Permissions {
 
 #[derive(Serialize)]
 struct Egress {
-    /// The default of `api_base`. An operator may set another value if `configurable` is true.
+    /// The default of `api_base`. If `configurable` is true, an operator can set another URL.
     api_base: Option<String>,
     /// Whether the resource's configuration can set `api_base`.
     configurable: bool,
@@ -41,13 +41,13 @@ struct Egress {
     follow_redirects: u8,
 }
 
-/// How a credential is added to requests, and which origins may receive it.
+/// The rules that add a credential to requests, and the origins that may receive the credential.
 #[derive(Serialize)]
 struct Credential {
     method: AuthKind,
     secret_fields: Vec<String>,
     inject: Vec<InjectRule>,
-    /// The origins that may receive the credential; null is the origin of the `api_base` that the operator sets.
+    /// The origins that may receive the credential. Null means the origin of the `api_base` that the operator sets.
     audience: Option<Vec<OriginPattern>>,
 }
 
@@ -103,7 +103,7 @@ impl Permissions {
         }
     }
 
-    /// Prints the summary for people.
+    /// Prints the summary as text.
     pub(super) fn show(&self) -> Result<(), Failure> {
         let credentials: Vec<String> = self.credentials.iter().map(Credential::sentence).collect();
         let Limits { fuel, memory_mib, timeout_s } = self.limits;
@@ -113,19 +113,22 @@ impl Permissions {
             ("functions", words(self.functions.iter().cloned())),
             ("may reach", self.egress.sentence()),
             ("credentials", if credentials.is_empty() { "none".to_owned() } else { credentials.join("\n") }),
-            ("limits", format!("{fuel} fuel, {memory_mib} MiB, {timeout_s} s a call")),
+            ("limits", format!("{fuel} fuel, {memory_mib} MiB, {timeout_s} s per call")),
         ];
         fields.retain(|(name, value)| !matches!(*name, "may call" | "functions") || value != NOTHING);
         output::line("")?;
         output::fields(&fields)?;
         if !self.tools.is_empty() {
             output::line("")?;
-            output::table(&["TOOL", "OPERATION", "BOUNDED BY"], self.tools.iter().map(ToolPermission::row).collect())?;
+            output::table(
+                &["TOOL", "OPERATION", "CONSTRAINED BY"],
+                self.tools.iter().map(ToolPermission::row).collect(),
+            )?;
         }
         if !self.unconstrained_tools.is_empty() {
             output::line("")?;
             let names = words(self.unconstrained_tools.iter().map(ToString::to_string));
-            output::line(output::plain(&format!("no scope can bound the parameters of: {names}")))?;
+            output::line(output::plain(&format!("no scope constrains the parameters of: {names}")))?;
         }
         Ok(())
     }
@@ -138,12 +141,12 @@ fn words(all: impl Iterator<Item = String>) -> String {
     if all.is_empty() { NOTHING.to_owned() } else { all.join(", ") }
 }
 
-/// Returns a value as the manifest spells it.
+/// Formats a value as in the manifest.
 fn word(value: &impl Serialize) -> String {
-    output::cell(&serde_json::to_value(value).expect("a word of the manifest is a JSON string"))
+    output::cell(&serde_json::to_value(value).expect("an enumerated value of the manifest is serializable"))
 }
 
-/// Returns the configuration of a resource that sets no field.
+/// Returns the default configuration of a resource.
 fn defaults(manifest: &Manifest) -> Map<String, Value> {
     let optional: Vec<_> =
         manifest.resource_type.config_schema.iter().filter(|field| field.default.is_some()).cloned().collect();
@@ -171,8 +174,8 @@ fn credential(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Val
 impl Egress {
     fn sentence(&self) -> String {
         let base = match (&self.api_base, self.configurable) {
-            (Some(base), true) => Some(format!("{base} (api_base, unless the operator sets another)")),
-            (None, true) => Some("what the operator sets as api_base".to_owned()),
+            (Some(base), true) => Some(format!("{base} (api_base, unless the operator sets another URL)")),
+            (None, true) => Some("the api_base that the operator sets".to_owned()),
             (_, false) => None,
         };
         let redirects =

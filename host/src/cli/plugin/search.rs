@@ -14,13 +14,13 @@ Examples:
   monstrum plugin search
   monstrum plugin search issues --json
 
-Searches names, descriptions and tags in the registry that the server was started with (`monstrum serve --registry`).";
+Searches names, descriptions and tags of the plugins in the server's registry (`monstrum serve --registry`).";
 
 /// Search the server's registry
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Search {
-    /// A part of a name, description or tag
+    /// Text that the name, the description or a tag contains
     text: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Search {
         if options.json {
             output::json(&json!({ "items": items, "next_cursor": null }))?;
         } else if items.is_empty() {
-            output::note("the registry has nothing like that");
+            output::note("no plugin in the registry matches the search");
         } else {
             let row = |item: &Value| {
                 let mut row: Vec<String> =

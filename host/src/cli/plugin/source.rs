@@ -12,7 +12,7 @@ use super::super::failure::Failure;
 use super::faults;
 use monstrum_core::plugins::folder::{COMPONENT_BYTES_MAX, LOCALE_BYTES_MAX, MANIFEST, MANIFEST_BYTES_MAX};
 
-const HINT_FILE: &str = "is DIR the folder of your plugin, and may you read what is in it?";
+const HINT_FILE: &str = "check that DIR is the folder of your plugin and that you may read its files";
 
 /// An author's folder with a valid manifest.
 pub(super) struct Source {
@@ -22,7 +22,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads the manifest and shows its faults.
+    /// Reads the manifest and shows its errors.
     pub(super) fn open(dir: &Path) -> Result<Source, Failure> {
         let path = dir.join(MANIFEST);
         let bytes = read(&path, MANIFEST_BYTES_MAX)?;
@@ -34,8 +34,8 @@ impl Source {
                 for fault in &errors.0 {
                     faults::show(fault, &text);
                 }
-                let message = format!("{} is no manifest that a server would load", path.display());
-                Err(Failure::new(message, "correct what is shown above and run this again"))
+                let message = format!("a server would reject the manifest {}", path.display());
+                Err(Failure::new(message, "correct the errors above and run this command again"))
             }
         }
     }
@@ -80,7 +80,7 @@ fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> {
     let bytes = path.metadata().map_err(|error| fail(&error))?.len();
     if bytes > bytes_max {
         let message = format!("{} has {bytes} bytes; at most {bytes_max} are allowed", path.display());
-        return Err(Failure::new(message, "a server would refuse it: make it smaller"));
+        return Err(Failure::new(message, "a server would reject the file: make it smaller"));
     }
     fs::read(path).map_err(|error| fail(&error))
 }
@@ -95,13 +95,14 @@ fn cannot_write(path: &Path, error: &dyn std::error::Error) -> Failure {
     Failure::of(
         format!("cannot write {}", path.display()),
         error,
-        "is there room on the disk, and may you write there?",
+        "check the free disk space and your write permission",
     )
 }
 
-/// Writes a file that only its owner can write, independent of the umask. A server rejects files that others can write.
+/// Writes a file that only its owner can write, independent of the umask. A server rejects files that other users can
+/// write.
 pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
-    make_dir(path.parent().expect("a file lies in a folder"))?;
+    make_dir(path.parent().expect("a file is in a folder"))?;
     let put = fs::write(path, content).and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o644)));
     put.map_err(|error| cannot_write(path, &error))
 }

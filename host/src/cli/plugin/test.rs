@@ -1,5 +1,5 @@
-//! `monstrum plugin test`: runs the test cases of a plugin with its real component in the real host. Only the network
-//! behind egress is replaced.
+//! `monstrum plugin test`: runs the test cases of a plugin with its real component in the real host. The cases replace
+//! only the network behind egress.
 
 mod case;
 mod compare;
@@ -26,10 +26,10 @@ use case::{Case, Expected, Found};
 use compare::{Closeness, differences};
 use upstream::{EveryName, Upstream};
 
-/// The log lines of calls, by call.
+/// The log lines of calls, by the id of the call.
 type Log = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
 
-/// The result of a case. It contains no secrets.
+/// The result of a case, from which secrets have been removed.
 struct Report {
     file: String,
     description: String,
@@ -48,7 +48,9 @@ pub(super) async fn run(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
     }
     if let Some(newer) = source.newer_build() {
         let (newer, component) = (newer.display(), component.display());
-        output::warning(&format!("{newer} is newer than what is tested; to take it: cp {newer} {component}"));
+        output::warning(&format!(
+            "{newer} is newer than the tested component; to test it, run: cp {newer} {component}"
+        ));
     }
     let home = Home::temporary()?;
     source.lay_out(&component, &home.plugins_dir())?;
@@ -73,9 +75,11 @@ fn not_built(source: &Source) -> Failure {
     let component = source.component();
     let hint = match source.newer_build() {
         Some(built) => format!("cp {} {}", built.display(), component.display()),
-        None => "build it (cargo build --release --target wasm32-wasip2), then copy the .wasm file there".to_owned(),
+        None => {
+            "build it (cargo build --release --target wasm32-wasip2), then copy the .wasm file to this path".to_owned()
+        }
     };
-    Failure::new(format!("the component {} is not there", component.display()), hint)
+    Failure::new(format!("the component {} does not exist", component.display()), hint)
 }
 
 /// The server, upstream and plugin that all cases use.
@@ -90,7 +94,7 @@ impl Rig<'_> {
     async fn run_all(&self, cases: Vec<Found>) -> Result<Vec<Report>, Failure> {
         let entry = self.bench.client().get(&["api", "plugins", self.manifest.name.as_str()], &[]).await?;
         if entry["status"] != "loaded" {
-            let hint = "`monstrum plugin validate DIR` shows every fault with its line";
+            let hint = "run `monstrum plugin validate DIR` to see each error with its line";
             return Err(Failure::new("the plugin does not load", hint).because(&output::cell(&entry["error"])));
         }
         let mut reports = Vec::with_capacity(cases.len());
@@ -146,7 +150,8 @@ impl Rig<'_> {
         bench.client().post(&["api", "bots", &bot, "tools", &case.tool, "call"], Some(&call)).await
     }
 
-    /// Returns the authentication method of the case, or the first one in the manifest whose fields a person fills in.
+    /// Returns the authentication method of the case. The default is the first method in the manifest whose fields a
+    /// person fills in.
     fn auth_method(&self, case: &Case) -> Value {
         let by_hand = |method: &&AuthMethod| {
             matches!(method.method, AuthKind::ApiKey | AuthKind::Token | AuthKind::SshKey | AuthKind::Basic)
@@ -174,7 +179,7 @@ impl Rig<'_> {
 impl case::Grant {
     fn binding(&self) -> Value {
         let operations = self.allowed_operations.clone();
-        // Without either list, the case does not test permissions, so everything is allowed.
+        // If both lists are absent, the case does not test permissions, so every operation is allowed.
         let operations = operations.or_else(|| self.allowed_tools.is_none().then(|| vec!["*".to_owned()]));
         let mut permissions = json!({});
         if let Some(operations) = operations {
@@ -204,7 +209,7 @@ impl Expected {
             let Some(expected) = expected else { continue };
             faults.extend(differences(name, &json!(expected), &answer[name], Closeness::Same));
         }
-        // The message explains the unexpected status.
+        // The message in the answer explains the unexpected status.
         if answer["status"] != self.status.as_str() && answer["message"].is_string() {
             faults.push(format!("message: {} ({})", output::cell(&answer["message"]), output::cell(&answer["code"])));
         }
@@ -231,7 +236,7 @@ fn tell(manifest: &Manifest, reports: &[Report], json: bool) -> Result<ExitCode,
         output::line(format!("{count} passed"))?;
         return Ok(code);
     }
-    let hint = "correct the plugin or the case; --json has the same for programs";
+    let hint = "correct the plugin or the case; --json prints the report as JSON";
     Err(Failure::new(format!("{failed} of {count} failed"), hint))
 }
 
@@ -247,7 +252,7 @@ impl Report {
         })
     }
 
-    /// Prints one line for a passed case. For a failed case, also prints its faults and the plugin's log lines.
+    /// Prints one line for a passed case. For a failed case, also prints the errors and the plugin's log lines.
     fn show(&self) -> Result<(), Failure> {
         let word = if self.faults.is_empty() { "ok  " } else { "FAIL" };
         let mut text = format!("{word} {} ({} ms)", self.file, self.duration_ms);

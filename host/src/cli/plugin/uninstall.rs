@@ -13,8 +13,8 @@ const EXAMPLES: &str = "\
 Examples:
   monstrum plugin uninstall github
 
-A plugin to whose resources bots are bound stays: the refusal names the bindings. What the server has on record of a plugin
-stays as well, so that an older version, or one that asks for more, does not come in by this detour.";
+A plugin whose resources are bound to bots cannot be removed: the error names the bindings. The server keeps its record
+of a removed plugin. A later installation therefore cannot bypass the checks for older versions and new permissions.";
 
 /// Remove a plugin from the server
 #[derive(Args)]

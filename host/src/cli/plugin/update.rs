@@ -14,20 +14,20 @@ use super::show_loaded;
 
 const EXAMPLES: &str = "\
 Examples:
-  monstrum plugin update                  every installed plugin that the registry has
+  monstrum plugin update                  update every installed plugin that is in the registry
   monstrum plugin update github
 
-Takes the newest version in the server's registry that is no pre-release. A version that asks for more than the one before
-it waits for `monstrum plugin approve`. Without a name, a plugin that cannot be updated is reported, the others go on, and
-the command ends with 1.";
+Installs the newest version in the server's registry that is not a pre-release. A version that requests more permissions
+than the previous version waits for `monstrum plugin approve`. Without a name, the command reports each plugin that
+cannot be updated, continues with the next plugin, and exits with code 1.";
 
 /// Update plugins from the registry
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Update {
-    /// The plugin [default: every plugin that the registry has]
+    /// The plugin [default: every installed plugin that is in the registry]
     name: Option<String>,
-    /// What no name means as well
+    /// Update all plugins (the default without a name)
     #[arg(long, conflicts_with = "name", hide = true)]
     all: bool,
 }
@@ -48,7 +48,10 @@ impl Update {
             let Some(newest) = newest(&available, &name) else {
                 if self.name.is_some() {
                     let message = format!("the registry has no release of plugin `{name}`");
-                    return Err(Failure::new(message, "`monstrum plugin search` lists what it has"));
+                    return Err(Failure::new(
+                        message,
+                        "run `monstrum plugin search` to see the plugins in the registry",
+                    ));
                 }
                 continue;
             };
@@ -66,7 +69,7 @@ impl Update {
         if options.json {
             output::json(&json!({ "updated": updated }))?;
         } else if updated.is_empty() {
-            output::note("nothing was updated; `monstrum plugin search` lists what the registry has");
+            output::note("no plugin was updated; run `monstrum plugin search` to see the plugins in the registry");
         }
         for entry in updated.iter().filter(|_| !options.json) {
             show_loaded(&output::cell(&entry["name"]), entry, false)?;

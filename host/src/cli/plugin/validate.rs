@@ -1,4 +1,4 @@
-//! `monstrum plugin validate`: checks a folder as the server would, shows each fault with its line, and summarizes the
+//! `monstrum plugin validate`: checks a folder like the server, shows each error with its line, and summarizes the
 //! permissions of the plugin.
 
 use std::path::Path;
@@ -16,9 +16,9 @@ use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 use monstrum_core::plugins::{self, LoadError};
 
-/// The faults in a folder.
+/// The errors in a folder.
 struct Findings {
-    /// The text of the manifest, whose lines are shown.
+    /// The text of the manifest, from which the errors show lines.
     source: String,
     faults: Vec<ManifestError>,
     /// Whether the component is missing, because it was not built or not copied to its path.
@@ -45,29 +45,33 @@ pub(super) async fn valid(dir: &Path) -> Result<plugins::Plugin, Failure> {
     check(dir).await?.map_err(|findings| refusal(dir, &findings))
 }
 
-/// Shows the faults and returns the failure.
+/// Shows the errors and returns the failure.
 fn refusal(dir: &Path, findings: &Findings) -> Failure {
     for fault in &findings.faults {
         show(fault, &findings.source);
     }
     let count = match findings.faults.len() {
-        1 => "1 fault".to_owned(),
-        many => format!("{many} faults"),
+        1 => "1 error".to_owned(),
+        many => format!("{many} errors"),
     };
     let message = format!("the plugin in {} would not load: {count}", dir.display());
     let hint = if findings.is_unbuilt {
-        "build the component first: `monstrum plugin dev` in the folder does it and puts it in place, or `cargo build \
-         --release --target wasm32-wasip2` and copy the .wasm file there"
+        "build the component first: run `monstrum plugin dev` in the folder; or run `cargo build --release --target \
+         wasm32-wasip2` and copy the .wasm file to this path"
     } else {
-        "correct what is shown above and run this again"
+        "correct the errors above and run this command again"
     };
     Failure::new(message, hint)
 }
 
-/// Returns the plugin as the server would load it, or all its faults.
+/// Returns the plugin as the server would load it, or all its errors.
 async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure> {
     let cannot_check = |error: &dyn std::error::Error| {
-        Failure::of("the component cannot be checked on this machine", error, "is there room in the temporary folder?")
+        Failure::of(
+            "the component cannot be checked on this machine",
+            error,
+            "check the free space in the temporary folder",
+        )
     };
     let mut findings = Findings { source: String::new(), faults: Vec::new(), is_unbuilt: false };
     let read = match read(dir, &mut findings) {
@@ -96,7 +100,7 @@ struct Read {
     component: Vec<u8>,
 }
 
-/// Reads all files, so that the faults of several files are reported together.
+/// Reads all files, so that the errors of several files are reported together.
 fn read(dir: &Path, findings: &mut Findings) -> Option<Read> {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let folder = match PluginFolder::open(&whole) {
@@ -153,7 +157,7 @@ fn file(dir: &Path, name: &str) -> String {
 fn of_folder(dir: &Path, name: &str, error: &FolderError) -> ManifestError {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let mut message = error.to_string();
-    // The fault already names the file with the user's path, so the absolute path is removed.
+    // The error already names the file with the user's path, so this removes the absolute path.
     if let Some(rest) = message.strip_prefix(&file(&whole, name)) {
         message = rest.trim_start().to_owned();
     }
@@ -167,7 +171,7 @@ fn faults(dir: &Path, component: &str, error: LoadError) -> Vec<ManifestError> {
     match error {
         LoadError::Manifest(errors) => errors.0,
         LoadError::Name { folder, name } => {
-            let message = format!("expected `{folder}`, as the folder is called, found `{name}`");
+            let message = format!("expected `{folder}`, the name of the folder, found `{name}`");
             vec![fault(file(dir, MANIFEST), "name".to_owned(), message)]
         }
         LoadError::Schema { index, field, why } => {

@@ -1,5 +1,5 @@
-//! A server in the process of a command, on a free port of the loopback interface. It is the same server that
-//! `monstrum serve` starts, with separate folders.
+//! A server in the process of a command, on a free port of the loopback interface. The server is the one that `monstrum
+//! serve` runs, but its data and plugins are in the folders of [`Home`].
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::config::{ServeFlags, Settings};
 /// The folders of the server.
 pub(super) struct Home {
     path: PathBuf,
-    /// The temporary folder, which is deleted when this value is dropped; `None` if the user asked to keep the folder.
+    /// The temporary folder, which is deleted when this value is dropped. `None` means that the user keeps the folder.
     _temporary: Option<TempDir>,
 }
 
@@ -27,7 +27,7 @@ impl Home {
     pub(super) fn temporary() -> Result<Home, Failure> {
         let folder = tempfile::Builder::new().prefix("monstrum-").tempdir();
         let folder = folder.map_err(|error| {
-            Failure::of("cannot make a temporary folder", &error, "is there room on the disk? TMPDIR names another")
+            Failure::of("cannot create a temporary folder", &error, "check the free disk space, or set TMPDIR")
         })?;
         Ok(Home { path: folder.path().to_owned(), _temporary: Some(folder) })
     }
@@ -66,8 +66,8 @@ impl Workbench {
             watch_plugins: Some(false),
             ..ServeFlags::default()
         };
-        let hint = "is there room in the temporary folder? may this user open ports on 127.0.0.1?";
-        let failed = |error: &dyn std::error::Error| Failure::of("no server could be started to run it", error, hint);
+        let hint = "check the free space in the temporary folder, and that this user may open ports on 127.0.0.1";
+        let failed = |error: &dyn std::error::Error| Failure::of("cannot start a server for the plugin", error, hint);
         let settings = Settings::resolve(flags, &home.path).map_err(|error| failed(&error))?;
         let outside = Outside { egress, ..Outside::default() };
         let running = boot::start_with(settings, outside).await.map_err(|error| failed(&error))?;

@@ -22,9 +22,9 @@ Examples:
   monstrum sandbox download 01998a3d-… report.pdf
   monstrum sandbox download 01998a3d-… src --output /tmp/src.zip
 
-A folder comes as a ZIP. The file is there when all of it has come, and not before.";
+A folder is downloaded as a ZIP archive. The file is created only when the download is complete.";
 
-/// The time limit for each chunk. A server that sends nothing for longer is gone.
+/// The time limit for each chunk. If a chunk takes longer, the download is considered stalled.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// Download a file or a folder of a sandbox
@@ -32,10 +32,10 @@ const PIECE_MAX: Duration = Duration::from_secs(60);
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Download {
     id: SandboxInstanceId,
-    /// Beneath /workspace
+    /// The path of the file or folder, below /workspace
     #[arg(default_value = monstrum_sandbox::WORKSPACE)]
     path: String,
-    /// Where to [default: its name, in this folder, unless there is a file of that name]
+    /// The local file [default: the same name in the working directory, if no such file exists]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -60,7 +60,7 @@ impl Download {
                 taken(&file)
             }
             DownloadError::File(error) => {
-                let hint = "give --output with a file in a folder that is there and has room";
+                let hint = "set --output to a file in an existing folder with free space";
                 Failure::of(format!("cannot write {}", file.display()), &error, hint)
             }
         })?;
@@ -83,17 +83,18 @@ impl From<std::io::Error> for DownloadError {
     }
 }
 
-/// Returns the last component of the path. It cannot name a file outside the working directory.
+/// Returns the last component of the path, which cannot name a file outside the working directory.
 fn default_name(path: &str, is_folder: bool) -> PathBuf {
     let mut names = path.split('/').filter(|name| !matches!(*name, "" | "." | ".."));
     let name = output::plain(names.next_back().unwrap_or("workspace")).replace('\n', "_");
     PathBuf::from(if is_folder { format!("{name}.zip") } else { name })
 }
 
-/// The failure for an existing file. Only a file name from the user may overwrite a file.
+/// Returns the failure for a local file that already exists. A download overwrites a file only if the user names the
+/// file with `--output`.
 fn taken(file: &Path) -> Failure {
-    let message = format!("{} is there already", output::plain(&file.display().to_string()));
-    Failure::new(message, "name another with --output, or this one to write over it")
+    let message = format!("{} already exists", output::plain(&file.display().to_string()));
+    Failure::new(message, "choose another file with --output, or name this file to overwrite it")
 }
 
 async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool) -> Result<u64, DownloadError> {
@@ -102,7 +103,7 @@ async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool
     let bar = bar(answer.content_length());
     let mut bytes = 0;
     loop {
-        let late = || Failure::new("the download stands still", "is the server still there?");
+        let late = || Failure::new("the download has stalled", "check that the server is running, and try again");
         let piece = timeout(PIECE_MAX, answer.chunk()).await.map_err(|_| DownloadError::Server(late()))?;
         let broken = |error: reqwest::Error| DownloadError::Server(client.broken_off(&error));
         let Some(piece) = piece.map_err(broken)? else { break };

@@ -1,5 +1,5 @@
 //! `monstrum sandbox doctor` and `template`: check whether this machine can run sandboxes, and build their template.
-//! Neither needs a server.
+//! Neither command needs a server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,24 +15,25 @@ Examples:
   monstrum sandbox doctor
   monstrum sandbox doctor --data-dir /var/lib/monstrum --json
 
-Run it where the server runs, as its user. It reads and changes nothing, and the server may be running. It ends with 0 if sandboxes
-can run here, be it with less than they could have, else with 1.";
+Run this command on the server's machine, as the server's user. The command changes nothing, so the server may be
+running. The exit code is 0 if sandboxes can run on this machine, even with reduced features, and 1 otherwise.";
 
 const BUILD_EXAMPLES: &str = "\
 Examples:
   monstrum sandbox template build
   monstrum sandbox template build --data-dir /var/lib/monstrum --mirror https://deb.debian.org/debian --suite bookworm
 
-A server that is told so (--sandbox-template built) makes sandboxes of this system instead of the programs of the machine. It takes
-debootstrap, curl and tar, root, some minutes and 1 GiB. Packages are verified by the signatures of the distribution, npm and bun
-by their hashes. It can be interrupted: run it again. Run it anew for updates; the server is stopped meanwhile.";
+With --sandbox-template built, a server creates sandboxes from this system instead of the programs of the machine. The
+build requires debootstrap, curl and tar, root, some minutes and 1 GiB. It verifies packages by the signatures of the
+distribution, and npm and bun by their hashes. If the build is interrupted, run the command again. To update the system,
+stop the server and run the command again.";
 
-/// Say what this machine can enforce, and what to install
+/// Report which limits this machine can enforce, and which programs to install
 #[derive(Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub(in crate::cli) struct Doctor {}
 
-/// Make what sandboxes are made of
+/// Manage the template of sandboxes
 #[derive(Subcommand)]
 pub(in crate::cli) enum Template {
     /// Build a system with bash, python3, node, npm, bun, git and curl
@@ -42,16 +43,16 @@ pub(in crate::cli) enum Template {
 
 #[derive(Args)]
 pub(in crate::cli) struct Build {
-    /// Where packages come from [default: as on this machine, else http://deb.debian.org/debian]
+    /// The mirror of the distribution's packages [default: as on this machine, else http://deb.debian.org/debian]
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
-    /// The release of the distribution [default: as on this machine, else bookworm]
+    /// The name of the distribution's release [default: as on this machine, else bookworm]
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
-    /// Where npm and bun come from [default: https://registry.npmjs.org]
+    /// The registry of npm and bun [default: https://registry.npmjs.org]
     #[arg(long, value_name = "URL", env = "NPM_CONFIG_REGISTRY", hide_env_values = true)]
     registry: Option<String>,
-    /// The proxy for all of these
+    /// The proxy for all downloads
     #[arg(long, value_name = "URL", env = "https_proxy", hide_env_values = true)]
     proxy: Option<String>,
 }
@@ -89,7 +90,7 @@ mod linux {
     use crate::config::Settings;
 
     fn elsewhere() -> Failure {
-        Failure::new("sandboxes run on Linux", "run the server on a Linux machine")
+        Failure::new("sandboxes require Linux", "run the server on Linux")
     }
 
     pub(super) fn examine(_: &Settings, _: bool) -> Result<ExitCode, Failure> {
@@ -137,7 +138,11 @@ mod linux {
                     output::line(output::plain(&format!("    {}", check.remedy)))?;
                 }
             }
-            output::line(if report.ready { "sandboxes can run here" } else { "sandboxes cannot run here" })?;
+            output::line(if report.ready {
+                "sandboxes can run on this machine"
+            } else {
+                "sandboxes cannot run on this machine"
+            })?;
         }
         Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -149,7 +154,7 @@ mod linux {
         let options = BuildOptions { mirror, suite, registry, proxy: proxy.collect() };
         let mut progress = |line: &str| output::note(&output::plain(line));
         let template = build_template(&folder.join("template"), &options, &mut progress).map_err(|error| {
-            Failure::from_error(&error, "`monstrum sandbox template build --help` says what it takes")
+            Failure::from_error(&error, "run `monstrum sandbox template build --help` to see the requirements")
         })?;
         if json {
             output::json(&json!({ "root": template.root, "system": template.system, "programs": template.programs }))?;

@@ -11,15 +11,15 @@ use crate::boot::rotation::row_key::{self, RowKeyReport, RowKeyRotationError};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
 
-const RUNNING: &str = "stop every server of this database first";
+const RUNNING: &str = "stop every server that uses this database first";
 
 pub(super) async fn run(options: &Options, folder: FolderFlags) -> Result<ExitCode, Failure> {
     let settings = options.settings(folder)?;
-    // This comes before the database is opened, because this process's own connections would count afterwards.
+    // The connections are counted before the database is opened. Otherwise, the count would include this process.
     let servers = connections_of_servers(&settings).await;
     let data = folder::open(&settings, RUNNING).await?;
     if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
-        return Err(Failure::new("servers use this database", RUNNING));
+        return Err(Failure::new("other servers use this database", RUNNING));
     }
     let bar = super::bar("rows");
     let progress = |done, total| {
@@ -37,7 +37,7 @@ pub(super) async fn run(options: &Options, folder: FolderFlags) -> Result<ExitCo
         tell(&report)?;
     }
     for row in &report.refused {
-        output::warning(&format!("row {row} was left as it is: its MAC is missing or wrong"));
+        output::warning(&format!("row {row} was left unchanged: its MAC is missing or wrong"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -45,22 +45,22 @@ pub(super) async fn run(options: &Options, folder: FolderFlags) -> Result<ExitCo
 fn tell(report: &RowKeyReport) -> Result<(), Failure> {
     let RowKeyReport { key_version, resumed, scopes, rewritten, .. } = report;
     if *resumed {
-        output::line("a rotation that was interrupted is finished")?;
+        output::line("finished an interrupted rotation")?;
     }
-    output::line(format!("row key version {key_version} is in force; the older one is deleted"))?;
-    output::line(format!("{rewritten} rows in {scopes} scopes were verified and written anew"))?;
-    output::note("start each server of this database once, so that its signed heads name the new version");
+    output::line(format!("activated row key version {key_version} and deleted the older version"))?;
+    output::line(format!("{rewritten} rows in {scopes} scopes were verified and written again"))?;
+    output::note("start each server that uses this database once, so that its signed heads name the new version");
     Ok(())
 }
 
 fn failure(error: &RowKeyRotationError) -> Failure {
     let hint = match error {
         RowKeyRotationError::Unverified(_) => {
-            "find the cause first; `monstrum vault seal --scope` shows the rows and seals them as they are; then run this again"
+            "find the cause first; seal the rows with `monstrum vault seal --scope`; then run this command again"
         }
-        RowKeyRotationError::Key(_) => "give the master keys that belong to this database",
+        RowKeyRotationError::Key(_) => "use the master keys that belong to this database",
         RowKeyRotationError::Store(_) | RowKeyRotationError::Record(_) | RowKeyRotationError::OtherProcess => {
-            "nothing is lost: run it again when the database can be used"
+            "nothing is lost; run the command again when the database is available"
         }
     };
     Failure::from_error(error, hint)

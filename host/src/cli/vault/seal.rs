@@ -1,4 +1,4 @@
-//! `monstrum vault seal`: shows an operator the rows of a database that grant permissions, and seals them as they are.
+//! `monstrum vault seal`: shows an operator the rows of a database that grant permissions, and seals these rows.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -16,33 +16,35 @@ use crate::config::Settings;
 use monstrum_core::audit::{HEADS_FILE, rows_were_sealed};
 use monstrum_core::policy::row_seals::{ROW_KEY, RowSeals};
 
-const RUNNING: &str = "stop every server of this database first";
-/// The number of hexadecimal digits shown of a key's hash, enough to distinguish keys.
+const RUNNING: &str = "stop every server that uses this database first";
+/// The number of displayed hexadecimal digits of a key's hash, enough to distinguish keys.
 const HASH_DIGITS: usize = 12;
-const AGAIN: &str = "nothing was changed; run it again when the database can be used";
+const LIST_ROWS: &str = "run the command without --delete to list the rows";
+const AGAIN: &str = "nothing was changed; run the command again when the database can be used";
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  monstrum vault seal                              a database from before authenticated rows: lists keys, trusted keys
-                                                   and plugins, asks, and seals everything
-  monstrum vault seal --scope acme                 after `monstrum doctor` has named the workspace: shows its rows, asks, and
-                                                   seals what is there
+  monstrum vault seal                              in a database from before authenticated rows: list keys,
+                                                   trusted keys and plugins, ask, and seal all rows
+  monstrum vault seal --scope acme                 after `monstrum doctor` has named the workspace: show its
+                                                   rows, ask, and seal them
   monstrum vault seal --scope instance --delete api_keys/01939d2c-7f6a-7000-8000-000000000001
 
-Stop every server of the database first, and run it once. What is sealed counts as yours from then on: look for keys and
-plugins that you do not know. Rows that --delete names are deleted before the rest is sealed. Sandboxes and authorizations by
-OAuth are in no seal: those whose MAC is wrong are listed, and can only be deleted. Rows whose workspace is not there are
-listed with `instance`.";
+Stop every server that uses the database first, and run this command once. Sealed rows count as authentic from then on:
+check the list for keys and plugins that you do not know. The command deletes the rows that --delete names before it
+seals the remaining rows. Seals do not include sandboxes and OAuth authorizations: the command lists the sandboxes and
+authorizations whose MAC is wrong, and they can only be deleted. Rows of a missing workspace are listed under
+`instance`.";
 
 #[derive(Args)]
 pub(in crate::cli) struct Seal {
-    /// Seal the rows of one workspace (its name or id), or of the `instance`, as they are
+    /// Seal the current rows of one workspace (its name or id) or of the `instance`
     #[arg(long, value_name = "WORKSPACE")]
     scope: Option<String>,
-    /// Delete this row first; may be given several times
+    /// Delete this row first; can be repeated
     #[arg(long, value_name = "TABLE/ID", requires = "scope")]
     delete: Vec<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -53,11 +55,11 @@ impl Seal {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let Seal { scope, delete, yes, folder } = self;
         let settings = options.settings(folder)?;
-        // This comes before the database is opened, because this process's own connections would count afterwards.
+        // The connections are counted before the database is opened. Otherwise, the count would include this process.
         let servers = connections_of_servers(&settings).await;
         let data = folder::open_unsealed(&settings, RUNNING).await?;
         if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
-            return Err(Failure::new("servers use this database", RUNNING));
+            return Err(Failure::new("other servers use this database", RUNNING));
         }
         match scope {
             None => seal_all(data, &settings, yes).await,
@@ -72,13 +74,13 @@ fn of_store(error: &StoreError) -> Failure {
 
 async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<ExitCode, Failure> {
     if data.store.is_sealed().await.map_err(|error| of_store(&error))? {
-        let hint = "`monstrum doctor` names what is not verified; --scope seals one workspace as it is";
-        return Err(Failure::new("the rows of this database are sealed already", hint));
+        let hint = "run `monstrum doctor` to list unverified scopes, and use --scope to seal the rows of one workspace";
+        return Err(Failure::new("the rows of this database are already sealed", hint));
     }
     refuse_where_sealed_before(&data).await?;
     let found = data.store.unsealed().await.map_err(|error| of_store(&error))?;
     show_unsealed(&found)?;
-    ask(yes, "Seal these rows as yours?")?;
+    ask(yes, "Seal these rows as authentic?")?;
     let held = data.store.instance_keys(ROW_KEY).await.map_err(|error| of_store(&error))?;
     let (key, record) = match held.first() {
         Some(row) => RowSeals::of(row, &data.vault).map(|key| (key, None)),
@@ -88,21 +90,21 @@ async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<Exit
     let store = data.store.clone().with_row_key(Arc::new(key));
     let rows = store.seal_everything(&found, record.as_ref()).await.map_err(|error| of_store(&error))?;
     record_in_audit(data, settings, "database", json!({ "rows": rows })).await?;
-    output::line(format!("{rows} rows are sealed; start the server"))?;
+    output::line(format!("sealed {rows} rows; start the server"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Rejects a database whose seals were deleted. Without seals it looks like a database from before authenticated rows,
-/// but its signed heads show that its rows were sealed.
+/// Rejects a database whose seals were deleted. Without seals, the database looks like a database from before
+/// authenticated rows, but its signed heads show that its rows were sealed.
 async fn refuse_where_sealed_before(data: &Unsealed) -> Result<(), Failure> {
     let keys = data.audit_keys().await;
     let keys = keys.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
     if rows_were_sealed(&data.path, &keys).map_err(|error| Failure::from_error(&error, AGAIN))? {
         let message =
-            format!("{HEADS_FILE} says that the rows of this database were sealed before, and the seals are gone");
+            format!("the seals of this database are missing, but {HEADS_FILE} shows that its rows were sealed before");
         let held = data.store.instance_keys(ROW_KEY).await.map_err(|error| of_store(&error))?;
         let hint = if held.is_empty() {
-            "its row key is gone as well: put back a backup of the database"
+            "its row key is missing too: restore the database from a backup"
         } else {
             folder::OLDER_DATABASE_HINT
         };
@@ -139,7 +141,8 @@ async fn seal_scope(
     delete: &[String],
     yes: bool,
 ) -> Result<ExitCode, Failure> {
-    // This rejects a database that is older than its heads, because its rows do not show an operator what is missing.
+    // `with_rows` rejects a database that is older than its heads. The operator could not see which rows are missing
+    // from such a database.
     let opened = data.with_rows(settings, &SystemClock).await;
     let data = opened.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
     let scope = scope_called(&data.store, scope).await?;
@@ -147,18 +150,18 @@ async fn seal_scope(
     let mut deleted = Vec::new();
     for name in delete {
         let row = rows.iter().find(|row| row.name.to_string() == *name);
-        let row = row.ok_or_else(|| Failure::new(format!("scope `{scope}` has no row {name}"), "see the list"))?;
+        let row = row.ok_or_else(|| Failure::new(format!("scope `{scope}` has no row {name}"), LIST_ROWS))?;
         deleted.push(row.name.clone());
     }
     show_rows(&rows, &deleted)?;
-    ask(yes, &format!("Seal scope `{scope}` as it stands here?"))?;
+    ask(yes, &format!("Seal scope `{scope}` with the rows above?"))?;
     let names: Vec<String> = deleted.iter().map(ToString::to_string).collect();
     let change = sealing(&scope.to_string(), json!({ "rows": rows.len(), "deleted": names }));
     let seal = async { data.store.seal_scope(scope, &rows, &deleted).await.map_err(OfflineError::from) };
     let sealed = recorded(&data, Arc::new(SystemClock), change, seal).await;
     let sealed = sealed.map_err(|error| Failure::from_error(&error, AGAIN))?;
     data.store.close().await;
-    output::line(format!("{sealed} rows of scope `{scope}` are sealed"))?;
+    output::line(format!("sealed {sealed} rows of scope `{scope}`"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -166,9 +169,9 @@ fn show_rows(rows: &[ScopeRow], deleted: &[monstrum_store::RowName]) -> Result<(
     let row = |row: &ScopeRow| {
         let state = match (deleted.contains(&row.name), row.is_counted, row.is_valid) {
             (true, _, _) => "delete",
-            (false, false, _) => "refused until it is deleted",
+            (false, false, _) => "reject until the row is deleted",
             (false, true, true) => "accept",
-            (false, true, false) => "accept, although its MAC is missing or wrong",
+            (false, true, false) => "accept despite its missing or wrong MAC",
         };
         let shown = row.columns.iter().filter(|(_, text)| !text.is_empty());
         let column = |(name, text): &(&str, String)| match *name {
@@ -193,8 +196,12 @@ async fn scope_called(store: &Store, text: &str) -> Result<Scope, Failure> {
     let workspaces = rows.iter().filter(|row| row.name.table == Table::Workspaces);
     let found = workspaces.into_iter().find(|row| of(row, "id") == text || of(row, "name") == text);
     let id = found.and_then(|row| of(row, "id").parse::<WorkspaceId>().ok());
-    id.map(Scope::Workspace)
-        .ok_or_else(|| Failure::new(format!("there is no workspace `{text}`"), "`instance` is a scope, too"))
+    id.map(Scope::Workspace).ok_or_else(|| {
+        Failure::new(
+            format!("the database has no workspace `{text}`"),
+            "use the name or id of a workspace, or `instance`",
+        )
+    })
 }
 
 fn ask(yes: bool, question: &str) -> Result<(), Failure> {
@@ -202,12 +209,15 @@ fn ask(yes: bool, question: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::new("nobody can be asked here", "look at the list, then run it again with --yes"));
+        return Err(Failure::new(
+            "cannot ask for confirmation without a terminal",
+            "check the list, then run the command with --yes",
+        ));
     }
     output::note(&format!("{question} [y/N]"));
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
-    read.map_err(|error| Failure::from_error(&error, "run it with --yes"))?;
+    read.map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Failure::new("nothing was sealed", "answer y to seal the rows")),
@@ -222,9 +232,10 @@ async fn record_in_audit(data: Unsealed, settings: &Settings, object: &str, afte
     Ok(())
 }
 
-/// Records in the audit what was sealed.
+/// Records the sealing in the audit.
 async fn audit(data: &Data, object: &str, after: Value) -> Result<(), Failure> {
-    let hint = "the rows are sealed, and the audit does not say so yet; see that its files can be written";
+    let hint = "the rows are sealed, but the audit did not record the change; \
+                check that the database and the data folder are writable";
     let change = sealing(object, after);
     let sealed = async { Ok::<(), OfflineError>(()) };
     let recorded = recorded(data, Arc::new(SystemClock), change, sealed).await;

@@ -1,5 +1,5 @@
-//! The description of the API and its page. Both need a key unless `--public-docs` makes them public. Browsers do not
-//! send a key, so opening the page in a browser needs that setting.
+//! The OpenAPI description of the API, and the documentation page. Both require an API key, unless `--public-docs`
+//! makes them public. Browsers do not send API keys, so opening the page in a browser requires that setting.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,44 +19,45 @@ use crate::gateway::http::state::HttpState;
 
 const DESCRIPTION_PATH: &str = "/api/openapi.json";
 
-/// The Content-Security-Policy of the page. The page may run its own scripts, connect to this server and set styles on
-/// its elements, and nothing else.
+/// The Content-Security-Policy of the documentation page. The page may only run its own scripts, connect to this server
+/// and set styles on its elements.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The parts of the description other than the routes.
+/// The parts of the API description that are not generated from handlers.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Monstrum",
         version = env!("CARGO_PKG_VERSION"),
-        description = "Plugins in, governed tool calls out. Errors are RFC 9457 `application/problem+json`. Lists take \
-            `limit` and `cursor` and answer `{items, next_cursor}`. PATCH replaces each named field whole; null clears \
-            it. A root key acts in the workspace `default`, or the one that the header `Monstrum-Workspace` names.",
+        description = "Governed tool calls through plugins. Errors are RFC 9457 `application/problem+json`. Lists \
+            accept `limit` and `cursor` and return `{items, next_cursor}`. PATCH replaces each field in the request as \
+            a whole; null clears a field. A root key acts in the workspace `default`, or in the workspace that the \
+            header `Monstrum-Workspace` names.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     modifiers(&Bearer),
     security(("key" = [])),
     tags(
-        (name = "workspaces", description = "The walls between tenants"),
+        (name = "workspaces", description = "The tenants of the server"),
         (name = "keys", description = "API keys"),
-        (name = "plugins", description = "What serves, and what does not"),
-        (name = "registry", description = "What could be installed by name"),
-        (name = "trust", description = "Whose signature counts for which plugins"),
-        (name = "resource types", description = "The contracts of the plugins that serve"),
-        (name = "resources", description = "Instances of resource types"),
-        (name = "credentials", description = "Secrets go in and never come out"),
-        (name = "oauth", description = "How credentials are obtained and refreshed"),
-        (name = "roles", description = "What a binding allows, under a name"),
-        (name = "bots", description = "Agents that touch the world through tools only"),
-        (name = "bindings", description = "Which resources a bot may use, and how far"),
-        (name = "tools", description = "What a bot sees and calls"),
-        (name = "sandboxes", description = "The machines of conversations, and their files"),
-        (name = "platform", description = "Functions of plugins, for infrastructure code"),
-        (name = "configuration", description = "The objects of workspaces, as lines"),
-        (name = "audit", description = "What was called, by whom and with what end"),
-        (name = "health", description = "Whether the server lives and is ready"),
-        (name = "description", description = "This document")
+        (name = "plugins", description = "Plugins in the plugins folder, with their errors"),
+        (name = "registry", description = "Plugins that can be installed by name"),
+        (name = "trust", description = "Keys that may sign packages"),
+        (name = "resource types", description = "Resource types of the loaded plugins"),
+        (name = "resources", description = "Accounts and systems that bots can use"),
+        (name = "credentials", description = "Secrets of resources, which can be written but not read"),
+        (name = "oauth", description = "Obtaining and refreshing credentials through OAuth"),
+        (name = "roles", description = "Named sets of permissions"),
+        (name = "bots", description = "Identities of agents, which act only through tools"),
+        (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
+        (name = "tools", description = "Listing, checking and calling the tools of a bot"),
+        (name = "sandboxes", description = "Sandboxes of conversations, and their files"),
+        (name = "platform", description = "Functions of plugins for infrastructure code"),
+        (name = "configuration", description = "Export of the configuration of workspaces"),
+        (name = "audit", description = "Records of calls and changes"),
+        (name = "health", description = "Health checks and metrics"),
+        (name = "description", description = "Descriptions of the API")
     )
 )]
 pub(crate) struct Api;
@@ -78,8 +79,8 @@ pub fn description() -> String {
     openapi.to_pretty_json().expect("a description is plain JSON")
 }
 
-/// Prefixes the id of each operation with its tag. Ids are the names of handlers, which are not unique across files,
-/// but ids must be.
+/// Prefixes the id of each operation with its tag. Ids must be unique, but the id of an operation is the name of its
+/// handler, which is not unique across files.
 fn name_operations(openapi: &mut utoipa::openapi::OpenApi) {
     for item in openapi.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
@@ -105,15 +106,16 @@ const TRANSLATED: [&str; 11] = [
     "/api/sandboxes/{id}/exec",
 ];
 
-/// Adds what handlers do not declare: that public routes need no key, and the headers that the other routes read.
+/// Declares that public routes require no key, and adds the headers that every other route reads. Handlers declare
+/// neither.
 fn describe_doors(openapi: &mut utoipa::openapi::OpenApi) {
-    let workspace = "A root key acts in the workspace of this name or id instead of `default`.";
-    let language = "Translated texts are in the first of these languages that there is, as RFC 9110 weighs them.";
+    let workspace = "The name or id of the workspace in which a root key acts. The default is `default`.";
+    let language = "The preferred languages of translated texts. The first available language is used (RFC 9110).";
     for (path, item) in &mut openapi.paths.paths {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         for operation in operations.into_iter().flatten() {
             if operation.security.is_some() {
-                // An empty list means that no key is needed. For `security(())`, utoipa writes one empty requirement.
+                // An empty list means that no key is required. For `security(())`, utoipa writes one empty requirement.
                 operation.security = Some(Vec::new());
                 continue;
             }
@@ -142,28 +144,28 @@ fn served() -> Bytes {
     DESCRIPTION.get_or_init(|| description().into()).clone()
 }
 
-/// Shows the description of the API
+/// Shows the OpenAPI description of the API
 #[utoipa::path(get, path = "/api/openapi.json", tag = "description",
     responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
 pub(crate) async fn openapi(_: Reader) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], served()).into_response()
 }
 
-/// Shows the JSON Schema of a plugin's manifest, for editors
+/// Shows the JSON Schema of plugin manifests, for editors
 #[utoipa::path(get, path = "/api/manifest.schema.json", tag = "description",
     responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
 pub(crate) async fn manifest_schema(_: Reader) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], monstrum_manifest::json_schema_text()).into_response()
 }
 
-/// Leads to the page of the API
+/// Redirects to the API documentation page
 #[utoipa::path(get, path = "/docs", tag = "description",
-    responses((status = 303, description = "to /docs/"), (status = "4XX", body = ProblemBody)))]
+    responses((status = 303, description = "Redirect to /docs/"), (status = "4XX", body = ProblemBody)))]
 pub(crate) async fn page(_: Reader) -> Redirect {
     Redirect::to("/docs/")
 }
 
-/// Returns the routes of the page and its files, which are embedded in this binary.
+/// Returns the routes of the documentation page and its files, which are embedded in this binary.
 pub(crate) fn files() -> axum::Router<HttpState> {
     let index = |_: Reader| async { file("index.html") };
     let named = |_: Reader, Path(name): Path<String>| async move { file(&name) };

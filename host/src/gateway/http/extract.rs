@@ -1,4 +1,4 @@
-//! The extractors of handlers: the caller, a checked body, a page, an id from the path.
+//! The extractors that handlers use: for the caller, a checked body, a page of a list, and ids in the path.
 
 use std::num::IntErrorKind;
 use std::str::FromStr;
@@ -19,15 +19,15 @@ use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
 use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root};
 
-/// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters over their limit get their
-/// own error.
+/// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters that exceed their limit get
+/// a specific error.
 pub(crate) const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// The header by which a root key names the workspace in which it acts.
 pub(crate) const WORKSPACE: &str = "monstrum-workspace";
 
-/// Extracts callers with a right. This happens before the body is read, so for a caller without the right the server
-/// neither reads the body nor reports its faults.
+/// Extracts callers with a right. The right is checked before the body is read, so a caller without the right learns
+/// nothing about errors in the body.
 macro_rules! with_right {
     ($($right:ident),+) => {$(
         impl FromRequestParts<HttpState> for $right {
@@ -49,26 +49,26 @@ impl FromRequestParts<HttpState> for Caller {
         let app = &state.app;
         let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
-            return Err(Problem::unauthenticated("send one header `Authorization: Bearer mk_…`"));
+            return Err(Problem::unauthenticated("send exactly one header `Authorization: Bearer mk_…`"));
         };
         let text = value.to_str().unwrap_or_default();
         let key = match text.split_once(' ') {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
             _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
         };
-        // With a stale policy, the key may have been deleted meanwhile.
+        // If the policy is stale, the key may already have been deleted.
         if app.policy.is_stale() {
-            return Err(Problem::unavailable("the keys could not be read"));
+            return Err(Problem::unavailable("the API keys could not be read; try again"));
         }
         let snapshot = app.policy.load();
         let key_hash = monstrum_core::policy::api_key::hash(key);
         let Some(entry) = snapshot.key(&key_hash) else {
-            return Err(Problem::unauthenticated("this key does not exist"));
+            return Err(Problem::unauthenticated("unknown API key"));
         };
         entry.last_use.note(app.clock.now());
         let named = parts.headers.get(WORKSPACE).map(|value| value.to_str().unwrap_or_default());
         let workspace = match (entry.workspace, named) {
-            // The row of the workspace may have failed authentication.
+            // A workspace whose row failed verification is missing from the snapshot.
             (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {
                 return Err(OperationError::unverified(&own.to_string()).into());
             }
@@ -90,7 +90,7 @@ impl FromRequestParts<HttpState> for Caller {
     }
 }
 
-/// The reader of a document that needs a key unless a setting makes it public.
+/// The reader of a document. Readers need a key unless a setting makes the documents public.
 pub(crate) enum Reader {
     Anybody,
     Key(Caller),
@@ -151,10 +151,11 @@ pub(crate) async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> R
     }
 }
 
-/// The maximum size of a body that is parsed on the serving thread, which takes less than half a millisecond.
+/// The maximum size of a body that is parsed on the serving thread. Parsing such a body takes less than half a
+/// millisecond.
 const READ_IN_PLACE_BYTES_MAX: usize = 16 << 10;
 
-/// Parses a body as JSON of type `T`. A large body is parsed on a separate thread.
+/// Parses a body as JSON of type `T`. A large body is parsed on another thread, so that the serving thread stays free.
 pub(crate) async fn read_body<T: DeserializeOwned + Send + 'static>(bytes: axum::body::Bytes) -> Result<T, Problem> {
     static BODIES: Beside = Beside::new();
     if bytes.len() <= READ_IN_PLACE_BYTES_MAX {
@@ -170,7 +171,8 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(Problem::invalid_at("", "expected a JSON object"));
     }
-    // Tracking the path of each value takes as long as parsing it, so only a body with an error is parsed that way.
+    // Tracking the path of each value doubles the time of parsing. So paths are tracked only in a second run, for a
+    // body with an error.
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Ok(value);
     }
@@ -179,8 +181,8 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
         let path = json_pointer(error.path());
         let error = error.into_inner();
         let message = error.to_string();
-        // The path locates an error, so the position is removed. Only text that is not JSON has no path and keeps the
-        // position.
+        // If the JSON is valid but has the wrong form, the path locates the error, so the position is removed. Invalid
+        // JSON has no path, so the error keeps the position.
         let is_of_shape = error.classify() == serde_json::error::Category::Data;
         let position = format!(" at line {} column {}", error.line(), error.column());
         let message = if is_of_shape { message.strip_suffix(&position).unwrap_or(&message) } else { &message };
@@ -190,14 +192,14 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
     Ok(value)
 }
 
-/// Returns the problem of a body that is not of the expected type. For a missing or duplicate field, the path gets the
-/// name of the field, because the deserializer's path ends at the object.
+/// Returns the problem for a body of the wrong type. For a missing or duplicate field, the name of the field is
+/// appended to the path, because the deserializer's path ends at the object.
 fn misshapen(path: &str, message: &str) -> Problem {
     let field = |begin: &str| message.strip_prefix(begin)?.split_once('`').map(|(field, _)| format!("{path}/{field}"));
     if let Some(field) = field("missing field `") {
         Problem::invalid_at(field, "required field is missing")
     } else if let Some(field) = field("duplicate field `") {
-        Problem::invalid_at(field, "the field is there twice")
+        Problem::invalid_at(field, "duplicate field")
     } else {
         Problem::invalid_at(path, message)
     }
@@ -218,7 +220,7 @@ fn request_id(parts: &Parts) -> RequestId {
     parts.extensions.get().copied().unwrap_or_else(RequestId::new)
 }
 
-/// An id in the path. A text that is not a valid id is answered with 404.
+/// An id in the path. If the text is not a valid id, the response is 404.
 pub(crate) struct Id<T>(pub T);
 
 impl<T> FromRequestParts<HttpState> for Id<T>
@@ -230,8 +232,8 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
         let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
-            .map_err(|_| Problem::not_found("object of that id"))?;
-        text.parse().map(Id).map_err(|_| Problem::not_found("object of that id"))
+            .map_err(|_| Problem::not_found("object with this id"))?;
+        text.parse().map(Id).map_err(|_| Problem::not_found("object with this id"))
     }
 }
 
@@ -246,26 +248,26 @@ where
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
-        let absent = || Problem::not_found("object of that id");
+        let absent = || Problem::not_found("object with this id");
         let Path((first, second)) =
             Path::<(String, String)>::from_request_parts(parts, state).await.map_err(|_| absent())?;
         Ok(Ids(first.parse().map_err(|_| absent())?, second.parse().map_err(|_| absent())?))
     }
 }
 
-/// The query string `?limit=&cursor=`. The limit is 1 to 1000 rows, 50 by default; a larger limit is clamped to 1000.
+/// The query parameters `limit` and `cursor`. The limit is 1 to 1000 rows, 50 by default; a larger value means 1000.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// 1 to 1000; more is taken as 1000.
+    /// The number of items on a page, 1 to 1000. A larger value means 1000.
     #[param(value_type = Option<u32>, minimum = 1, default = 50)]
     limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 impl PageQuery {
-    /// Creates the page of a query that has further parameters.
+    /// Creates the page parameters for a query type that has additional parameters.
     pub(crate) fn of(limit: Option<String>, cursor: Option<String>) -> PageQuery {
         PageQuery { limit, cursor }
     }
@@ -281,9 +283,9 @@ impl PageQuery {
         };
         let cursor = match self.cursor.as_deref() {
             None | Some("") => None,
-            Some(text) => Some(
-                text.parse().map_err(|_| Problem::invalid_at("cursor", "not a next_cursor that this list gave out"))?,
-            ),
+            Some(text) => {
+                Some(text.parse().map_err(|_| Problem::invalid_at("cursor", "expected a `next_cursor` of this list"))?)
+            }
         };
         Ok(Page { limit: u32::try_from(limit).expect("at most 1000"), cursor })
     }

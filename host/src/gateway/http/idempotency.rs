@@ -1,9 +1,9 @@
 //! `Idempotency-Key`: a client can repeat a request that creates an object, for example after a broken connection,
 //! without creating a second one.
 //!
-//! For 24 hours, the same key with the same body gets the stored answer, and the same key with another body gets 409.
-//! Answers are stored sealed, because an answer may contain any data. Answers with status 500 or above are not stored,
-//! so the request can be repeated.
+//! For 24 hours, a repeated request with the same key and body gets the stored answer, and a request with the same key
+//! and a different body gets 409. Answers may contain any data, so they are stored encrypted. Answers with a status of
+//! 500 or above are not stored, so that the request can be repeated.
 
 use std::ops::Deref;
 
@@ -33,25 +33,28 @@ const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The maximum length of a key, longer than any UUID or hash that clients use.
 const KEY_CHARS_MAX: usize = 255;
-/// The maximum size of a stored answer. The answer to a creation contains the request's data and a few fields; JSON
-/// escapes can make it longer than the request.
+/// The maximum size of a stored answer. The answer to a creation contains the request's data and a few more fields.
+/// JSON escapes can make the answer longer than the request.
 const ANSWER_BYTES_MAX: usize = 12 << 20;
-/// The maximum size of a body that is hashed in place, which takes less than a quarter of a millisecond.
+/// The maximum size of a body that is hashed in place. Hashing such a body takes less than a quarter of a millisecond.
 const HASHED_IN_PLACE_BYTES_MAX: usize = 64 << 10;
-/// How long an answer is kept.
+/// The retention time of answers.
 const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
 /// The maximum age of a claim without an answer. No creation takes minutes, so an older claim belongs to a server that
-/// has died.
+/// has crashed.
 const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
 
-/// Adds the header to the description of the routes in `creating`.
+/// Adds the header `Idempotency-Key` to the API description of the routes in `creating`.
 pub(crate) fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<HttpState> {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_CHARS_MAX));
     let parameter = ParameterBuilder::new()
         .name("Idempotency-Key")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
-        .description(Some("The same key and body get the same answer for 24 hours; another body is a 409."))
+        .description(Some(
+            "A key that the client chooses. For 24 hours, a repeated request with the same key and body gets the same \
+             answer. A different body gets 409.",
+        ))
         .schema(Some(RefOr::T(Schema::Object(text.build()))))
         .build();
     for item in creating.get_openapi_mut().paths.paths.values_mut() {
@@ -106,7 +109,7 @@ fn header_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     match (text, second) {
         (Some(text), None) => Ok(Some(text.to_owned())),
         _ => {
-            let message = format!("send one, of 1 to {KEY_CHARS_MAX} visible ASCII characters");
+            let message = format!("send exactly one value of 1 to {KEY_CHARS_MAX} visible ASCII characters");
             Err(Problem::invalid_at("Idempotency-Key", message))
         }
     }
@@ -131,8 +134,8 @@ where
     finish(app, &key, &body_hash, response, request_id).await
 }
 
-/// Claims the key. If an earlier claim exists, it may have expired without being deleted yet. So expired claims are
-/// deleted and the key is claimed again.
+/// Claims the key. If the key is already claimed, the function deletes expired claims and, if it has deleted any,
+/// claims the key again, because the existing claim may have been expired.
 async fn claim(app: &App, key: &IdempotencyKey, body_hash: &str) -> Result<Claim, StoreError> {
     let now = app.clock.now();
     let claim = app.store.claim_request(key, body_hash, now).await?;
@@ -150,10 +153,10 @@ fn repeat(
     answer: Option<StoredAnswer>,
 ) -> Result<Response, Problem> {
     if earlier != body_hash {
-        return Err(Problem::conflict("this Idempotency-Key was used with another body"));
+        return Err(Problem::conflict("this Idempotency-Key was already used with a different body; use a new key"));
     }
     let Some(stored) = answer else {
-        return Err(Problem::conflict("a request with this Idempotency-Key is still running"));
+        return Err(Problem::conflict("a request with this Idempotency-Key is still running; try again later"));
     };
     let opened = open(app, key, body_hash, &stored).map_err(|error| Problem::internal(&error))?;
     let mut response = Response::new(Body::from(opened.body));
@@ -166,7 +169,7 @@ fn repeat(
     Ok(response)
 }
 
-/// Stores the answer. A server error is not stored and releases the claim.
+/// Stores the answer. If the answer is a server error, releases the claim instead of storing the answer.
 async fn finish(
     app: &App,
     key: &IdempotencyKey,
@@ -196,7 +199,7 @@ async fn finish(
     let stored = StoredAnswer { status: parts.status.as_u16().into(), sealed };
     // The object has been created, so the answer is sent even if it could not be stored.
     if let Err(error) = app.store.answer_request(key, &stored).await {
-        tracing::error!(%error, "the answer to an Idempotency-Key could not be stored");
+        tracing::error!(%error, "the answer for an Idempotency-Key could not be stored");
     }
     Ok(Response::from_parts(parts, Body::from(body)))
 }
@@ -204,9 +207,9 @@ async fn finish(
 /// An error while reading a stored answer.
 #[derive(Debug, thiserror::Error)]
 enum Unreadable {
-    #[error("the stored answer of an Idempotency-Key cannot be unsealed: {0}")]
+    #[error("the stored answer of an Idempotency-Key cannot be decrypted: {0}")]
     Sealed(#[from] VaultError),
-    #[error("a stored answer is not of the expected form")]
+    #[error("the stored answer of an Idempotency-Key has an unexpected format")]
     Form(#[from] serde_json::Error),
 }
 
@@ -216,8 +219,8 @@ fn open(app: &App, key: &IdempotencyKey, body_hash: &str, stored: &StoredAnswer)
     Ok(serde_json::from_slice(&plaintext)?)
 }
 
-/// Returns the associated data of a stored answer. It binds the answer to its request, so that a change in the database
-/// cannot move the answer to another request.
+/// Returns the associated data of a stored answer. The associated data binds the answer to its request, so that a
+/// change in the database cannot move the answer to another request.
 pub fn place_of_answer(key: &IdempotencyKey, body_hash: &str, status: i64) -> AssociatedData {
     AssociatedData::new("idempotent answer")
         .with("workspace", &key.workspace_id)

@@ -17,7 +17,7 @@ impl FromRequestParts<HttpState> for InLanguage {
 
     async fn from_request_parts(parts: &mut Parts, _: &HttpState) -> Result<Self, Infallible> {
         let lines = parts.headers.get_all(header::ACCEPT_LANGUAGE).iter();
-        // A line that is not text names no language.
+        // Header lines that are not text are ignored.
         let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();
         Ok(InLanguage(Language::new(lines.join(","))))
     }

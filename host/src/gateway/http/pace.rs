@@ -1,4 +1,4 @@
-//! The minimum speed of a request body. Only the time in which a handler waits for the body counts.
+//! The minimum speed of request bodies. The speed is measured only while a handler waits for the body.
 
 mod meter;
 
@@ -17,7 +17,8 @@ use tokio::time::{Sleep, sleep_until};
 
 pub use meter::Meter;
 
-/// The minimum speed of a transfer: `bytes_min` in every `span`. A [`Meter`] checks it in steps of the span.
+/// The minimum speed of a transfer: `bytes_min` in every `span`. A [`Meter`] checks the speed several times in each
+/// span.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub bytes_min: u64,
@@ -25,14 +26,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// 1 KiB/s over any 30 s, a tenth of the speed of a telephone line. At this speed, a body of 2 MiB takes at most 35
-    /// minutes, and a client that sends nothing is detected within half a minute.
+    /// The default: 1 KiB/s, measured over 30 s. This is a tenth of the speed of a telephone line. A body of 2 MiB
+    /// takes at most 35 minutes, and a client that sends nothing is detected within 30 s.
     pub const DEFAULT: Pace = Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) };
 }
 
-/// The error of a body that arrives too slowly.
+/// The error for a body that arrives too slowly.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the body must arrive at {} bytes in {} s at least", .0.bytes_min, .0.span.as_secs())]
+#[error("the body arrived too slowly; send at least {} bytes every {} s", .0.bytes_min, .0.span.as_secs())]
 pub(crate) struct TooSlow(Pace);
 
 impl TooSlow {
@@ -49,7 +50,7 @@ impl TooSlow {
     }
 }
 
-/// Replaces the body of a request with a body that fails if it arrives too slowly.
+/// Enforces the minimum speed: wraps the request body in a body that fails if it arrives too slowly.
 pub(crate) async fn keep(pace: Pace, request: Request, next: Next) -> Response {
     let request = request.map(|body| if body.is_end_stream() { body } else { paced(body, pace) });
     next.run(request).await
@@ -62,7 +63,7 @@ fn paced(body: Body, pace: Pace) -> Body {
 struct Paced {
     body: Body,
     pace: Pace,
-    /// The meter of the body. It runs while a handler waits for the body.
+    /// The meter of the body, which runs while a handler waits for the body.
     meter: Meter,
     /// A timer until the end of the meter's step.
     step: Option<Pin<Box<Sleep>>>,
@@ -141,7 +142,7 @@ mod tests {
     async fn a_body_that_dribbles_fails_after_thirty_seconds() {
         assert_eq!(read(body(1000, 1, Duration::from_secs(1))).await, Err(30));
         assert_eq!(read(body(1, 1, Duration::from_secs(3600))).await, Err(30), "not a byte");
-        assert_eq!(read(body(10, 1, Duration::from_secs(1))).await, Ok(10), "it ended in time");
+        assert_eq!(read(body(10, 1, Duration::from_secs(1))).await, Ok(10), "the body ended within the first span");
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,19 +25,19 @@ pub struct Problem {
     retry_after: Option<Duration>,
 }
 
-/// A problem as it is written (RFC 9457).
+/// The body of an error response (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(crate) struct ProblemBody {
-    /// Stable: `urn:monstrum:error:` and a word such as `not_found`.
+    /// The type of the error: `urn:monstrum:error:` and a stable code such as `not_found`.
     #[serde(rename = "type")]
     pub kind: String,
     pub title: String,
     pub status: u16,
     pub detail: String,
-    /// Names this request in the server's log.
+    /// The id of this request in the server's log.
     pub request_id: String,
-    /// What is wrong with the input, where it is the input's fault.
+    /// The validation errors of the input. Absent for other errors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<InputError>,
 }
@@ -61,14 +61,14 @@ impl Problem {
         OperationError::Unauthenticated(detail.into()).into()
     }
 
-    /// 404: the object does not exist, or the caller may not see it.
+    /// 404: the object does not exist, or the caller has no right to see it.
     pub fn not_found(what: &str) -> Self {
         OperationError::not_found(what).into()
     }
 
-    /// 405: the route exists, but not with this method.
+    /// 405: the route exists, but does not support the method.
     pub fn method_not_allowed() -> Self {
-        let detail = "this route does not answer that method";
+        let detail = "this route does not support this method";
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
     }
 
@@ -79,7 +79,7 @@ impl Problem {
 
     /// 413: the body exceeds the limit.
     pub fn too_large(bytes_max: usize) -> Self {
-        let detail = format!("the body may have {bytes_max} bytes at most");
+        let detail = format!("the body exceeds the limit of {bytes_max} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
     }
 
@@ -88,12 +88,12 @@ impl Problem {
         OperationError::Invalid(errors).into()
     }
 
-    /// 422 with a single validation error.
+    /// 422: the input has a single validation error.
     pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
         OperationError::invalid_at(path, message).into()
     }
 
-    /// 429: the capacity is exhausted.
+    /// 429: the server has no capacity for this request now.
     pub fn full(detail: impl Into<String>) -> Self {
         OperationError::Busy(detail.into()).into()
     }
@@ -155,27 +155,27 @@ impl From<OperationError> for Problem {
     fn from(error: OperationError) -> Self {
         let (status, code, title) = match &error {
             OperationError::Unauthenticated(_) => {
-                (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid API key is needed")
+                (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid API key is required")
             }
-            OperationError::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden", "This key may not do that"),
+            OperationError::Forbidden(_) => {
+                (StatusCode::FORBIDDEN, "forbidden", "This key has no permission for this action")
+            }
             OperationError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "Not found"),
             OperationError::Conflict(_) => (StatusCode::CONFLICT, "conflict", "Conflict"),
-            OperationError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "The input is not acceptable"),
-            OperationError::OverLimit(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "It is over a limit"),
-            OperationError::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "busy", "There is no room at present"),
+            OperationError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "The input is invalid"),
+            OperationError::OverLimit(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "A limit is exceeded"),
+            OperationError::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "busy", "The server is busy"),
             OperationError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests"),
             OperationError::Undeliverable(_) => {
-                (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "http_version", "A newer version of HTTP is needed")
+                (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "http_version", "HTTP/1.1 or later is required")
             }
-            OperationError::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout", "The request took too long"),
-            OperationError::BadGateway(_) => {
-                (StatusCode::BAD_GATEWAY, "bad_gateway", "Another server did not answer as it should")
-            }
+            OperationError::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout", "The request timed out"),
+            OperationError::BadGateway(_) => (StatusCode::BAD_GATEWAY, "bad_gateway", "An upstream server failed"),
             OperationError::Unavailable(_) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not available at present")
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable")
             }
             OperationError::Unverified(_) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "unverified", "The stored rows are not verified")
+                (StatusCode::SERVICE_UNAVAILABLE, "unverified", "The stored rows failed verification")
             }
             OperationError::Internal(cause) => {
                 tracing::error!(cause = %with_causes(cause.as_ref()), "request failed");

@@ -1,7 +1,7 @@
-//! Rejects query parameters that a route does not know, like unknown JSON fields. Otherwise a misspelt filter would
-//! list everything.
+//! Rejects query parameters that a route does not define, just as the extractors of bodies reject unknown JSON fields.
+//! Otherwise, a request with a misspelt filter would list everything.
 //!
-//! The known parameters of a route are those in the API description, so the code and the description cannot differ.
+//! The parameters of a route come from the API description, so the check and the description cannot differ.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::gateway::http::problem::Problem;
 
-/// Routes that ignore unknown parameters. Providers and mail programs add parameters to the URLs of the first two; the
-/// others behave like the products whose API they imitate.
+/// The path prefixes of routes that ignore unknown parameters. Providers and mail programs add parameters to the URLs
+/// of the first two. Routes with the other two prefixes ignore unknown parameters, as the products whose APIs they
+/// imitate do.
 const LENIENT: [&str; 4] = ["/oauth/begin/", "/api/oauth/callback", "/api/core/ai/", "/v1/"];
 
 /// The query parameters of each route.
@@ -68,10 +69,10 @@ impl Queries {
             return Ok(());
         }
         let message = match known.len() {
-            0 => "unknown query parameter; this route has none".to_owned(),
+            0 => "unknown query parameter (this route supports no query parameters)".to_owned(),
             _ => {
                 let names: Vec<&str> = known.iter().map(String::as_str).collect();
-                format!("unknown query parameter; this route has {}", names.join(", "))
+                format!("unknown query parameter (supported: {})", names.join(", "))
             }
         };
         Err(Problem::invalid(unknown.into_iter().map(|path| InputError { path, message: message.clone() }).collect()))
@@ -81,7 +82,8 @@ impl Queries {
 fn names(operation: &Operation) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for parameter in operation.parameters.iter().flatten() {
-        // Parameters are inline in their operations. A parameter behind a reference would count as unknown.
+        // Parameters are inline in their operations. If the description contained a parameter as a reference, the route
+        // would reject the parameter as unknown.
         if let RefOr::T(parameter) = parameter
             && matches!(parameter.parameter_in, ParameterIn::Query)
         {
@@ -91,7 +93,7 @@ fn names(operation: &Operation) -> BTreeSet<String> {
     names
 }
 
-/// Rejects a request with a query parameter that its route does not know.
+/// Rejects a request with a query parameter that its route does not define.
 pub(crate) async fn refuse_unknown(State(queries): State<Arc<Queries>>, request: Request, next: Next) -> Response {
     match queries.check(&request) {
         Ok(()) => next.run(request).await,

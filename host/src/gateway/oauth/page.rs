@@ -1,5 +1,5 @@
-//! The pages that a browser shows. They run no scripts, load nothing and cannot be framed. Browsers do not send their
-//! URL as a referrer, because it may contain a code.
+//! The pages for browsers. These pages run no scripts, load nothing and cannot be framed. Browsers do not send the URL
+//! of a page as a referrer, because the URL may contain a code.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -11,13 +11,14 @@ const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; f
 /// The lifetime of the cookie: the time limit of an authorization.
 const COOKIE_LIFETIME_S: u32 = 600;
 
-/// Redirects the browser to the provider and sets the cookie that identifies the browser when it returns.
+/// Redirects the browser to the provider and sets a cookie. When the provider sends the browser back, the cookie
+/// identifies the browser.
 pub(super) fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
     let secure = if is_secure { "; Secure" } else { "" };
     let value = begun.browser.expose();
     // SameSite is Lax, because the provider's redirect comes from another site.
     let cookie = format!("{cookie}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={COOKIE_LIFETIME_S}{secure}");
-    let mut response = page(StatusCode::SEE_OTHER, "Monstrum", "On to the provider.");
+    let mut response = page(StatusCode::SEE_OTHER, "Monstrum", "Redirecting to the provider.");
     let headers = response.headers_mut();
     for (name, value) in [(header::LOCATION, begun.authorization_url.as_str()), (header::SET_COOKIE, &cookie)] {
         // Both values are ASCII: the URL comes from a URL parser, and the cookie consists of ASCII parts.
@@ -28,7 +29,7 @@ pub(super) fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
 
 /// Returns the answer to a HEAD request, which does not open the page.
 pub(super) fn waiting() -> Response {
-    page(StatusCode::OK, "Monstrum", "An authorization waits here for a browser.")
+    page(StatusCode::OK, "Monstrum", "Open this page in a browser to continue the authorization.")
 }
 
 /// Returns the page of a completed authorization.
@@ -42,7 +43,8 @@ pub(super) fn failure(error: &OauthError) -> Response {
     let text = match error {
         OauthError::Vault(_) | OauthError::Store(_) => {
             tracing::error!(%error, "an authorization failed");
-            "Something went wrong on this server; its log has the cause. Start again.".to_owned()
+            "The authorization failed because of an error on the server. The server's log has the cause. Start again."
+                .to_owned()
         }
         told => told.to_string(),
     };

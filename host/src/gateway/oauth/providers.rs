@@ -1,6 +1,6 @@
 //! `/api/oauth/providers`: the OAuth providers of resource types, which an admin confirms. A manifest only proposes a
-//! provider: its values are copied when the provider is created, and never again. The client's secret can be written
-//! but not read.
+//! provider: its values are copied once, when an admin creates the provider. The client secret can be written but not
+//! read.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct OauthProviderQuery {
-    /// Only the provider of this resource type.
+    /// The resource type of the provider. By default, all providers are listed.
     resource_type: Option<String>,
-    /// 1 to 1000; more is taken as 1000.
+    /// The number of items on a page, 1 to 1000. A larger value means 1000.
     #[param(value_type = Option<u32>, minimum = 1, default = 50)]
     limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn list(
     Ok(Json(oauth_providers::list(&app, &caller, resource_type.as_deref(), &page).await?))
 }
 
-/// Confirms where the tokens of a resource type come from
+/// Creates the OAuth provider of a resource type
 #[utoipa::path(post, path = "/api/oauth/providers", tag = "oauth", request_body = NewOauthProvider,
     responses((status = 201, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
 pub(crate) async fn create(
@@ -66,7 +66,7 @@ pub(crate) async fn update(
     Ok(Json(oauth_providers::update(&app, &caller, id, change).await?))
 }
 
-/// Deletes an OAuth provider; what it has issued is refreshed no more
+/// Deletes an OAuth provider and stops refreshing the credentials that it issued
 #[utoipa::path(delete, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub(crate) async fn delete(

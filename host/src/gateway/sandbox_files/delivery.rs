@@ -1,4 +1,5 @@
-//! Delivery of a sandbox's content to a client. It ends if the client reads too slowly or its key is revoked.
+//! The delivery of a sandbox's content to a client. A delivery ends if the client reads too slowly or its key is
+//! revoked.
 
 use std::future::Future;
 use std::io;
@@ -20,19 +21,20 @@ use monstrum_core::operations::Caller;
 use monstrum_core::operations::sandbox_files::revoked;
 use monstrum_core::sandboxes::Turn;
 
-/// How long a client may take for one piece. A sandbox is not idle during a download, so without this limit a client
-/// that never reads would keep it running forever.
+/// The time limit for a client to read one piece. A sandbox does not count as idle during a download, so without this
+/// limit, a client that never reads would keep the sandbox running forever.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// The minimum speed of a request whose body or answer the host holds in memory. At this speed, the largest file takes
 /// about two minutes. A client that falls behind delays other clients for at most [`PACE_GRACE`].
 const PACE_BYTES_PER_S_MIN: f64 = 131_072.0;
-/// How far a client may fall behind the minimum speed. A lost packet or a busy client costs one or two seconds.
+/// The maximum time by which a client may fall behind the minimum speed. A lost packet or a busy client causes a delay
+/// of one or two seconds.
 const PACE_GRACE: Duration = Duration::from_secs(10);
 /// The size of the pieces of an answer.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Returns an answer that is held in memory. It keeps its turn until the client has read it.
+/// Returns an answer that is held in memory. The answer keeps its turn until the client has read the answer.
 pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &Caller) -> Response {
     let mut left = Bytes::from(json);
     let (length, app, caller) = (left.len(), Arc::clone(app), caller.clone());
@@ -52,8 +54,8 @@ pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &C
     response
 }
 
-/// Limits a request body that is held in memory to the minimum speed. If it arrives too slowly, it ends with an error
-/// and the second value becomes true.
+/// Enforces the minimum speed of a request body that is held in memory. If the body arrives too slowly, it ends with an
+/// error and the returned flag becomes true.
 pub(super) fn paced(body: Body) -> (Body, Arc<AtomicBool>) {
     let is_late = Arc::new(AtomicBool::new(false));
     let state = Some((body.into_data_stream(), Pace::AtLeast { since: Instant::now() }, 0, Arc::clone(&is_late)));
@@ -85,7 +87,7 @@ enum Pace {
 }
 
 impl Pace {
-    /// Returns the deadline of the piece that follows `bytes` bytes.
+    /// Returns the deadline for the client to read the piece that follows `bytes` bytes.
     fn until(self, bytes: u64) -> Instant {
         match self {
             Pace::PerPiece => Instant::now() + PIECE_MAX,
@@ -100,7 +102,7 @@ impl Pace {
 /// A piece on the way from the sandbox to the client.
 enum Piece {
     Content(Result<Bytes, SandboxError>),
-    /// The end of the content. A channel that closes without it is an error.
+    /// The end of the content. If the channel closes without this piece, the download failed.
     End,
 }
 
@@ -125,7 +127,7 @@ fn until(
             reason = hand_over(&mut content, pace, &hand) => reason,
         };
         if let Some(reason) = reason {
-            tracing::warn!(reason, "a download from a sandbox was ended");
+            tracing::warn!(reason, "a download from a sandbox was cancelled");
         }
     });
     let next = async |handed: Option<mpsc::Receiver<Piece>>| {
@@ -134,7 +136,7 @@ fn until(
             Some(Piece::Content(Ok(piece))) => Some((Ok(piece), Some(handed))),
             Some(Piece::Content(Err(error))) => Some((Err(error), None)),
             Some(Piece::End) => None,
-            None => Some((Err(SandboxError::unavailable("the download was ended")), None)),
+            None => Some((Err(SandboxError::unavailable("the download was cancelled")), None)),
         }
     };
     stream::unfold(Some(handed), next).boxed()
@@ -155,7 +157,7 @@ async fn hand_over(content: &mut ByteStream, pace: Pace, hand: &mpsc::Sender<Pie
         let until = pace.until(sent_bytes);
         sent_bytes += length;
         match timeout_at(until, hand.send(piece)).await {
-            Err(_) => return Some("its client reads too slowly"),
+            Err(_) => return Some("the client reads too slowly"),
             Ok(sent) if sent.is_err() || is_last => return None,
             Ok(_) => {}
         }
@@ -203,21 +205,21 @@ mod tests {
             tokio::time::sleep(PIECE_MAX / 2).await;
             piece
         });
-        assert_eq!(count(slow.boxed()).await, (3, true), "slowly is not never");
+        assert_eq!(count(slow.boxed()).await, (3, true), "a slow client gets the complete content");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_revoked_answer_ends_in_the_middle() {
         let (take, taken) = tokio::sync::oneshot::channel();
         let endless = stream::repeat_with(|| Ok(Bytes::from_static(b"x"))).boxed();
-        let mut delivered = until(endless, Pace::PerPiece, async move { taken.await.expect("it is taken back") });
+        let mut delivered = until(endless, Pace::PerPiece, async move { taken.await.expect("the key is revoked") });
         assert!(delivered.next().await.is_some_and(|piece| piece.is_ok()));
         take.send("its key was deleted or rotated").expect("it goes on until then");
         let (_, whole) = count(delivered).await;
         assert!(!whole);
     }
 
-    /// The client reads 15 MB at 4 KiB every five seconds.
+    /// The client reads 4 KiB of a 15 MB answer every five seconds.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_slowly_holds_memory_for_seconds_and_not_for_minutes() {
         let pieces = (0..230).map(|_| Ok(Bytes::from_static(&[b'x'; PIECE_BYTES])));
@@ -228,7 +230,7 @@ mod tests {
             piece
         });
         let (_, is_whole) = count(slow.boxed()).await;
-        assert!(!is_whole, "it was served to the end");
+        assert!(!is_whole, "the delivery was not cancelled");
         let pieces = (0..230).map(|_| Ok(Bytes::from_static(&[b'x'; PIECE_BYTES])));
         let began = Instant::now();
         let held = until(stream::iter(pieces).boxed(), Pace::AtLeast { since: began }, pending());

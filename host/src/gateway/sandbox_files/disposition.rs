@@ -7,7 +7,8 @@ use monstrum_types::is_invisible;
 /// The maximum length of a name, which most file systems accept.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Returns `attachment` with the name in two forms: in ASCII for old clients, and complete for the others.
+/// Returns `attachment` with the name in two forms: an ASCII name for old clients, and the complete name for all other
+/// clients.
 pub(super) fn attachment(name: &str) -> HeaderValue {
     let name = harmless(name);
     let plain: String = name.chars().map(|c| if c.is_ascii() && c != '%' { c } else { '_' }).collect();
@@ -23,8 +24,8 @@ pub(super) fn attachment(name: &str) -> HeaderValue {
     HeaderValue::try_from(text).expect("ASCII without control characters is a header value")
 }
 
-/// Replaces separators, quotes, control characters, and characters that change the direction of text, which can make a
-/// name look like another name.
+/// Replaces separators, quotes, control characters, and characters that change the direction of text, because such
+/// characters can make a name look like another name.
 fn harmless(name: &str) -> String {
     let mut harmless: String = name.chars().map(|c| if is_harmful(c) { '_' } else { c }).collect();
     harmless.truncate(harmless.floor_char_boundary(NAME_BYTES_MAX));

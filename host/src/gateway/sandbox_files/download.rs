@@ -1,4 +1,4 @@
-//! The answer with a file or a folder as its body.
+//! The response to a download, with a file or a folder as its body.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -15,9 +15,7 @@ pub(super) fn answer(download: Download, deliver: impl FnOnce(ByteStream) -> Byt
     let Download { name, is_archive, length, content, record } = download;
     let content = record.follow(deliver(content), length);
     let mut response = Response::new(Body::from_stream(content.map(|piece| {
-        piece.inspect_err(
-            |error| tracing::warn!(error = %with_causes(error), "a download from a sandbox was broken off"),
-        )
+        piece.inspect_err(|error| tracing::warn!(error = %with_causes(error), "a download from a sandbox failed"))
     })));
     let kind = if is_archive { "application/zip" } else { "application/octet-stream" };
     let headers = response.headers_mut();

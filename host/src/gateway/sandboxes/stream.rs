@@ -1,4 +1,4 @@
-//! A command as server-sent events: its output while the command runs, and one last event with the answer. If the
+//! A command as server-sent events: the output while the command runs, and one last event with the answer. If the
 //! client disconnects, the command ends.
 
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ struct Events {
     request_id: String,
     pieces: mpsc::Receiver<Chunk>,
     running: Option<Running>,
-    /// The last event. It is sent after the remaining output.
+    /// The last event, which is sent after the remaining output.
     ended: Option<Event>,
     text: [Text; 2],
 }
@@ -58,7 +58,7 @@ impl Events {
                 }
             }
         }
-        // All output from before the end of the call is in the channel now.
+        // The call has ended, so the channel contains all its remaining output.
         while let Ok(piece) = self.pieces.try_recv() {
             if let Some(event) = self.output(&piece) {
                 return Some(event);
@@ -105,7 +105,8 @@ fn end(ended: Result<CallResult, OperationError>, request_id: &str) -> Event {
     }
 }
 
-/// Converts one stream of bytes to text. The beginning of a character that is split between two pieces is buffered.
+/// Converts one stream of bytes to text. If a character is split between two pieces, its first bytes are buffered until
+/// the second piece arrives.
 #[derive(Default)]
 struct Text(Vec<u8>);
 

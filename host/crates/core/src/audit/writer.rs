@@ -128,6 +128,21 @@ impl Batch {
         }
     }
 
+    /// Answers the callers that wait for a charge with an error, and removes their charges. Returns whether there were
+    /// any.
+    fn fail_charges(&mut self) -> bool {
+        let had_charges = !self.charged.is_empty();
+        for (_, caller) in self.charged.drain(..) {
+            if caller.send(Err(AuditUnavailable)).is_err() {
+                tracing::debug!("a caller went away before its charge was committed");
+            }
+        }
+        let mut owners = self.row_of.iter();
+        self.with.retain(|_| owners.next().is_some_and(Option::is_some));
+        self.row_of.retain(Option::is_some);
+        had_charges
+    }
+
     /// The ends of calls, which are worth keeping: their side effects have happened.
     fn into_ends(self) -> impl Iterator<Item = KeptRow> {
         let mut kept: Vec<_> = self.rows.into_iter().map(|row| KeptRow { row, with: Vec::new() }).collect();
@@ -206,7 +221,16 @@ impl Writer {
     }
 
     async fn append(&mut self, batch: &mut Batch) -> Result<Vec<bool>, AuditUnavailable> {
-        self.chain.append(&self.store, &mut batch.rows, &batch.with).await.map_err(|error| {
+        let mut written = self.chain.append(&self.store, &mut batch.rows, &batch.with).await;
+        if let Err(error) = &written
+            && error.is_rejection()
+            && batch.fail_charges()
+        {
+            // A value of one call must not prevent the rows of other calls.
+            tracing::error!(%error, "the database rejected a batch of the audit; its charges fail");
+            written = self.chain.append(&self.store, &mut batch.rows, &batch.with).await;
+        }
+        written.map_err(|error| {
             tracing::error!(%error, "the audit cannot be written; no call runs until it can");
             self.healthy.store(false, Ordering::Release);
             AuditUnavailable

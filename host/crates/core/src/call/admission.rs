@@ -1,18 +1,18 @@
-//! Limits on concurrent calls: on this host, of one plugin, of one bot, and of one binding. A call for which there is
-//! no room waits up to 5 s. Free room goes to the waiting workspaces in turn and, within a workspace, to its bots in
+//! Limits the number of concurrent calls on this host, and of each plugin, bot and binding. A call that exceeds a limit
+//! waits up to 5 s for room. Free room goes to the waiting workspaces in turn and, within a workspace, to its bots in
 //! turn (`fair_queue.rs`), so that a bot with many calls delays only its own calls. While several workspaces use a
-//! plugin or the host, each of them can hold only a part of the room ([`Share`]).
+//! plugin or the host, each workspace can hold only a part of the room ([`Share`]).
 //!
 //! A call waits for its child calls, so a child call must not wait for room that only its ancestors could release.
 //! These rules prevent such a deadlock:
 //!
 //! - A child call uses the place of its root call among the bot's calls.
-//! - A plugin has one lane for each depth. A call that waits in a lane holds room in lanes of lesser depths only, and
-//!   the deepest calls wait for no other call. Therefore at least one call can always proceed. The rule also covers a
-//!   call that waits for the share of its own workspace, because the calls that hold this share have the same depth.
+//! - A plugin has one lane for each depth. A call that waits in a lane holds room only in lanes of lesser depths, and
+//!   the deepest calls wait for no other call. So at least one call can always proceed. The rule also covers a call
+//!   that waits for the share of its workspace, because the calls that hold this share have the same depth.
 //! - If an ancestor has a place in a binding, the child call shares that place.
-//! - A child call does not wait for room on the host. If the host is full, all running calls may be waiting for child
-//!   calls of their own.
+//! - A child call does not wait for room on the host. If the host is full, all running calls may be waiting for their
+//!   child calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use tokio::time::Instant;
 
 use crate::fair_queue::{FairQueue, FairQueues, Share, Ticket};
 
-/// How long a call waits for room.
+/// The maximum time that a call waits for room.
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// The maximum number of concurrent calls of a host. The engine's pool has room for these and for plugins that are
-/// being loaded.
+/// The maximum number of concurrent calls of a host. The engine's pool has room for these calls and for plugins that
+/// are being loaded.
 pub const CALLS_MAX: u32 = 1000;
 
 /// The maximum numbers of concurrent calls.
@@ -38,7 +38,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 calls of one plugin keep the throughput high with a slow upstream, and leave room for other plugins.
+    /// Returns the default limits. With 64 calls of one plugin, the throughput stays high even if the upstream is slow,
+    /// and other plugins still have room.
     fn default() -> Self {
         Limits { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
     }
@@ -47,15 +48,15 @@ impl Default for Limits {
 /// A member of a group in a lane: a bot of the workspace. All calls without a bot count as one member, `None`.
 type Member = Option<BotId>;
 
-/// Room for one call. Dropping it releases the room.
+/// Room for one call. Dropping this value releases the room.
 pub struct Place {
     _tickets: Vec<Ticket<WorkspaceId, Member>>,
 }
 
-/// Room among the calls of one bot. A call acquires it before the host does any larger work for the call.
+/// Room among the calls of one bot. A call acquires this room before the host does any larger work for the call.
 pub struct BotPlace(Ticket<WorkspaceId, Member>);
 
-/// The lane that had no room before the deadline.
+/// The lane that had no room at the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
     /// The lane of the plugin, the bot or the binding.
@@ -68,11 +69,12 @@ pub enum NoRoom {
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
     pub workspace: WorkspaceId,
-    /// `None` for calls without a bot.
+    /// The bot that makes the call, or `None` for a call without a bot.
     pub bot: Option<BotId>,
-    /// The binding and its limit of concurrent calls; `None` if it sets no such limit.
+    /// The binding and its limit of concurrent calls, or `None` if the binding has no such limit.
     pub binding: Option<(BindingId, u32)>,
-    /// `None` for calls that another limit bounds, such as calls of sandbox tools.
+    /// The plugin whose lane the call enters, or `None` for a call that another limit bounds, such as a call of a
+    /// sandbox tool.
     pub plugin: Option<&'a PluginName>,
     /// The share of the plugin's room that the workspace may hold.
     pub share_of_plugin: Share,
@@ -108,8 +110,8 @@ impl Lanes {
         }
     }
 
-    /// Waits for room among the bot's own calls. This wait comes first, so that a busy bot queues behind its own calls.
-    /// A child call uses the place of its root call and must not call this function.
+    /// Waits for room among the calls of the bot. This wait precedes all other waits, so that the calls of a busy bot
+    /// wait for one another. A child call uses the place of its root call and must not call this function.
     pub async fn enter_bot(
         &self,
         workspace: WorkspaceId,
@@ -120,7 +122,8 @@ impl Lanes {
         lane.enter(&workspace, bot, Share::Whole, until).await.map(BotPlace).ok_or(NoRoom::Busy)
     }
 
-    /// Waits for room in the other lanes, in the lane of the host last. `of_bot` is `None` for a child call.
+    /// Waits for room in the lanes of the binding, the plugin and the host, in this order. A child call does not wait
+    /// for room on the host. `of_bot` is `None` for a child call.
     pub async fn enter(&self, asking: &Asking<'_>, of_bot: Option<BotPlace>) -> Result<Place, NoRoom> {
         let Asking { workspace, bot, binding, plugin, depth, held, until, .. } = *asking;
         let mut tickets = Vec::with_capacity(4);
@@ -142,17 +145,17 @@ impl Lanes {
         Ok(Place { _tickets: tickets })
     }
 
-    /// The number of running calls.
+    /// Returns the number of running calls.
     pub fn running(&self) -> u32 {
         self.room.in_all.saturating_sub(self.all.free())
     }
 
-    /// The maximum number of concurrent calls.
+    /// Returns the maximum number of concurrent calls.
     pub fn room(&self) -> u32 {
         self.room.in_all
     }
 
-    /// The number of calls that wait for room in any lane.
+    /// Returns the number of calls that wait for room in any lane.
     pub fn waiting(&self) -> u32 {
         self.all.waiting() + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
     }
@@ -168,7 +171,7 @@ mod tests {
         "github".parse().unwrap()
     }
 
-    /// A bot that is the only caller, in a workspace that shares no plugin and not the host.
+    /// The only calling bot, in a workspace that shares neither a plugin nor the host.
     #[derive(Clone, Copy)]
     struct Caller {
         workspace: WorkspaceId,
@@ -227,7 +230,7 @@ mod tests {
         let asked_at = Instant::now();
         let children = [caller.enter_below(&lanes, 1).await, caller.enter_below(&lanes, 1).await];
         assert!(children.iter().all(Result::is_ok));
-        // Now the host is full, and the calls that could release room wait for this one.
+        // Now the host is full, and the calls that could release room wait for this call.
         assert_eq!(caller.enter_below(&lanes, 2).await.err(), Some(NoRoom::Full));
         assert_eq!(asked_at.elapsed(), Duration::ZERO);
         assert_eq!(lanes.running(), 4);
@@ -249,7 +252,11 @@ mod tests {
             }
         }
         assert_eq!(asked_at.elapsed(), Duration::ZERO);
-        assert_eq!(caller.enter_shared(&lanes, 7).await.err(), Some(NoRoom::Busy), "two of four a depth");
+        assert_eq!(
+            caller.enter_shared(&lanes, 7).await.err(),
+            Some(NoRoom::Busy),
+            "a workspace may hold two of the four places of a depth"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -264,7 +271,11 @@ mod tests {
             }
         }
         assert!(held.iter().all(Result::is_ok));
-        assert_eq!(second.enter_shared(&lanes, 0).await.err(), Some(NoRoom::Busy), "half is the most");
+        assert_eq!(
+            second.enter_shared(&lanes, 0).await.err(),
+            Some(NoRoom::Busy),
+            "a workspace may hold at most half of the places"
+        );
         let other = Caller::new();
         let asked_at = Instant::now();
         for _ in 0..4 {

@@ -1,20 +1,19 @@
 //! Third stage: the Guardian judges the call and issues a permit.
 
 use monstrum_guardian::{CallFacts, Permit, authorize};
-use monstrum_types::Effort;
-use serde_json::{Map, Value};
+use monstrum_types::{Effort, ObjectParams};
 
 use crate::call::resolve::ResolvedCall;
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::{NotPermitted, refuse};
 
-/// Asks the Guardian for a permit for this call with these parameters. Returns the permit or the refusal.
+/// Requests a permit for this call with these parameters. Returns the permit or the refusal of the Guardian.
 pub fn permit(
     call: &IncomingCall,
     session: &Session,
     resolved: &ResolvedCall,
-    params: Map<String, Value>,
+    params: ObjectParams,
     effort: &Effort,
 ) -> Result<Permit, NotPermitted> {
     let facts = CallFacts {

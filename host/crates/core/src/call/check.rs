@@ -1,11 +1,11 @@
-//! The checks of a call that the Guardian does not make: whether its parameters match the schema of the tool, and
-//! whether its parent may make it. This module also predicts the outcome of a call without running it.
+//! Checks of a call in addition to the decision of the Guardian: whether the parameters match the schema of the tool,
+//! and whether the parent call may make the call. This module also predicts the outcome of a call without running it.
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question};
 use monstrum_manifest::json_depth;
-use monstrum_types::{CallOutcome, Code, Effort, InputError, Overrun};
-use serde_json::{Map, Value};
+use monstrum_types::{CallOutcome, Code, Effort, InputError, ObjectParams, Overrun, Params};
+use serde_json::Value;
 
 use crate::call::resolve::{RESOURCE_PARAM, Unresolved, find};
 use crate::call::session::Session;
@@ -22,12 +22,12 @@ pub struct Prediction {
     /// The message that the caller would receive.
     pub message: Option<String>,
     pub rule: Option<String>,
-    /// The reason for administrators, who can change the rules.
+    /// The reason for the decision. It is written for administrators, who can change the rules.
     pub reason: Option<String>,
     pub smallest_change: Option<String>,
 }
 
-/// Predicts the outcome of a call with the same functions that judge a real one.
+/// Predicts the outcome of a call with the functions that also judge real calls.
 pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Prediction, Overrun> {
     let resolved = match find(session, call, effort) {
         Ok(resolved) => resolved,
@@ -38,7 +38,7 @@ pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
     let verdict = match checked_params(resolved.tool(), call, effort) {
         Err(NotPermitted::Refused(outcome)) => Prediction::unfit(*outcome),
         Err(NotPermitted::Overrun(overrun)) => return Err(overrun),
-        Ok(params) => match resolved.decide(Question::Call(&params), effort)? {
+        Ok(params) => match resolved.decide(Question::Call(params.members()), effort)? {
             Decision::Allow => Prediction { allowed: true, ..Prediction::default() },
             Decision::Deny(denial) => Prediction::denied(call.language().of_denial(denial, &resolved.plugin.locales)),
         },
@@ -68,9 +68,9 @@ impl Prediction {
         }
     }
 
-    /// The prediction for invalid parameters, where no rule of the bot denies the call.
+    /// Returns the prediction for a call whose tool the bot may use but whose parameters are invalid.
     fn unfit(outcome: CallOutcome) -> Prediction {
-        let reason = Some("the parameters do not satisfy the tool's input_schema".to_owned());
+        let reason = Some("the parameters do not satisfy the tool's `input_schema`".to_owned());
         Prediction { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
     }
 }
@@ -81,12 +81,12 @@ pub const PARAMS_BYTES_MAX: usize = 1 << 20;
 pub const PARAMS_DEPTH_MAX: usize = 64;
 
 /// Rejects parameters that exceed [`PARAMS_BYTES_MAX`] or [`PARAMS_DEPTH_MAX`].
-pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
-    let text = serde_json::to_vec(params).expect("a JSON value has a text");
+pub fn check_size(params: &Params) -> Result<(), Vec<InputError>> {
+    let text = params.text().as_bytes();
     let bytes = text.len();
     let message = if bytes > PARAMS_BYTES_MAX {
         format!("the parameters have {bytes} bytes; at most {PARAMS_BYTES_MAX} are allowed")
-    } else if json_depth(&text) > PARAMS_DEPTH_MAX {
+    } else if json_depth(text) > PARAMS_DEPTH_MAX {
         format!("nested more than {PARAMS_DEPTH_MAX} levels deep")
     } else {
         return Ok(());
@@ -94,34 +94,37 @@ pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
     Err(vec![InputError { path: String::new(), message }])
 }
 
-/// Validates parameters. Returns them with defaults filled in and without the name of the resource, or the validation
-/// errors.
+/// Validates parameters. Returns the validation errors, or the parameters with defaults filled in. The returned
+/// parameters do not include the name of the resource.
 pub fn check_params(
     tool: &Tool,
-    params: &Value,
+    params: &Params,
     effort: &Effort,
-) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
-    pay_for(params, effort)?;
+) -> Result<Result<ObjectParams, Vec<InputError>>, Overrun> {
+    pay_for(params.value(), effort)?;
     if let Err(faults) = check_size(params) {
         return Ok(Err(faults));
     }
-    let mut params = params.clone();
-    if let Value::Object(params) = &mut params {
-        params.shift_remove(RESOURCE_PARAM);
+    match params.value() {
+        Value::Object(members) if members.contains_key(RESOURCE_PARAM) => {
+            let mut members = members.clone();
+            members.shift_remove(RESOURCE_PARAM);
+            tool.input.check(&Params::new(Value::Object(members)), effort)
+        }
+        _ => tool.input.check(params, effort),
     }
-    tool.input.check(params, effort)
 }
 
 /// Validates the parameters of a call against the schema of `tool`, and fills in its defaults.
-pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Result<Map<String, Value>, NotPermitted> {
+pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Result<ObjectParams, NotPermitted> {
     check_params(tool, call.params(), effort)?.map_err(|faults| NotPermitted::invalid(&faults))
 }
 
 /// The maximum depth of child calls.
 pub const DEPTH_MAX: u8 = 8;
 
-/// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. A refusal has the same text as
-/// that for an unknown tool.
+/// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. Returns an error if the depth
+/// exceeds [`DEPTH_MAX`]. For a tool that the caller may not call, returns the same refusal as for an unknown tool.
 pub fn check_lineage(
     lineage: &Lineage,
     session: &Session,
@@ -129,7 +132,7 @@ pub fn check_lineage(
     effort: &Effort,
 ) -> Result<(), NotPermitted> {
     if lineage.depth > DEPTH_MAX {
-        return Err(limit(format!("tool calls can be nested at most {DEPTH_MAX} levels deep")).into());
+        return Err(limit(format!("the call is nested more than {DEPTH_MAX} levels deep")).into());
     }
     match &lineage.made_by {
         MadeBy::Bot => {}
@@ -148,7 +151,7 @@ pub fn check_lineage(
                 let reason = "the calling plugin's manifest does not name the tool";
                 return Err(hidden(call, "executor.calls", reason).into());
             }
-            // The current policy decides, not the one in force when the parent call began.
+            // The current policy applies, not the policy that was in force when the parent call started.
             let caller = session.bindings().find(|present| present.row.id == *binding);
             let is_allowed = caller.map(|caller| caller.allows_call(call.tool(), effort)).transpose()?;
             if is_allowed != Some(true) {
@@ -163,7 +166,7 @@ pub fn check_lineage(
 /// Refuses a call that is identical to one of its ancestors.
 pub fn check_new(lineage: &Lineage, digest: CallDigest) -> Result<(), Refusal> {
     if lineage.ancestors.contains(&digest) {
-        return Err(limit("an ancestor of this call is the same call".to_owned()));
+        return Err(limit("the call is identical to one of its ancestors".to_owned()));
     }
     Ok(())
 }
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn parameters_have_one_limit_of_depth() {
-        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        let nested = |levels: usize| Params::new((0..levels).fold(json!(1), |inner, _| json!([inner])));
         assert_eq!(check_size(&nested(64)), Ok(()));
         let faults = check_size(&nested(65)).unwrap_err();
         assert_eq!(invalid_params(&faults).message.unwrap(), "Invalid parameters: nested more than 64 levels deep");

@@ -1,7 +1,7 @@
 //! Child calls: the calls that a running call makes.
 //!
-//! A child call passes through the whole pipeline, has its own row in the audit, and is judged by the policy in force
-//! when it begins. The additional checks of child calls are in `check.rs`.
+//! A child call passes through the whole pipeline, and the audit has a row for each child call. The policy in force at
+//! the start of the child call applies. The additional checks of child calls are in `check.rs`.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ pub struct ChildCalls {
 }
 
 impl ChildCalls {
-    /// Prepares the child calls of the plugin that `parent` runs through `binding`. They end at `until`. The plugin may
-    /// call the tools that match `calls`.
+    /// Prepares the child calls of the plugin that `parent` runs through `binding`. The deadline of the child calls is
+    /// `until`. The plugin may call the tools that match `calls`.
     pub fn of_plugin(
         pipeline: &Pipeline,
         parent: &IncomingCall,
@@ -53,8 +53,8 @@ impl ChildCalls {
         ChildCalls::new(pipeline, parent, digest, until, binding, made_by)
     }
 
-    /// Prepares the child calls that the bot `to` makes on behalf of the bot of `parent`, through `binding`. They end
-    /// at `until`.
+    /// Prepares the child calls that the bot `to` makes on behalf of the bot of `parent`, through `binding`. The
+    /// deadline of the child calls is `until`.
     pub fn of_bot(
         pipeline: &Pipeline,
         parent: &IncomingCall,
@@ -85,26 +85,26 @@ impl ChildCalls {
         ChildCalls { pipeline: pipeline.clone(), parent: parent.without_params(), bot: binding.row.bot_id, lineage }
     }
 
-    /// Prepares the calls that the same plugin makes through the import `sandbox`. They have the same depth and count
-    /// against the same limit.
+    /// Prepares the calls that the same plugin makes through the import `sandbox`. The depth and the limit of these
+    /// calls are the same as for the other child calls of the plugin.
     pub fn of_sandbox_import(&self) -> ChildCalls {
         let mut lineage = self.lineage.clone();
         lineage.made_by = MadeBy::SandboxImport;
         ChildCalls { pipeline: self.pipeline.clone(), parent: self.parent.clone(), bot: self.bot, lineage }
     }
 
-    /// The redactors of the root call and of all calls below it.
+    /// Returns the redactors of the root call and of all its descendants.
     pub fn secrets(&self) -> &SharedRedactors {
         &self.lineage.secrets
     }
 
-    /// Counts one more call. Returns an error if the call exceeds the limit; the call is then neither made nor
-    /// recorded.
+    /// Counts one more call. Returns an error if the call exceeds the limit. The caller must then neither make nor
+    /// record the call.
     pub fn count(&self) -> Result<(), ToolFailure> {
         if self.lineage.count() < CALLS_MAX {
             return Ok(());
         }
-        Err(ToolFailure::error(Code::Limit, format!("the limit of {CALLS_MAX} child calls under one call is reached")))
+        Err(ToolFailure::error(Code::Limit, format!("the root call has reached its limit of {CALLS_MAX} child calls")))
     }
 
     /// Opens a session of the bot that makes the calls. Returns `None` if the policy cannot be read or the bot was
@@ -155,13 +155,13 @@ impl ChildCalls {
 fn parse(params: &str) -> Result<Value, ToolFailure> {
     let invalid = |what: &str| ToolFailure::error(Code::InvalidParams, format!("Invalid parameters: {what}"));
     if params.len() > PARAMS_BYTES_MAX {
-        return Err(invalid("more than 1 MiB"));
+        return Err(invalid("the size exceeds 1 MiB"));
     }
     // The depth is checked before parsing, so that deep nesting cannot exhaust the stack.
     if json_depth(params.as_bytes()) > PARAMS_DEPTH_MAX {
         return Err(invalid("nested more than 64 levels deep"));
     }
-    serde_json::from_str(params).map_err(|_| invalid("not JSON"))
+    serde_json::from_str(params).map_err(|_| invalid("expected JSON"))
 }
 
 fn answer(outcome: CallOutcome) -> Result<JsonText, ToolFailure> {
@@ -186,10 +186,10 @@ mod tests {
         let deep = format!("{}1{}", "[".repeat(65), "]".repeat(65));
         let long = format!("\"{}\"", "x".repeat(PARAMS_BYTES_MAX));
         for (params, what) in [
-            ("", "not JSON"),
-            ("{", "not JSON"),
+            ("", "expected JSON"),
+            ("{", "expected JSON"),
             (&deep, "nested more than 64 levels deep"),
-            (&long, "more than 1 MiB"),
+            (&long, "the size exceeds 1 MiB"),
         ] {
             let failure = parse(params).unwrap_err();
             assert_eq!((failure.code, failure.message), (Code::InvalidParams, format!("Invalid parameters: {what}")));

@@ -1,6 +1,6 @@
 //! Fourth stage: runs the component under its limits, with the host functions that this call may use.
 //!
-//! The stage requires a [`Permit`], which only the Guardian can issue. The outcome that it returns is not redacted yet.
+//! The stage requires a [`Permit`], which only the Guardian can issue. The returned outcome is not redacted yet.
 
 mod rates;
 
@@ -60,23 +60,23 @@ impl Executor {
         Executor { egress, lanes, checks, ceilings, ledger, sandboxes, rates: Rates::new(DefaultClock::default()) }
     }
 
-    /// The thread pool for checks that do not run in place.
+    /// Returns the thread pool for checks that do not run in place.
     pub fn checks(&self) -> &Arc<Checks> {
         &self.checks
     }
 
-    /// The operator's time limit for a call.
+    /// Returns the operator's time limit for a call.
     pub fn longest_call(&self) -> Duration {
         Duration::from_secs(u64::from(self.ceilings.timeout_s))
     }
 
-    /// The lanes of running and waiting calls.
+    /// Returns the lanes of running and waiting calls.
     pub fn lanes(&self) -> &Lanes {
         &self.lanes
     }
 
-    /// Runs the call that `permit` permits. `of_bot` is the call's place among the calls of its bot, if it already has
-    /// one.
+    /// Runs the call that `permit` permits. `of_bot` is the place of the call among the calls of its bot, if the call
+    /// already has a place.
     pub async fn execute(&self, execution: &Execution<'_>, permit: Permit, of_bot: Option<BotPlace>) -> CallOutcome {
         let has_large_params = is_large_object(permit.params());
         let permit = FreedBeside::new(permit, has_large_params);
@@ -113,9 +113,7 @@ impl Executor {
         let functions = Arc::new(functions);
         secrets.search_until(until);
         let host: Arc<dyn HostCalls> = Arc::clone(&functions) as _;
-        let params = beside::in_place(has_large_params, || {
-            serde_json::to_string(permit.params()).expect("a JSON object has a text")
-        });
+        let params = beside::in_place(has_large_params, || permit.params_text().to_owned());
         let run = match &target.kind {
             TargetKind::Function(name) => {
                 Either::Left(component.call_function(&permit, name.clone(), params, limits, host))
@@ -141,7 +139,7 @@ impl Executor {
     }
 
     /// Waits for room in all lanes. A root call first waits for a place among the calls of its bot. A child call uses
-    /// the place of its root.
+    /// the place of its root call.
     async fn enter(
         &self,
         execution: &Execution<'_>,
@@ -175,7 +173,7 @@ impl Executor {
         self.lanes.enter(&asking, of_bot).await
     }
 
-    /// Charges the cost of the tool, if it has one. Calls without a bot have no budget.
+    /// Charges the cost of the tool, if the tool has a cost. Calls without a bot have no budget.
     async fn charge(&self, execution: &Execution<'_>) -> Option<CallOutcome> {
         let Execution { call, target, .. } = *execution;
         let bot = call.bot()?;
@@ -191,7 +189,7 @@ impl Executor {
         child_calls: Option<&ChildCalls>,
         limits: CallLimits,
     ) -> CallOutcome {
-        // This call's row must be on disk first, because its child calls have outside effects on its behalf.
+        // The row `started` of this call must be on disk before the child calls have effects outside the host.
         if execution.entry.started().await.is_err() {
             return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
         }
@@ -214,7 +212,7 @@ impl Executor {
         let Execution { call, target, .. } = *execution;
         let mut limits = limits(self.ceilings, &target.plugin, target.binding().map(Arc::as_ref));
         if execution.is_of_sandbox() {
-            // The ceiling applies to plugins only. A command has its own limit.
+            // The ceiling applies to plugins only. The time limit of a command comes from the parameters of the call.
             limits.timeout = sandbox::time_limit(permit);
         }
         let Some(lineage) = call.lineage() else { return limits };
@@ -223,16 +221,16 @@ impl Executor {
         CallLimits { timeout: limits.timeout.min(left), ..limits }
     }
 
-    /// Counts the call against the binding's rate limit, if it has one. Returns the refusal of a call that exceeds it.
+    /// Counts the call against the rate limit of the binding, if any. Returns a refusal if the call exceeds the limit.
     fn over_rate(&self, binding: &Binding) -> Option<CallOutcome> {
         let per_minute = NonZeroU32::new(u32::try_from(binding.row.calls_per_minute?).unwrap_or(u32::MAX))?;
         let wait = self.rates.check(binding.row.id, per_minute).err()?;
-        let message = format!("this binding allows {per_minute} calls a minute");
+        let message = format!("the call exceeds the rate limit of this binding ({per_minute} per minute)");
         Some(CallOutcome::error(Code::Limit, message).by_rule("rate").retry_after(wait))
     }
 }
 
-/// Prepares the child calls of the call, which end at `until`. Returns `None` if its plugin makes no calls.
+/// Prepares the child calls of the call, whose deadline is `until`. Returns `None` if the plugin makes no calls.
 fn child_calls(execution: &Execution<'_>, until: Instant) -> Result<Option<ChildCalls>, Refusal> {
     let Execution { call, target, digest, pipeline, .. } = *execution;
     let plugin = &target.plugin;
@@ -303,7 +301,8 @@ fn outcome(end: CallEnd, functions: &HostFunctions) -> CallOutcome {
     }
 }
 
-/// Writes the plugin's log lines to the host's log at level debug, without secrets.
+/// Redacts the plugin's log lines and writes them to the host's log at level debug. If the redaction fails, logs only
+/// the number of withheld lines.
 async fn write_log(permit: &Permit, end: &CallEnd, secrets: &CallSecrets) {
     let (call, plugin) = (permit.request_id(), permit.plugin());
     if tracing::enabled!(target: "plugin", tracing::Level::DEBUG) {
@@ -311,7 +310,7 @@ async fn write_log(permit: &Permit, end: &CallEnd, secrets: &CallSecrets) {
         let texts = secrets.redacted_texts(end.log.iter().flat_map(texts).collect()).await;
         if let Err(withheld) = texts {
             let (lines, why) = (end.log.len(), withheld.message());
-            tracing::warn!(call.id = %call, plugin.name = %plugin, lines, why, "log lines are withheld");
+            tracing::warn!(call.id = %call, plugin.name = %plugin, lines, why, "withheld the log lines of a plugin");
         }
         for (LogLine { level, source, .. }, texts) in end.log.iter().zip(texts.unwrap_or_default().chunks_exact(2)) {
             let (level, source, message, fields) = (level.as_str(), source.as_str(), &texts[0], &texts[1]);

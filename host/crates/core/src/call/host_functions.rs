@@ -23,14 +23,15 @@ use crate::credentials::ResourceCredential;
 use crate::meters;
 use crate::policy::Resource;
 
-/// How long a request may outlast its call. With this margin, an upstream that never answers is reported as the call's
-/// time-out.
+/// The maximum time for which a request may continue after the deadline of its call. Because of this margin, the call
+/// itself times out first if an upstream never answers, and the error names this time-out.
 const REQUEST_MARGIN: Duration = Duration::from_secs(1);
 
-/// The upstreams that a call may reach, and its credential.
+/// The upstreams that a call may reach, and the credential for its requests.
 enum Reach {
     Resource(Arc<Resource>),
-    /// For a call without a resource: the hosts that the manifest lists under `egress`, without a credential.
+    /// The hosts that the manifest lists under `egress`, for a call without a resource. The requests of such a call
+    /// carry no credential.
     NoResource(Box<(Scope, ResourceCredential)>),
 }
 
@@ -63,7 +64,7 @@ pub(super) struct HostFunctions {
     reach: Reach,
     entry: Arc<Entry>,
     secrets: Arc<CallSecrets>,
-    /// `None` if the plugin may not call tools.
+    /// The child calls of the plugin, or `None` if the plugin may not call tools.
     child_calls: Option<ChildCalls>,
     until: Instant,
     /// The redactor with every secret that the call has used.
@@ -72,7 +73,8 @@ pub(super) struct HostFunctions {
 }
 
 impl HostFunctions {
-    /// Creates the host functions for a call of `target` that ends at `until` and may use `fuel`.
+    /// Creates the host functions for a call of `target`. The deadline of the call is `until`, and its fuel limit is
+    /// `fuel`.
     pub(super) fn new(
         egress: Egress,
         target: &Target,
@@ -94,18 +96,19 @@ impl HostFunctions {
         }
     }
 
-    /// The redactor for all secrets that the call has used so far.
+    /// Returns the redactor for all secrets that the call has used so far.
     pub(super) fn redactor(&self) -> Arc<Redactor> {
         self.redactor.current()
     }
 
-    /// The fuel consumed by searches for secrets in requests and responses.
+    /// Returns the fuel consumed by searches for secrets in requests and responses.
     pub(super) fn search_fuel_used(&self) -> u64 {
         self.redactor.budget().fuel_used()
     }
 
-    /// Returns the code for an error that the plugin reports: [`Code::Plugin`], unless the last failed request is its
-    /// cause.
+    /// Returns the code for an error that the plugin reports: [`Code::Unauthenticated`] if the last failed request had
+    /// no usable credential, [`Code::Upstream`] if that request failed because of DNS, the connection, TLS or the
+    /// protocol, and [`Code::Plugin`] otherwise.
     pub(super) fn cause(&self) -> Code {
         let failures = self.failures.lock();
         match failures.last() {
@@ -115,7 +118,8 @@ impl HostFunctions {
         }
     }
 
-    /// Returns the sandbox. The row `started` of this call is on disk before a command runs or a file is used there.
+    /// Waits until the row `started` of this call is on disk, so that the row precedes every command and every access
+    /// to a file. Then returns the sandbox.
     async fn sandbox(&self) -> Result<SandboxImport, Failure> {
         let child_calls = self.child_calls.as_ref();
         let unavailable = || Failure::unsent(FailureCode::Unavailable, "a call without a bot has no sandbox");
@@ -125,7 +129,7 @@ impl HostFunctions {
         Ok(import)
     }
 
-    /// Waits until the row `started` is on disk. The call sends no data from this host before that.
+    /// Waits until the row `started` is on disk. The call must not send data from this host before the row is on disk.
     async fn record_start(&self) -> Result<(), Failure> {
         let recorded = self.entry.started().await;
         recorded.map_err(|_| Failure::unsent(FailureCode::Unavailable, "the audit cannot be written"))
@@ -173,7 +177,7 @@ impl HostCalls for HostFunctions {
                 return Err(ToolFailure::error(Code::Unavailable, "this plugin may not call tools"));
             };
             child_calls.count()?;
-            // This call's row must be on disk first, because its child call has outside effects on its behalf.
+            // The row `started` of this call must be on disk before the child call has effects outside the host.
             self.record_start().await.map_err(|failure| ToolFailure::error(Code::Unavailable, failure.message))?;
             self.secrets.redact_with(self.redactor.current());
             child_calls.call(tool, &params).await

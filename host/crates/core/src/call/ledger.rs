@@ -25,7 +25,7 @@ impl Ledger {
         Ledger { store, auditor, clock }
     }
 
-    /// Charges `cost` to a bot and a task. Returns the outcome of the call if it may not run.
+    /// Charges `cost` to a bot and a task. Returns an outcome if the call must not run.
     pub async fn charge(
         &self,
         workspace_id: WorkspaceId,
@@ -36,7 +36,7 @@ impl Ledger {
         let month = month(self.clock.now());
         let tokens = i64::try_from(cost.tokens).unwrap_or(i64::MAX);
         let credits_millionths = cost.credits_millionths();
-        // The database cannot store U+0000, and a charge that fails would fail the rows of other calls with it.
+        // The database cannot store U+0000, and a failed charge would also fail the rows of other calls.
         let task_id = task_id.map(|id| id.replace('\0', "\u{fffd}"));
         let charge = Charge { workspace_id, bot_id, task_id, month: month.clone(), tokens, credits_millionths };
         let refused = match self.auditor.charge(charge).await {
@@ -47,22 +47,22 @@ impl Ledger {
         Some(match refused {
             Ok(Some(Spent { budget: Some(budget), tokens: spent })) => {
                 let message = format!(
-                    "the budget of this bot for {month} is {budget} tokens, of which {spent} are spent; this call \
-                     costs {tokens}"
+                    "this call costs {tokens} tokens and exceeds the bot's budget for {month} ({spent} of {budget} \
+                     tokens are spent)"
                 );
                 CallOutcome::error(Code::Budget, message).by_rule("budget")
             }
-            // The bot or its budget was deleted in the meantime, or the charge would overflow a counter.
+            // The bot or its budget was just deleted, or the charge would overflow a counter.
             Ok(_) => CallOutcome::error(Code::Budget, "this call cannot be charged; try again").by_rule("budget"),
             Err(error) => {
-                tracing::error!(%error, "the budget of a bot cannot be read");
+                tracing::error!(%error, "failed to read the budget of a bot");
                 cannot_be_written()
             }
         })
     }
 }
 
-/// A call that cannot be charged does not run.
+/// Returns the outcome of a call that cannot be charged. Such a call does not run.
 fn cannot_be_written() -> CallOutcome {
     CallOutcome::error(Code::Unavailable, "the cost of this call could not be recorded; try again")
 }
@@ -75,11 +75,12 @@ fn month(now: UtcMillis) -> String {
 #[cfg(test)]
 mod tests {
     use monstrum_store::{BotRow, DEFAULT_WORKSPACE, StoreOptions};
-    use monstrum_types::FixedClock;
+    use monstrum_types::{FixedClock, RequestId};
     use monstrum_vault::AuditKeys;
 
     use super::*;
     use crate::audit::{HEADS_FILE, Heads, KeyRing};
+    use crate::call_types::incoming::IncomingCall;
     use crate::policy::row_seals;
 
     const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -93,7 +94,7 @@ mod tests {
     }
 
     impl Books {
-        /// Opens a ledger with a bot that may spend `budget`, at noon of 30 November 2026.
+        /// Opens a ledger at noon on 30 November 2026, for a bot whose monthly budget is `budget`.
         async fn open(budget: i64) -> Books {
             let folder = tempfile::tempdir().unwrap();
             let store = row_seals::open_for_tests(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(books.charge(cost).await, Ok(()));
         let refused = |month: &str| {
             let message =
-                format!("the budget of this bot for {month} is 10 tokens, of which 6 are spent; this call costs 6");
+                format!("this call costs 6 tokens and exceeds the bot's budget for {month} (6 of 10 tokens are spent)");
             Err((Code::Budget, message))
         };
         assert_eq!(books.charge(cost).await, refused("2026-11"));
@@ -160,6 +161,29 @@ mod tests {
         assert!(books.auditor.is_healthy());
         let row = &books.ledger.store.usage(books.bot.workspace_id, books.bot.id, Some("a\u{fffd}b")).await.unwrap()[0];
         assert_eq!((row.tokens, row.calls), (1, 1));
+        books.auditor.close();
+    }
+
+    /// The database rejects the text of the first charge.
+    #[tokio::test]
+    async fn a_charge_that_the_database_rejects_fails_no_row_of_other_calls() {
+        let books = Books::open(10).await;
+        let BotRow { workspace_id, id, .. } = books.bot;
+        let charge = |task_id: &str| Charge {
+            workspace_id,
+            bot_id: id,
+            task_id: Some(task_id.to_owned()),
+            month: "2026-11".to_owned(),
+            tokens: 1,
+            credits_millionths: 0,
+        };
+        let params = serde_json::json!({});
+        let call = IncomingCall::bot_tool(RequestId::new(), workspace_id, id, "tool".to_owned(), params);
+        let entry = books.auditor.open(&call, Arc::default()).unwrap();
+        let (rejected, started) = tokio::join!(books.auditor.charge(charge("a\0b")), entry.started());
+        assert_eq!((rejected, started), (Err(AuditUnavailable), Ok(())));
+        assert!(books.auditor.is_healthy());
+        assert_eq!(books.auditor.charge(charge("task")).await, Ok(true));
         books.auditor.close();
     }
 

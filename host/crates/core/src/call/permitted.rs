@@ -16,11 +16,12 @@ use crate::checks::Checks;
 use crate::plugins::{Plugin, Tool, built_in};
 use crate::policy::{Binding, Policy, Resource, Snapshot};
 
-/// A permitted call. It can run only once.
+/// A permitted call, which can run only once.
 pub struct PermittedCall {
     pub permit: Permit,
     pub target: Target,
-    /// Identifies the call among its ancestors and descendants; `None` if it has no parent and can make no child calls.
+    /// The digest that identifies the call among its ancestors and descendants, or `None` if the call has no parent and
+    /// cannot make child calls.
     pub digest: Option<CallDigest>,
     /// The policy snapshot by which the call was judged.
     pub judged_by: Arc<Snapshot>,
@@ -33,11 +34,11 @@ pub struct Pipeline {
     pub policy: Arc<Policy>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
-    /// The child calls of this call. They end before it does.
+    /// The child calls of this call, which end before the call.
     pub children: TaskTracker,
 }
 
-/// One run of a permitted call: the data that the executor needs in addition to the permit.
+/// The data that the executor needs, in addition to the permit, for one run of a permitted call.
 #[derive(Clone, Copy)]
 pub struct Execution<'a> {
     pub call: &'a IncomingCall,
@@ -49,7 +50,7 @@ pub struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Whether the call runs a tool of the built-in type `sandbox`.
+    /// Returns whether the call runs a tool of the built-in type `sandbox`.
     pub fn is_of_sandbox(&self) -> bool {
         self.target.plugin.name.as_str() == built_in::SANDBOX
     }
@@ -58,29 +59,29 @@ impl Execution<'_> {
 /// The part of a plugin that a permitted call runs, and its resource.
 pub struct Target {
     pub plugin: Arc<Plugin>,
-    /// `None` for a function that is called without a resource.
+    /// The resource of the call, or `None` for a function that is called without a resource.
     pub resource: Option<Arc<Resource>>,
     pub kind: TargetKind,
 }
 
 /// The entry points of a plugin.
 pub enum TargetKind {
-    /// A tool, called by a bot.
+    /// A tool that a bot calls.
     Tool(ResolvedCall),
     /// The tool that checks the credential of a resource.
     CredentialCheck(Arc<Tool>),
-    /// A platform function, called by infrastructure.
+    /// A platform function, which infrastructure programs call.
     Function(String),
 }
 
 impl Target {
-    /// The target of a bot's call.
+    /// Returns the target of a bot's call.
     pub fn of(resolved: ResolvedCall) -> Target {
         let resource = Some(Arc::clone(&resolved.binding.resource));
         Target { plugin: Arc::clone(&resolved.plugin), resource, kind: TargetKind::Tool(resolved) }
     }
 
-    /// The resolved call; `None` for a call without a bot.
+    /// Returns the resolved call; `None` for a call without a bot.
     pub fn resolved(&self) -> Option<&ResolvedCall> {
         match &self.kind {
             TargetKind::Tool(resolved) => Some(resolved),
@@ -88,7 +89,7 @@ impl Target {
         }
     }
 
-    /// The tool; `None` for a function.
+    /// Returns the tool; `None` for a function.
     pub fn tool(&self) -> Option<&Arc<Tool>> {
         match &self.kind {
             TargetKind::Tool(resolved) => Some(resolved.shared_tool()),
@@ -97,7 +98,7 @@ impl Target {
         }
     }
 
-    /// The binding of the call; `None` for a call without a bot.
+    /// Returns the binding of the call; `None` for a call without a bot.
     pub fn binding(&self) -> Option<&Arc<Binding>> {
         self.resolved().map(|resolved| &resolved.binding)
     }

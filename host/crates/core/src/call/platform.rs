@@ -1,11 +1,11 @@
-//! Calls without a bot: platform functions of a plugin, which infrastructure calls under a root key, and checks of
-//! credentials. Roles do not apply to them. Otherwise they run like tools.
+//! Calls without a bot: platform functions of a plugin, which infrastructure calls with a root key, and checks of
+//! credentials. Roles do not apply to these calls. Otherwise, these calls run like tool calls.
 
 use std::sync::Arc;
 
 use monstrum_guardian::{CallFacts, Permit, authorize_check, authorize_function};
-use monstrum_types::{CallOutcome, Code, Effort, ResourceId, ResourceTypeId};
-use serde_json::{Map, Value};
+use monstrum_types::{CallOutcome, Code, Effort, ObjectParams, Params, ResourceId, ResourceTypeId};
+use serde_json::Value;
 
 use crate::call::check::{check_params, check_size};
 use crate::call::permitted::{PermittedCall, Target, TargetKind};
@@ -16,8 +16,8 @@ use crate::checks::pay_for;
 use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource, Snapshot};
 
-/// Permits the call of a platform function, without a resource or with a resource of the plugin's own type. Refuses it
-/// if the plugin does not have the function.
+/// Permits the call of a platform function without a resource, or with a resource of the plugin's type. Refuses the
+/// call if the plugin does not have the function.
 pub(super) fn judge_function(
     policy: &Policy,
     call: &IncomingCall,
@@ -27,14 +27,15 @@ pub(super) fn judge_function(
 ) -> Result<PermittedCall, NotPermitted> {
     let snapshot = current(policy)?;
     let resource = call.resource().map(|id| resource(&snapshot, call, id)).transpose()?;
-    let plugin = snapshot.resource_type(resource_type).ok_or_else(|| unavailable("no plugin serves the type"))?;
+    let plugin =
+        snapshot.resource_type(resource_type).ok_or_else(|| unavailable("no loaded plugin has this resource type"))?;
     let is_there = plugin.component.as_ref().is_some_and(|one| one.functions().iter().any(|name| name == function));
     let is_its_own = resource.as_ref().is_none_or(|resource| Arc::ptr_eq(&resource.plugin, plugin));
     if !is_there || !is_its_own {
         return Err(unavailable("the plugin has no such function, or the resource is not of its type").into());
     }
-    pay_for(call.params(), effort)?;
-    let Value::Object(params) = call.params().clone() else {
+    pay_for(call.params().value(), effort)?;
+    let Some(params) = call.params().object() else {
         return Err(Box::new(CallOutcome::error(Code::InvalidParams, "Invalid parameters: expected an object")).into());
     };
     check_size(call.params()).map_err(|faults| NotPermitted::invalid(&faults))?;
@@ -59,11 +60,13 @@ pub(super) fn judge_check(
     let declared = declared.ok_or_else(|| unavailable("the resource type declares no credential check"))?;
     let tool = plugin.tools.iter().find(|tool| tool.manifest.name == declared.tool);
     let tool = Arc::clone(tool.ok_or_else(|| unavailable("the resource type declares no credential check"))?);
-    // Defaults are filled in on both sides, so that the parameters can be compared.
-    let filled = |params: &Value| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
-    let (params, wanted) = (filled(call.params())?, filled(&Value::Object(declared.params.clone()))?);
-    let permit = authorize_check(&tool.rules, (&declared.tool, &wanted), facts(call, &plugin, params));
-    let permit = permit.ok_or_else(|| unavailable("only the declared check may be run this way"))?;
+    // The defaults are filled in for both the declared and the received parameters, so that they can be compared.
+    let filled =
+        |params: &Params| check_params(&tool, params, effort)?.map_err(|faults| NotPermitted::invalid(&faults));
+    let (params, wanted) = (filled(call.params())?, filled(&Params::new(Value::Object(declared.params.clone())))?);
+    let permit = authorize_check(&tool.rules, (&declared.tool, wanted.members()), facts(call, &plugin, params));
+    let permit =
+        permit.ok_or_else(|| unavailable("the call is not the declared credential check, so it needs a bot"))?;
     let target = Target { plugin, resource: Some(resource), kind: TargetKind::CredentialCheck(tool) };
     Ok(permitted(call, permit, target, snapshot))
 }
@@ -85,7 +88,7 @@ fn permitted(call: &IncomingCall, permit: Permit, target: Target, judged_by: Arc
     PermittedCall { permit, target, digest, judged_by }
 }
 
-fn facts(call: &IncomingCall, plugin: &Plugin, params: Map<String, Value>) -> CallFacts {
+fn facts(call: &IncomingCall, plugin: &Plugin, params: ObjectParams) -> CallFacts {
     CallFacts {
         request_id: call.request_id(),
         workspace: call.workspace(),

@@ -16,10 +16,10 @@ use crate::plugins::{Plugin, Tool};
 use crate::policy::{Binding, Resource};
 
 /// The parameter that names the resource if a bot has a tool through several resources. Names that start with `_` are
-/// reserved, so it cannot collide with a parameter of a tool.
+/// reserved, so this name cannot collide with a parameter of a tool.
 pub const RESOURCE_PARAM: &str = "_resource";
 
-/// The steps charged for each tool of a binding that is considered.
+/// The number of steps charged for each tool of each binding that the search considers.
 const CANDIDATE_STEPS: u64 = 64;
 
 /// A tool, the version of the plugin that serves it, and the binding that grants it to the bot.
@@ -32,12 +32,12 @@ pub struct ResolvedCall {
 }
 
 impl ResolvedCall {
-    /// The tool.
+    /// Returns the tool.
     pub fn tool(&self) -> &Tool {
         &self.tool
     }
 
-    /// The tool as a shared reference.
+    /// Returns the tool as a shared reference.
     pub fn shared_tool(&self) -> &Arc<Tool> {
         &self.tool
     }
@@ -52,13 +52,13 @@ impl ResolvedCall {
         Some(ResolvedCall { tool: Arc::clone(tool), ..self.clone() })
     }
 
-    /// Returns the same tool under the given binding and the delegations of `session`.
+    /// Returns a copy of this call for the same tool, with the rules of `binding` and of the delegations in `session`.
     pub fn with_rules_of(&self, binding: &Arc<Binding>, session: &Session) -> ResolvedCall {
         let (binding, delegation) = (Arc::clone(binding), Arc::clone(&session.delegation));
         ResolvedCall { binding, delegation, ..self.clone() }
     }
 
-    /// Whether the call was resolved under exactly these delegations.
+    /// Returns whether the call was resolved under exactly these delegations.
     pub fn is_delegated_by(&self, delegation: &[Arc<DelegationRules>]) -> bool {
         self.delegation.len() == delegation.len()
             && self.delegation.iter().zip(delegation).all(|(one, other)| Arc::ptr_eq(one, other))
@@ -102,7 +102,7 @@ pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Ove
 pub struct Refused {
     pub refusal: NotPermitted,
     pub tool: Option<(Arc<Plugin>, Arc<Tool>)>,
-    /// The resource, if only one is possible.
+    /// The resource, if only one resource is possible.
     pub resource: Option<Arc<Resource>>,
 }
 
@@ -123,25 +123,26 @@ pub fn resolve(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
     })
 }
 
-/// The denial for a tool that the bot does not have. For the shell tool, it names the switch that grants sandbox tools.
+/// Returns the denial for a tool that the bot does not have. For the shell tool, the denial names the switch that
+/// grants sandbox tools.
 fn unknown(tool: &str) -> Denial {
     let denial = Denial::unknown_tool(tool);
     if tool != SHELL {
         return denial;
     }
     Denial {
-        reason: "the switch use_agent_sandbox of the bot is off".to_owned(),
-        smallest_change: "turn the bot's switch use_agent_sandbox on".to_owned(),
+        reason: "the switch `use_agent_sandbox` of the bot is off".to_owned(),
+        smallest_change: "turn on the switch `use_agent_sandbox` of the bot".to_owned(),
         ..denial
     }
 }
 
 /// The reason why no single binding was found.
 pub(super) enum Unresolved {
-    /// No binding permits the tool. The second field is a binding that has the tool but does not permit it, if there is
-    /// one.
+    /// No binding permits the tool. The second field is a binding that has the tool but does not permit it, if such a
+    /// binding exists.
     Denied(Box<Denial>, Option<Box<ResolvedCall>>),
-    /// The bot has the tool through several resources and the call names none of them, or it names a wrong one.
+    /// The bot has the tool through several resources, and the call names no resource or a wrong resource.
     Input(Refusal, Option<Box<ResolvedCall>>),
     /// The search exceeds its limit of steps.
     Overrun(Overrun),
@@ -196,7 +197,7 @@ pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> R
     choose(call, &mut candidates).map_err(|refusal| Unresolved::Input(refusal, candidates.pop().map(Box::new)))
 }
 
-/// Selects the only one of `candidates`, or the one whose resource the call names.
+/// Selects the only candidate, or the candidate whose resource the call names.
 fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<ResolvedCall, Refusal> {
     let names = |candidates: &[ResolvedCall]| -> String {
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
@@ -204,7 +205,7 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
     };
     let misnamed =
         |message: String| Box::new(invalid_params(&[InputError { path: format!("/{RESOURCE_PARAM}"), message }]));
-    match call.params().get(RESOURCE_PARAM) {
+    match call.params().value().get(RESOURCE_PARAM) {
         Some(Value::String(name)) => {
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);
             wanted
@@ -217,7 +218,8 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
             (last, _) => {
                 candidates.extend(last);
                 Err(misnamed(format!(
-                    "`{}` is available through {} resources; name one of {}, or its id as resource_id",
+                    "`{}` is available through {} resources; set `_resource` to one of {}, or send the \
+                     resource's id as `resource_id`",
                     call.tool(),
                     candidates.len(),
                     names(candidates)
@@ -227,7 +229,7 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
     }
 }
 
-/// Adds the parameter [`RESOURCE_PARAM`] to the schema if there are several resources.
+/// Adds the parameter [`RESOURCE_PARAM`] to the schema if `names` has several resources.
 pub fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     if names.len() < 2 {
         return schema;

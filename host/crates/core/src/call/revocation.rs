@@ -1,8 +1,8 @@
 //! Revocation: a running call ends when the policy no longer permits it, and its child calls end with it.
 //!
-//! Each new policy snapshot is compared with the one that permitted the call: the key, the bot, the binding, the roles
-//! and scopes, and every delegation. The version of the plugin is not compared: a running call keeps the version with
-//! which it began.
+//! Each new policy snapshot is compared with the snapshot that permitted the call: the key, the bot, the binding, the
+//! roles and scopes, and every delegation. The version of the plugin is not compared, because a running call keeps the
+//! version with which it started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ pub(super) struct Judges {
     pub policy: Arc<Policy>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
-    /// The time limit of one check. It starts anew with each check, because a call may run for longer than one check
-    /// may take.
+    /// The time limit of one check. Each check has the full time limit, because a call may run longer than this limit.
     pub longest_check: Duration,
 }
 
-/// Waits until the policy no longer permits the call, and returns the refusal. Never returns while the call is
-/// permitted. `judged_by` is the snapshot that permitted the call. For a call without a bot, only the key is watched.
+/// Waits until the policy no longer permits the call, and returns the refusal. The function never returns while the
+/// call is permitted. `judged_by` is the snapshot that permitted the call. For a call without a bot, the function
+/// watches only the key.
 pub(super) async fn revoked(
     judges: &Judges,
     call: &Arc<IncomingCall>,
@@ -38,7 +38,7 @@ pub(super) async fn revoked(
     judged_by: &Arc<Snapshot>,
 ) -> Refusal {
     let clock = judges.clock.as_ref();
-    // The subscription is made before the snapshot is loaded, so that no change in between is missed.
+    // The subscription precedes the loading of the snapshot, so that no change is missed.
     let mut renewals = judges.policy.renewals();
     let mut snapshot = Arc::clone(judged_by);
     let mut is_judged = true;
@@ -51,7 +51,7 @@ pub(super) async fn revoked(
         }
         if let Some(resolved) = resolved.filter(|_| !is_judged) {
             let mut judged = std::pin::pin!(judged(judges, &snapshot, call, resolved));
-            // The check may wait for a thread. The key is watched meanwhile.
+            // The check may wait for a thread. This loop watches the key during the wait.
             let judged = loop {
                 tokio::select! {
                     judged = &mut judged => break judged,
@@ -73,7 +73,7 @@ pub(super) async fn revoked(
         is_judged = tokio::select! {
             renewed = renewals.changed() => {
                 if renewed.is_err() {
-                    // This does not happen, because the policy outlives its calls.
+                    // This branch never runs, because the policy outlives its calls.
                     std::future::pending::<()>().await;
                 }
                 true
@@ -83,8 +83,8 @@ pub(super) async fn revoked(
     }
 }
 
-/// Judges the call again by `snapshot`. A small check runs in place. Returns a refusal if the check cannot be
-/// completed, because then no current decision permits the call.
+/// Judges the call again by `snapshot`. A small check runs in place. If the check cannot be completed, returns a
+/// refusal, because no current decision permits the call.
 async fn judged(
     judges: &Judges,
     snapshot: &Arc<Snapshot>,
@@ -108,9 +108,9 @@ async fn judged(
             Err(NotPermitted::Overrun(overrun)) => Err(overrun),
         });
     judged.await.map_err(|unchecked: Unchecked| {
-        tracing::warn!(call.id = %request_id, ?unchecked, "a running call could not be checked again");
+        tracing::warn!(call.id = %request_id, ?unchecked, "failed to check a running call again");
         let message =
-            "the permissions changed while the call ran, and it could not be checked again; it may have had effects";
+            "the permissions changed while the call ran, and a new check failed; the call may have had effects";
         Box::new(CallOutcome::error(Code::Interrupted, message).by_rule("revoked.check"))
     })?
 }
@@ -128,11 +128,11 @@ fn judge(
     }
     let row = &resolved.binding.row;
     let Some(binding) = session.bot.binding(row.id, session.now) else {
-        // The binding is not in the snapshot because its plugin is not loaded. This does not change the permissions.
+        // The snapshot lacks the binding because the plugin is not loaded. The permissions have not changed.
         if session.bot.dormant.contains(row) && resolved.binding.is_active(session.now) {
             return Ok(());
         }
-        return Err(revoked_by(call, "binding", "the binding was deleted or disabled, or it has expired").into());
+        return Err(revoked_by(call, "binding", "the binding was deleted or disabled, or has expired").into());
     };
     if Arc::ptr_eq(binding, &resolved.binding) && resolved.is_delegated_by(&session.delegation) {
         // The rules that permitted the call have not changed.
@@ -140,14 +140,13 @@ fn judge(
     }
     let resolved = resolved.with_rules_of(binding, &session);
     let params = checked_params(resolved.tool(), call, effort)?;
-    match resolved.decide(Question::Call(&params), effort)? {
+    match resolved.decide(Question::Call(params.members()), effort)? {
         Decision::Allow => Ok(()),
         Decision::Deny(denial) => Err(refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into()),
     }
 }
 
-/// Waits until the first of the bindings that permit the call expires. Never returns if none of them has an expiry
-/// date.
+/// Waits until a binding that permits the call expires. The function never returns if no binding has an expiry date.
 async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: Option<&ResolvedCall>) {
     let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
     let now = clock.now();
@@ -159,19 +158,20 @@ async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, res
     match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).min() {
         Some(end) => {
             let left = u64::try_from(end.0.saturating_sub(now.0)).unwrap_or_default();
-            // The wait is at least 1 ms, so that a difference between the two clocks does not cause a busy loop.
+            // The wait is at least 1 ms, so that a difference between `clock` and the clock of the timer does not cause
+            // a busy loop.
             tokio::time::sleep(Duration::from_millis(left.max(1))).await;
         }
         None => std::future::pending().await,
     }
 }
 
-/// Whether the key of the call still exists unchanged. Returns true for a call without a key.
+/// Returns whether the key of the call still exists and is unchanged. Returns true for a call without a key.
 pub(super) fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
     call.key().is_none_or(|key| snapshot.key_hash(key.id) == Some(&key.hash))
 }
 
-/// The refusal of a call whose key was deleted or rotated.
+/// Returns the refusal of a call whose key was deleted or rotated.
 pub(super) fn key_revoked(call: &IncomingCall) -> Refusal {
     revoked_by(call, "key", "the key of this call was deleted or rotated")
 }

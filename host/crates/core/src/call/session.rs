@@ -15,12 +15,13 @@ pub struct Session {
     pub snapshot: Arc<Snapshot>,
     pub bot: Arc<Bot>,
     pub now: UtcMillis,
-    /// The rules of the delegations under which the bot acts, outermost first. Empty if the bot acts for itself.
+    /// The rules of the delegations under which the bot acts, outermost first. The list is empty if the bot acts for
+    /// itself.
     pub delegation: Arc<[Arc<DelegationRules>]>,
 }
 
 impl Session {
-    /// Opens a session with the current snapshot. Refuses the call while the snapshot may be older than the database.
+    /// Opens a session with the current snapshot. Refuses the call if the snapshot may be older than the database.
     pub fn open(policy: &Policy, now: UtcMillis, call: &IncomingCall) -> Result<Session, Refusal> {
         if policy.is_stale() {
             let message = "the permissions could not be loaded; try again";
@@ -43,13 +44,13 @@ impl Session {
         Ok(Session { snapshot, bot, now, delegation })
     }
 
-    /// The bindings that are enabled and not expired.
+    /// Returns the bindings that are enabled and not expired.
     pub fn bindings(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.bot.bindings.iter().filter(|binding| binding.is_active(self.now))
     }
 }
 
-/// Returns the current rules of the delegations, or `None` if one of them no longer connects its bot to the next one.
+/// Returns the current rules of the delegations, or `None` if a delegation no longer connects its bot to the next bot.
 fn in_force(
     snapshot: &Snapshot,
     now: UtcMillis,

@@ -1,8 +1,8 @@
 //! The secrets that a call uses, and the search for them in its output: the answer, the log lines and the rows in the
 //! audit.
 //!
-//! Short texts are searched in place, longer ones on a separate thread. The search must end within the time limit of
-//! the call plus a grace period; otherwise the text is withheld.
+//! The host searches a short text in place, and a long text on another thread. If the search does not end within the
+//! time limit of the call plus a grace period, the text is withheld.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use monstrum_types::{CallOutcome, Code};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a search may continue after the end of its call. The search of the largest answer takes 0.3 s, so most of
-/// this time is for waiting until earlier searches have ended.
+/// The time for which a search may continue after the deadline of its call. The search of the largest answer takes
+/// 0.3 s, so most of this time is available for waiting until earlier searches have ended.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The secrets of one call.
@@ -23,14 +23,14 @@ pub struct CallSecrets {
     /// The deadline of the call.
     until: OnceLock<Instant>,
     /// The budget for searches of the answer and the log lines. Requests to upstreams have a separate budget, so that a
-    /// call that has used that one up can still answer.
+    /// call that has exhausted the budget for requests can still answer.
     budget: Arc<SearchBudget>,
 }
 
 #[derive(Default)]
 struct Known {
     redactor: Option<Arc<Redactor>>,
-    /// The redactors of all calls with the same root; `None` if the call has no relatives.
+    /// The redactors of all calls with the same root call, or `None` if the call has no ancestors and no child calls.
     shared: Option<SharedRedactors>,
 }
 
@@ -59,33 +59,33 @@ impl std::fmt::Debug for SharedRedactors {
     }
 }
 
-/// The error for a text that could not be searched completely for secrets.
+/// The error for a text whose search for secrets did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withheld(Code);
 
 impl Withheld {
-    /// The outcome that replaces one that could not be searched.
+    /// Returns the outcome that the caller receives instead of an outcome whose search failed.
     pub fn outcome(self) -> CallOutcome {
         CallOutcome::error(self.0, self.message())
     }
 
-    /// The error message for the plugin and the caller.
+    /// Returns the error message for the plugin and the caller.
     pub fn message(self) -> &'static str {
         match self.0 {
-            Code::Limit => "searching the texts of this call for secrets has used up its budget",
-            Code::Timeout => "the answer could not be searched for secrets in time",
+            Code::Limit => "the search for secrets in this call's output exceeded its budget",
+            Code::Timeout => "the search for secrets in the answer timed out",
             _ => "the search for secrets failed",
         }
     }
 }
 
 impl CallSecrets {
-    /// Creates the secrets of a call. A child call passes the redactors that it shares with its root as `shared`.
+    /// Creates the secrets of a call. `shared` contains the redactors that a child call shares with its root call.
     pub fn new(shared: Option<SharedRedactors>) -> CallSecrets {
         CallSecrets { known: Mutex::new(Known { redactor: None, shared }), ..CallSecrets::default() }
     }
 
-    /// Replaces the redactor of the call by `redactor`.
+    /// Replaces the redactor of the call with `redactor`.
     pub fn redact_with(&self, redactor: Arc<Redactor>) {
         let mut known = self.known.lock();
         if let Some(shared) = &known.shared {
@@ -101,7 +101,7 @@ impl CallSecrets {
         known.shared = Some(shared.clone());
     }
 
-    /// The redactors that are applied to every text of the call.
+    /// Returns the redactors that are applied to every text of the call.
     pub fn redactors(&self) -> Vec<Arc<Redactor>> {
         let known = self.known.lock();
         match &known.shared {
@@ -125,7 +125,7 @@ impl CallSecrets {
         self.search(bytes, &self.budget, work).await
     }
 
-    /// Redacts the secrets in `bytes`, which need not be text.
+    /// Redacts the secrets in `bytes`, which may be binary.
     pub async fn redacted_bytes(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Withheld> {
         let length = bytes.len();
         let work = |redactors: &[Arc<Redactor>], watch: &Watch| {
@@ -134,7 +134,7 @@ impl CallSecrets {
         self.search(length, &self.budget, work).await
     }
 
-    /// Redacts the secrets in `outcome`. Returns an outcome with an error if it could not be searched.
+    /// Redacts the secrets in `outcome`. Returns an outcome with an error if the search fails.
     pub async fn redacted_outcome(&self, mut outcome: CallOutcome) -> CallOutcome {
         let (message, data) = (outcome.message.take(), outcome.data.take());
         let bytes = message.as_ref().map_or(0, String::len) + data.as_ref().map_or(0, |data| data.as_str().len());
@@ -150,8 +150,8 @@ impl CallSecrets {
         }
     }
 
-    /// Runs `work`, which applies each redactor once to `bytes` bytes. A small amount runs in place, more runs on a
-    /// thread.
+    /// Runs `work`, which applies each redactor once to `bytes` bytes. Searches a small number of bytes in place, and a
+    /// large number on another thread.
     pub async fn search<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -226,18 +226,19 @@ pub(crate) mod tests {
         assert_eq!((parent.redactors().len(), child.redactors().len()), (2, 2));
     }
 
-    /// The only thread of the runtime is not blocked: other tasks continue while a large text is searched.
+    /// Checks that the search of a large text does not block the only thread of the runtime, so that other tasks
+    /// continue.
     #[tokio::test]
     async fn a_large_text_is_searched_on_another_thread() {
         let secrets = secrets();
-        // Two megabytes of text that is slow to search.
+        // The search of these two megabytes of text is slow.
         let text = "\\".repeat(2 << 20);
         let mut search = std::pin::pin!(secrets.redacted_texts(vec![text]));
-        assert!(futures::poll!(search.as_mut()).is_pending(), "the search is on a thread of its own");
+        assert!(futures::poll!(search.as_mut()).is_pending(), "the search runs on another thread");
         search.await.unwrap();
     }
 
-    /// Searches that occupy all threads for searches.
+    /// A set of searches that occupy all search threads.
     pub(crate) struct HeldSearches {
         release: std::sync::mpsc::Sender<()>,
         searches: Vec<JoinHandle<Result<(), SearchError>>>,
@@ -256,7 +257,7 @@ pub(crate) mod tests {
                         let budget = Arc::default();
                         let search = search(INLINE_SEARCH_BYTES_MAX + 1, &budget, move |_| {
                             has_begun.add_permits(1);
-                            // Waits until the sender is dropped.
+                            // The search waits until the sender is dropped.
                             released.lock().recv().unwrap_err();
                             Ok(())
                         });
@@ -291,7 +292,7 @@ pub(crate) mod tests {
         let redacted = redacted.await;
         assert_eq!(
             (redacted.code, redacted.message.as_deref()),
-            (Some(Code::Timeout), Some("the answer could not be searched for secrets in time"))
+            (Some(Code::Timeout), Some("the search for secrets in the answer timed out"))
         );
         held.end().await;
     }

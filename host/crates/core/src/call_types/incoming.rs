@@ -1,24 +1,24 @@
-//! The call that an entry point of the server passes to the pipeline. The entry point has authenticated the caller.
+//! The call that an entry point of the server passes to the pipeline after it has authenticated the caller.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use monstrum_sandbox::Feed;
-use monstrum_types::{BotId, KeyId, RequestId, ResourceId, ResourceTypeId, WorkspaceId};
+use monstrum_types::{BotId, KeyId, Params, RequestId, ResourceId, ResourceTypeId, WorkspaceId};
 use serde_json::{Map, Value};
 
 use crate::call_types::lineage::Lineage;
 use crate::language::Language;
 
-/// A call that has not been judged yet. Each kind of call has its own constructor. The `with_` functions add optional
-/// parts.
+/// A call about which the host has not decided yet. There is a constructor for each kind of call. The `with_` functions
+/// add optional parts.
 #[derive(Clone, Debug)]
 pub struct IncomingCall {
     request_id: RequestId,
     workspace: WorkspaceId,
     kind: CallKind,
     tool: String,
-    params: Value,
+    params: Params,
     task_id: Option<String>,
     resource: Option<ResourceId>,
     language: Language,
@@ -28,14 +28,14 @@ pub struct IncomingCall {
     attachments: Attachments,
 }
 
-/// The kind of a call: which code it runs, and for which caller.
+/// The kind of a call, which determines the code and the caller.
 #[derive(Clone, Debug)]
 pub enum CallKind {
-    /// A tool, called by a bot.
+    /// A tool that a bot calls.
     BotTool { bot: BotId },
-    /// A function of the plugin that serves the type, called by infrastructure under a root key.
+    /// A function of the plugin that serves the type. Infrastructure programs call it under a root key.
     PlatformFunction { resource_type: ResourceTypeId, function: String },
-    /// The check of a resource's credential, requested by an administrator.
+    /// A check of a resource's credential that an administrator requests.
     CredentialCheck,
 }
 
@@ -43,19 +43,19 @@ pub enum CallKind {
 #[derive(Clone, Copy, Debug)]
 pub struct CallerKey {
     pub id: KeyId,
-    /// SHA-256 of the key's text. It is needed in addition to the id because a rotated key keeps its id.
+    /// The SHA-256 of the key's text. The id alone is not enough, because a rotated key keeps its id.
     pub hash: [u8; 32],
 }
 
-/// Data of a call of a built-in tool that is not JSON. Unlike parameters, it is not recorded in the audit.
+/// The data of a built-in tool's call that is not JSON. Unlike parameters, this data is not recorded in the audit.
 #[derive(Clone, Default)]
 pub struct Attachments {
-    /// Receives the output of a command while it runs. The output is not redacted, so this is only for calls that
-    /// involve no secret.
+    /// The feed that receives the output of a running command. The output is not redacted, so only calls without
+    /// secrets may have a feed.
     pub feed: Option<Feed>,
-    /// The content to write to a file.
+    /// The content that is written to a file.
     pub content: Option<Bytes>,
-    /// Receives the content of a file that is read.
+    /// The cell that receives the content of a file.
     pub read: Option<Arc<OnceLock<Vec<u8>>>>,
 }
 
@@ -66,7 +66,8 @@ impl std::fmt::Debug for Attachments {
 }
 
 impl IncomingCall {
-    /// A call of a tool by a bot. The name of the tool comes from the caller, and such a tool need not exist.
+    /// Creates a call of a tool by a bot. The name of the tool comes from the caller, and a tool of this name need not
+    /// exist.
     pub fn bot_tool(
         request_id: RequestId,
         workspace: WorkspaceId,
@@ -77,7 +78,7 @@ impl IncomingCall {
         IncomingCall::new(request_id, workspace, CallKind::BotTool { bot }, tool, params)
     }
 
-    /// A call of a platform function of a plugin.
+    /// Creates a call of a plugin's platform function.
     pub fn platform_function(
         request_id: RequestId,
         workspace: WorkspaceId,
@@ -90,7 +91,7 @@ impl IncomingCall {
         IncomingCall::new(request_id, workspace, kind, name, Value::Object(params))
     }
 
-    /// A check of the credential of `resource`, by the tool and parameters that its manifest declares.
+    /// Creates a check of the credential of `resource`. The manifest declares the tool and the parameters of the check.
     pub fn credential_check(
         request_id: RequestId,
         workspace: WorkspaceId,
@@ -108,7 +109,7 @@ impl IncomingCall {
             workspace,
             kind,
             tool,
-            params,
+            params: Params::new(params),
             task_id: None,
             resource: None,
             language: Language::default(),
@@ -119,13 +120,13 @@ impl IncomingCall {
         }
     }
 
-    /// Groups the call with others of the same task.
+    /// Sets the task to which the call belongs.
     #[must_use]
     pub fn with_task_id(self, task_id: Option<String>) -> IncomingCall {
         IncomingCall { task_id, ..self }
     }
 
-    /// Names the resource, for a bot that has several of one type.
+    /// Sets the resource of the call. A bot with several resources of a type must name one.
     #[must_use]
     pub fn with_resource(self, resource: Option<ResourceId>) -> IncomingCall {
         IncomingCall { resource, ..self }
@@ -137,26 +138,26 @@ impl IncomingCall {
         IncomingCall { language, ..self }
     }
 
-    /// Sets the context that the plugin receives in addition to the parameters: a JSON object, with the conversation of
-    /// the call for example.
+    /// Sets the context that the plugin receives in addition to the parameters. The context is a JSON object, which
+    /// contains for example the conversation of the call.
     #[must_use]
     pub fn with_context(self, context: Value) -> IncomingCall {
         IncomingCall { context, ..self }
     }
 
-    /// Ties the call to the key with which it was made.
+    /// Sets the key with which the call was made.
     #[must_use]
     pub fn with_key(self, key: CallerKey) -> IncomingCall {
         IncomingCall { key: Some(key), ..self }
     }
 
-    /// Adds data that is not JSON.
+    /// Sets the attachments, which are the data of the call that is not JSON.
     #[must_use]
     pub fn with_attachments(self, attachments: Attachments) -> IncomingCall {
         IncomingCall { attachments, ..self }
     }
 
-    /// Returns a copy without parameters and attachments, from which child calls are made.
+    /// Returns a copy from which child calls are made. The copy has no parameters and no attachments.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
         IncomingCall {
@@ -164,7 +165,7 @@ impl IncomingCall {
             workspace: self.workspace,
             kind: self.kind.clone(),
             tool: self.tool.clone(),
-            params: Value::Null,
+            params: Params::new(Value::Null),
             task_id: self.task_id.clone(),
             resource: self.resource,
             language: self.language.clone(),
@@ -175,7 +176,7 @@ impl IncomingCall {
         }
     }
 
-    /// Creates a child call of a tool by `bot`. It belongs to the same task and is tied to the same key.
+    /// Creates a child call of a tool by `bot`. The child call has the same task and the same key.
     #[must_use]
     pub fn child(&self, bot: BotId, lineage: Arc<Lineage>, tool: String, params: Value) -> IncomingCall {
         IncomingCall {
@@ -200,7 +201,7 @@ impl IncomingCall {
         &self.kind
     }
 
-    /// The calling bot; `None` for calls of infrastructure and for credential checks.
+    /// Returns the calling bot, or `None` for a call of a platform function or a credential check.
     pub fn bot(&self) -> Option<BotId> {
         match self.kind {
             CallKind::BotTool { bot } => Some(bot),
@@ -208,21 +209,21 @@ impl IncomingCall {
         }
     }
 
-    /// The tool name from the caller. A tool of this name need not exist.
+    /// Returns the tool name from the caller. A tool of this name need not exist.
     pub fn tool(&self) -> &str {
         &self.tool
     }
 
-    pub fn params(&self) -> &Value {
+    pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// The task that the caller named.
+    /// Returns the task that the caller named.
     pub fn task_id(&self) -> Option<&str> {
         self.task_id.as_deref()
     }
 
-    /// The task of the call, or its request id if the caller named no task.
+    /// Returns the task of the call, or its request id if the caller named no task.
     pub fn task_or_request_id(&self) -> String {
         self.task_id.clone().unwrap_or_else(|| self.request_id.to_string())
     }
@@ -243,7 +244,7 @@ impl IncomingCall {
         self.key.as_ref()
     }
 
-    /// The ancestors of the call; `None` for a root call.
+    /// Returns the ancestors of the call, or `None` for a root call.
     pub fn lineage(&self) -> Option<&Arc<Lineage>> {
         self.lineage.as_ref()
     }
@@ -252,18 +253,18 @@ impl IncomingCall {
         &self.attachments
     }
 
-    /// The number of ancestors of the call: 0 for a root call.
+    /// Returns the number of ancestors of the call, which is 0 for a root call.
     pub fn depth(&self) -> u8 {
         self.lineage.as_ref().map_or(0, |lineage| lineage.depth)
     }
 
-    /// Whether a plugin has made the call through the import `sandbox`.
+    /// Returns whether a plugin has made the call through the import `sandbox`.
     pub fn is_of_sandbox_import(&self) -> bool {
         self.lineage.as_ref().is_some_and(|lineage| lineage.is_of_sandbox_import())
     }
 }
 
-/// The name of a platform function in the audit.
+/// Returns the name of a platform function in the audit.
 pub fn function_name(resource_type: &str, function: &str) -> String {
     format!("platform.{resource_type}.{function}")
 }

@@ -21,41 +21,42 @@ pub struct Lineage {
     pub depth: u8,
     /// The deadline of the parent call.
     pub until: Instant,
-    /// The bindings in which an ancestor has a place as a running call.
+    /// The bindings under which an ancestor holds a place as a running call.
     pub held: Vec<BindingId>,
     /// The redactors of the root call and of all calls below it.
     pub secrets: SharedRedactors,
-    /// The delegations that led to the call, outermost first.
+    /// The delegations that led to the call, in order from the root call.
     pub links: Vec<Link>,
     pub made_by: MadeBy,
     pub ancestors: Vec<CallDigest>,
-    /// The number of calls made so far below the root call.
+    /// The number of calls that have been made below the root call.
     made: Arc<AtomicU32>,
 }
 
 /// The permission under which a call makes a child call.
 #[derive(Clone, Debug)]
 pub enum MadeBy {
-    /// A plugin: its manifest (`calls`) and the binding through which it runs must both name the tool.
+    /// A plugin makes the call. Its manifest (`calls`) and the binding through which it runs must both name the tool.
     Plugin { binding: BindingId, calls: PatternSet },
-    /// A bot that may call the bot in the last link.
+    /// A bot makes the call on behalf of another bot, through the delegation in the last link.
     Bot,
-    /// A plugin that imports `sandbox`: its manifest has the capability, and the switch of the bot grants the tools.
+    /// A plugin makes the call through the import `sandbox`. The plugin's manifest has the capability `sandbox`, and
+    /// the switch of the bot grants the tools.
     SandboxImport,
 }
 
-/// A delegation: one bot acts on behalf of another.
+/// A delegation from one bot to another bot, which acts on behalf of the first bot.
 #[derive(Clone, Debug, Serialize)]
 pub struct Link {
     #[serde(rename = "binding_id")]
     pub binding: BindingId,
     pub from: BotId,
     pub to: BotId,
-    /// The constraints at the start of the call, for the audit. The call is judged by the current constraints.
+    /// The constraints at the start of the call, for the audit. The decision uses the current constraints.
     pub delegate: Option<Value>,
 }
 
-/// The maximum size of constraints in the audit. Of larger constraints, only the digest is recorded.
+/// The maximum size of constraints in the audit, in bytes. The audit contains only the digest of larger constraints.
 const DELEGATE_BYTES_MAX: usize = 4 << 10;
 
 impl Link {
@@ -91,13 +92,13 @@ impl Lineage {
         self.made.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The delegations as JSON for the audit; `None` if the bot acts for itself.
+    /// Returns the delegations as JSON for the audit, or `None` if the bot acts for itself.
     pub fn delegation(&self) -> Option<String> {
         let links: Vec<Value> = self.links.iter().map(Link::recorded).collect();
         (!links.is_empty()).then(|| Value::from(links).to_string())
     }
 
-    /// The constraints of the last delegation, for the plugin.
+    /// Returns the constraints of the last delegation in the form that the plugin receives.
     pub fn delegate(&self) -> Option<DelegateConstraints> {
         let delegation = self.links.last()?.delegate.clone().unwrap_or_default();
         let list = delegation.get("allowed_tools").cloned().and_then(|list| serde_json::from_value(list).ok());
@@ -106,18 +107,18 @@ impl Lineage {
         Some(DelegateConstraints { allowed_tools: list, scope_constraints: scopes.map(Value::to_string) })
     }
 
-    /// Whether a plugin has made the call through the import `sandbox`.
+    /// Returns whether a plugin has made the call through the import `sandbox`.
     pub fn is_of_sandbox_import(&self) -> bool {
         matches!(self.made_by, MadeBy::SandboxImport)
     }
 }
 
-/// Identifies a call among its ancestors: a digest of the tool and of its parameters in canonical form.
+/// The digest of a call's tool and of its parameters in canonical form. It identifies the call among its ancestors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallDigest([u8; 32]);
 
 impl CallDigest {
-    /// The digest of a call of `tool`. `params` have their defaults filled in.
+    /// Returns the digest of a call of `tool`. `params` must contain the default values.
     pub fn of(tool: &str, params: &Map<String, Value>) -> CallDigest {
         let mut canonical = format!("{tool}\n");
         write_object(params, &mut canonical);
@@ -138,7 +139,8 @@ fn write(value: &Value, text: &mut String) {
         }
         Value::Object(fields) => write_object(fields, text),
         Value::Number(number) => text.push_str(&match number.as_f64() {
-            // Integers that a double represents exactly are written without a fraction, so that 1.0 equals 1.
+            // An integer that a double represents exactly is written without a fraction, so that 1.0 and 1 have the
+            // same text.
             Some(double) if double.fract() == 0.0 && double.abs() < 9.0e15 => format!("{}", double + 0.0),
             _ => number.to_string(),
         }),

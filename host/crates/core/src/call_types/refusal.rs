@@ -3,14 +3,14 @@
 use monstrum_guardian::Denial;
 use monstrum_types::{CallOutcome, Code, InputError, Overrun};
 
-/// The outcome of a call that a stage has refused. It is boxed, because it is rare and large.
+/// The outcome of a call that a stage has refused. The outcome is boxed, because it is rare and large.
 pub type Refusal = Box<CallOutcome>;
 
 /// The reason why a stage has stopped a call.
 #[derive(Debug)]
 pub enum NotPermitted {
     Refused(Refusal),
-    /// The check exceeds the limit of steps that applies on the thread where it runs.
+    /// The check exceeded the limit of steps for the thread on which it ran.
     Overrun(Overrun),
 }
 
@@ -38,7 +38,8 @@ pub fn refuse(denial: Denial) -> Refusal {
     Box::new(CallOutcome::failure(denial.status, denial.code(), denial.message).by_rule(denial.rule))
 }
 
-/// Returns the outcome for parameters that do not match their schema. It lists each error with its JSON pointer.
+/// Returns the outcome for parameters that do not match their schema. The message lists each error with its JSON
+/// pointer.
 pub fn invalid_params(errors: &[InputError]) -> CallOutcome {
     let listed: Vec<String> = errors
         .iter()

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::call_types::incoming::IncomingCall;
 
-/// The pipeline as seen by its stages, which must not depend on `call.rs`.
+/// The interface through which stages start child calls. The stages must not depend on `call.rs`, which implements it.
 pub trait RunsCalls: Send + Sync {
     /// Runs a child call to its end. The parent call waits for all `siblings` before it ends.
     fn run_child<'a>(

@@ -11,20 +11,22 @@ use serde_json::{Map, Value};
 /// The purpose of a credential: the plugin, type and method for which it was saved, and how it may be sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GivenFor {
-    /// The plugin that served the type. It is absent in records from before types had owners. Such a record belongs to
-    /// the plugin that owned the type when the table of owners was filled.
+    /// The plugin that served the type when the credential was saved. Records of earlier releases, which stored no
+    /// owners of types, have no plugin. Such a record belongs to the plugin that owned the type when the table `owners`
+    /// was filled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<PluginName>,
     pub resource_type: ResourceTypeId,
     pub auth_method: AuthKind,
     /// The origins that may receive the credential.
     pub audience: Vec<OriginPattern>,
-    /// How the credential is added to a request.
+    /// The rules for adding the credential to a request.
     pub inject: Vec<InjectRule>,
-    /// The fields that were not secret. Other fields must never be shown.
+    /// The fields that were not secret when the credential was saved. All other fields must never be shown.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub plain_fields: BTreeSet<String>,
-    /// The issuer, which also refreshes the credential. Only credentials obtained by OAuth have one.
+    /// The issuer that issued the credential and refreshes it, or `None` for a credential that was not obtained by
+    /// OAuth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oauth: Option<Issuer>,
 }
@@ -42,7 +44,7 @@ impl Issuer {
         Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() }
     }
 
-    /// Whether the provider of this row is the issuer.
+    /// Returns whether the provider of this row is the issuer.
     pub fn is(&self, provider: &OauthProviderRow) -> bool {
         *self == Issuer::of(provider)
     }
@@ -64,7 +66,7 @@ impl GivenFor {
     }
 
     /// Returns this purpose for a credential that `provider` issues. All fields of such a credential are secret, even
-    /// if the manifest declares them otherwise.
+    /// if the manifest declares otherwise.
     pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
         GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), ..self }
     }
@@ -78,8 +80,8 @@ impl GivenFor {
         Some(GivenFor { oauth: self.oauth.clone(), ..now })
     }
 
-    /// Returns the audience that both this sealed purpose and `now` allow, or `None` if `now` requires more than this
-    /// purpose allows. A record without a plugin belongs to `legacy_plugin`.
+    /// Returns the audience of `now`, or `None` if `now` requires more than this sealed purpose allows. A record
+    /// without a plugin belongs to `legacy_plugin`.
     pub(super) fn narrowed_to(&self, now: &GivenFor, legacy_plugin: Option<&PluginName>) -> Option<Vec<OriginPattern>> {
         let plugin = self.plugin.as_ref().or(legacy_plugin);
         let same = plugin.is_some()
@@ -123,10 +125,10 @@ mod tests {
             (Some("github"), Some(&other), "github", true),
             (Some("github"), None, "other", false),
             (Some("github"), Some(&other), "other", false),
-            // An old record names no plugin. It belongs to the plugin that owned the type at that time.
+            // A record of an earlier release names no plugin. It belongs to the plugin that owned the type.
             (None, Some(&github), "github", true),
             (None, Some(&github), "other", false),
-            // A type without an owner at that time has no old records.
+            // If the type had no owner, there are no records of earlier releases for it.
             (None, None, "github", false),
         ] {
             let narrowed = given_for(given).narrowed_to(&given_for(Some(now)), legacy);
@@ -134,7 +136,8 @@ mod tests {
         }
     }
 
-    /// The text is part of the associated data. If it changed, the sealed record could not be decrypted.
+    /// Checks that the JSON text of the purpose stays the same. The text is part of the associated data, so a sealed
+    /// record could not be decrypted after a change of the text.
     #[test]
     fn a_record_without_a_plugin_keeps_its_text() {
         let text = serde_json::to_value(given_for(None)).unwrap();

@@ -6,7 +6,7 @@ use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use url::Url;
 
-/// Seals a client secret for the provider of `row`. It cannot be decrypted for another client or another endpoint.
+/// Seals a client secret for the provider of `row`. The result cannot be decrypted for another client or endpoint.
 pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Result<Sealed, VaultError> {
     vault.seal(secret.expose().as_bytes(), place_of(row))
 }
@@ -15,7 +15,7 @@ pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Re
 pub fn open_secret(vault: &Vault, row: &OauthProviderRow) -> Result<Option<Secret>, VaultError> {
     let Some(sealed) = &row.client_secret else { return Ok(None) };
     let plaintext = vault.unseal(&sealed.parse()?, place_of(row))?;
-    let text = std::str::from_utf8(&plaintext).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
+    let text = std::str::from_utf8(&plaintext).map_err(|_| VaultError::NotSealed { what: "it is not UTF-8 text" })?;
     Ok(Some(Secret::new(text.to_owned())))
 }
 
@@ -24,8 +24,8 @@ fn place_of(row: &OauthProviderRow) -> AssociatedData {
     place(row.workspace_id, row.id, &row.resource_type, &row.client_id, &row.token_url, device_authorization_url)
 }
 
-/// Returns the associated data of a client secret. It contains the endpoints, so that an edit of the row cannot
-/// redirect the secret.
+/// Returns the associated data of a client secret. The associated data contains the endpoints, so that an edit of the
+/// row cannot redirect the secret.
 pub fn place(
     workspace: WorkspaceId,
     provider: OauthProviderId,
@@ -49,7 +49,7 @@ pub fn scopes(row: &OauthProviderRow) -> String {
     scopes.filter_map(serde_json::Value::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// Merges the OAuth settings of all auth methods in the manifest. The first value of each field is used.
+/// Merges the OAuth settings of all auth methods of a resource type. For each field, the first value takes precedence.
 pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
     let methods = resource_type.auth_methods.iter().filter(|method| method.method.is_oauth());
     let mut proposed = OauthConfig {
@@ -75,7 +75,7 @@ pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
     proposed
 }
 
-/// Parses the URL of a provider. It must use https, or http to a loopback address, and must not contain a user,
+/// Parses the URL of a provider. The URL must use https, or http with a loopback address. It must not contain a user,
 /// password or fragment.
 pub fn parse_url(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "expected an absolute URL")?;

@@ -2,8 +2,9 @@
 //! hosts that share a database.
 //!
 //! Many providers accept a refresh token only once. Therefore a task that callers cannot cancel stores the new tokens
-//! before a caller gets them. A second caller finds the newer token in the row. If the provider rejects the grant and
-//! the row has not changed since, the credential is marked, and a person has to authorize it again.
+//! before it returns them to a caller. A second caller finds the newer token in the row. If the provider rejects the
+//! grant and the row has not changed since the request, the task marks the credential, and a person has to authorize
+//! it again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,22 +23,22 @@ use super::provider::{open_secret, parse_url, scopes};
 use super::token_endpoint::{ANSWER_WAIT_MAX, Grant, Provider, TokenError, Tokens};
 use super::{GivenFor, NEEDS_AUTHORIZATION, Opened, READY, access_token, seal};
 
-/// The duration of the lease of a refresh, in milliseconds. It covers two requests to the provider, one for each place
-/// of the client secret, and the time to store the result.
+/// The duration of a refresh lease in milliseconds. It covers two requests to the provider, with the client secret in
+/// the header and in the body, and the time to store the result.
 const CLAIM_MS: i64 = 2 * ANSWER_WAIT_MAX.as_millis() as i64 + 5_000;
-/// How long a caller waits for the refresh of another host.
+/// The maximum time for which a caller waits for the refresh of another host.
 const WAIT_MAX: Duration = Duration::from_millis(CLAIM_MS as u64 + 1_000);
-/// How often a caller checks whether another host has finished.
+/// The interval at which a caller checks whether another host has finished its refresh.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The pause after a failure, during which this host sends no further refresh request for the credential.
+/// The pause after a failure. During the pause, this host sends no refresh request for the credential.
 const BACKOFF: Duration = Duration::from_secs(2);
-/// How long storing new tokens is retried. This is longer than a restart of the database takes.
+/// The time for which the host retries to store new tokens. A restart of the database takes less time.
 const STORE_MAX: Duration = Duration::from_secs(120);
 const STORE_RETRY: Duration = Duration::from_millis(200);
-/// The minimum time between two refreshes of a credential by this host. Without it, an upstream that rejects a fresh
-/// token, or a very short lifetime, would cause a refresh with every call.
+/// The minimum time between two refreshes of a credential by this host. Without this limit, every call would cause a
+/// refresh if the upstream rejects a fresh token or the token has a very short lifetime.
 const AGE_MIN: Duration = Duration::from_secs(10);
-/// The number of entries at which finished entries are removed. An entry has about 100 bytes.
+/// The number of entries at which entries of finished refreshes are removed. An entry uses about 100 bytes.
 const REFRESHES_SWEEP_AT: usize = 1024;
 
 /// Refreshes the credentials of all resources.
@@ -47,7 +48,7 @@ pub struct Refresher {
     egress: Egress,
     pub(super) clock: Arc<dyn Clock>,
     refreshes: Mutex<HashMap<ResourceId, Arc<tokio::sync::Mutex<LastRefresh>>>>,
-    /// Resources whose provider refused this host at its last attempt.
+    /// Resources whose provider refused the last refresh request of this host.
     refused: Mutex<HashSet<ResourceId>>,
     running: TaskTracker,
 }
@@ -55,20 +56,20 @@ pub struct Refresher {
 /// The last refresh of one resource by this host.
 #[derive(Default)]
 struct LastRefresh {
-    /// The end of the pause after a failure, and the state that callers get until then.
+    /// The end of the pause after a failure, and the state that callers get during the pause.
     backoff: Option<(Instant, CredentialState)>,
     refreshed_at: Option<Instant>,
 }
 
 impl LastRefresh {
-    /// Whether the last refresh still affects the next one.
+    /// Returns whether the last refresh still delays the next refresh.
     fn is_recent(&self) -> bool {
         self.backoff.as_ref().is_some_and(|(until, _)| Instant::now() < *until)
             || self.refreshed_at.is_some_and(|at| at.elapsed() < AGE_MIN)
     }
 }
 
-/// The credential to refresh.
+/// The resource whose credential is refreshed.
 #[derive(Clone)]
 pub struct RefreshTarget {
     pub workspace: WorkspaceId,
@@ -88,7 +89,7 @@ pub struct Refreshed {
 /// The result of one attempt.
 enum Attempt {
     Refreshed(Refreshed),
-    /// Another host refreshes the credential, or has just done so.
+    /// Another host is refreshing the credential, or has just changed its row.
     TryAgain,
     Failed(CredentialState),
 }
@@ -107,25 +108,25 @@ impl Refresher {
         }
     }
 
-    /// Returns a newer credential than the one with the access token `stale`: one that is already stored, or one from
-    /// the provider.
+    /// Returns a credential that is newer than the credential with the access token `stale`. Reads it from the
+    /// database, or requests it from the provider.
     pub async fn refresh(
         self: &Arc<Self>,
         target: RefreshTarget,
         stale: Option<Secret>,
     ) -> Result<Refreshed, CredentialState> {
         let this = Arc::clone(self);
-        // The cancellation of a caller must not lose tokens that were fetched but are not stored yet.
+        // If the caller is cancelled, the task still stores the tokens that it has fetched.
         let task = self.running.spawn(async move { this.wait_and_refresh(&target, stale.as_ref()).await });
         task.await.unwrap_or(Err(CredentialState::Unavailable))
     }
 
-    /// Whether the provider refused this host's last refresh of this resource.
+    /// Returns whether the provider refused this host's last refresh of this resource.
     pub(super) fn is_refused(&self, resource: ResourceId) -> bool {
         self.refused.lock().contains(&resource)
     }
 
-    /// Waits for refreshes in progress.
+    /// Waits until all refreshes in progress have ended.
     pub async fn shut_down(&self) {
         self.running.close();
         self.running.wait().await;
@@ -153,7 +154,7 @@ impl Refresher {
         let until = Instant::now() + WAIT_MAX;
         loop {
             let attempt = self.attempt(target, stale, &mut last).await.unwrap_or_else(|error| {
-                tracing::warn!(resource.id = %target.resource, %error, "a credential could not be refreshed");
+                tracing::warn!(resource.id = %target.resource, %error, "failed to refresh a credential");
                 Attempt::Failed(CredentialState::Unavailable)
             });
             match attempt {
@@ -179,7 +180,7 @@ impl Refresher {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
         if opened.given_for != target.given_for {
-            // The credential was saved again for another purpose. The next policy snapshot will contain it.
+            // The credential was saved again for another purpose. The next policy snapshot contains the new credential.
             return Ok(Attempt::Failed(CredentialState::Unavailable));
         }
         let now = self.clock.now();
@@ -195,7 +196,7 @@ impl Refresher {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         }
         if let Some((until, state)) = last.backoff.filter(|(until, _)| Instant::now() < *until) {
-            tracing::debug!(resource.id = %target.resource, ?until, "the provider refused a refresh a moment ago");
+            tracing::debug!(resource.id = %target.resource, ?until, "skipped a refresh in the pause after a failure");
             return Ok(Attempt::Failed(state));
         }
         let provider = self.store.oauth_provider_of_type(target.workspace, &target.resource_type).await?;
@@ -204,8 +205,8 @@ impl Refresher {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
         if !self.store.is_verified_provider(&provider)? {
-            // The row differs from the verified one: either it is older, or another host has just written it. The next
-            // policy snapshot decides.
+            // The row differs from the verified row. Either the row is older, or another host has just written it. The
+            // next policy snapshot verifies the row again.
             return Ok(Attempt::Failed(CredentialState::Unavailable));
         }
         let now = self.clock.now();
@@ -216,7 +217,7 @@ impl Refresher {
         match self.ask(target, &opened, &provider).await {
             Ok(tokens) => self.save(&row, opened, tokens, last).await,
             Err(error) => {
-                tracing::warn!(resource.id = %target.resource, %error, "the provider did not refresh a token");
+                tracing::warn!(resource.id = %target.resource, %error, "the provider did not refresh the credential");
                 self.record_failure(&row, until, &error, last).await
             }
         }
@@ -229,8 +230,9 @@ impl Refresher {
         provider: &OauthProviderRow,
     ) -> Result<Tokens, TokenError> {
         let unusable = |why| TokenError::Unusable { why };
-        let secret = open_secret(&self.vault, provider).map_err(|_| unusable("its client secret cannot be opened"))?;
-        let token_url = parse_url(&provider.token_url).map_err(|_| unusable("its token_url is not a URL"))?;
+        let secret =
+            open_secret(&self.vault, provider).map_err(|_| unusable("its client secret cannot be decrypted"))?;
+        let token_url = parse_url(&provider.token_url).map_err(|_| unusable("its token_url is not a valid URL"))?;
         let asked = Provider {
             egress: &self.egress,
             clock: self.clock.as_ref(),
@@ -242,7 +244,7 @@ impl Refresher {
         let grant = match opened.fields.get("refresh_token") {
             Some(refresh_token) => Grant::Refresh { refresh_token },
             None if opened.given_for.auth_method == AuthKind::Oauth2ClientCreds => Grant::Client { scopes: &scopes },
-            None => return Err(unusable("there is no refresh token")),
+            None => return Err(unusable("the credential has no refresh token")),
         };
         asked.tokens(&token_url, &grant).await
     }
@@ -257,12 +259,12 @@ impl Refresher {
     ) -> Result<Attempt, StoreError> {
         let Opened { given_for, mut fields } = opened;
         fields.insert("access_token".to_owned(), tokens.access_token);
-        // If the answer has no new refresh token, the old one stays valid (RFC 6749, section 6).
+        // If the answer has no new refresh token, the old refresh token stays valid (RFC 6749, section 6).
         fields.extend(tokens.refresh_token.map(|token| ("refresh_token".to_owned(), token)));
         let sealed = match seal(&self.vault, row.workspace_id, row.resource_id, row.id, &given_for, &fields) {
             Ok(sealed) => sealed,
             Err(error) => {
-                tracing::error!(credential.id = %row.id, %error, "a refreshed credential cannot be sealed");
+                tracing::error!(credential.id = %row.id, %error, "failed to encrypt a refreshed credential");
                 return Ok(Attempt::Failed(CredentialState::Unavailable));
             }
         };
@@ -280,24 +282,24 @@ impl Refresher {
             self.refused.lock().remove(&row.resource_id);
             Ok(Attempt::Refreshed(Refreshed { fields, expires_at }))
         } else {
-            // The credential was saved again meanwhile. The saved credential takes precedence.
+            // The credential was saved again during the refresh. The saved credential takes precedence.
             Ok(Attempt::TryAgain)
         }
     }
 
-    /// Replaces the row whose sealed text is `sealed`. Returns false if the row has changed. The old refresh token may
-    /// no longer be valid, so this function retries while the database is unavailable. Callers that need the credential
-    /// wait meanwhile.
+    /// Replaces the row whose sealed text is `sealed`. Returns false if the row has changed. While the database is
+    /// unavailable, this function retries, because the old refresh token may no longer be valid. Callers that need the
+    /// credential wait for this function.
     async fn replace(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
         let until = Instant::now() + STORE_MAX;
         loop {
             match self.store.put_refreshed(row, sealed).await {
                 Err(error) if Instant::now() < until => {
-                    tracing::debug!(credential.id = %row.id, %error, "a refreshed credential cannot be stored yet");
+                    tracing::debug!(credential.id = %row.id, %error, "retrying to store a refreshed credential");
                     sleep(STORE_RETRY).await;
                 }
                 Err(error) => {
-                    tracing::error!(credential.id = %row.id, %error, "a refreshed credential is lost");
+                    tracing::error!(credential.id = %row.id, %error, "failed to store a refreshed credential");
                     return Err(error);
                 }
                 Ok(is_written) => return Ok(is_written),
@@ -325,7 +327,7 @@ impl Refresher {
             });
         }
         self.store.release_refresh(row, until).await?;
-        // If the provider rejects the client, a person must act too, but the credential itself stays valid.
+        // If the provider rejects the client, a person must change the provider, but the credential stays valid.
         let state = match error.code() {
             None | Some("temporarily_unavailable" | "server_error" | "slow_down") => CredentialState::Unavailable,
             Some(_) => {

@@ -1,8 +1,8 @@
 //! The client of token endpoints (RFC 6749, section 3.2). Requests go through egress, like all outgoing traffic.
 //!
-//! Answers are parsed leniently, because providers deviate from the standard. For example, an error may have status
-//! 200, and a lifetime may be a string or missing. The target of a request and the displayed parts of an answer are
-//! checked strictly.
+//! The parser of answers is lenient, because providers deviate from the standard. For example, an error may have
+//! status 200, and a lifetime may be a string or missing. The checks of a request's target and of the displayed parts
+//! of an answer are strict.
 
 use std::time::Duration;
 
@@ -17,14 +17,13 @@ use tokio::time::Instant;
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
-/// The maximum time for an answer. A working provider answers faster. The limit exists because a call waits for the
-/// answer.
+/// The maximum time for an answer, because a call waits for it. A working provider answers faster.
 pub const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The maximum size of a token, which must fit into a header block together with other headers.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// The maximum lifetime in seconds: ten years. Longer lifetimes are reduced to it.
+/// The maximum lifetime in seconds: ten years. A longer lifetime is reduced to this maximum.
 const LIFETIME_S_MAX: i64 = 10 * 365 * 24 * 3600;
-/// The number of characters after which a provider's error description is truncated.
+/// The maximum number of characters of a provider's error description. A longer description is truncated.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 const ERROR_CHARS_MAX: usize = 64;
 
@@ -32,7 +31,7 @@ const ERROR_CHARS_MAX: usize = 64;
 pub struct Provider<'a> {
     pub egress: &'a Egress,
     pub clock: &'a dyn Clock,
-    /// The network rules of the resource. They also apply to requests to its provider.
+    /// The network rules of the resource. These rules also apply to requests to the provider.
     pub network: &'a Network,
     pub client_id: &'a str,
     pub client_secret: Option<&'a Secret>,
@@ -50,7 +49,7 @@ pub enum Grant<'a> {
 pub struct Tokens {
     pub access_token: Secret,
     pub refresh_token: Option<Secret>,
-    /// The expiry of the access token by the clock of this host; `None` if the answer has no lifetime.
+    /// The expiry of the access token by the clock of this host, or `None` if the answer has no lifetime.
     pub expires_at: Option<UtcMillis>,
 }
 
@@ -69,7 +68,7 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// The provider's error code, if it sent one.
+    /// Returns the provider's error code, if it sent one.
     pub fn code(&self) -> Option<&str> {
         match self {
             TokenError::Refused { error, .. } => Some(error),
@@ -77,13 +76,13 @@ impl TokenError {
         }
     }
 
-    /// Whether the grant itself is invalid, so that a retry with it cannot succeed.
+    /// Returns whether the grant itself is invalid, so that a retry with it cannot succeed.
     pub fn is_of_grant(&self) -> bool {
-        // `bad_refresh_token` is GitHub's own code.
+        // Only GitHub uses the code `bad_refresh_token`.
         matches!(self.code(), Some("invalid_grant" | "bad_refresh_token" | "access_denied" | "expired_token"))
     }
 
-    /// Whether the error may mean that the provider expects the client secret in another place of the request.
+    /// Returns whether the provider may have rejected the request because of the location of the client secret.
     fn may_be_of_client(&self) -> bool {
         const CODES: [&str; 4] =
             ["invalid_client", "incorrect_client_credentials", "invalid_request", "unauthorized_client"];
@@ -95,7 +94,7 @@ impl TokenError {
     }
 }
 
-/// The place of the client secret in a request.
+/// The location of the client secret in a request.
 #[derive(Clone, Copy)]
 enum SecretIn {
     Header,
@@ -110,9 +109,9 @@ impl Provider<'_> {
         Tokens::read(&answer, asked_at)
     }
 
-    /// Sends a form to an endpoint of the provider and returns the members of the answer. The client secret is sent in
-    /// the header, which every server must accept (RFC 6749, section 2.3.1). If the provider rejects that, the secret
-    /// is sent in the body.
+    /// Sends a form to an endpoint of the provider and returns the members of the answer. The first request has the
+    /// client secret in the header, which every server must accept (RFC 6749, section 2.3.1). If the provider rejects
+    /// that request, a second request has the secret in the body.
     pub async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Map<String, Value>, TokenError> {
         let answer = self.ask_with(url, form, SecretIn::Header).await;
         match answer {
@@ -130,7 +129,8 @@ impl Provider<'_> {
         secret_in: SecretIn,
     ) -> Result<Map<String, Value>, TokenError> {
         let request = self.request(url, form, secret_in);
-        // The answer is not redacted, because it may repeat a sent value that is needed, such as the refresh token.
+        // The answer is not redacted, because it may contain a value from the request that the host needs, such as the
+        // refresh token.
         let scope = Scope { api_base: Some(url.clone()), network: self.network.clone(), ..Scope::default() };
         let until = Instant::now() + ANSWER_WAIT_MAX;
         let nothing_to_do = || -> BoxFuture<'static, Result<(), Failure>> { async { Ok(()) }.boxed() };
@@ -157,8 +157,8 @@ impl Provider<'_> {
             }
             (None, _) => {}
         }
-        // The client id may be repeated in addition to the header, and device endpoints require it (RFC 8628, section
-        // 3.1).
+        // The body always contains the client id, even if the header contains it too, because device endpoints require
+        // it in the body (RFC 8628, section 3.1).
         body.append_pair("client_id", self.client_id);
         HttpRequest {
             method: "POST".to_owned(),
@@ -170,7 +170,7 @@ impl Provider<'_> {
     }
 }
 
-/// Returns the value of a form field if it is a secret, which an error message must not repeat.
+/// Returns the value of a form field if the value is a secret, which an error message must not contain.
 fn secret_of((name, value): &(&str, &str)) -> Option<Secret> {
     const SECRETS: [&str; 4] = ["code", "code_verifier", "refresh_token", "device_code"];
     SECRETS.contains(name).then(|| Secret::new((*value).to_owned()))
@@ -198,11 +198,12 @@ impl Grant<'_> {
     }
 }
 
-/// Returns the members of a successful answer, or the error in it.
+/// Returns the members of a successful answer, or the error that the answer contains.
 fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
     let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
     let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
-    // A gateway may put its own text into `error` if its upstream is unavailable.
+    // A gateway in front of the provider may put any text into `error` if the provider is unavailable. Such a text is
+    // not an OAuth error.
     let is_away = answer.status >= 500 || answer.status == 429;
     let is_of_oauth = |error: &Value| matches!(error.as_str(), Some("slow_down" | "authorization_pending"));
     if let Some(error) = error.filter(|error| !is_away || is_of_oauth(error)) {

@@ -1,4 +1,4 @@
-//! The device flow (RFC 8628): a person enters a code on another device, and the host polls the provider meanwhile.
+//! The device flow (RFC 8628). The host polls the provider until a person has entered a code on another device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,17 @@ use crate::credentials::provider::{open_secret, scopes};
 use crate::credentials::token_endpoint::{Grant, TokenError, lifetime_s};
 use crate::policy::Resource;
 
-/// The maximum lifetime of a device code, in seconds. It applies even if the provider sends a longer one.
+/// The maximum lifetime of a device code, in seconds. If the provider sends a longer lifetime, the host uses this
+/// maximum.
 const DEVICE_LIFETIME_S_MAX: i64 = 30 * 60;
-/// The default poll interval, in seconds, for a provider that does not send one (RFC 8628, section 3.2).
+/// The default poll interval, in seconds, for a provider that sends no interval (RFC 8628, section 3.2).
 const POLL_INTERVAL_S: i64 = 5;
 const POLL_INTERVAL_S_MAX: i64 = 120;
 /// The number of seconds that the error `slow_down` adds to the interval (RFC 8628, section 3.5).
 const SLOW_DOWN_S: i64 = 5;
-/// The maximum length of a user code, which a person has to type.
+/// The maximum length of a user code in bytes. A person has to type the code.
 const USER_CODE_BYTES_MAX: usize = 64;
-/// How often this host checks for due polls.
+/// The interval at which this host checks for due polls.
 const DUE_INTERVAL: Duration = Duration::from_millis(500);
 const DUE_AT_ONCE: u32 = 16;
 
@@ -53,7 +54,7 @@ struct DeviceAnswer {
 }
 
 impl Oauth {
-    /// Starts an authorization with a code that a person enters on another device.
+    /// Starts an authorization in which a person enters a code on another device.
     pub async fn start_device(&self, resource: &Resource, key: KeyId) -> Result<DeviceStarted, OauthError> {
         let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2DeviceCode).await?;
         let url = provider.device_authorization_url.as_deref();
@@ -87,7 +88,7 @@ impl Oauth {
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         let flow = OauthFlowRow { sealed: Some(self.seal(&flow, &answer.device_code)?), ..flow };
-        // A resource has one pending authorization at a time. A new one ends the previous one.
+        // A resource has at most one pending authorization. A new authorization ends the previous authorization.
         let superseded = "another authorization of this resource was started";
         self.store.end_pending_oauth_flows(flow.workspace_id, flow.resource_id, superseded).await?;
         self.store.insert_oauth_flow(&flow).await?;
@@ -101,8 +102,8 @@ impl Oauth {
         })
     }
 
-    /// Polls providers until `stop`. The times of the next polls are in the database, so that another host, or this
-    /// host after a restart, continues them.
+    /// Polls providers until `stop` is cancelled. The database contains the times of the next polls, so that another
+    /// host, or this host after a restart, continues to poll.
     pub async fn follow_devices(self: &Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(DUE_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -110,12 +111,12 @@ impl Oauth {
             let due = match self.store.due_oauth_flows(self.clock.now(), DUE_AT_ONCE).await {
                 Ok(due) => due,
                 Err(error) => {
-                    tracing::debug!(%error, "device authorizations cannot be read");
+                    tracing::debug!(%error, "failed to read the pending device authorizations; retrying");
                     continue;
                 }
             };
-            // Each poll is a separate task, so a slow provider does not delay others. A claimed poll is not due again
-            // before its interval is over.
+            // Each poll is a separate task, so that a slow provider does not delay the polls of other providers. After
+            // a poll is claimed, the next poll is due when the interval has passed.
             for flow in due {
                 let this = Arc::clone(self);
                 self.running.spawn(async move { this.poll(&flow).await });
@@ -125,7 +126,7 @@ impl Oauth {
 
     async fn poll(&self, flow: &OauthFlowRow) {
         if let Err(error) = self.try_poll(flow).await {
-            tracing::warn!(oauth_flow.id = %flow.id, %error, "a poll for a device authorization failed");
+            tracing::warn!(oauth_flow.id = %flow.id, %error, "failed to poll the provider for a device authorization");
         }
     }
 
@@ -137,7 +138,7 @@ impl Oauth {
             return Ok(());
         }
         if !self.auditor.is_healthy() {
-            // The poll is skipped, because a token could not be recorded in the audit and therefore not be stored.
+            // The poll is skipped. The host stores a token only if it can record the change in the audit.
             return Ok(());
         }
         if flow.expires_at <= now {
@@ -167,7 +168,7 @@ impl Oauth {
                     Ok(())
                 }
                 Some(_) => self.end(flow, FlowStatus::Pending, Err(error.into())).await,
-                // Polling continues until the code expires.
+                // The provider sent no error code. Polling continues until the device code expires.
                 None => Err(error.into()),
             },
             Err(error @ (OauthError::Store(_) | OauthError::Audit(_))) => Err(error),
@@ -176,7 +177,7 @@ impl Oauth {
     }
 }
 
-/// Whether a person can open the URI in a browser.
+/// Returns whether a person can open the URI in a browser.
 fn is_of_web(uri: &str) -> bool {
     Url::parse(uri).is_ok_and(|uri| matches!(uri.scheme(), "https" | "http") && uri.has_host())
 }

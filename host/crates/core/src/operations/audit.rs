@@ -1,5 +1,5 @@
-//! Reads the audit: calls, changes, verification and export. Operators read calls, admins read changes, and only root keys
-//! verify the chains, which cover all workspaces.
+//! Reads the audit: calls, changes, verification and export. Operators read calls, admins read changes, and only root
+//! keys verify the chains, which cover all workspaces.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,8 @@ use super::{Admin, OperationError, Operator, Root};
 use crate::app::App;
 use crate::audit::{self, SinceHead};
 
-/// The number of calls that an export reads at a time: enough for few round trips, few enough for little memory.
+/// The number of calls that an export reads in one query. With this number, an export needs few round trips and little
+/// memory.
 const EXPORT_PAGE: u32 = 500;
 
 fn view(row: AuditRow) -> AuditedCall {
@@ -107,7 +108,7 @@ pub async fn verify(app: &App, _: &Root, since: Option<SinceHead>) -> Result<Rep
     Ok(Report { valid, rows, archived_rows, since_head, problems: problems.into_iter().map(view).collect() })
 }
 
-/// Streams calls, newest first, one JSON object a line.
+/// Streams calls, newest first, with one JSON object per line.
 pub fn export(
     app: &App,
     caller: &Operator,
@@ -126,7 +127,7 @@ pub fn export(
     })
 }
 
-/// A running export. It reads a page of rows when the lines of the previous page have been sent.
+/// A running export, which reads a page of rows when the lines of the previous page have been sent.
 struct Export {
     store: Store,
     workspace: WorkspaceId,
@@ -137,7 +138,7 @@ struct Export {
 }
 
 /// The error of an export during which the database failed. The connection is closed early, so that a client does not
-/// mistake half an export for a whole one.
+/// mistake an incomplete export for a complete export.
 #[derive(Debug, thiserror::Error)]
 #[error("the audit could not be read completely")]
 pub struct ExportBroken(#[source] monstrum_store::StoreError);
@@ -184,7 +185,7 @@ fn change(row: AuditRow) -> AuditedChange {
     }
 }
 
-/// Lists changes of permissions, newest first.
+/// Lists changes to permissions, newest first.
 pub async fn changes(app: &App, caller: &Admin, page: &Page<RequestId>) -> Result<AuditedChangeList, OperationError> {
     Ok(list::page(app.store.changes(caller.workspace, page).await?, change))
 }

@@ -1,5 +1,5 @@
-//! Bindings, each of which lets a bot use a resource within limits. Bindings are permissions, so changing them needs an
-//! admin key.
+//! Bindings. A binding allows a bot to use a resource within limits. Bindings are permissions, so changing them
+//! requires an admin key.
 
 mod input;
 

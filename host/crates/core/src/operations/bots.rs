@@ -11,7 +11,8 @@ use crate::app::App;
 use crate::language::Language;
 use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 
-/// The maximum number of characters of a description and of a system prompt: more than any model reads at once.
+/// The maximum number of characters of a description. This limit and the limit of a system prompt exceed the input of
+/// any model.
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
 const PROMPT_CHARS_MAX: usize = 200_000;
 const MODEL_CHARS_MAX: usize = 256;
@@ -68,7 +69,7 @@ pub async fn show(app: &App, caller: &Operator, id: BotId) -> Result<Bot, Operat
     Ok(view(row))
 }
 
-/// Returns what the calls of a bot have cost in each month.
+/// Returns the cost of a bot's calls in each month.
 pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str>) -> Result<Usage, OperationError> {
     app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
     let rows = app.store.usage(caller.workspace, id, task_id).await?;
@@ -131,7 +132,7 @@ pub async fn delete(app: &App, caller: &Operator, id: BotId) -> Result<(), Opera
     Ok(())
 }
 
-/// Returns whether a bot may spend more than before.
+/// Returns whether the change raises or removes the bot's budget.
 fn is_lifted(before: Option<i64>, after: Option<i64>) -> bool {
     before.is_some_and(|before| after.is_none_or(|after| after > before))
 }
@@ -145,7 +146,7 @@ fn check(row: &BotRow) -> Result<(), OperationError> {
         rules::length(&mut errors, "/model", model, MODEL_CHARS_MAX);
     }
     if row.monthly_token_budget.is_some_and(|budget| budget < 0) {
-        errors.add("/monthly_token_budget", "must be 0 or more");
+        errors.add("/monthly_token_budget", "must be at least 0");
     }
     errors.check()
 }

@@ -1,4 +1,4 @@
-//! The caller of an operation. An interface makes the caller from what it has verified; operations only read it.
+//! The caller of an operation. An interface creates the caller from verified data. Operations only read the caller.
 
 use std::ops::Deref;
 
@@ -24,30 +24,31 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Returns the key, for calls that end when the key is revoked.
+    /// Returns the key of the caller. A call with this key ends when the key is revoked.
     pub fn caller_key(&self) -> CallerKey {
         CallerKey { id: self.key, hash: self.key_hash }
     }
 
-    /// Accepts root keys only. An operation that always needs one accepts a [`Root`] instead.
+    /// Accepts root keys only. An operation that always needs a root key accepts a [`Root`] instead.
     pub fn root(&self) -> Result<(), OperationError> {
         self.one_of(&[KeyKind::Root], "a root key is required")
     }
 
-    /// Accepts root and admin keys only. An operation that always needs one accepts an [`Admin`] instead.
+    /// Accepts root and admin keys only. An operation that always needs such a key accepts an [`Admin`] instead.
     pub fn admin(&self) -> Result<(), OperationError> {
         self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is required")
     }
 
-    /// Accepts all keys except bot keys. An operation that always needs this accepts an [`Operator`] instead.
+    /// Accepts all keys except bot keys. An operation that never accepts bot keys accepts an [`Operator`] instead.
     pub fn operator(&self) -> Result<(), OperationError> {
         self.one_of(
             &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator],
-            "a bot key may use only the tools of its own bot",
+            "this operation does not accept bot keys; use an operator, admin or root key",
         )
     }
 
-    /// Accepts a bot key for its own bot only. For any other bot it returns the error of a bot that does not exist.
+    /// Accepts any key except a bot key of another bot. For another bot, returns the error for a bot that does not
+    /// exist.
     pub fn may_use(&self, bot: BotId) -> Result<(), OperationError> {
         if self.kind == KeyKind::Bot && self.bot != Some(bot) { Err(OperationError::not_found("bot")) } else { Ok(()) }
     }
@@ -57,7 +58,7 @@ impl Caller {
     }
 }
 
-/// Defines types of callers that have a right. They can only be made by the check of that right.
+/// Defines types of callers that have a right. Only the check of the right can create a value of such a type.
 macro_rules! rights {
     ($($(#[$doc:meta])* $name:ident by $check:ident;)+) => {$(
         $(#[$doc])*

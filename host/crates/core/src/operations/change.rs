@@ -1,4 +1,5 @@
-//! Changes of permissions. The audit has a change on disk, with the state before and after, before the change is made.
+//! Changes of permissions. Before a change is made, the audit writes the change to disk, with the states before and
+//! after it.
 
 use monstrum_store::StoreError;
 use monstrum_types::{BotId, CallOutcome, JsonText, ResourceId, UtcMillis};
@@ -69,8 +70,8 @@ impl Change {
         self.apply(app, caller, write).await
     }
 
-    /// Records the change, deletes a row, and brings this into force. `delete` returns false if the row did not exist;
-    /// `kind` then names it in the error.
+    /// Records the change, deletes a row, and brings the deletion into force. `delete` returns false if the row did not
+    /// exist; the error then names the row by `kind`.
     pub(super) async fn delete(
         self,
         app: &App,
@@ -109,7 +110,7 @@ impl Change {
         if app.policy.load().key_hash(caller.key) != Some(&caller.key_hash) {
             return Err(OperationError::Unauthenticated("the API key was deleted or rotated".to_owned()));
         }
-        let unavailable = |_| OperationError::unavailable("the audit cannot be written, so nothing was changed");
+        let unavailable = |_| OperationError::unavailable("the audit cannot be written; nothing was changed");
         let entry = app.auditor.open_change(audit::Change {
             request_id: caller.request,
             workspace: caller.workspace,
@@ -129,8 +130,8 @@ impl Change {
             Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
             Err(error) => CallOutcome::error(error.code(), error.to_string()),
         };
-        // The row of the start is on disk and has the whole change; the row of its end follows when the audit can be
-        // written.
+        // The row `started` is on disk and contains the whole change. The row of the outcome follows when the audit can
+        // be written.
         let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
         if closed.await.is_err() {
             tracing::error!(request.id = %caller.request, "the outcome of a change has not been written to the audit \
@@ -140,19 +141,19 @@ impl Change {
     }
 }
 
-/// Replaces `field` if the change includes it.
+/// Replaces `field` if the change includes this field.
 pub(super) fn set<T>(field: &mut T, named: Option<T>) {
     if let Some(value) = named {
         *field = value;
     }
 }
 
-/// Returns the time of a change to an object that last changed at `before`. It is always later than `before`, so that
-/// the two versions have different times.
+/// Returns the time of a change to an object that last changed at `before`. The returned time is always later than
+/// `before`, so that the two versions have different times.
 pub(super) fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
     app.clock.now().max(before.plus_ms(1))
 }
 
 fn shown(value: &impl Serialize) -> Value {
-    serde_json::to_value(value).expect("what the API shows is JSON")
+    serde_json::to_value(value).expect("an object of the API can be serialized as JSON")
 }

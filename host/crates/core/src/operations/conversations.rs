@@ -1,4 +1,4 @@
-//! Deletes the sandboxes of a conversation or of an app, in the background. Clients keep the conversations themselves.
+//! Deletes the sandboxes of a conversation or of an app in the background. Clients store the conversations.
 
 use serde_json::json;
 
@@ -7,9 +7,9 @@ use super::sandbox_files::check_part;
 use super::{Caller, InputErrors, OperationError};
 use crate::app::App;
 
-/// Deletes the sandbox of a conversation, in the background.
+/// Deletes the sandbox of a conversation in the background.
 ///
-/// The answer is the same if there is none.
+/// The result is the same if no sandbox exists.
 pub async fn delete_chat(app: &App, caller: &Caller, chat_id: &str, app_id: &str) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     check_part(&mut errors, "chat_id", chat_id);
@@ -22,9 +22,9 @@ pub async fn delete_chat(app: &App, caller: &Caller, chat_id: &str, app_id: &str
     Ok(())
 }
 
-/// Deletes the sandboxes of all conversations of an app, in the background.
+/// Deletes the sandboxes of all conversations of an app in the background.
 ///
-/// The answer is the same if there are none.
+/// The result is the same if no sandbox exists.
 pub async fn delete_app(app: &App, caller: &Caller, app_id: &str) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     check_part(&mut errors, "app_id", app_id);

@@ -29,13 +29,14 @@ pub struct NewCredential {
 }
 
 impl NewCredential {
-    /// Reads a request body by hand, because the messages of a parser would repeat parts of the input.
+    /// Parses a request body field by field, because the error messages of a derived parser would repeat parts of the
+    /// input.
     pub fn parse(bytes: &[u8]) -> Result<NewCredential, OperationError> {
         let mut body: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
             OperationError::invalid_at(
                 "",
-                format!("expected a JSON object with auth_method and fields; parsing failed at {place}"),
+                format!("expected a JSON object with `auth_method` and `fields`; parsing failed at {place}"),
             )
         })?;
         let mut errors = InputErrors::default();
@@ -50,7 +51,7 @@ impl NewCredential {
             None => fault(&mut errors, "/fields", "required field is missing"),
         };
         if !body.is_empty() {
-            errors.add("", "unknown field: expected auth_method and fields only");
+            errors.add("", "unknown field; expected only `auth_method` and `fields`");
         }
         let mut fields = BTreeMap::new();
         for (name, value) in given {
@@ -65,12 +66,12 @@ impl NewCredential {
         Ok(NewCredential { auth_method, fields })
     }
 
-    /// Returns whether the platform must obtain the credential, with the client that an admin has confirmed.
+    /// Returns whether the platform must obtain the credential with the client that an admin has confirmed.
     fn is_left_to_oauth(&self) -> bool {
         self.auth_method == AuthKind::Oauth2ClientCreds.as_str() && self.fields.is_empty()
     }
 
-    /// Returns the auth method of `resource_type` that this credential is for, and its fields as they are sealed.
+    /// Returns the auth method of this credential in `resource_type`, and the fields to seal.
     fn check(self, resource_type: &ResourceType) -> Result<(&AuthMethod, BTreeMap<String, Secret>), OperationError> {
         let usable = || resource_type.auth_methods.iter().filter(|method| method.method != AuthKind::None);
         let Some(method) = usable().find(|method| method.method.as_str() == self.auth_method) else {
@@ -84,7 +85,7 @@ impl NewCredential {
         let declared = method.credential_fields(resource_type);
         let known: Vec<&str> = declared.iter().map(|field| field.field.as_str()).collect();
         if self.fields.keys().any(|name| !known.contains(&name.as_str())) {
-            let message = format!("unknown field: this method has {}", known.join(", "));
+            let message = format!("unknown field; the fields of this method are {}", known.join(", "));
             return Err(OperationError::invalid_at("/fields", message));
         }
         let mut errors = InputErrors::default();
@@ -102,7 +103,7 @@ fn fault<T: Default>(errors: &mut InputErrors, path: &str, message: &str) -> T {
     T::default()
 }
 
-/// Removes empty fields, and gives absent fields the default of the contract.
+/// Removes empty fields, and sets missing fields to the defaults that the credential schema declares.
 fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeMap<String, Secret> {
     fields.retain(|_, value| !value.expose().is_empty());
     for field in declared {
@@ -116,10 +117,10 @@ fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeM
     fields
 }
 
-/// Saves the credential of a resource, and replaces the previous one.
+/// Saves the credential of a resource. Replaces the previous credential, if any.
 ///
-/// With method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the type's OAuth
-/// provider.
+/// If the method is `oauth2_client_creds` and `fields` is empty, the platform fetches a token with the client of the
+/// OAuth provider.
 pub async fn save(
     app: &App,
     caller: &Admin,
@@ -144,11 +145,12 @@ pub async fn save(
     as_it_stands(app, &row).await
 }
 
-/// Confirms the stored credential for the audience and inject rules that manifest and configuration now ask for.
+/// Confirms the stored credential for the audience and the inject rules that the manifest and the configuration
+/// request.
 ///
-/// A credential needs authorization when a plugin version or a configuration asks for another audience or other inject
-/// rules than it was given for, or when another plugin has taken over its type. `requested_audience` shows to whom it
-/// would be sent.
+/// A credential needs authorization if a plugin version or a configuration requests an audience or inject rules that
+/// were not confirmed, or if another plugin has taken over the type. `requested_audience` names the origins that would
+/// receive the credential.
 pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<CredentialMetadata, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -163,7 +165,7 @@ pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<Creden
     let confirm = async {
         if !app.store.update_credential(&confirmed, &held.row.sealed, confirmed.updated_at).await? {
             return Err(OperationError::conflict(
-                "the credential was replaced, refreshed or deleted in the meantime; try again",
+                "the credential was replaced, refreshed or deleted at the same time; try again",
             ));
         }
         Ok(())
@@ -173,9 +175,9 @@ pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<Creden
     as_it_stands(app, &row).await
 }
 
-/// Runs the check that the resource's type declares, and returns its outcome.
+/// Runs the credential check of the resource's type, and returns the outcome.
 ///
-/// The check is one call of one tool with fixed parameters. It is recorded like every call, but without a bot.
+/// The check calls one tool with fixed parameters. The audit records the call, but no bot.
 pub async fn test(
     app: &App,
     caller: &Admin,
@@ -206,7 +208,8 @@ pub async fn delete(app: &App, caller: &Admin, id: ResourceId) -> Result<(), Ope
         .await
 }
 
-/// Returns the resource as its plugin serves it. A credential is checked against what the plugin asks for.
+/// Returns the resource from the policy, because a credential is checked against the manifest of the plugin. Returns an
+/// error if no loaded plugin accepts the configuration of the resource.
 pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, OperationError> {
     let detail = "no loaded plugin accepts this resource's configuration, so the credential cannot be checked";
     snapshot.resource(row.workspace_id, row.id).ok_or_else(|| OperationError::conflict(detail))
@@ -215,7 +218,7 @@ pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<R
 /// Returns the answer to a change of a credential.
 pub async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<CredentialMetadata, OperationError> {
     let metadata = credential_of(app, row).await?;
-    metadata.ok_or_else(|| OperationError::conflict("the credential was deleted in the meantime"))
+    metadata.ok_or_else(|| OperationError::conflict("the credential was deleted at the same time"))
 }
 
 /// Returns the metadata of a resource's credential: its state in the policy in force or, if no loaded plugin serves the
@@ -226,7 +229,7 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
     if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
         let source = resource.credential_source();
         let Some(held) = &resource.credential else { return Ok(None) };
-        // A refresh changes the stored row but not the policy.
+        // A refresh changes the stored row, but does not change the policy.
         let newest = stored.filter(|stored| stored.id == held.row.id);
         let mut state = source.status();
         if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {
@@ -241,7 +244,7 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
 }
 
 fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
-    // A row that this host cannot read is never used, so it has no audience.
+    // A row that this host cannot read is never used, so its audience is empty.
     let given_for = serde_json::from_value::<GivenFor>(row.given_for.clone()).ok();
     CredentialMetadata {
         status: status.to_owned(),

@@ -1,4 +1,5 @@
-//! The errors of operations. An interface translates each case into its own form; the messages are the same everywhere.
+//! The errors of operations. An interface converts each error to the form of the interface. The messages are the same
+//! in all interfaces.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,25 +10,25 @@ use monstrum_types::{Code, InputError};
 /// An error of an operation. Its message may be shown to the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum OperationError {
-    /// The caller's key no longer exists.
+    /// The caller's key was deleted or rotated.
     #[error("{0}")]
     Unauthenticated(String),
-    /// The caller may not do this.
+    /// The caller has no right for this operation.
     #[error("{0}")]
     Forbidden(String),
     /// The object does not exist, or the caller may not see it.
     #[error("{0}")]
     NotFound(String),
-    /// The object already exists, is still in use, or was changed in the meantime.
+    /// The object already exists, is still in use, or was changed by another request.
     #[error("{0}")]
     Conflict(String),
-    /// The input has errors.
+    /// The input has validation errors.
     #[error("{}", summary(.0))]
     Invalid(Vec<InputError>),
     /// The request exceeds a limit of size or effort.
     #[error("{0}")]
     OverLimit(String),
-    /// All places for this work are in use; the caller may try again.
+    /// The capacity for this work is exhausted. The caller may try again.
     #[error("{0}")]
     Busy(String),
     /// The request exceeds a configured rate limit.
@@ -36,20 +37,20 @@ pub enum OperationError {
     /// The operation did not end in time.
     #[error("{0}")]
     Timeout(String),
-    /// The interface cannot carry the answer.
+    /// The interface cannot transmit the answer.
     #[error("{0}")]
     Undeliverable(String),
-    /// Another server did not answer as expected.
+    /// An upstream server returned an unexpected response.
     #[error("{0}")]
     BadGateway(String),
-    /// The host cannot do this at the moment; the caller may try again.
+    /// The host temporarily cannot run the operation. The caller may try again.
     #[error("{0}")]
     Unavailable(String),
     /// The rows of the workspace or of the instance do not match their seal.
     #[error("{0}")]
     Unverified(String),
     /// An error of the host. The cause is logged but never shown to the caller.
-    #[error("internal error; the server's log has the cause under this request id")]
+    #[error("internal error; search the server's log for this request id")]
     Internal(#[source] Box<dyn Error + Send + Sync>),
 }
 
@@ -59,7 +60,7 @@ impl OperationError {
         OperationError::NotFound(format!("no such {what}"))
     }
 
-    /// Returns the error for a caller that may not do this.
+    /// Returns the error for a caller who has no right to run this operation.
     pub fn forbidden(message: impl Into<String>) -> Self {
         OperationError::Forbidden(message.into())
     }
@@ -70,12 +71,12 @@ impl OperationError {
         OperationError::Conflict(message.into())
     }
 
-    /// Returns the error for something that the host cannot do at the moment.
+    /// Returns the error for an operation that the host temporarily cannot run.
     pub fn unavailable(message: impl Into<String>) -> Self {
         OperationError::Unavailable(message.into())
     }
 
-    /// Returns the error for a row that has changed since it was read for this change.
+    /// Returns the error for a row that another request has changed or deleted since this operation read it.
     pub fn changed_meanwhile() -> Self {
         let message = "the object was changed or deleted by another request; read it again and retry";
         OperationError::conflict(message)
@@ -109,11 +110,11 @@ impl OperationError {
         OperationError::Internal(cause.into())
     }
 
-    /// Returns the error for a scope, a workspace or `instance`, that is not verified.
+    /// Returns the error for an unverified scope: a workspace or `instance`.
     pub fn unverified(scope: &str) -> Self {
         OperationError::Unverified(format!(
-            "the rows of scope `{scope}` in the database do not match their seals; the server's log and \
-             `monstrum doctor` list them"
+            "the rows of scope `{scope}` in the database do not match their seals; run `monstrum doctor` to list these \
+             rows"
         ))
     }
 }
@@ -130,9 +131,11 @@ impl From<StoreError> for OperationError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict { constraint } => OperationError::conflict(conflict_text(&constraint)),
-            StoreError::InUse => OperationError::conflict("it is still in use; delete the objects that use it first"),
+            StoreError::InUse => {
+                OperationError::conflict("the object is still in use; delete the objects that use it first")
+            }
             StoreError::UnknownReference => {
-                OperationError::conflict("an object that it refers to was deleted in the meantime")
+                OperationError::conflict("a referenced object was deleted by another request")
             }
             StoreError::Nul => OperationError::invalid_at("", error.to_string()),
             StoreError::Unavailable { .. } => {
@@ -145,15 +148,15 @@ impl From<StoreError> for OperationError {
     }
 }
 
-/// Returns the message for a violated unique constraint. Its name is `{table}_{column}_{column}_key`, and its last
-/// column is the one that the caller can change.
+/// Returns the message for a violated unique constraint. The name of a constraint is `{table}_{column}_{column}_key`,
+/// and the last column is the column that the caller can change.
 fn conflict_text(constraint: &str) -> &'static str {
     match constraint {
         "trust_public_key_name_glob_key" => "the key is already trusted for these names",
         "workspaces_name_key" => "another workspace has this name",
         name if name.ends_with("_name_key") => "the name is already used in this workspace",
         name if name.ends_with("_resource_id_key") => "this resource is already bound to this bot",
-        _ => "it exists already",
+        _ => "the object already exists",
     }
 }
 

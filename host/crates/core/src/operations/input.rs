@@ -1,4 +1,4 @@
-//! The errors of an input, collected so that all of them are reported at once.
+//! The validation errors of an input, which are collected and reported together.
 
 use monstrum_types::InputError;
 
@@ -25,7 +25,7 @@ impl InputErrors {
         self.0.iter().map(|error| error.path.as_str()).collect()
     }
 
-    /// Returns all errors as one, if there are any.
+    /// Returns all added errors as one error, or `Ok` if no error was added.
     pub fn check(self) -> Result<(), OperationError> {
         if self.0.is_empty() { Ok(()) } else { Err(OperationError::Invalid(self.0)) }
     }

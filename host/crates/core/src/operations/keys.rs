@@ -1,4 +1,4 @@
-//! API keys. The text of a key is shown once, when it is created or rotated; the database has its hash.
+//! API keys. The text of a key is shown once, when the key is created or rotated. The database stores only the hash.
 
 use monstrum_api::keys::{Key, KeyList, Kind, NewKeyInput, ShownKey};
 use monstrum_store::{KeyKind, KeyRow, PAGE_ITEMS_MAX, Page};
@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::policy::Snapshot;
 use crate::policy::api_key::{self, NewKey};
 
-/// Held while a root key is deleted, so that two requests cannot delete the last two root keys.
+/// The lock for deleting a root key, so that two concurrent requests cannot delete the last two root keys.
 static DELETING_ROOT_KEY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn kind_of(kind: KeyKind) -> Kind {
@@ -55,7 +55,7 @@ fn view_with_text(row: KeyRow, text: &Secret) -> ShownKey {
     }
 }
 
-/// Creates a key. Only this answer shows its text.
+/// Creates a key. Only this answer shows the key in clear text.
 pub async fn create(app: &App, caller: &Admin, new: NewKeyInput) -> Result<ShownKey, OperationError> {
     if new.kind == Kind::Root {
         caller.root()?;
@@ -84,13 +84,13 @@ async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Oper
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", &new.name);
     match (new.kind, new.bot_id) {
-        (Kind::Bot, None) => errors.add("/bot_id", "required for a bot key"),
+        (Kind::Bot, None) => errors.add("/bot_id", "required when `kind` is `bot`"),
         (Kind::Bot, Some(bot)) => {
             if app.store.bot(caller.workspace, bot).await?.is_none() {
                 errors.add("/bot_id", "no such bot in this workspace");
             }
         }
-        (_, Some(_)) => errors.add("/bot_id", "allowed only for a bot key"),
+        (_, Some(_)) => errors.add("/bot_id", "allowed only when `kind` is `bot`"),
         (_, None) => {}
     }
     errors.check()
@@ -114,7 +114,7 @@ pub async fn list(app: &App, caller: &Admin, page: &Page<KeyId>) -> Result<KeyLi
     Ok(KeyList { items: rows.into_iter().map(|row| view(row, &snapshot)).collect(), next_cursor })
 }
 
-/// Gives a key a new text, which only this answer shows. The old text is no longer accepted.
+/// Rotates a key. The old key no longer works, and only this answer shows the new key.
 pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, OperationError> {
     let row = key(app, caller, id).await?;
     let NewKey { text, hash, prefix } = api_key::generate().map_err(OperationError::internal)?;
@@ -123,10 +123,10 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
     let snapshot = app.policy.load();
     let rotate = async {
         if !app.store.rotate_key(&row, &prefix, &hash).await? {
-            // The key was deleted, or another rotation has replaced it, so the new text would not work.
+            // The key was deleted, or another rotation has replaced it, so the new key would not work.
             key(app, caller, id).await?;
             return Err(OperationError::conflict(
-                "the key was rotated by another request at the same time; read it again",
+                "another request rotated the key at the same time; read the key again and retry",
             ));
         }
         Ok(())
@@ -136,13 +136,13 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
     Ok(view_with_text(KeyRow { prefix, hash, ..row }, &text))
 }
 
-/// Deletes a key. The last root key cannot be deleted.
+/// Deletes a key. Fails if the key is the last root key.
 pub async fn delete(app: &App, caller: &Admin, id: KeyId) -> Result<(), OperationError> {
     let row = key(app, caller, id).await?;
     let _one_at_a_time = if row.kind == KeyKind::Root {
         let guard = DELETING_ROOT_KEY.lock().await;
         if app.store.keys(None, &Page::first(PAGE_ITEMS_MAX)).await?.items.len() < 2 {
-            return Err(OperationError::conflict("this is the last root key; create another one first"));
+            return Err(OperationError::conflict("this is the last root key; create another root key first"));
         }
         Some(guard)
     } else {
@@ -158,7 +158,7 @@ fn change(what: &'static str, row: &KeyRow) -> Change {
     Change::new(what, &row.id).of_bot(row.bot_id)
 }
 
-/// Reads a key that the caller may see: a key of its workspace or, for a root key, also another root key.
+/// Reads a key that the caller may see: a key of the caller's workspace or, for a root key, also another root key.
 async fn key(app: &App, caller: &Caller, id: KeyId) -> Result<KeyRow, OperationError> {
     let mut row = app.store.key(Some(caller.workspace), id).await?;
     if row.is_none() && caller.kind == KeyKind::Root {

@@ -1,4 +1,4 @@
-//! Pages of lists, as the API shows them.
+//! The pages of lists that the API returns.
 
 use monstrum_api::list::List;
 use monstrum_store::{Listed, Page};

@@ -15,7 +15,7 @@ use crate::oauth::OauthError;
 
 /// Starts an authorization in a browser.
 ///
-/// The browser is sent to the type's OAuth provider, and the credential of the resource is stored when it returns. The
+/// The browser visits the OAuth provider of the type, and the server then stores the credential of the resource. The
 /// link is valid for ten minutes and for one browser.
 pub async fn start(app: &App, caller: &Admin, id: ResourceId) -> Result<Started, OperationError> {
     let row = resource(app, caller, id).await?;
@@ -24,7 +24,7 @@ pub async fn start(app: &App, caller: &Admin, id: ResourceId) -> Result<Started,
     Ok(Started { authorization_url: started.begin_url, expires_at: started.expires_at })
 }
 
-/// Starts an authorization by a code that a person enters on another device.
+/// Starts an authorization that a person confirms by entering a code on another device.
 pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceStarted, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -39,7 +39,7 @@ pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceS
     })
 }
 
-/// Shows the state of an authorization by a code.
+/// Shows the progress of an authorization that was started with `device`.
 pub async fn show_device(
     app: &App,
     caller: &Admin,
@@ -58,9 +58,9 @@ pub async fn show_device(
     Ok(DeviceProgress { id, status: status.as_str(), message, expires_at })
 }
 
-/// Refreshes the credential of a resource now.
+/// Refreshes the credential of a resource.
 ///
-/// A credential that this server has refreshed within the last ten seconds is not refreshed again.
+/// A credential that this server refreshed within the last ten seconds is not refreshed again.
 pub async fn refresh(app: &App, caller: &Admin, id: ResourceId) -> Result<CredentialMetadata, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -68,7 +68,7 @@ pub async fn refresh(app: &App, caller: &Admin, id: ResourceId) -> Result<Creden
     let source = serving.credential_source();
     let credential = source.current().await.map_err(not_refreshed)?;
     if !credential.refreshable {
-        let why = "this credential cannot be refreshed; it was not obtained by OAuth, or came without a refresh token";
+        let why = "this credential cannot be refreshed: it was not obtained through OAuth, or has no refresh token";
         return Err(OperationError::conflict(why));
     }
     let change = Change::new("credential.refresh", &id).of_resource(id).from(&credential_of(app, &row).await?);

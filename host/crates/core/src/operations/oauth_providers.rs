@@ -1,6 +1,6 @@
-//! OAuth providers: the endpoints and the client with which a workspace obtains tokens of a resource type, confirmed by
-//! an admin. The manifest only proposes values, which are copied when the provider is created. A client secret can be
-//! written but not read.
+//! OAuth providers: the endpoints and the client with which a workspace obtains tokens for a resource type. An admin
+//! confirms each provider. The manifest only proposes values, which are copied when the provider is created. A client
+//! secret can be written but not read.
 
 use monstrum_api::list::List;
 use monstrum_api::oauth_providers::{NewOauthProvider, OauthProvider, OauthProviderChange, OauthProviderList};
@@ -44,7 +44,7 @@ pub async fn list(
     page: &Page<OauthProviderId>,
 ) -> Result<OauthProviderList, OperationError> {
     if let Some(resource_type) = resource_type {
-        // A workspace has at most one provider for a type. Text that is not a valid type matches none.
+        // A workspace has at most one provider for a type. A text that is not a valid type matches no provider.
         let found = match resource_type.parse() {
             Ok(resource_type) => app.store.oauth_provider_of_type(caller.workspace, &resource_type).await?,
             Err(_) => None,
@@ -66,7 +66,7 @@ pub async fn create(app: &App, caller: &Admin, new: NewOauthProvider) -> Result<
     let Some(token_url) = new.token_url.or(proposed.token_url) else {
         return Err(OperationError::invalid_at(
             "/token_url",
-            "required, because the manifest of this type does not propose one",
+            "required, because the manifest of this type proposes no value",
         ));
     };
     let now = app.clock.now();
@@ -106,16 +106,16 @@ pub async fn update(
     row.scopes = change.scopes.map_or(row.scopes, |scopes| json!(scopes));
     let secret = change.client_secret.as_ref().and_then(Option::as_ref);
     check(&row, secret)?;
-    // The secret was given for this client and these endpoints. If one of them changes, the caller must send the
-    // secret again.
+    // The stored secret belongs to the client and these endpoints. If the client or an endpoint changes, the caller
+    // must send the secret again.
     let goes_elsewhere = row.client_id != before.client_id
         || row.token_url != before.token_url
         || row.device_authorization_url != before.device_authorization_url;
     match &change.client_secret {
         Some(_) => row.client_secret = sealed(app, &row, secret)?,
         None if goes_elsewhere && row.client_secret.is_some() => {
-            let message = "required when client_id, token_url or device_authorization_url changes; send null for a \
-                           client without a secret";
+            let message = "required when `client_id`, `token_url` or `device_authorization_url` changes; send null for \
+                           a client without a secret";
             return Err(OperationError::invalid_at("/client_secret", message));
         }
         None => {}
@@ -125,7 +125,7 @@ pub async fn update(
     Ok(view(row))
 }
 
-/// Deletes an OAuth provider. Tokens that it has issued are no longer refreshed.
+/// Deletes an OAuth provider. Tokens that the provider issued are no longer refreshed.
 pub async fn delete(app: &App, caller: &Admin, id: OauthProviderId) -> Result<(), OperationError> {
     let before = provider(app, caller, id).await?;
     let change = Change::new("oauth_provider.delete", &id).from(&view(before));
@@ -155,7 +155,8 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
             errors.add(path, why);
         }
     }
-    // The query of the authorization URL may hold the provider's own parameters, but not those that the server sets.
+    // The query of the authorization URL may contain parameters of the provider, but not the parameters that the server
+    // sets.
     const OURS: [&str; 8] = [
         "client_id",
         "code_challenge",
@@ -175,7 +176,7 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
         errors.add("/scopes", format!("must have at most {SCOPES_MAX} entries"));
     }
     for (index, scope) in scopes.iter().enumerate() {
-        // RFC 6749, section 3.3.
+        // The characters that a scope may contain (RFC 6749, section 3.3).
         let is_token = |byte: u8| matches!(byte, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
         if scope.is_empty() || scope.len() > SCOPE_CHARS_MAX || !scope.bytes().all(is_token) {
             errors.add(

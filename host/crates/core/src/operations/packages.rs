@@ -1,4 +1,4 @@
-//! Installs plugins from signed packages or the registry, and removes them. Changes need a root key.
+//! Installs plugins from signed packages or the registry, and uninstalls plugins. Changes require a root key.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// Returns the plugin's name as far as it is known before the package is opened. For an upload this is the file's
-    /// name.
+    /// Returns the name under which the audit records the installation: the requested plugin, or the file name of an
+    /// upload, because the plugin's name is unknown until the package is opened.
     fn name(&self) -> &str {
         match self {
             Wanted::Named(named) => named.name.as_str(),
@@ -45,12 +45,12 @@ impl Wanted {
     }
 }
 
-/// Installs a plugin from a signed package, or from the registry by name. The second value states whether it replaced
-/// another version.
+/// Installs a plugin from a signed package, or from the registry by name. The second value states whether the plugin
+/// replaced another version.
 pub async fn install(app: &Arc<App>, caller: &Root, wanted: Wanted) -> Result<(Plugin, bool), OperationError> {
     let before = app.plugins.entry(wanted.name()).map(view);
     let change = Change::new("plugin.install", wanted.name()).from(&before).to(&wanted.shown());
-    // The work runs in a task. Otherwise a caller that disconnects could leave a plugin on disk but not in force.
+    // The work runs in a task. Otherwise, if the caller disconnected, a plugin could be on disk but not in force.
     let (app, caller) = (Arc::clone(app), caller.clone());
     let installing = tokio::spawn(async move { change.apply(&app, &caller, install_wanted(&app, wanted)).await });
     let Installed { entry, replaced } = installing.await.map_err(OperationError::internal)??;
@@ -65,16 +65,16 @@ async fn install_wanted(app: &App, wanted: Wanted) -> Result<Installed, Operatio
         }
     };
     installed.map_err(|error| {
-        tracing::warn!(error = ?with_causes(&error), "a package was not installed");
+        tracing::warn!(error = ?with_causes(&error), "failed to install a package");
         error.into()
     })
 }
 
-/// Removes a plugin. A plugin whose resources are bound cannot be removed.
+/// Uninstalls a plugin. Fails if a binding uses a resource of the plugin.
 pub async fn uninstall(app: &Arc<App>, caller: &Root, name: String) -> Result<(), OperationError> {
     let before = app.plugins.entry(&name).ok_or_else(|| OperationError::not_found("plugin"))?;
     let change = Change::new("plugin.uninstall", &name).from(&view(before));
-    // In a task, as in `install`.
+    // The work runs in a task, as in `install`.
     let (app, caller) = (Arc::clone(app), caller.clone());
     let removing = tokio::spawn(async move {
         let remove = async {
@@ -114,7 +114,7 @@ impl From<PackageError> for OperationError {
             }
             PackageError::Install(InstallError::Older { .. }) => OperationError::conflict(error.to_string()),
             PackageError::Install(InstallError::Load(_)) => OperationError::invalid_at("/package", error.to_string()),
-            // Errors that an operator can fix, and whose text is safe to show.
+            // An operator can fix the cause of these errors, and their messages contain no secrets.
             PackageError::Install(InstallError::Stage(
                 StageError::InTheWay { .. } | StageError::NoExchange { .. } | StageError::Changing { .. },
             )) => OperationError::conflict(error.to_string()),

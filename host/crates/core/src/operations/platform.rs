@@ -1,5 +1,5 @@
-//! Functions of plugins, for infrastructure code with a root key. Bots, roles and scopes do not apply to them; limits,
-//! egress and the audit do.
+//! Functions of plugins, for infrastructure code with a root key. Bots, roles and scopes do not apply to functions;
+//! limits, egress and the audit do.
 
 use monstrum_api::platform::FunctionCall;
 use monstrum_api::tools::CallResult;
@@ -27,7 +27,7 @@ pub async fn call(
         let message = match functions {
             [] => format!("the plugin of type `{resource_type}` has no functions"),
             names => format!(
-                "the plugin of type `{resource_type}` has no function `{function}`; it has: {}",
+                "the plugin of type `{resource_type}` has no function `{function}`; available functions: {}",
                 names.join(", ")
             ),
         };

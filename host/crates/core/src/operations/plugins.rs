@@ -1,6 +1,5 @@
-//! The plugins of the instance: the version of each that serves, and the error of a version that does not. Changes need
-//! a root key.
-//! Changes need a root key.
+//! The plugins of the instance: the loaded version of each plugin, and the error of a version that cannot be loaded.
+//! Changes require a root key.
 
 use monstrum_api::plugins::{Approval, Pending, Plugin, PluginList, PluginStatus};
 use monstrum_store::Page;
@@ -86,14 +85,14 @@ pub async fn show(app: &App, _: &Operator, name: String) -> Result<Plugin, Opera
     Ok(view(entry))
 }
 
-/// Returns the icon of a plugin, if it has one.
+/// Returns the icon of a plugin. Fails if the plugin has no icon.
 pub fn icon(app: &App, _: &Operator, name: &str) -> Result<Icon, OperationError> {
     let entry = app.plugins.entry(name).ok_or_else(|| OperationError::not_found("plugin"))?;
     let icon = entry.serving.as_ref().and_then(|plugin| plugin.icon.clone());
     icon.ok_or_else(|| OperationError::not_found("icon"))
 }
 
-/// Loads a plugin's folder again. If the new version fails, the previous one stays in force.
+/// Reloads a plugin's folder. If the new version fails, the previous version stays in force.
 pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, OperationError> {
     // The name becomes a path, so it must be a valid plugin name or a folder that a scan has found.
     if name.parse::<PluginName>().is_err() && app.plugins.entry(&name).is_none() {
@@ -102,7 +101,7 @@ pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, Op
     let change = Change::new("plugin.reload", &name).from(&app.plugins.entry(&name).map(view));
     let load = async {
         let entry = app.plugins.load(&name).await;
-        // The folder may have been deleted; then the plugin no longer serves.
+        // If the folder was deleted, the plugin is no longer loaded.
         app.changed().await?;
         entry.ok_or_else(|| OperationError::not_found("plugin"))
     };
@@ -110,10 +109,10 @@ pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, Op
     Ok(view(entry))
 }
 
-/// Puts the version that waits for approval into force.
+/// Approves the version that waits for approval and puts it into force.
 pub async fn approve(app: &App, caller: &Root, name: String, approval: Approval) -> Result<Plugin, OperationError> {
     let before = app.plugins.entry(&name).ok_or_else(|| OperationError::not_found("plugin"))?;
-    // Only the version recorded here may be approved, and not a version that arrives a moment later.
+    // Only the version recorded here may be approved, not a version that arrives later.
     let pending = before.pending.as_ref();
     let approval = Approval {
         digest: approval.digest.or_else(|| pending.and_then(|pending| pending.plugin.digest().cloned())),

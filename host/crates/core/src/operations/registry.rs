@@ -1,4 +1,4 @@
-//! Plugins that can be installed by name. These operations need a root key, because plugins belong to the instance.
+//! Plugins that can be installed by name. These operations require a root key, because plugins belong to the instance.
 
 use monstrum_api::registry::{Available, AvailableList};
 use monstrum_package::Listing;
@@ -23,7 +23,7 @@ fn view(listing: Listing) -> Available {
 
 /// Searches the registry.
 pub async fn list(app: &App, _: &Root, search: &str, page: &Page<String>) -> Result<AvailableList, OperationError> {
-    let absent = || OperationError::not_found("registry: start the server with --registry");
+    let absent = || OperationError::NotFound("no registry is configured; start the server with --registry".to_owned());
     let registry = app.packages.registry().ok_or_else(absent)?;
     let index = registry.index().await.map_err(PackageError::from)?;
     let found = index.search(search);

@@ -1,4 +1,5 @@
-//! The contracts of loaded plugins in the caller's language. Clients build forms and pickers from them.
+//! The contracts of loaded plugins in the caller's language. Clients generate forms and selection lists from these
+//! contracts.
 
 use std::sync::Arc;
 

@@ -68,7 +68,8 @@ pub async fn show(app: &App, caller: &Operator, id: ResourceId) -> Result<Resour
     shown(app, row).await
 }
 
-/// Changes a resource. Its configuration and network need an admin key, and so does its name if tool names include it.
+/// Changes a resource. A change of the configuration, the network, or a name that is part of tool names requires an
+/// admin key.
 pub async fn update(
     app: &App,
     caller: &Operator,
@@ -113,9 +114,10 @@ pub async fn update(
     shown(app, row).await
 }
 
-/// Deletes a resource that is not bound, with its credential.
+/// Deletes a resource and its credential. Fails if a binding uses the resource. Deleting a resource that has a
+/// credential requires an admin key.
 pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), OperationError> {
-    // Deleting a credential needs an admin key, also when it is deleted with its resource.
+    // Deleting a credential requires an admin key, even if the credential is deleted with its resource.
     if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
         caller.admin()?;
     }
@@ -129,7 +131,7 @@ pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), 
 
 const NOT_SERVED: &str = "no loaded plugin has this resource type";
 
-/// Rejects operators: configuration and network decide where a credential is sent.
+/// Rejects operators, because the configuration and the network decide where a credential is sent.
 fn configures(caller: &Caller) -> Result<(), OperationError> {
     caller.admin().map_err(|_| {
         OperationError::forbidden("changing the configuration or network of a resource requires an admin key")
@@ -145,7 +147,8 @@ async fn shown(app: &App, row: ResourceRow) -> Result<Resource, OperationError> 
     Ok(Resource { credential, ..view(row) })
 }
 
-/// Shows a resource without its credential, whose state depends on the change and is not known before it.
+/// Converts a row to a resource. Leaves `credential` empty, because a change of the resource can change the state of
+/// its credential.
 fn view(row: ResourceRow) -> Resource {
     Resource {
         id: row.id,
@@ -160,7 +163,7 @@ fn view(row: ResourceRow) -> Resource {
 }
 
 /// Rejects an operator if the resource's name is part of tool names, which roles, bindings and delegations match. If
-/// the plugin is not loaded, the name may be part of them, so the operator is rejected too.
+/// the plugin is not loaded, tool names may include the resource's name, so the operator is rejected too.
 fn renames(app: &App, caller: &Caller, resource_type: &ResourceTypeId) -> Result<(), OperationError> {
     let snapshot = app.policy.load();
     let reason = match snapshot.resource_type(resource_type) {
@@ -176,29 +179,29 @@ fn names_tools(plugin: &Plugin) -> bool {
     plugin.manifest.resource_type.tool_discovery == ToolDiscovery::Configured
 }
 
-/// Checks a configuration. The tools in it have schemas, which are compiled on threads that serve no requests.
+/// Checks a configuration. The schemas of its tools are compiled on threads that serve no requests.
 async fn check_configuration(
     errors: &mut InputErrors,
     plugin: &Arc<Plugin>,
     name: &str,
     config: &Map<String, Value>,
 ) -> Result<(), OperationError> {
-    // This limit is separate from that for manifests, so that a tenant's configurations do not delay the loading of a
-    // plugin.
+    // These threads are separate from the threads for manifests, so that a tenant's configurations do not delay the
+    // loading of a plugin.
     static CONFIGURATIONS: Beside = Beside::new();
     let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
     let checked = CONFIGURATIONS.run(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
     let Err(found) = checked.map_err(OperationError::internal)? else { return Ok(()) };
     for InputError { path, message } in found {
-        // `/name` is a field of the resource; all other paths are in its configuration.
+        // `/name` is a field of the resource. All other paths are in the configuration.
         let path = if path == "/name" { path } else { format!("/config{path}") };
         errors.add(path, message);
     }
     Ok(())
 }
 
-/// Checks that a resource of the built-in type names an existing bot, and replaces the bot's name by its id. A caller
-/// who may rename bots must not be able to decide which bot acts for another.
+/// Checks that a resource of the built-in type names an existing bot, and replaces the bot's name with its id.
+/// Otherwise, a caller who may rename bots could decide which bot acts for another bot.
 fn settle_bot(
     errors: &mut InputErrors,
     app: &App,
@@ -224,9 +227,9 @@ fn check_network(errors: &mut InputErrors, network: &Network) {
     for (index, text) in network.allow_addresses.iter().enumerate() {
         if text.parse::<IpNet>().is_err() {
             let message = match text.parse::<IpAddr>() {
-                Ok(IpAddr::V4(_)) => "write a single address with /32",
-                Ok(IpAddr::V6(_)) => "write a single address with /128",
-                Err(_) => "expected a range of addresses such as 10.1.0.0/16",
+                Ok(IpAddr::V4(_)) => "expected an address range; write a single address with /32",
+                Ok(IpAddr::V6(_)) => "expected an address range; write a single address with /128",
+                Err(_) => "expected an address range such as 10.1.0.0/16",
             };
             errors.add(format!("/network/allow_addresses/{index}"), message);
         }

@@ -10,7 +10,8 @@ use crate::app::App;
 pub(super) use crate::policy::pattern_limits::pointer_token;
 use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
-/// Checks the name of a role, bot, resource or workspace: 1 to 128 characters, none of them a control character.
+/// Checks the name of a role, bot, resource or workspace. The name must have 1 to 128 characters and no control
+/// characters.
 pub(super) fn name(errors: &mut InputErrors, path: &str, name: &str) {
     const CHARS_MAX: usize = 128;
     if name.trim().is_empty() {
@@ -29,7 +30,7 @@ pub(super) fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max
     }
 }
 
-/// Checks the number and the length of the patterns in each list. A list that is equal to the one in `stored` is not
+/// Checks the number and the length of the patterns in each list. A list that equals its list in `stored` is not
 /// checked, because it may have been saved before a limit was introduced.
 pub(super) fn patterns<'v>(
     errors: &mut InputErrors,
@@ -44,7 +45,7 @@ pub(super) fn patterns<'v>(
     }
 }
 
-/// Checks the number of keys in scopes. Scopes that are equal to `stored` are not checked. Call this before any work
+/// Checks the number of keys in scopes. Scopes that equal `stored` are not checked. Call this function before any work
 /// that is done for each key.
 pub(super) fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), OperationError> {
     match scopes_error(path, scopes).filter(|_| stored != Some(scopes)) {
@@ -53,8 +54,8 @@ pub(super) fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> 
     }
 }
 
-/// Reserves room in the workspace for the compiled patterns of the row to be saved. Hold the result until the row is in
-/// force.
+/// Reserves memory of the workspace for the compiled patterns of a row that will be saved. The caller must hold the
+/// result until the row is in force.
 pub(super) async fn pattern_room(
     app: &App,
     workspace: WorkspaceId,

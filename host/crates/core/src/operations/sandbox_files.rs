@@ -48,7 +48,7 @@ pub struct Files<'a> {
 pub struct Place<'a> {
     pub app_id: &'a str,
     pub chat_id: &'a str,
-    /// If given, the sandbox must belong to this user.
+    /// The user to whom the sandbox must belong, or `None` for any user.
     pub user_id: Option<&'a str>,
     pub path: &'a str,
 }
@@ -57,10 +57,10 @@ pub struct Place<'a> {
 pub struct Download {
     pub name: String,
     pub is_archive: bool,
-    /// The length of a file. `None` for an archive, whose length is not known.
+    /// The length of a file, or `None` for an archive, whose length is unknown.
     pub length: Option<u64>,
     pub content: ByteStream,
-    /// Records how much of the content is sent.
+    /// The audit row, which records the number of sent bytes.
     pub record: Arc<Record>,
 }
 
@@ -74,7 +74,8 @@ impl Files<'_> {
         }
     }
 
-    /// Waits until this caller may hold this number of bytes in memory. Returns `None` if so few bytes need no turn.
+    /// Waits until this caller may hold `bytes` bytes in memory. Returns `None` if a request of this size needs no
+    /// turn.
     pub async fn turn(&self, bytes: usize) -> Result<Option<Turn>, OperationError> {
         if !needs_turn(bytes) {
             return Ok(None);
@@ -116,7 +117,8 @@ impl Files<'_> {
         record.ended(self.within(list.boxed()).await, |files: &Vec<File>| ("entries", files.len())).await
     }
 
-    /// Reads a text file. A large file also takes a turn, which the caller holds while the text is in memory. `escaped_bytes_max` limits the length of the text as JSON.
+    /// Reads a text file. A large file also needs a turn, which the caller holds while the text is in memory.
+    /// `escaped_bytes_max` limits the length of the text as JSON.
     pub async fn read(
         &self,
         row: &SandboxRow,
@@ -141,8 +143,8 @@ impl Files<'_> {
         change.record(self.app, self.caller, self.within(write.boxed())).await
     }
 
-    /// Opens a file, or a folder as a ZIP. `takes_any_length` states whether the interface can send content of unknown
-    /// length.
+    /// Opens a file for download, or a folder as a ZIP archive. `takes_any_length` states whether the interface can
+    /// send content of unknown length.
     pub async fn download(
         &self,
         row: &SandboxRow,
@@ -156,12 +158,12 @@ impl Files<'_> {
             match entry.kind {
                 EntryKind::File => self.download_file(&open, path, &entry, &record).await,
                 EntryKind::Directory if !takes_any_length => Err(OperationError::Undeliverable(
-                    "the length of a folder's ZIP is not known in advance, so it cannot be sent over HTTP/1.0; use \
-                     HTTP/1.1"
+                    "the ZIP of a folder cannot be sent over HTTP/1.0, because its length is not known in advance; \
+                     use HTTP/1.1"
                         .to_owned(),
                 )),
                 EntryKind::Directory => self.download_folder(&open, path, &entry, &record).await,
-                EntryKind::Other => Err(OperationError::invalid_at("/path", "is neither a file nor a folder")),
+                EntryKind::Other => Err(OperationError::invalid_at("/path", "must be a file or a folder")),
             }
         };
         begun.await.inspect_err(|error| record.failed(error))
@@ -245,7 +247,9 @@ impl Files<'_> {
     async fn within<T>(&self, work: impl Future<Output = Result<T, OperationError>>) -> Result<T, OperationError> {
         let in_time = async {
             let done = timeout(TIME_MAX, work).await;
-            done.unwrap_or_else(|_| Err(OperationError::unavailable("the sandbox took too long")))
+            done.unwrap_or_else(|_| {
+                Err(OperationError::unavailable("the sandbox did not answer within 60 s; try again"))
+            })
         };
         guarded(self.app, self.caller, in_time).await
     }

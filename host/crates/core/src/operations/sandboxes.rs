@@ -1,7 +1,7 @@
 //! The sandboxes of conversations, and commands in them.
 //!
-//! A command goes through the whole pipeline, as the bot that owns the sandbox and in its conversation. A key that may
-//! see a sandbox thus has no more rights on it than the bot.
+//! A command passes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation.
+//! Therefore, access to a sandbox gives a key no permissions that the bot does not have.
 
 use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
 use monstrum_api::tools::Chat;
@@ -65,7 +65,7 @@ pub async fn show(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<S
     Ok(view(get(app, caller, id).await?))
 }
 
-/// Deletes a sandbox with all its files, in the background.
+/// Deletes a sandbox with all its files in the background.
 pub async fn delete(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<(), OperationError> {
     let before = get(app, caller, id).await?;
     let delete = async { Ok(app.sandboxes.delete(caller.workspace, caller.bot, id).await?) };
@@ -73,7 +73,7 @@ pub async fn delete(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result
     change.record(app, caller, delete).await
 }
 
-/// Builds the call that runs a command in a sandbox, as its bot.
+/// Builds the call that runs a command in a sandbox as its bot.
 pub fn exec(
     caller: &Caller,
     row: SandboxRow,
@@ -100,7 +100,7 @@ pub async fn get(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<Sa
     Ok(app.sandboxes.get(caller.workspace, caller.bot, id).await?)
 }
 
-/// Converts the error of a sandbox that cannot be used.
+/// Converts the error for a sandbox that cannot be used.
 impl From<AccessError> for OperationError {
     fn from(error: AccessError) -> Self {
         match error {
@@ -122,7 +122,7 @@ impl From<AccessError> for OperationError {
     }
 }
 
-/// Converts an error that an end user reads, with its message in the caller's language.
+/// Converts an error for end users, with the message in the caller's language.
 pub(super) fn error_in(app: &App, language: &Language, error: AccessError) -> OperationError {
     let snapshot = app.policy.load();
     let plugin = SHELL.parse().ok().and_then(|name| snapshot.tool(&name)).map(|(plugin, _)| plugin);

@@ -1,6 +1,6 @@
-//! Warnings about scopes of a role that a resource type does not have. Such scopes are not errors of the input, since
-//! one role may serve several types, but a binding of such a type denies every tool. The caller who saves the role or
-//! the binding is therefore warned.
+//! Warnings about scopes of a role that a resource type does not have. Such scopes are not validation errors, because
+//! one role may apply to several types, but a binding of such a type denies every tool. Therefore the caller who saves
+//! the role or the binding gets a warning.
 
 use monstrum_types::{RoleId, WorkspaceId};
 use serde_json::Value;
@@ -9,8 +9,8 @@ use crate::plugins::Plugin;
 use crate::policy::Snapshot;
 use crate::policy::pattern_limits::SCOPE_KEYS_MAX;
 
-/// Returns the warnings for a role with these scopes: about keys that no type has, and about keys that a type to which
-/// the role is bound does not have.
+/// Returns the warnings for a role with these scopes: for keys that no type has, and for keys that are missing in the
+/// types of the role's bindings.
 pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let serving = snapshot.resource_types();
@@ -47,8 +47,8 @@ pub(super) fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Ve
     let unknown = keys(constraints).filter(|key| !has(plugin, key));
     let warning = |key: &str| {
         format!(
-            "role `{role}` constrains `{key}`, which is not a scope dimension of type `{}` (it has: {known}): this \
-             binding denies every tool",
+            "role `{role}` constrains `{key}`, which is not a scope dimension of type `{}` (known dimensions: \
+             {known}): this binding denies every tool",
             resource_type.id
         )
     };

@@ -16,7 +16,7 @@ use crate::call_types::incoming::IncomingCall;
 use crate::checks::{Unchecked, pay_for_object};
 use crate::language::Language;
 
-/// The maximum number of characters of the id that a caller gives a task.
+/// The maximum number of characters of a task id. Callers choose task ids.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
 
 /// Lists the tools that a bot may see.
@@ -73,12 +73,12 @@ pub async fn check(
     Ok(check_result(prediction.await.map_err(unchecked)?, caller.kind))
 }
 
-/// Returns the error for a question about a bot that could not be answered.
+/// Returns the error for a check that could not be completed.
 fn unchecked(unchecked: Unchecked) -> OperationError {
     match unchecked {
-        Unchecked::Busy => {
-            OperationError::Busy("the server is busy checking other calls of this bot or workspace".to_owned())
-        }
+        Unchecked::Busy => OperationError::Busy(
+            "the server is busy checking other calls of this bot or workspace; try again".to_owned(),
+        ),
         Unchecked::Overrun(Overrun::Steps) => {
             let message = "the check exceeds the work limit of one request; send smaller parameters";
             OperationError::OverLimit(message.to_owned())
@@ -89,8 +89,8 @@ fn unchecked(unchecked: Unchecked) -> OperationError {
     }
 }
 
-/// Rejects a bot that does not exist for the caller. An interface checks this before it reads an input; the operations
-/// check it again.
+/// Returns an error if the bot does not exist or the caller may not use it. An interface calls this function before it
+/// reads an input. The operations check the bot again.
 pub fn may_use(app: &App, caller: &Caller, bot: BotId) -> Result<(), OperationError> {
     caller.may_use(bot)?;
     match app.policy.load().bot(caller.workspace, bot) {
@@ -107,7 +107,7 @@ fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, pa
 /// Opens the session of the bot. This fails only if the policy cannot be read or the bot has just been deleted.
 fn session(app: &App, call: &IncomingCall) -> Result<Session, OperationError> {
     Session::open(&app.policy, app.clock.now(), call).map_err(|refusal| match refusal.code {
-        Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be loaded"),
+        Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be loaded; try again"),
         _ => OperationError::not_found("bot"),
     })
 }

@@ -1,4 +1,4 @@
-//! Trusted keys, each of which may sign the packages of some plugins. These operations need a root key.
+//! Trusted keys, which may sign the packages of some plugins. These operations require a root key.
 
 use monstrum_api::trust::{NewTrust, Trust, TrustList};
 use monstrum_package::PublicKey;
@@ -20,7 +20,7 @@ pub async fn list(app: &App, _: &Root, page: &Page<TrustId>) -> Result<TrustList
     Ok(list::page(app.store.trust(page).await?, view))
 }
 
-/// Trusts a key to sign packages of some plugins.
+/// Adds a trusted key that may sign packages of some plugins.
 pub async fn create(app: &App, caller: &Root, new: NewTrust) -> Result<Trust, OperationError> {
     let mut errors = InputErrors::default();
     if let Err(error) = new.public_key.parse::<PublicKey>() {
@@ -37,16 +37,17 @@ pub async fn create(app: &App, caller: &Root, new: NewTrust) -> Result<Trust, Op
     let insert = async { Ok(app.store.insert_trust(&row).await?) };
     Change::new("trust.create", &row.id).to(&view(row.clone())).record(app, caller, insert).await?;
     let TrustRow { id, public_key, name_glob, type_glob, .. } = &row;
-    tracing::info!(trust.id = %id, public_key, name_glob, type_glob, "a key is trusted");
+    tracing::info!(trust.id = %id, public_key, name_glob, type_glob, "added a trusted key");
     Ok(view(row))
 }
 
-/// Stops trusting a key. Plugins that it has signed stay installed.
+/// Removes a trusted key. Installed plugins with its signature stay installed.
 pub async fn delete(app: &App, caller: &Root, id: TrustId) -> Result<(), OperationError> {
-    let before = app.store.trust_of_id(id).await?.ok_or_else(|| OperationError::not_found("trust"))?;
-    let delete =
-        async { if app.store.delete_trust(id).await? { Ok(()) } else { Err(OperationError::not_found("trust")) } };
+    let before = app.store.trust_of_id(id).await?.ok_or_else(|| OperationError::not_found("trusted key"))?;
+    let delete = async {
+        if app.store.delete_trust(id).await? { Ok(()) } else { Err(OperationError::not_found("trusted key")) }
+    };
     Change::new("trust.delete", &id).from(&view(before)).record(app, caller, delete).await?;
-    tracing::info!(trust.id = %id, "a key is no longer trusted");
+    tracing::info!(trust.id = %id, "removed a trusted key");
     Ok(())
 }

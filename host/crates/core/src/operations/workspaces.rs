@@ -1,4 +1,4 @@
-//! Workspaces, which separate tenants. These operations need a root key.
+//! Workspaces, which separate tenants. These operations require a root key.
 
 use monstrum_api::workspaces::{NewWorkspace, Workspace, WorkspaceChange, WorkspaceList};
 use monstrum_store::{DEFAULT_WORKSPACE, Page, StoreError, WorkspaceRow};
@@ -43,7 +43,7 @@ pub async fn show(app: &App, _: &Root, id: WorkspaceId) -> Result<Workspace, Ope
     Ok(view(workspace(app, id).await?))
 }
 
-/// Renames a workspace, or changes the limits of its sandboxes.
+/// Changes the name or the sandbox limits of a workspace.
 pub async fn update(
     app: &App,
     caller: &Root,
@@ -74,7 +74,7 @@ pub async fn update(
     Ok(view(row))
 }
 
-/// Deletes an empty workspace with its keys.
+/// Deletes an empty workspace and its keys.
 pub async fn delete(app: &App, caller: &Root, id: WorkspaceId) -> Result<(), OperationError> {
     let before = workspace(app, id).await?;
     if before.name == DEFAULT_WORKSPACE {
@@ -107,7 +107,7 @@ fn checked_sandbox(sandbox: &WorkspaceSandbox) -> Result<Value, OperationError> 
     Ok(serde_json::to_value(sandbox).expect("settings are JSON"))
 }
 
-/// Checks a workspace's name. It must not look like an id, because a header names a workspace by either.
+/// Checks a workspace's name. The name must not look like an id, because a header names a workspace by name or by id.
 fn check_name(name: &str) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", name);

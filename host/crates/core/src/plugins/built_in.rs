@@ -1,6 +1,6 @@
-//! The built-in resource types. Each has a manifest like a plugin's, so that lists, roles, scopes and the audit need no
-//! special case. It has no folder and no component: the pipeline of calls runs its tools. The names of built-in types
-//! are reserved, so that no plugin can replace one.
+//! The built-in resource types. A built-in type has a manifest like a plugin, so that lists, roles, scopes and the
+//! audit need no special case. A built-in type has no folder and no component, because the pipeline of calls runs its
+//! tools. The names of built-in types are reserved, so that no plugin can replace a built-in type.
 
 mod sandbox;
 
@@ -20,17 +20,18 @@ use crate::plugins::{Plugin, Tool};
 
 /// The resource type whose resources are other bots.
 pub const BOT: &str = "bot";
-/// Lists the tools that the other bot may call on behalf of this one.
+/// The tool that lists the tools that the other bot may call on behalf of the calling bot.
 pub const LIST_TOOLS: &str = "bot_list_tools";
-/// Makes the other bot call one of its tools.
+/// The tool that makes the other bot call a tool.
 pub const CALL_TOOL: &str = "bot_call_tool";
 
 /// Returns all built-in plugins.
 pub(crate) fn all() -> Vec<Arc<Plugin>> {
     let mut bot = built_in(bot(), Locales::default());
     for tool in &mut bot.tools {
-        let tool = Arc::get_mut(tool).expect("there is no other reference yet");
-        // The call by the other bot is a call with its own decision, under the same delegation rules.
+        let tool = Arc::get_mut(tool).expect("no other reference exists");
+        // The Guardian decides separately about the call that the other bot then makes. The same delegation rules apply
+        // to that call.
         tool.rules = tool.rules.clone().forwarding();
     }
     vec![Arc::new(bot), Arc::new(sandbox::plugin())]
@@ -46,8 +47,8 @@ fn bot() -> Value {
             "id": BOT,
             "name": "Bot",
             "mode": "system",
-            "description": "A bot of the same workspace, which acts on behalf of the bots that it is bound to. A binding's \
-                delegate narrows what it may do for that bot.",
+            "description": "Another bot of the same workspace, which acts on behalf of each bot that has a binding to \
+                it. The `delegate` of a binding restricts the tools and scopes that the other bot may use.",
             "icon": "bot",
             "auth_flow": "none",
             "config_schema": [{"field": "bot", "description": "Name or id of a bot of the same workspace"}],
@@ -89,7 +90,7 @@ fn bot() -> Value {
 }
 
 fn built_in(manifest: Value, locales: Locales) -> Plugin {
-    let manifest: Manifest = serde_json::from_value(manifest).expect("a built-in manifest has the shape of one");
+    let manifest: Manifest = serde_json::from_value(manifest).expect("a built-in manifest is valid");
     let dimensions = &manifest.resource_type.scope_dimensions;
     let tools = manifest.resource_type.tools.iter().map(|tool| {
         let compiled = Tool::compile(tool.clone(), tool.name.clone(), dimensions);
@@ -111,7 +112,7 @@ fn built_in(manifest: Value, locales: Locales) -> Plugin {
 fn locales(files: &[(&str, &[(&str, &str)])]) -> Locales {
     let text = |texts: &[(&str, &str)]| json!(texts.iter().copied().collect::<BTreeMap<_, _>>()).to_string();
     let files = files.iter().map(|(tag, texts)| ((*tag).to_owned(), text(texts))).collect();
-    Locales::load(files).expect("built-in translations have the shape of some")
+    Locales::load(files).expect("built-in translations are valid")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Versions that were read from their folders and are not assessed yet.
+//! Versions that were read from their folders but have not been assessed yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ impl Reader {
         if manifest.name.as_str() != name {
             return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
         }
-        // Reading, hashing and copying large files takes long.
+        // This block reads, hashes and copies large files. `in_place` moves the other tasks of the worker to another
+        // thread.
         let read = in_place(true, || {
             let locale_files = folder.locales(&manifest.locales_dir)?;
             let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
@@ -87,8 +88,8 @@ impl Reader {
         Ok(Candidate { plugin: Arc::new(plugin), stored })
     }
 
-    /// Parses the manifest in `text`, of a version of plugin `name`. The recorded serving version may exceed limits
-    /// that were introduced after it.
+    /// Parses the manifest in `text` of a version of plugin `name`. If the text is the manifest of the recorded serving
+    /// version, the manifest may exceed limits that were introduced later.
     async fn manifest(&self, name: &str, text: &str) -> Result<Manifest, LoadError> {
         let refused = match parse(text.to_owned()).await {
             Err(refused @ LoadError::Manifest(_)) => refused,
@@ -104,7 +105,8 @@ impl Reader {
     }
 
     /// Reads the versions in the folders `names`, in this order and on all processors. Each component stays in memory
-    /// until its version is used, so at most one more than the number of processors is read ahead.
+    /// until its version is used. Therefore the number of versions that are read ahead is at most the number of
+    /// processors plus one.
     pub(super) fn read_all(
         &self,
         names: Vec<String>,
@@ -117,7 +119,7 @@ impl Reader {
                 let folder = name.clone();
                 let read = tokio::spawn(async move { reader.read(&folder).await }).await;
                 let read = read.unwrap_or_else(|_| {
-                    tracing::error!(plugin.name = name, "reading a plugin failed unexpectedly");
+                    tracing::error!(plugin.name = name, "the task that reads a plugin failed");
                     Err(LoadError::Unexpected)
                 });
                 (name, read)

@@ -2,7 +2,7 @@
 
 use monstrum_manifest::Limits;
 
-/// The maximum resources of one call. Plugin and binding can only lower these limits.
+/// The resource limits of one call. A plugin or a binding can only lower these limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
     pub fuel: u64,
@@ -11,14 +11,15 @@ pub struct Ceilings {
 }
 
 impl Default for Ceilings {
-    /// The limits of a call for which neither plugin nor binding sets one. Authors of plugins rely on them.
+    /// Returns the default limits, which apply if neither the plugin nor the binding sets a limit. Authors of plugins
+    /// rely on these values.
     fn default() -> Self {
         Ceilings { fuel: 1_000_000_000, memory_mib: 64, timeout_s: 30 }
     }
 }
 
 impl Ceilings {
-    /// Returns the memory limit of a plugin's calls before a binding lowers it.
+    /// Returns the memory limit of a plugin's calls, in bytes. A binding may lower this limit.
     pub fn memory_bytes(self, asked: &Limits) -> u64 {
         let default = Ceilings::default().memory_mib;
         u64::from(asked.memory_mib.unwrap_or(default).min(self.memory_mib)) << 20

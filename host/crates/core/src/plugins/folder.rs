@@ -1,5 +1,5 @@
-//! Reads a plugin's folder. Its content becomes code that acts with credentials, so folders and files that other users
-//! can write, and symbolic links, are rejected, and every read has a limit.
+//! Reads a plugin's folder. The content of the folder becomes code that acts with credentials. Therefore this module
+//! rejects symbolic links, and folders and files that other users can write. Every read has a limit.
 
 pub mod staging;
 
@@ -17,11 +17,11 @@ pub const MANIFEST: &str = "monstrum.yaml";
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 10;
 /// The maximum size of a component, in bytes.
 pub const COMPONENT_BYTES_MAX: u64 = 32 << 20;
-/// The maximum size of a translation, in bytes: the same as for a manifest.
+/// The maximum size of a translation, in bytes. A manifest has the same maximum.
 pub const LOCALE_BYTES_MAX: u64 = 256 << 10;
 /// The maximum size of an icon, in bytes.
 pub const ICON_BYTES_MAX: u64 = 64 << 10;
-/// The maximum number of translations: more languages than any plugin has.
+/// The maximum number of translations. Plugins have far fewer translations.
 pub const LOCALES_MAX: usize = 100;
 
 /// The reason why a folder cannot be read.
@@ -50,12 +50,12 @@ pub enum FolderError {
 /// The icon of a plugin.
 #[derive(Clone)]
 pub struct Icon {
-    /// Its media type, detected from its content.
+    /// The media type of the icon, detected from its content.
     pub media_type: &'static str,
     pub bytes: Vec<u8>,
 }
 
-/// An open folder. Its files are opened relative to it and never through a link.
+/// An open folder. Its files are opened relative to this folder and never through a link.
 pub struct PluginFolder {
     path: PathBuf,
     folder: OwnedFd,
@@ -67,7 +67,7 @@ impl PluginFolder {
         PluginFolder::open_as(path, path)
     }
 
-    /// Opens the folder `path`. Errors show it as `name`.
+    /// Opens the folder `path`. Errors show the folder as `name`.
     pub fn open_as(path: &Path, name: &Path) -> Result<PluginFolder, FolderError> {
         let folder = open_checked(CWD, path, name, OFlags::DIRECTORY, "folder")?.0;
         Ok(PluginFolder { path: name.to_owned(), folder })
@@ -84,7 +84,7 @@ impl PluginFolder {
         read_capped(&self.folder, name, &self.path.join(name), bytes_max)
     }
 
-    /// Reads the icon that a manifest names. Returns `None` if it names a symbol instead of a file.
+    /// Reads the icon that a manifest names. Returns `None` if the manifest names a symbol instead of a file.
     pub fn icon(&self, icon: &str) -> Result<Option<Icon>, FolderError> {
         if !icon.contains('.') {
             return Ok(None);
@@ -100,7 +100,7 @@ impl PluginFolder {
         Ok(Some(Icon { media_type, bytes }))
     }
 
-    /// Reads the translations, as JSON texts by language tag. An absent folder holds none.
+    /// Reads the translations as JSON texts by language tag. Returns an empty map if the folder does not exist.
     pub fn locales(&self, directory: &str) -> Result<BTreeMap<String, String>, FolderError> {
         let path = self.path.join(directory);
         let folder = match open_checked(&self.folder, Path::new(directory), &path, OFlags::DIRECTORY, "folder") {
@@ -126,9 +126,9 @@ impl PluginFolder {
     }
 }
 
-/// Rejects a plugins folder that other users can write, because a new folder in it is new code.
+/// Rejects a plugins folder that other users can write, because a new subfolder is new code.
 pub fn check_plugins_dir(path: &Path) -> Result<(), FolderError> {
-    // The operator may use a link to the folder, so the target of the link is checked.
+    // The path may be a link that the operator made, so this function checks the target of the link.
     let real = path.canonicalize().map_err(|source| FolderError::Read { path: path.to_owned(), source })?;
     open_checked(CWD, &real, path, OFlags::DIRECTORY, "folder").map(|_| ())
 }
@@ -150,7 +150,7 @@ fn read_capped(folder: &OwnedFd, name: &str, path: &Path, bytes_max: u64) -> Res
     Ok(content)
 }
 
-/// Opens `name` beneath `folder` without following links, and checks the opened file, not the path.
+/// Opens `name` beneath `folder` without following links. Checks the opened file and not the path.
 fn open_checked(
     folder: impl std::os::fd::AsFd,
     name: &Path,
@@ -165,7 +165,7 @@ fn open_checked(
         rustix::io::Errno::NOTDIR => FolderError::WrongKind { path: path.to_owned(), wanted },
         other => FolderError::Read { path: path.to_owned(), source: other.into() },
     };
-    // Non-blocking, so that a FIFO in the folder cannot hang the scan.
+    // `NONBLOCK` prevents a FIFO in the folder from blocking the scan.
     let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let resolve = if name.is_absolute() {
         ResolveFlags::NO_MAGICLINKS

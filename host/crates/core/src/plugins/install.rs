@@ -1,8 +1,8 @@
 //! Installs and removes plugins while the server runs.
 //!
-//! The verified version is the version that is loaded: a package is written next to its final place, read and assessed
-//! there as at a server start, and then put in place by a single rename. A power cut at any point leaves either the old
-//! or the new folder.
+//! The loaded version is always the verified version. The host writes a package next to its final place, and reads and
+//! assesses the package there in the same way as at a server start. A single rename then puts the folder in its final
+//! place. A power cut at any point leaves either the old folder or the new folder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::plugins::{Entry, LoadError, Plugins};
 /// The maximum number of bindings that an error names.
 const BOUND_NAMED_MAX: u32 = 10;
 
-/// A plugin to be installed.
+/// The files of a plugin that will be installed.
 pub struct Package {
     /// The manifest among the files.
     pub manifest: Manifest,
@@ -33,7 +33,7 @@ pub struct Package {
 /// The result of an install.
 pub struct Installed {
     pub entry: Entry,
-    /// Whether a folder of that name existed before.
+    /// Whether the install replaced a folder of the same name.
     pub replaced: bool,
 }
 
@@ -42,12 +42,12 @@ pub struct Installed {
 pub enum InstallError {
     #[error(
         "plugin `{plugin}`: version {version} is older than the recorded version {recorded} and may be a replay; \
-         --allow-downgrade installs it anyway"
+         to install it anyway, use --allow-downgrade"
     )]
     Older { plugin: PluginName, version: Version, recorded: String },
     #[error(
-        "the package is signed by {key}, which is trusted for the resource types {} and not for `{id}`, which plugin \
-         `{plugin}` does not own; `monstrum trust add --type` trusts a key for more types",
+        "the package is signed by {key}, which is trusted for the resource types {} but not for `{id}`, and plugin \
+         `{plugin}` does not own `{id}`; to trust the key for more types, run `monstrum trust add --type`",
         globs.iter().map(|glob| format!("`{glob}`")).collect::<Vec<_>>().join(", ")
     )]
     UntrustedType { plugin: PluginName, id: ResourceTypeId, key: String, globs: Vec<String> },
@@ -55,14 +55,14 @@ pub enum InstallError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Stage(#[from] StageError),
-    #[error("the installation was interrupted")]
+    #[error("the installation was interrupted; try again")]
     Interrupted,
 }
 
 /// The reason why a plugin was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
-    #[error("there is no such plugin")]
+    #[error("the plugin does not exist")]
     Absent,
     #[error("plugin `{plugin}` is still bound; delete these bindings first: {}", list(.bound))]
     Bound { plugin: String, bound: Vec<BoundRow> },
@@ -70,7 +70,7 @@ pub enum UninstallError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Stage(#[from] StageError),
-    #[error("the removal was interrupted")]
+    #[error("the removal was interrupted; try again")]
     Interrupted,
 }
 
@@ -86,8 +86,8 @@ fn list(bound: &[BoundRow]) -> String {
 }
 
 impl Plugins {
-    /// Installs a package whose origin the caller has verified, and replaces an existing version. `trusted` has the
-    /// types for which the package's key may install a plugin that does not own its type yet.
+    /// Installs a package and replaces an existing version. The caller must verify the origin of the package. `trusted`
+    /// contains the types for which the package's key may install a plugin that does not own its type.
     pub async fn install(
         &self,
         package: Package,
@@ -114,12 +114,13 @@ impl Plugins {
         let replaced = placed.await.map_err(|_| InstallError::Interrupted)??;
         // The next server start would load this version, so the running server must load it too.
         let entry = self.settle(candidate, assessment).await?;
-        tracing::info!(plugin.name = %name, plugin.version = %version, replaced, "plugin installed");
+        tracing::info!(plugin.name = %name, plugin.version = %version, replaced, "a plugin was installed");
         self.entries.write().insert(name.to_string(), entry.clone());
         Ok(Installed { entry, replaced })
     }
 
-    /// Removes a plugin. Its records stay in the database, so that a later install is compared with them.
+    /// Removes a plugin. The records of the plugin stay in the database, so that a later install can be compared with
+    /// them.
     pub async fn uninstall(&self, name: &str) -> Result<(), UninstallError> {
         let _one_at_a_time = self.loading.lock().await;
         let is_plain = name.parse::<PluginName>().is_ok() || self.entry(name).is_some();
@@ -142,12 +143,13 @@ impl Plugins {
         if !removed && !known {
             return Err(UninstallError::Absent);
         }
-        tracing::info!(plugin.name = name, "plugin removed");
+        tracing::info!(plugin.name = name, "a plugin was removed");
         Ok(())
     }
 
     /// Rejects a version that is older than the recorded version or than a version that waits for approval. The
-    /// signature of an old package stays valid although a later version may have fixed its vulnerabilities.
+    /// signature of an old package stays valid, although a later version may have fixed vulnerabilities of that
+    /// package.
     async fn check_not_older(&self, name: &PluginName, version: &Version) -> Result<(), InstallError> {
         let recorded = self.store.plugin(name).await.map_err(LoadError::from)?.map(|row| row.version);
         let pending = self.entry(name.as_str()).and_then(|entry| entry.pending);
@@ -162,8 +164,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Rejects a type that the plugin does not own, unless the package's key is trusted for the type. The type may be
-    /// free or belong to another plugin. An update by the owner only needs a key that is trusted for the name.
+    /// Checks that the plugin owns its resource type or that the package's key is trusted for this type. An update of
+    /// the plugin that owns the type needs only a key that is trusted for the plugin's name.
     async fn check_type(
         &self,
         plugin: &PluginName,
@@ -178,7 +180,8 @@ impl Plugins {
         Err(InstallError::UntrustedType { plugin: plugin.clone(), id: id.clone(), key, globs })
     }
 
-    /// Returns the resource type of the serving version or, if none serves, of the recorded version.
+    /// Returns the resource type of the serving version. If the plugin does not serve, returns the resource type of the
+    /// recorded version.
     async fn type_of(&self, name: &str) -> Result<Option<ResourceTypeId>, StoreError> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
             return Ok(Some(serving.manifest.resource_type.id.clone()));

@@ -1,9 +1,9 @@
 //! The owners of resource types and tool names, and the names that a version would take from other plugins.
 //!
-//! The table `owners` decides, not the order in which folders are read. A plugin owns the names of its first serving
-//! version. If a version of another plugin uses one of them, it waits for approval by a root key. A tool name becomes
-//! free when the owner's serving version no longer has it. A resource type stays with its owner even after an
-//! uninstall, because credentials were saved for it.
+//! The table `owners` determines the owners, so the order in which folders are read has no effect. A plugin owns the
+//! names of its first serving version. A version of another plugin that uses such a name waits for approval by a root
+//! key. A tool name becomes free when the owner's serving version no longer has it. A resource type stays with its
+//! owner even after an uninstall, because credentials were saved for this type.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use monstrum_types::{PluginName, ResourceTypeId, ToolName, UtcMillis};
 
 use crate::plugins::Plugin;
 
-/// The owners of all names at one moment.
+/// The owners of all names at one point in time.
 #[derive(Default)]
 pub struct Owners(BTreeMap<OwnedName, OwnerRow>);
 
@@ -23,7 +23,7 @@ impl Owners {
         Ok(Owners::new(store.owners().await?))
     }
 
-    /// Builds the owners from rows.
+    /// Creates the owners from rows.
     pub fn new(rows: Vec<OwnerRow>) -> Owners {
         Owners(rows.into_iter().map(|row| (row.name.clone(), row)).collect())
     }
@@ -38,13 +38,13 @@ impl Owners {
         self.0.values().any(|row| row.plugin.as_str() == plugin)
     }
 
-    /// Returns the names in a manifest that belong to other plugins, its type first.
+    /// Returns the names in a manifest that belong to other plugins. The resource type comes first.
     pub(super) fn taken_by(&self, manifest: &Manifest) -> Vec<OwnerRow> {
         let rows = names(manifest).into_iter().filter_map(|name| self.0.get(&name));
         rows.filter(|row| row.plugin != manifest.name).cloned().collect()
     }
 
-    /// Returns whether `plugin` may serve, that is, whether none of its names belongs to another plugin.
+    /// Returns whether `plugin` may serve. A plugin must not serve if one of its names belongs to another plugin.
     pub fn permit(&self, plugin: &Plugin) -> bool {
         self.taken_by(&plugin.manifest).is_empty()
     }
@@ -54,7 +54,7 @@ impl Owners {
         names(manifest).iter().all(|name| self.0.get(name).is_some_and(|row| row.plugin == manifest.name))
     }
 
-    /// Assigns the free names of a manifest to its plugin, as loading it at a server start would.
+    /// Assigns the free names of a manifest to its plugin, as a server start does when it loads the plugin.
     pub(super) fn claim(&mut self, manifest: &Manifest, now: UtcMillis) {
         for name in names(manifest) {
             let row =
@@ -72,16 +72,16 @@ fn tool_name(name: &ToolName) -> OwnedName {
     OwnedName { kind: OwnedKind::Tool, name: name.to_string() }
 }
 
-/// Returns the names that a plugin with this manifest owns when it serves, its type first. Tools of single resources
-/// are not included, because their names start with the name of the resource.
+/// Returns the names that a plugin with this manifest owns when it serves. The resource type comes first. The result
+/// does not include the tools of single resources, because their names start with the name of the resource.
 pub(super) fn names(manifest: &Manifest) -> Vec<OwnedName> {
     let resource_type = &manifest.resource_type;
     let tools = resource_type.tools.iter().map(|tool| tool_name(&tool.name));
     std::iter::once(type_name(&resource_type.id)).chain(tools).collect()
 }
 
-/// Describes the names that a version takes from other plugins: one sentence for each type, and one for the tools of
-/// each plugin.
+/// Describes the names that a version takes from other plugins. Returns a sentence for each type, and a sentence for
+/// the tools of each plugin.
 pub(super) fn sentences(takes: &[OwnerRow]) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut tools: BTreeMap<&PluginName, Vec<String>> = BTreeMap::new();
@@ -104,16 +104,17 @@ pub(super) fn losers(takes: &[OwnerRow]) -> BTreeSet<&PluginName> {
     takes.iter().map(|row| &row.plugin).collect()
 }
 
-/// Fills `owners` in a database that is older than the table. Does nothing in any other database.
+/// Fills the table `owners` in a database that was created before this table existed. Does nothing in any other
+/// database.
 ///
-/// A name belongs to the plugin whose recorded serving version has it. If several plugins do, it belongs to the one
-/// that first stored a version with the name. Call this only for a database whose rows are verified, because it relies
-/// on them.
+/// A name belongs to the plugin whose recorded serving version has it. If several plugins have such a version, the name
+/// belongs to the plugin that first stored a version with it. The rows of the database must be verified, because this
+/// function relies on them.
 pub async fn fill(store: &Store) -> Result<(), StoreError> {
     if !store.owners_are_due().await? {
         return Ok(());
     }
-    // The plugin that first stored each name. If the times are equal, the plugin name that sorts first wins.
+    // The plugin that first stored each name. If the times are equal, the first plugin in the order of names wins.
     let mut first: BTreeMap<OwnedName, (UtcMillis, PluginName)> = BTreeMap::new();
     for row in store.plugins().await? {
         let serving = store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
@@ -142,7 +143,7 @@ pub async fn fill(store: &Store) -> Result<(), StoreError> {
     });
     let rows: Vec<OwnerRow> = rows.collect();
     if store.fill_owners(&rows).await? {
-        tracing::info!(names = rows.len(), "the table of owners was filled");
+        tracing::info!(names = rows.len(), "the table of name owners was filled");
     }
     Ok(())
 }

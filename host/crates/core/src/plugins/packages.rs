@@ -1,8 +1,8 @@
-//! Signed packages. The signature and its key are verified before a package is unpacked.
+//! Signed packages. The host verifies the signature and its key before it unpacks a package.
 //!
-//! The API installs a package only if it is signed by a key that a root key has trusted for the plugin's name. If the
-//! plugin does not own its resource type yet, the key must be trusted for the type too. No option weakens these checks.
-//! Signature, manifest and file name must agree.
+//! The API installs a package only if a key that is trusted for the plugin's name has signed it. A root key decides
+//! which keys are trusted. If the plugin does not own its resource type, the key must be trusted for the type too. No
+//! option weakens these checks. The signature, the manifest and the file name must contain the same name and version.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::plugins::folder::MANIFEST;
 use crate::plugins::registry::{Registry, RegistryError};
 use crate::plugins::{InstallError, Installed, Package, Plugins, TrustedTypes};
 
-/// The maximum number of packages that are unpacked at the same time. Each may use as much memory as its limit allows,
-/// and installs run one at a time anyway.
+/// The maximum number of packages that are unpacked at the same time. The limit bounds the memory for packages. It does
+/// not delay installs, because only one install runs at a time.
 const UNPACKED_AT_ONCE: usize = 2;
 
 /// An uploaded package.
@@ -38,7 +38,11 @@ pub enum PackageError {
     Signature(#[from] SignatureError),
     #[error("the package is signed by an untrusted key: {key}; to trust it, run `monstrum trust add`")]
     UntrustedKey { key: String },
-    #[error("the package is signed by {key}, which is trusted for {} and not for `{name}`", globs.join(", "))]
+    #[error(
+        "the package is signed by {key}, which is trusted for {} but not for `{name}`; to trust the key for this name, \
+         run `monstrum trust add`",
+        globs.join(", ")
+    )]
     UntrustedName { key: String, name: PluginName, globs: Vec<String> },
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -46,7 +50,7 @@ pub enum PackageError {
     NotText,
     #[error("the package's {0}")]
     Manifest(#[from] monstrum_manifest::ManifestErrors),
-    #[error("the package was renamed: {what} has `{found}`, but the manifest has `{manifest}`")]
+    #[error("the package was renamed: {what} contains `{found}`, but the manifest contains `{manifest}`")]
     Renamed { what: &'static str, found: String, manifest: String },
     #[error(transparent)]
     Install(#[from] InstallError),
@@ -58,7 +62,7 @@ pub enum PackageError {
     NoRegistry,
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
-    #[error("the package could not be read completely")]
+    #[error("the package could not be read completely; try again")]
     Interrupted,
 }
 
@@ -88,8 +92,7 @@ impl Packages {
         Ok(self.plugins.install(package, &trusted, allow_downgrade).await?)
     }
 
-    /// Installs a plugin from the registry, in the given version. The default is the newest version that is not a
-    /// pre-release.
+    /// Installs a version of a plugin from the registry. The default is the newest version that is not a pre-release.
     pub async fn install_named(
         &self,
         name: &PluginName,
@@ -105,7 +108,7 @@ impl Packages {
         self.install(upload, allow_downgrade).await
     }
 
-    /// Verifies and unpacks a package. Returns it with the types that its key may install.
+    /// Verifies and unpacks a package. Returns the package with the types for which its key is trusted.
     async fn verified(&self, upload: Upload) -> Result<(Package, TrustedTypes), PackageError> {
         let signature = upload.signature.as_deref().ok_or(PackageError::Unsigned)?;
         let signature = PackageSignature::parse(signature)?;
@@ -149,11 +152,11 @@ pub fn unpack(
         check_named((&signature.name, &signature.version), "the signature", (name, version))?;
     }
     if let Some((claimed, of_version)) = file_name.and_then(claimed_by_name) {
-        check_named((&claimed, &of_version), "the file's name", (name, version))?;
+        check_named((&claimed, &of_version), "the file name", (name, version))?;
     }
     if let Some(folder) = archive.folder().filter(|folder| *folder != name.as_str()) {
         let (found, manifest) = (folder.to_owned(), name.to_string());
-        return Err(PackageError::Renamed { what: "the folder in it", found, manifest });
+        return Err(PackageError::Renamed { what: "the folder in the package", found, manifest });
     }
     Ok(Package { manifest, files: archive.into_files() })
 }

@@ -1,8 +1,8 @@
-//! The permission diff: the permissions that a version of a plugin asks for in addition to those of the serving
-//! version. A version with a permission diff waits for approval by a root key.
+//! The permission diff: the permissions that a version of a plugin requests in addition to the permissions of the
+//! serving version. A version with a permission diff waits for approval by a root key.
 //!
-//! Operators granted tools, scopes and credentials on the basis of the old manifest. For each change that widens these
-//! grants, the operator gets one sentence. Changes that only narrow them are left out.
+//! Operators granted tools, scopes and credentials on the basis of the old manifest. The permission diff contains one
+//! sentence for each change that widens these grants. It does not contain changes that only narrow the grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use monstrum_manifest::{AuthMethod, Executor, FieldKind, Manifest, OriginPattern
 use monstrum_types::ToolName;
 use serde_json::Value;
 
-/// Returns what `candidate` asks for in addition to `serving`, one sentence for each change. `retired` has the tools of
-/// earlier versions that `serving` no longer has, with their operations. A tool that returns with another operation is
-/// also a change.
+/// Returns the permissions that `candidate` requests in addition to those of `serving`, one sentence for each change.
+/// `retired` contains the tools of earlier versions that `serving` no longer has, with their operations. A retired tool
+/// that returns with a different operation is also a change.
 pub(super) fn permission_diff(
     serving: &Manifest,
     candidate: &Manifest,
@@ -42,7 +42,7 @@ pub(super) fn permission_diff(
     }
     if let Some(check) = new.credential_check.as_ref().filter(|check| old.credential_check.as_ref() != Some(check)) {
         let params = Value::Object(check.params.clone());
-        added.push(format!("credentials are checked by a call of `{}` with {params}", check.tool));
+        added.push(format!("the credential check calls `{}` with parameters {params}", check.tool));
     }
     for dimension in &old.scope_dimensions {
         narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut added);
@@ -50,8 +50,8 @@ pub(super) fn permission_diff(
     added
 }
 
-/// Returns whether no existing scope dimension applies to calls of `tool`. If the old version has no dimensions, the
-/// result is false, because its calls were not constrained either.
+/// Returns whether no existing scope dimension applies to calls of `tool`. Returns false if the old version has no
+/// dimensions, because its calls were not constrained.
 fn is_outside_of_all(old: &ResourceType, new: &ResourceType, tool: &Tool) -> bool {
     let concerns = |dimension: &ScopeDimension| {
         let is_known = old.scope_dimensions.iter().any(|before| before.key == dimension.key);
@@ -64,7 +64,7 @@ fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<String>) {
     for capability in new.capabilities.iter().filter(|capability| !old.capabilities.contains(capability)) {
         added.push(format!("capability `{}`", word(capability)));
     }
-    // Globs are compared as text, without a check whether one covers another.
+    // Globs are compared as text. A new glob counts as a change even if an old glob covers it.
     for glob in new.calls.iter().filter(|glob| !old.calls.contains(glob)) {
         added.push(format!("calls to tools `{glob}`"));
     }
@@ -73,8 +73,8 @@ fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<String>) {
     }
 }
 
-/// Compares the defaults of `api_base`. The default is an origin of egress, and the audience of auth methods that
-/// declare none.
+/// Compares the defaults of `api_base`. The default is an allowed origin of egress, and the audience of auth methods
+/// that declare no audience.
 fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>) {
     let base = |of: &ResourceType| {
         let field = of.config_schema.iter().find(|field| field.field == "api_base");
@@ -82,7 +82,7 @@ fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>
     };
     let (before, after) = (base(old), base(new));
     if after.is_some() && before != after {
-        added.push(format!("the default of api_base is {}", shown(after.as_ref())));
+        added.push(format!("the default of `api_base` is {}", shown(after.as_ref())));
     }
 }
 
@@ -135,7 +135,7 @@ fn beyond<'a>(new: &'a [OriginPattern], old: &'a [OriginPattern]) -> impl Iterat
     new.iter().filter(|origin| !old.iter().any(|known| known.covers(origin)))
 }
 
-/// Returns the name of an enum value as the manifest writes it.
+/// Returns the name of an enum value in the form that the manifest uses.
 fn word(value: &impl serde::Serialize) -> String {
     shown(serde_json::to_value(value).ok().as_ref())
 }
@@ -229,12 +229,12 @@ mod tests {
         let named = ["new tool `sample_new`: no existing scope dimension applies to its operation `repo.delete`"];
         assert_eq!(grown_from(&before, &[add(tool("issue.close"))]), [""; 0]);
         assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), named);
-        // No binding constrains a dimension that comes with the tool.
+        // A dimension that is added together with the tool does not count, because no binding constrains it yet.
         let dimension = json!({"key": "new", "param_paths": ["x"], "operation_filter": "repo.*"});
         let edits = [("/resource_type/scope_dimensions/-", dimension), add(tool("repo.delete"))];
         assert_eq!(grown_from(&before, &edits), named);
         before["resource_type"]["scope_dimensions"] = json!([]);
-        assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), [""; 0], "nothing was constrained before");
+        assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), [""; 0], "the old version has no dimensions");
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         let check = |tool: &str, params: Value| json!({"tool": tool, "params": params});
         let mut before = manifest();
         let place = "/resource_type/credential_check";
-        let named = |params: &str| format!("credentials are checked by a call of `sample_delete` with {params}");
+        let named = |params: &str| format!("the credential check calls `sample_delete` with parameters {params}");
         assert_eq!(grown_from(&before, &[(place, check("sample_delete", json!({})))]), [named("{}")]);
         before["resource_type"]["credential_check"] = check("sample_delete", json!({}));
         assert_eq!(grown_from(&before, &[(place, check("sample_delete", json!({})))]), [""; 0]);
@@ -286,7 +286,7 @@ mod tests {
         calls to tools `jira_*`
         egress to `https://evil.example`
         egress to `https://example.com:8443`
-        the default of api_base is https://evil.example
+        the default of `api_base` is https://evil.example
         auth method `token`: audience `https://evil.example`
         auth method `token`: the audience is no longer declared
         auth method `api_key`: audience `https://evil.example`

@@ -1,5 +1,5 @@
-//! The database's records of plugins. They are read for each plugin that is loaded, but only once during a scan of all
-//! plugins, because every read verifies all rows of the instance.
+//! The database's records of plugins. A load of one plugin reads the records. A scan of all plugins reads them only
+//! once, because every read verifies all rows of the instance.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ impl Records {
     }
 }
 
-/// Reads the records, and caches them during a scan.
+/// A reader of the records that caches them during a scan.
 pub(super) struct RecordReader {
     store: Store,
     scan: Mutex<Scan>,
 }
 
-/// Whether a scan is running. A running scan caches the records.
+/// The state of the scan. A running scan caches the records.
 enum Scan {
     None,
     Running(Option<Arc<Records>>),
@@ -40,12 +40,12 @@ impl RecordReader {
         RecordReader { store, scan: Mutex::new(Scan::None) }
     }
 
-    /// Begins to cache the records. A cached record is used as long as the rows of the instance do not change.
+    /// Starts to cache the records. The cached records stay valid until a row of the instance changes.
     pub(super) async fn begin_scan(&self) {
         *self.scan.lock().await = Scan::Running(None);
     }
 
-    /// Stops caching: from now on, every read goes to the database.
+    /// Stops caching. Every later read goes to the database.
     pub(super) async fn end_scan(&self) {
         *self.scan.lock().await = Scan::None;
     }

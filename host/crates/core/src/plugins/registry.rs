@@ -1,7 +1,8 @@
-//! The client of a package registry: a folder, or an index on a web server, which is reached through egress.
+//! The client of a package registry. A registry is a folder or an index on a web server. Requests to the web server go
+//! through egress.
 //!
-//! A registry is not trusted: the digest in the index and the signature of the package are checked. A malicious registry
-//! can only withhold packages.
+//! The client does not trust a registry. It checks the digest in the index and the signature of the package. A
+//! malicious registry can only withhold packages.
 
 mod place;
 
@@ -24,10 +25,10 @@ pub use self::place::Place;
 
 /// The file name of the index.
 const INDEX: &str = "index.json";
-/// The time-out of fetching the index or a signature. No progress is shown before the index has arrived, so it is
-/// short.
+/// The time-out for fetching the index or a signature. It is short, because the caller sees no progress before the
+/// index has arrived.
 const INDEX_WAIT_MAX: Duration = Duration::from_secs(30);
-/// The time-out of fetching a package: enough for the largest package at 2 Mbit/s.
+/// The time-out for fetching a package. It is long enough for a package of maximum size at 2 Mbit/s.
 const PACKAGE_WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// The reason why the registry could not be used.
@@ -39,13 +40,13 @@ pub enum RegistryError {
     TooLarge { path: PathBuf, bytes_max: usize },
     #[error("cannot fetch {file} from the registry")]
     Fetch { file: String, source: Failure },
-    #[error("the registry answered {status} for {file}")]
+    #[error("the registry answered with status {status} for {file}")]
     Status { file: String, status: u16 },
     #[error("the registry cannot be used")]
     Index(#[from] IndexError),
     #[error("{file} of the registry does not match the index: expected digest {named}, found {found}")]
     Other { file: String, found: Digest, named: Digest },
-    #[error("the registry could not be read completely")]
+    #[error("the registry could not be read completely; try again")]
     Interrupted,
 }
 
@@ -62,8 +63,8 @@ pub struct Web {
 }
 
 impl Registry {
-    /// Creates a client of the registry at `place`. Its server may have public addresses, an address that `place` names
-    /// as a number, and addresses in `allow_addresses`.
+    /// Creates a client of the registry at `place`. The client connects only to public addresses, to the numeric
+    /// address in `place`, if any, and to addresses in `allow_addresses`.
     pub fn new(place: Place, allow_addresses: &[IpNet]) -> Registry {
         let named = place.named_address();
         match place {
@@ -71,7 +72,7 @@ impl Registry {
             Place::Web(url) => {
                 let network = Network {
                     allow_addresses: allow_addresses.iter().copied().chain(named).collect(),
-                    // Settings accept http:// for loopback addresses only.
+                    // The parser of settings accepts http:// only with loopback addresses.
                     allow_http: url.scheme() == "http",
                 };
                 let options = EgressOptions { response_body_bytes_max: PACKAGE_BYTES_MAX, ..EgressOptions::default() };
@@ -103,7 +104,7 @@ impl Registry {
         self.fetch(&entry.signature, SIGNATURE_BYTES_MAX, INDEX_WAIT_MAX).await
     }
 
-    /// Reads a file of the registry. `file` is a validated name: that of the index, or one from the index.
+    /// Reads a file of the registry. `file` is a validated name: the name of the index, or a name in the index.
     async fn fetch(&self, file: &str, bytes_max: usize, wait: Duration) -> Result<Vec<u8>, RegistryError> {
         match self {
             Registry::Folder(folder) => {

@@ -1,4 +1,4 @@
-//! The resource types that a trusted key may install.
+//! The resource types for which a key is trusted.
 
 use monstrum_guardian::match_glob;
 use monstrum_types::ResourceTypeId;
@@ -18,8 +18,8 @@ impl TrustedTypes {
     }
 }
 
-/// Returns the glob with `-` and `_` made equivalent, because plugin names cannot have `_`, but types often do. Text in
-/// brackets, where `-` makes a range, does not change.
+/// Returns a glob in which `-` and `_` match both characters, because plugin names cannot contain `_`, but types often
+/// do. Text in brackets stays the same, because `-` denotes a range there.
 fn folded(glob: &str) -> String {
     let mut folded = String::with_capacity(glob.len());
     let mut rest = glob;
@@ -35,12 +35,12 @@ fn folded(glob: &str) -> String {
     folded
 }
 
-/// Returns the length of the bracket expression at the start of `text`. Returns `None` if it is not closed; then `[` is
-/// literal.
+/// Returns the length of the bracket expression at the start of `text`. Returns `None` if the expression is not closed.
+/// The bracket `[` is then literal.
 fn brackets(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('[')?;
     let inside = inside.strip_prefix('!').unwrap_or(inside);
-    // A closing bracket in first position is literal.
+    // A closing bracket in the first position is literal.
     let inside = inside.strip_prefix(']').unwrap_or(inside);
     let behind = inside.split_once(']')?.1;
     Some(text.len() - behind.len())

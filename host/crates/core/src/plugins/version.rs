@@ -1,4 +1,4 @@
-//! One version of a plugin: its manifest, policy rules, schemas, translations and component, checked together.
+//! A version of a plugin: the manifest, policy rules, schemas, translations and component, which are checked together.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -19,14 +19,14 @@ use crate::checks::{pay_for_object, pay_for_text};
 use crate::plugins::folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::{Ceilings, built_in};
 
-/// The prefix of a warning about a limit that was introduced after the version.
+/// The prefix of a warning about a limit that was introduced after the version was stored.
 const EXCEEDS: &str = "exceeds a limit for new versions:";
 
-/// One version of a plugin, ready to serve.
+/// A version of a plugin that is ready to serve.
 pub struct Plugin {
     pub name: PluginName,
     pub manifest: Manifest,
-    /// `None` for plugins of the platform itself.
+    /// The component, or `None` for a built-in plugin of the platform.
     pub component: Option<Component>,
     pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
@@ -43,7 +43,8 @@ impl Plugin {
         self.component.as_ref().map(Component::digest)
     }
 
-    /// Returns the egress scope of a call without a resource: the manifest's origins, over https to public addresses.
+    /// Returns the egress scope of a call without a resource. The scope allows the origins of the manifest, over https
+    /// and at public addresses only.
     pub fn bare_scope(&self) -> Scope {
         Scope {
             api_base: None,
@@ -55,13 +56,13 @@ impl Plugin {
         }
     }
 
-    /// Returns the warnings about limits that the next version must meet.
+    /// Returns the warnings about limits that this version exceeds. The next version must meet these limits.
     pub fn exceeds(&self) -> impl Iterator<Item = &String> {
         self.warnings.iter().filter(|warning| warning.starts_with(EXCEEDS))
     }
 
-    /// Returns whether its calls may make child calls: it calls tools or uses the sandbox, and each use of the sandbox
-    /// is a call.
+    /// Returns whether calls of this plugin may make child calls. A plugin makes child calls if it calls tools or uses
+    /// the sandbox, because each use of the sandbox is a call.
     pub fn makes_calls(&self) -> bool {
         let capabilities = &self.manifest.executor.capabilities;
         self.name.as_str() == built_in::BOT
@@ -69,17 +70,19 @@ impl Plugin {
     }
 }
 
-/// A tool with its schemas and rules compiled.
+/// A tool with compiled schemas and rules.
 pub struct Tool {
     pub manifest: ToolManifest,
-    /// The plugin's own name of the tool. It differs from the tool's name if the tool belongs to a single resource.
+    /// The name under which the plugin knows the tool. Bots use a different name if the tool belongs to a single
+    /// resource.
     pub own_name: ToolName,
     pub rules: ToolRules,
     pub input: InputSchema,
     pub output: Option<Arc<OutputSchema>>,
-    /// Whether bots can neither see nor call the tool. Only a host function that plugins import calls it.
+    /// Whether the tool is hidden. Bots can neither see nor call a hidden tool. Only a host function that plugins
+    /// import calls it.
     pub is_hidden: bool,
-    /// See [`Tool::schema_texts`].
+    /// The schemas as JSON text. See [`Tool::schema_texts`].
     schema_texts: OnceLock<SchemaTexts>,
 }
 
@@ -90,8 +93,8 @@ pub struct SchemaTexts {
 }
 
 impl Tool {
-    /// Returns the schemas as JSON text. They are serialized on the first access, because most tools are listed far
-    /// more often than they change.
+    /// Returns the schemas as JSON text. The first call serializes them, because most tools are listed far more often
+    /// than they change.
     pub fn schema_texts(&self, effort: &Effort) -> Result<&SchemaTexts, Overrun> {
         match self.schema_texts.get() {
             Some(texts) => pay_for_text(texts.input.as_str(), effort)?,
@@ -104,7 +107,7 @@ impl Tool {
     }
 
     /// Compiles schemas and rules. An error names the field. The parser has checked new schemas against the current
-    /// limits; a stored schema may exceed them.
+    /// limits. A stored schema may exceed these limits.
     pub fn compile(
         manifest: ToolManifest,
         own_name: ToolName,
@@ -137,13 +140,13 @@ pub enum LoadError {
     Schema { index: usize, field: &'static str, why: String },
     #[error("{}", with_causes(.0))]
     Component(#[from] monstrum_runtime::LoadError),
-    #[error("plugin `{plugin}` no longer owns the names of its stored version, which {}", owners.join("; "))]
+    #[error("the stored version of plugin `{plugin}` cannot serve, because it {}", owners.join("; "))]
     Taken { plugin: PluginName, owners: Vec<String> },
-    #[error("the stored version of plugin `{plugin}` does not match its digest")]
+    #[error("the stored version of plugin `{plugin}` does not match its digest; install the plugin again")]
     Altered { plugin: PluginName },
-    #[error("the plugin could not be read because of an unexpected error; see the log")]
+    #[error("the plugin could not be read because of an unexpected error; see the server's log")]
     Unexpected,
-    #[error("the version could not be stored: {}", with_causes(.0))]
+    #[error("the version could not be stored in the database: {}", with_causes(.0))]
     Store(#[from] StoreError),
 }
 
@@ -152,18 +155,18 @@ pub(super) fn sha256(bytes: &[u8]) -> Digest {
     format!("sha256:{}", hex::encode(hash)).parse().expect("64 lower-case hex digits")
 }
 
-/// Parses a manifest and compiles its schemas, on threads that serve no requests.
+/// Parses a manifest and compiles its schemas. Uses threads that serve no requests.
 pub(super) async fn parse(text: String) -> Result<Manifest, LoadError> {
     compiling(move || monstrum_manifest::parse(MANIFEST, &text)).await?.map_err(LoadError::from)
 }
 
-/// Parses the manifest of a recorded version, which an earlier release may have accepted under wider limits.
+/// Parses the manifest of a recorded version. An earlier release may have accepted this version under wider limits.
 pub(super) async fn parse_stored(text: String) -> Result<Manifest, LoadError> {
     compiling(move || monstrum_manifest::parse_stored(MANIFEST, &text)).await?.map_err(LoadError::from)
 }
 
-/// Runs work that is slow for large schemas on threads that serve no requests, at most as many tasks at once as there
-/// are processors.
+/// Runs work that is slow for large schemas on threads that serve no requests. The maximum number of concurrent tasks
+/// is the number of processors.
 async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
     static MANIFESTS: Beside = Beside::new();
     MANIFESTS.run(work).await.map_err(|_| LoadError::Unexpected)
@@ -181,7 +184,8 @@ fn tools(manifest: &Manifest) -> Result<Vec<Arc<Tool>>, LoadError> {
         .collect()
 }
 
-/// Returns the warnings about schemas of `tools` that exceed the current limits. A new manifest has none.
+/// Returns the warnings about schemas of `tools` that exceed the current limits. Only stored manifests have such
+/// schemas.
 fn exceeds(tools: &[Arc<Tool>]) -> impl Iterator<Item = String> + '_ {
     tools.iter().flat_map(|tool| {
         let output = tool.output.as_ref().map_or(&[][..], |output| output.exceeds());
@@ -193,7 +197,7 @@ fn exceeds(tools: &[Arc<Tool>]) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// Compiles a manifest and its component. `monstrum plugin validate` uses this too.
+/// Compiles a manifest and its component. `monstrum plugin validate` uses this function too.
 pub async fn build(
     runtime: &Runtime,
     ceilings: Ceilings,
@@ -211,7 +215,7 @@ pub async fn build(
         Ok::<_, LoadError>((manifest, locales, tools, warnings, calls))
     });
     let (manifest, locales, tools, warnings, calls) = compiled.await??;
-    // The trial start has the memory limit of later calls.
+    // The trial start uses the memory limit that later calls will have.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
     Ok(Plugin {

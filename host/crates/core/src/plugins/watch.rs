@@ -1,7 +1,7 @@
 //! Detects new, changed and removed plugins in the plugins folder.
 //!
-//! The folder is polled, because not every file system reports changes. While a plugin is copied, it changes between
-//! polls. It is reported once it has been unchanged for a while.
+//! The watch polls the folder, because not every file system reports changes. A plugin changes between polls while it
+//! is copied. The watch reports the plugin after it has been unchanged for a while.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,16 +10,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time for which a plugin must be unchanged. A program that copies files changes it again within a fraction of
-/// this time.
+/// The time for which a plugin must be unchanged before it is reported. A program that copies files changes the plugin
+/// again within a fraction of this time.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
-/// The maximum number of files of one plugin that are polled. A plugin has about a dozen files; a copied source tree
-/// has thousands.
+/// The maximum number of polled files of one plugin. A plugin has about a dozen files. A copied source tree has
+/// thousands.
 const FILES_MAX: usize = 2000;
-/// The maximum depth of polled folders. Translations are at depth one.
+/// The maximum depth of polled folders. The folder of translations is at depth one.
 const DEPTH_MAX: usize = 4;
 
-/// A hash of the names, sizes, times and owners of everything in a plugin's folder.
+/// A hash of the names, sizes, times, permissions and owners of all entries in a plugin's folder.
 type Fingerprint = u64;
 
 /// The last known state of the plugins folder.
@@ -27,18 +27,20 @@ pub struct Watch {
     dir: PathBuf,
     /// The reported state of each plugin.
     reported: BTreeMap<String, Fingerprint>,
-    /// The plugins that are changing: the new state, which is `None` for a removed plugin, and the time of the last
-    /// change.
+    /// The plugins that are changing, each with its new state and the time of its last change. The state of a removed
+    /// plugin is `None`.
     changing: BTreeMap<String, (Option<Fingerprint>, Instant)>,
 }
 
 impl Watch {
-    /// Starts with the current state of `dir`. Call this before the folder is read, so that no change is missed.
+    /// Creates a watch with the current state of `dir`. The caller must create the watch before it reads the folder, so
+    /// that the watch misses no change.
     pub fn new(dir: &Path) -> Watch {
         Watch { dir: dir.to_owned(), reported: fingerprints(dir).unwrap_or_default(), changing: BTreeMap::new() }
     }
 
-    /// Makes a later poll report a plugin again, because it could not be loaded.
+    /// Makes a later poll report the plugin `name` again. The caller uses this function for a plugin that could not be
+    /// loaded.
     pub fn forget(&mut self, name: &str) {
         self.reported.remove(name);
     }
@@ -87,7 +89,7 @@ fn fingerprints(dir: &Path) -> io::Result<BTreeMap<String, Fingerprint>> {
     Ok(found)
 }
 
-/// Hashes an entry. If an entry cannot be read, only its path is hashed, since it may just have been removed.
+/// Hashes an entry. If the entry cannot be read, hashes only its path, because the entry may have been removed.
 fn describe(path: &Path, depth: usize, left: &mut usize, into: &mut DefaultHasher) {
     path.hash(into);
     let Ok(metadata) = path.symlink_metadata() else { return };

@@ -1,16 +1,16 @@
-//! API keys. A key is `mk_` followed by 256 random bits. Only its SHA-256 is stored. A slow hash is not necessary,
-//! because 256 random bits cannot be guessed.
+//! API keys. A key is `mk_` followed by 256 random bits. The database contains only the SHA-256 of a key. A slow hash
+//! is not necessary, because an attacker cannot guess 256 random bits.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use monstrum_types::Secret;
 use sha2::{Digest, Sha256};
 
-/// The number of leading characters of a key that are stored in clear text: `mk_` and 30 of its 256 bits. They identify
-/// the key in lists.
+/// The number of leading characters of a key that are stored in clear text: `mk_` and 30 of the 256 bits. These
+/// characters identify the key in lists.
 const PREFIX_CHARS: usize = 8;
 
-/// A new key. Its text is shown only once.
+/// A new key. The caller must show its text only once.
 pub struct NewKey {
     pub text: Secret,
     pub hash: [u8; 32],
@@ -25,7 +25,7 @@ pub fn generate() -> Result<NewKey, getrandom::Error> {
     Ok(NewKey { hash: hash(text.expose()), prefix: text.expose()[..PREFIX_CHARS].to_owned(), text })
 }
 
-/// The SHA-256 under which a key is stored and looked up.
+/// Returns the SHA-256 under which a key is stored and looked up.
 pub fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }

@@ -1,5 +1,5 @@
-//! Assembles a snapshot from the rows. Patterns and schemas are not compiled here, and unchanged objects are reused
-//! from the previous snapshot. Therefore the duration of a change does not depend on the rules of other tenants.
+//! Assembles a snapshot from the rows. This module compiles no patterns and schemas, and reuses the unchanged objects
+//! of the previous snapshot. Therefore the duration of a change does not depend on the rules of other tenants.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -58,8 +58,8 @@ pub(super) fn snapshot(
     Assembly { next, before, refresher }.with(changes)
 }
 
-/// Applies these changes to the snapshot `before`, with the same serving plugins. The duration depends only on the
-/// changes.
+/// Applies these changes to the snapshot `before`. The serving plugins stay the same. The duration depends only on the
+/// number of changes.
 pub(super) fn changed(changes: PolicyChanges, refresher: &Arc<Refresher>, before: &Snapshot) -> Snapshot {
     let verification = before.verification.after(&changes);
     let next = Snapshot { generation: changes.generation, verification, ..before.clone() };
@@ -70,14 +70,15 @@ pub(super) fn changed(changes: PolicyChanges, refresher: &Arc<Refresher>, before
 fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) {
     let (mut types, mut tools) = (HashMap::new(), HashMap::new());
     for plugin in serving {
-        // Another host may have approved a takeover. The plugin that this host loaded before must no longer serve.
+        // Another host may have approved a version of another plugin that takes names from this plugin. The version
+        // that this host has loaded must then not serve.
         if plugin.component.is_some() && !snapshot.owners.permit(plugin) {
-            tracing::debug!(plugin.name = %plugin.name, "the plugin is not served, because another plugin owns one of \
+            tracing::debug!(plugin.name = %plugin.name, "the plugin does not serve, because another plugin owns one of \
                                                          its names");
             continue;
         }
         if plugin.name.as_str() == built_in::SANDBOX {
-            // The sandbox is not a resource type: it is granted only by the switch of a bot.
+            // The sandbox is not a resource type, because only the switch of a bot grants it.
             snapshot.sandbox = Some(Arc::clone(plugin));
         } else {
             types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(plugin));
@@ -192,7 +193,7 @@ impl Assembly<'_> {
         changed
     }
 
-    /// Returns the credential of this row. An unchanged one is reused from the previous snapshot.
+    /// Returns the credential of this row. Reuses an unchanged credential of the previous snapshot.
     fn held(&self, row: CredentialRow, resource: ResourceId) -> Arc<HeldCredential> {
         let known = self.before.resources.get(&resource).and_then(|known| known.credential.as_ref());
         match known.filter(|held| held.is_of(&row)) {
@@ -201,8 +202,8 @@ impl Assembly<'_> {
         }
     }
 
-    /// Returns the resource of this row. An unchanged one is reused from the previous snapshot. Returns `None` if no
-    /// plugin serves its type, or if the row is unreadable.
+    /// Returns the resource of this row, or `None` if no plugin serves its type or the row is unreadable. Reuses an
+    /// unchanged resource of the previous snapshot.
     fn resource(&self, row: ResourceRow, credential: Option<Arc<HeldCredential>>) -> Option<Arc<Resource>> {
         let plugin = self.next.types.get(&row.resource_type)?;
         let known = self.before.resources.get(&row.id);
@@ -221,8 +222,8 @@ impl Assembly<'_> {
         mut rows: Changed<BotId, BotRow>,
         mut bindings: HashMap<BotId, Changed<BindingId, BindingRow>>,
     ) {
-        // All old names are removed before new ones are added, because a new name may equal the old name of another
-        // bot.
+        // All old names are removed before new names are added, because the new name of a bot may be the old name of
+        // another bot.
         let mut changed = Vec::with_capacity(affected.len());
         for id in affected {
             let known = self.next.bots.remove(&id);
@@ -272,15 +273,15 @@ impl Assembly<'_> {
     }
 }
 
-/// Returns `None` if the hash is malformed and therefore cannot match any key.
+/// Returns the key of this row with its hash, or `None` if the hash is malformed and therefore matches no key.
 fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key)> {
     let last_use = held.cloned().unwrap_or_else(|| Arc::new(LastUse::new(row.last_used_at)));
     let key = Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id, last_use };
     Some((key_hash(row)?, key))
 }
 
-/// Assembles a resource. Logs an error and returns `None` if this host cannot read the row; bindings to the resource
-/// then grant nothing.
+/// Assembles a resource. If this host cannot read the row, logs an error and returns `None`. Bindings to such a
+/// resource grant nothing.
 fn resource(
     row: ResourceRow,
     plugin: Arc<Plugin>,
@@ -291,18 +292,20 @@ fn resource(
     let config = match config_values(&plugin.manifest.resource_type, config) {
         Ok(values) => values,
         Err(faults) => {
-            tracing::warn!(resource.id = %row.id, ?faults, "the configuration does not match its type; the resource cannot be used");
+            let id = row.id;
+            tracing::warn!(resource.id = %id, ?faults, "a resource is unusable: its configuration is invalid");
             return None;
         }
     };
     let network = match serde_json::from_value::<NetworkRules>(row.network.clone()) {
         Ok(rules) => Network { allow_addresses: rules.allow_addresses, allow_http: rules.allow_http },
         Err(error) => {
-            tracing::error!(resource.id = %row.id, %error, "the stored network rules are unreadable; the resource cannot be used");
+            let id = row.id;
+            tracing::error!(resource.id = %id, %error, "a resource is unusable: its network rules are unreadable");
             return None;
         }
     };
-    let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
+    let config_text = serde_json::to_string(&config).expect("a JSON object can be serialized as text");
     let scope = scope(&plugin.manifest, &config, network);
     Some(Resource {
         row,
@@ -331,7 +334,7 @@ fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> 
     }
 }
 
-/// Returns the role of this row. An unchanged one is reused from the previous snapshot.
+/// Returns the role of this row. Reuses an unchanged role of the previous snapshot.
 fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
     if let Some(known) = before.roles.get(&row.id).filter(|known| known.row == row) {
         return Arc::clone(known);
@@ -344,7 +347,7 @@ fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
     let rules = match (grant, scopes) {
         (Ok(grant), Ok(scopes)) => Some(RoleRules::new(&grant, &scopes)),
         (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(role.id = %row.id, %error, "the stored lists of the role are unreadable; its bindings grant nothing");
+            tracing::error!(role.id = %row.id, %error, "a role is unreadable, so its bindings grant nothing");
             None
         }
     };
@@ -352,7 +355,7 @@ fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
 }
 
 /// Assembles a binding. Returns `None` if the binding grants nothing, because no plugin serves the type of its resource
-/// or because a row is unreadable.
+/// or a row is unreadable.
 fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) -> Option<Arc<Binding>> {
     let resource = snapshot.resources.get(&row.resource_id)?;
     let role = match row.role_id {
@@ -363,23 +366,23 @@ fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) 
         return Some(Arc::clone(known));
     }
     let unreadable = |what: &str, error: &dyn std::fmt::Display| {
-        tracing::error!(binding.id = %row.id, %error, "the stored {what} are unreadable; the binding grants nothing");
+        tracing::error!(binding.id = %row.id, %error, "a binding grants nothing, because its {what} is unreadable");
     };
     let mut grants = Vec::new();
     if let Some(permissions) = &row.permissions {
         let grant = serde_json::from_value(permissions.clone());
-        grants.push((GrantSource::Permissions, grant.map_err(|error| unreadable("permissions", &error)).ok()?));
+        grants.push((GrantSource::Permissions, grant.map_err(|error| unreadable("`permissions`", &error)).ok()?));
     }
     let scopes = serde_json::from_value::<ScopeConstraints>(row.scope_constraints.clone());
-    let sets = [(SetSource::Binding, scopes.map_err(|error| unreadable("scopes", &error)).ok()?)];
+    let sets = [(SetSource::Binding, scopes.map_err(|error| unreadable("`scope_constraints`", &error)).ok()?)];
     let mut rules = BindingRules::new(&grants, &sets, &resource.plugin.manifest.resource_type.scope_dimensions);
     if let Some(role) = role {
         rules = rules.under(role.rules.as_ref()?);
     }
     let allow_calls = serde_json::from_value::<Vec<String>>(row.allow_calls.clone());
-    let allow_calls = PatternList::new(allow_calls.map_err(|error| unreadable("allowed calls", &error)).ok()?);
+    let allow_calls = PatternList::new(allow_calls.map_err(|error| unreadable("`allow_calls`", &error)).ok()?);
     let link = row.delegate.clone().map_or(Ok(Delegation::default()), serde_json::from_value);
-    let link = Arc::new(DelegationRules::new(&link.map_err(|error| unreadable("delegation", &error)).ok()?));
+    let link = Arc::new(DelegationRules::new(&link.map_err(|error| unreadable("`delegate`", &error)).ok()?));
     let (role, resource) = (role.cloned(), Arc::clone(resource));
     let pattern_bytes = compiled_bytes(lists_of_binding(row));
     Some(Arc::new(Binding { row: row.clone(), role, rules, allow_calls, link, resource, pattern_bytes }))

@@ -15,17 +15,17 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// The bots with a binding that has this role.
+    /// Returns the bots with a binding that has this role.
     pub(super) fn of_role(&self, role: RoleId) -> impl Iterator<Item = &BotId> {
         self.roles.get(&role).into_iter().flatten()
     }
 
-    /// The bots with a binding of this resource.
+    /// Returns the bots with a binding to this resource.
     pub(super) fn of_resource(&self, resource: ResourceId) -> impl Iterator<Item = &BotId> {
         self.resources.get(&resource).into_iter().flatten()
     }
 
-    /// The bot of a binding.
+    /// Returns the bot of a binding.
     pub(super) fn bot_of(&self, binding: BindingId) -> Option<BotId> {
         self.bindings.get(&binding).copied()
     }
@@ -42,7 +42,7 @@ impl Bound {
         }
     }
 
-    /// Removes the bindings of a bot. The bot must be in the state in which it was added.
+    /// Removes the bindings of a bot. The bindings must be the same as when the bot was added.
     pub(super) fn remove(&mut self, bot: &Bot) {
         for row in bot.stored_bindings() {
             self.bindings.remove(&row.id);

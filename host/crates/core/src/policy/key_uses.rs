@@ -1,6 +1,6 @@
-//! The time of the last use of each API key, to the minute. A request notes the time in memory. A background task and
-//! the shutdown write new times to the database. Requests do not wait for that write, and decisions do not depend on
-//! it.
+//! The time of each API key's last use, with a resolution of one minute. A request records the time in memory. A
+//! background task and the shutdown write new times to the database. Requests do not wait for this write, and decisions
+//! do not depend on the time.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,8 +11,9 @@ use monstrum_types::{KeyId, UtcMillis, WorkspaceId};
 /// same lock.
 const KEYS_PER_TRANSACTION: usize = 100;
 
-/// The minimum time between two noted uses of a key, in milliseconds. A minute is precise enough to find unused keys,
-/// and reading a list of keys page by page does not change the list.
+/// The minimum time between two recorded uses of a key, in milliseconds. A minute is precise enough to find unused
+/// keys. Because of this minimum, a client that reads the list of keys page by page does not change the list with each
+/// request.
 const RESOLUTION_MS: i64 = 60_000;
 
 const NEVER: i64 = i64::MIN;
@@ -26,13 +27,13 @@ pub struct LastUse {
 }
 
 impl LastUse {
-    /// Creates a last use. `saved` is the last use according to the database; `None` if the key was never used.
+    /// Creates the last use of a key. `saved` is the last use in the database, or `None` if the key was never used.
     pub fn new(saved: Option<UtcMillis>) -> Self {
         let saved = saved.map_or(NEVER, |at| at.0);
         LastUse { at: AtomicI64::new(saved), saved: AtomicI64::new(saved) }
     }
 
-    /// Notes a use, unless one within the last minute was noted.
+    /// Records a use, unless a use within the last minute is already recorded.
     pub fn note(&self, now: UtcMillis) {
         let at = self.at.load(Ordering::Relaxed);
         if now.0.saturating_sub(at) >= RESOLUTION_MS {
@@ -40,7 +41,7 @@ impl LastUse {
         }
     }
 
-    /// The time of the last use; `None` for a key that was never used.
+    /// Returns the time of the last use, or `None` if the key was never used.
     pub fn at(&self) -> Option<UtcMillis> {
         Some(self.at.load(Ordering::Relaxed)).filter(|at| *at != NEVER).map(UtcMillis)
     }
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!((last_use.at(), last_use.unsaved()), (Some(next), Some(next)));
         let last_use = LastUse::new(Some(NOW));
         last_use.note(NOW.plus_ms(1));
-        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None), "also after a start");
+        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None), "a restart must keep the time");
     }
 
     #[tokio::test]
@@ -135,7 +136,7 @@ mod tests {
         let options = || StoreOptions::sqlite(folder.path().join("monstrum.db"));
         let store = row_seals::open_for_tests(options()).await.unwrap();
         let mut keys = Vec::new();
-        // More keys than one transaction writes.
+        // The number of keys exceeds the maximum of one transaction.
         for number in 0..=KEYS_PER_TRANSACTION {
             keys.push(root_key(&store, number).await);
         }

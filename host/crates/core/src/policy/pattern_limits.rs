@@ -1,8 +1,8 @@
-//! Limits for the patterns of roles and bindings: their number, their length, and the memory of a workspace's compiled
-//! patterns.
+//! Limits for the patterns of roles and bindings: the number of patterns, the length of a pattern, and the memory of a
+//! workspace's compiled patterns.
 //!
-//! The limits apply when a row is saved. Rows that were saved before the limits existed stay in force until they are
-//! saved again. `doctor` lists them.
+//! The host checks the limits when a row is saved. A row of an earlier release, which had no limits, stays in force
+//! until it is saved again. `doctor` lists such rows.
 
 use std::time::Duration;
 
@@ -15,16 +15,18 @@ use tokio::time::Instant;
 use crate::fair_queue::{FairQueues, Share, Ticket};
 use crate::policy::Policy;
 
-/// The default limit, in MiB, for the memory of the compiled patterns of a workspace. It is enough for about 100 000
-/// bindings with a few patterns each, or for 16 patterns of the most expensive kind.
+/// The default limit, in MiB, for the memory of a workspace's compiled patterns. This memory is enough for about
+/// 100 000 bindings with a few patterns each, or for 16 patterns of the most expensive kind.
 pub const WORKSPACE_MIB_DEFAULT: u32 = 64;
-/// The largest limit that an operator can set, in MiB. It is more memory than a host can spare for one workspace.
+/// The maximum limit that an operator can set, in MiB. A host has less memory available for one workspace.
 pub const WORKSPACE_MIB_MAX: u32 = 4096;
-/// How long a change waits for other changes of patterns in its workspace. Calls wait for room equally long.
+/// The maximum time for which a change waits for other changes of patterns in its workspace. The maximum wait of a call
+/// for admission is equally long.
 const SAVE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// The maximum length of a pattern, in bytes. It equals the maximum length of a value that is compared with a pattern.
+/// The maximum length of a pattern in bytes, which is also the maximum length of a value that is compared with
+/// patterns.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// The maximum number of patterns in one list. The limit exists because each value is compared with all of them.
+/// The maximum number of patterns in one list. The host compares each value with all patterns of a list.
 pub const LIST_PATTERNS_MAX: usize = 200;
 
 /// The maximum memory, in bytes, of the compiled patterns of each workspace.
@@ -41,21 +43,21 @@ impl PatternBytes {
         *self.0.entry(workspace).or_default() += u128::from(bytes);
     }
 
-    /// Subtracts bytes that were added before.
+    /// Subtracts `bytes`. An earlier call of `add` must have added them.
     pub(super) fn remove(&mut self, workspace: WorkspaceId, bytes: u64) {
         let sum = self.0.entry(workspace).or_default();
         *sum = sum.saturating_sub(bytes.into());
     }
 }
 
-/// The pattern lists of a role, each with its JSON pointer.
+/// Returns the pattern lists of a role, each with its JSON pointer.
 pub fn lists_of_role(row: &RoleRow) -> Vec<(String, &Value)> {
     let own = [("allowed_operations", &row.allowed_operations), ("allowed_tools", &row.allowed_tools)];
     let own = own.into_iter().filter_map(|(name, list)| Some((format!("/{name}"), list.as_ref()?)));
     own.chain(lists_of_scopes("/scope_constraints", Some(&row.scope_constraints))).collect()
 }
 
-/// The pattern lists of a binding, each with its JSON pointer.
+/// Returns the pattern lists of a binding, each with its JSON pointer.
 pub fn lists_of_binding(row: &BindingRow) -> Vec<(String, &Value)> {
     let (permissions, delegate) = (row.permissions.as_ref(), row.delegate.as_ref());
     let own = [
@@ -80,17 +82,17 @@ pub fn pointer_token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// The maximum number of keys in one set of scopes. The resource types of one host have fewer scope dimensions.
+/// The maximum number of keys in one set of scopes. The resource types of a host have fewer scope dimensions.
 pub const SCOPE_KEYS_MAX: usize = 200;
 
 /// Returns the validation error of the scopes at `path` if they have more than [`SCOPE_KEYS_MAX`] keys.
 pub fn scopes_error(path: &str, scopes: &Value) -> Option<(String, String)> {
     let keys = scopes.as_object().map_or(0, serde_json::Map::len);
-    let message = || format!("{keys} scope dimensions; at most {SCOPE_KEYS_MAX} are allowed");
+    let message = || format!("the object has {keys} scope dimensions; at most {SCOPE_KEYS_MAX} are allowed");
     (keys > SCOPE_KEYS_MAX).then(|| (path.to_owned(), message()))
 }
 
-/// The sets of scopes of a binding, each with its JSON pointer.
+/// Returns the sets of scopes of a binding, each with its JSON pointer.
 pub fn scopes_of_binding(row: &BindingRow) -> Vec<(&'static str, &Value)> {
     let of_link = row.delegate.as_ref().and_then(|link| link.get("scope_constraints"));
     let own = ("/scope_constraints", &row.scope_constraints);
@@ -105,13 +107,14 @@ pub fn list_errors(path: &str, list: &Value) -> Vec<(String, String)> {
     for (index, pattern) in patterns.enumerate() {
         number += 1;
         if pattern.len() > PATTERN_BYTES_MAX {
-            errors.push((format!("{path}/{index}"), format!("a pattern can have at most {PATTERN_BYTES_MAX} bytes")));
+            let message = format!("the pattern is too long; at most {PATTERN_BYTES_MAX} bytes are allowed");
+            errors.push((format!("{path}/{index}"), message));
         }
     }
     if number > LIST_PATTERNS_MAX {
         let message = format!(
-            "the list has {number} patterns, but at most {LIST_PATTERNS_MAX} are allowed. Use fewer, wider patterns, \
-             or split them over several roles"
+            "the list has {number} patterns; at most {LIST_PATTERNS_MAX} are allowed; use fewer, more general \
+             patterns, or split the list into several roles"
         );
         errors.push((path.to_owned(), message));
     }
@@ -124,14 +127,15 @@ pub fn compiled_bytes<'v>(lists: impl IntoIterator<Item = (String, &'v Value)>) 
     lists.flatten().filter_map(Value::as_str).map(compiled_bytes_max).fold(0, u64::saturating_add)
 }
 
-/// The memory limit of a workspace's compiled patterns, checked when patterns are saved.
+/// The memory limit of a workspace's compiled patterns, which the host checks when patterns are saved.
 pub struct PatternRoom {
     bytes_max: u64,
-    /// Allows one change at a time in each workspace, so that each is checked against the result of the previous one.
+    /// A queue for each workspace. It allows one change at a time, so that each change is checked against the result of
+    /// the previous change.
     saving: FairQueues<WorkspaceId, (), ()>,
 }
 
-/// The reservation for a change of patterns. It is held until the saved patterns are in force.
+/// The reservation for a change of patterns. The caller holds it until the saved patterns are in force.
 pub struct Saving {
     _turn: Option<Ticket<(), ()>>,
 }
@@ -140,13 +144,13 @@ pub struct Saving {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPatternRoom {
     #[error(
-        "the compiled patterns of this workspace would need up to {} MiB; at most {} MiB are allowed. Use fewer \
+        "the compiled patterns of this workspace would need up to {} MiB; at most {} MiB are allowed; use fewer \
          patterns with `?` or `[...]`, or ask the operator to raise --workspace-patterns-mib",
         mib(*bytes),
         mib(*bytes_max)
     )]
     Full { bytes: u64, bytes_max: u64 },
-    #[error("other changes of this workspace's patterns are being saved; try again")]
+    #[error("the server is saving other changes of this workspace's patterns; try again")]
     Busy,
 }
 
@@ -167,7 +171,7 @@ impl PatternRoom {
         (bytes > self.bytes_max).then_some(NoPatternRoom::Full { bytes, bytes_max: self.bytes_max })
     }
 
-    /// Checks that a workspace may replace patterns of `replaced` bytes by patterns of `bytes` bytes. A change that
+    /// Checks that a workspace may replace patterns of `replaced` bytes with patterns of `bytes` bytes. A change that
     /// does not increase the size is always allowed, even if the workspace exceeds the limit.
     pub async fn reserve(
         &self,

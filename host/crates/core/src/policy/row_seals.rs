@@ -1,5 +1,5 @@
-//! The row key of this instance. The store uses it to authenticate every row that grants permissions. The key is
-//! random, is created together with the database, and is stored sealed among the keys of the instance.
+//! The row key of this instance, with which the store authenticates every row that grants permissions. The key is
+//! random and is created together with the database. It is stored sealed among the keys of the instance.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub const ROW_KEY: &str = "rows";
 pub struct RowSeals(RowKey);
 
 impl RowSeals {
-    /// Creates row seals with this key.
+    /// Wraps a row key.
     pub fn new(key: RowKey) -> Self {
         RowSeals(key)
     }
@@ -64,21 +64,20 @@ impl SealsRows for RowSeals {
 pub enum RowKeyError {
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
-    #[error("the row key cannot be opened")]
+    #[error("the row key cannot be decrypted; check the master key")]
     Vault(#[from] VaultError),
     #[error(
-        "this database was created by a version without authenticated rows: its rows are not sealed, so a server \
-         cannot verify which keys, trusted keys and plugins are yours; review them with `monstrum vault seal`, which \
-         seals the rows"
+        "a release without authenticated rows created this database, so the server cannot verify which keys, trusted \
+         keys and plugins are yours; run `monstrum vault seal` to review and seal the rows"
     )]
     Unsealed,
     #[error("a rotation of the row key was interrupted; run `monstrum vault rotate --row-key` again to finish it")]
     Interrupted,
 }
 
-/// Adds the row keys to the store. An empty database gets a new key and is sealed with it. Any other database without a
-/// key is rejected, because an attacker could have removed the key. `signed` is the version in the newest head of the
-/// audit; older keys are retired, and no row is valid under them.
+/// Adds the row keys to the store. Creates a key for an empty database and seals the database with it. Rejects a
+/// database that contains rows but no key, because an attacker could have removed the key. `signed` is the version in
+/// the newest head of the audit. Older keys are retired, and no row is valid under a retired key.
 pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn Clock) -> Result<Store, RowKeyError> {
     if let Some(keys) = held(&store, vault, signed).await? {
         return Ok(keys.given_to(store));
@@ -88,7 +87,7 @@ pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn 
     if founded.initialize(&row, clock.now()).await? {
         return Ok(founded);
     }
-    // Another host may have initialized the same database in the meantime. Its key is then in force.
+    // Another host may have initialized the database at the same time. The key of that host is then in force.
     match held(&founded, vault, signed).await? {
         Some(keys) => Ok(keys.given_to(founded)),
         None => Err(RowKeyError::Unsealed),
@@ -114,19 +113,19 @@ impl Held {
     }
 }
 
-/// Reads the row keys from the database. Returns `None` if it has no row key.
+/// Reads the row keys from the database. Returns `None` if the database has no row key.
 async fn held(store: &Store, vault: &Vault, signed: Option<u32>) -> Result<Option<Held>, RowKeyError> {
     let mut rows = store.instance_keys(ROW_KEY).await?;
     let Some(newest) = rows.pop() else { return Ok(None) };
-    // A rotation deletes old records, so another program has restored a record that is older than `signed`.
+    // A rotation deletes old records. Therefore a record that is older than `signed` was restored by another program.
     let is_in_force = |row: &InstanceKeyRow| signed.is_none_or(|signed| row.version >= i64::from(signed));
     let older = rows.pop().filter(is_in_force);
     let older = older.map(|row| RowSeals::of(&row, vault).map(Arc::new)).transpose()?;
     Ok(Some(Held { newest: Arc::new(RowSeals::of(&newest, vault)?), older }))
 }
 
-/// Returns the store with a new row key in addition to the current one, and the record of the new key. The record is
-/// not stored yet.
+/// Returns the store with a new row key in addition to the current key, and the record of the new key. The caller must
+/// store the record.
 pub async fn with_fresh_key(
     store: &Store,
     vault: &Vault,
@@ -144,7 +143,7 @@ pub async fn with_newest_key(store: &Store, vault: &Vault) -> Result<Store, RowK
     Ok(store.clone().with_row_key(Arc::new(RowSeals::of(&row, vault)?)))
 }
 
-/// Opens the database of a server, for tests that write rows into it.
+/// Opens the database of a server for tests that write rows.
 #[doc(hidden)]
 pub async fn open_with_key_file(
     options: monstrum_store::StoreOptions,
@@ -154,7 +153,7 @@ pub async fn open_with_key_file(
     inspect(Store::open(options).await?, &Vault::new(keys), None).await
 }
 
-/// Creates a database for tests. Its row key is sealed by a fixed master key.
+/// Opens a database for tests, with a row key that a fixed master key seals.
 #[doc(hidden)]
 pub async fn open_for_tests(options: monstrum_store::StoreOptions) -> Result<Store, RowKeyError> {
     let vault = Vault::new(monstrum_vault::MasterKeys::from_text(&format!("1 {}", "5e".repeat(32)))?);

@@ -9,8 +9,8 @@ use crate::policy::Bot;
 /// The workspaces that use a plugin or the host, with the number of their bindings.
 type Users = imbl::HashMap<WorkspaceId, usize>;
 
-/// The users of each plugin and of the host, counted by their bindings. A disabled binding counts too, because it may
-/// be enabled at any time.
+/// The workspaces that use each plugin and the host, with the number of their bindings. The count includes disabled
+/// bindings, because they may be enabled at any time.
 #[derive(Clone, Default)]
 pub(super) struct Sharing {
     plugins: imbl::HashMap<PluginName, Users>,
@@ -25,7 +25,7 @@ impl Sharing {
         }
     }
 
-    /// Subtracts the bindings of a bot that was added before.
+    /// Subtracts the bindings of a bot. An earlier call of `add` must have counted these bindings.
     pub(super) fn remove(&mut self, bot: &Bot) {
         for binding in &bot.bindings {
             uncount(&mut self.host, bot.row.workspace_id);
@@ -37,18 +37,18 @@ impl Sharing {
 
     fn count(&mut self, plugin: &PluginName, workspace: WorkspaceId) {
         *self.host.entry(workspace).or_default() += 1;
-        // Calls of sandbox tools do not use slots of a plugin.
+        // Calls of sandbox tools use no call slots of a plugin.
         if plugin.as_str() != built_in::SANDBOX {
             *self.plugins.entry(plugin.clone()).or_default().entry(workspace).or_default() += 1;
         }
     }
 
-    /// The share of a plugin's call slots that `workspace` may use.
+    /// Returns the share of a plugin's call slots that `workspace` may use.
     pub(super) fn of_plugin(&self, plugin: &PluginName, workspace: WorkspaceId) -> Share {
         share(self.plugins.get(plugin), workspace)
     }
 
-    /// The share of the host's call slots that `workspace` may use.
+    /// Returns the share of the host's call slots that `workspace` may use.
     pub(super) fn of_host(&self, workspace: WorkspaceId) -> Share {
         share(Some(&self.host), workspace)
     }
@@ -66,8 +66,8 @@ impl Sharing {
     }
 }
 
-/// Returns the share of `workspace`. Only a sole user may use all slots. A workspace without a binding can still run a
-/// plugin, for a credential check or a platform function, and gets the share of an additional user.
+/// Returns the share of `workspace`. Only a sole user may use all call slots. A workspace without a binding can run a
+/// plugin for a credential check or a platform function, and gets the share that an additional user would get.
 fn share(users: Option<&Users>, workspace: WorkspaceId) -> Share {
     let is_sole = users.is_some_and(|users| users.len() == 1 && users.contains_key(&workspace));
     if is_sole { Share::Whole } else { Share::Part }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
         sharing.count(&github, user);
         assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
-        assert_eq!(sharing.of_plugin(&jira, user), Share::Part, "of another plugin");
+        assert_eq!(sharing.of_plugin(&jira, user), Share::Part, "the workspace does not use this plugin");
         assert_eq!((sharing.of_plugin(&github, user), sharing.of_host(user)), (Share::Whole, Share::Whole));
     }
 }

@@ -1,5 +1,5 @@
-//! The binding that a bot's switch `use_agent_sandbox` grants. It is a binding to the sandbox and has no row in the
-//! database. Lists, checks, delegation, revocation and the audit treat it like any other binding.
+//! The binding to the sandbox that a bot's switch `use_agent_sandbox` grants. This binding has no row in the database.
+//! Lists, checks, delegation, revocation and the audit treat it like any other binding.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 use crate::plugins::{Plugin, built_in};
 use crate::policy::{Binding, Resource};
 
-/// Returns the binding of a bot whose switch is on. `plugin` is the built-in plugin. An unchanged binding is reused
-/// from `known`.
+/// Returns the binding that the switch of a bot grants, or `None` if the switch is off. `plugin` is the built-in
+/// plugin. Reuses an unchanged binding of `known`.
 pub(super) fn binding(
     bot: &BotRow,
     plugin: &Arc<Plugin>,
@@ -34,7 +34,7 @@ pub(super) fn binding(
         rules: BindingRules::new(&[(GrantSource::Permissions, everything)], &[], &[]),
         allow_calls: PatternList::new(Vec::<String>::new()),
         link: Arc::new(DelegationRules::new(&Delegation::default())),
-        // The pattern `*` needs no memory.
+        // The compiled pattern `*` needs no memory.
         pattern_bytes: 0,
         resource: Arc::new(resource(bot, row.resource_id, plugin)),
         role: None,
@@ -100,8 +100,8 @@ fn binding_id(bot: &BotRow) -> BindingId {
     derived(bot, "binding").parse().expect("a UUID is an id")
 }
 
-/// Derives an id that is the same in every snapshot and on every host. It cannot collide with the id of a row, because
-/// rows have UUIDs of version 7.
+/// Derives an id that is the same in every snapshot and on every host. The derived id has UUID version 8. It cannot
+/// equal the id of a row, because the ids of rows have UUID version 7.
 fn derived(bot: &BotRow, what: &str) -> String {
     let hash = Sha256::digest(format!("{what} of the sandbox of bot {}", bot.id));
     let mut bytes = [0; 16];

@@ -1,5 +1,5 @@
-//! The verification of the rows of a snapshot against their seals, and the log messages about rows and scopes that do
-//! not match.
+//! The verification of a snapshot's rows against their seals, and the log messages about rows and scopes that do not
+//! match.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 /// The result of verifying the rows of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
-    /// Rows whose MAC is missing or wrong. They grant nothing.
+    /// The rows whose MAC is missing or wrong. Such a row grants nothing.
     pub refused: Vec<RowName>,
-    /// Scopes whose rows do not match their seal.
+    /// The scopes whose rows do not match their seal.
     pub unverified: Vec<UnverifiedScope>,
     /// The generation of each verified scope.
     generations: imbl::HashMap<Scope, i64>,
@@ -20,7 +20,7 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Returns the result for these rows.
+    /// Returns the result of verifying these rows.
     pub fn of(rows: &PolicyRows) -> Self {
         Verification {
             refused: rows.refused.clone(),
@@ -30,7 +30,7 @@ impl Verification {
         }
     }
 
-    /// Returns the result after these changes. The store has verified that they match their seals.
+    /// Returns the result after these changes. The store has verified that the changed rows match their seals.
     pub(super) fn after(&self, changes: &PolicyChanges) -> Self {
         let mut generations = self.generations.clone();
         generations.extend(changes.scope_generations.iter().map(|(scope, generation)| (*scope, *generation)));
@@ -38,22 +38,23 @@ impl Verification {
         Verification { refused: Vec::new(), unverified: Vec::new(), generations, generations_total }
     }
 
-    /// Whether every row was verified and every scope matches its seal.
+    /// Returns whether every row was verified and every scope matches its seal.
     pub(super) fn is_whole(&self) -> bool {
         self.refused.is_empty() && self.unverified.is_empty()
     }
 
-    /// The sum of all generations. The heads of the audit contain it.
+    /// Returns the sum of all generations, which the heads of the audit contain.
     pub fn generations_total(&self) -> i64 {
         self.generations_total
     }
 
-    /// Whether the instance scope (root keys, plugins, trusted keys and workspaces) matches its seal.
+    /// Returns whether the instance scope (root keys, plugins, trusted keys and workspaces) matches its seal.
     pub fn is_instance_verified(&self) -> bool {
         self.find(Scope::Instance).is_none()
     }
 
-    /// The unverified scope that causes calls and changes of a workspace to be refused: the instance or the workspace.
+    /// Returns the unverified scope that makes the host refuse calls and changes of a workspace. This scope is the
+    /// instance or the workspace.
     pub fn unverified_for(&self, workspace: WorkspaceId) -> Option<&UnverifiedScope> {
         self.find(Scope::Instance).or_else(|| self.find(Scope::Workspace(workspace)))
     }
@@ -62,9 +63,9 @@ impl Verification {
         self.unverified.iter().find(|found| found.scope == scope)
     }
 
-    /// Whether this result is at least as new as `seals`. The seals were read from the database after the result
-    /// `before` and before this one. If a seal is older than that of `before`, another program has restored an old
-    /// seal.
+    /// Returns whether every scope of this result is verified and at least as new as its seal in `seals`, which the
+    /// caller has read from the database between `before` and this result. Returns `false` if the seal of a scope is
+    /// older than in `before` or has disappeared, because another program must have changed the database.
     pub fn has_reached(&self, seals: &[(String, i64)], before: &Verification) -> bool {
         let seals = by_scope(seals);
         let has_reached = |(scope, generation): (&Scope, &i64)| {
@@ -72,14 +73,15 @@ impl Verification {
             let earlier = before.generations.get(scope);
             match seal {
                 Some(seal) => seal <= generation && earlier.is_none_or(|earlier| earlier <= seal),
-                // The scope may be newer than the seals.
+                // If `before` does not contain the scope either, the scope was created after `seals` was read.
                 None => earlier.is_none(),
             }
         };
         self.unverified.is_empty() && self.generations.iter().all(has_reached)
     }
 
-    /// Whether this result was verified with exactly the given seals, which were read from the database.
+    /// Returns whether every scope of this result is verified and has the same generation as in `seals`, which the
+    /// caller has read from the database.
     pub fn is_of(&self, seals: &[(String, i64)]) -> bool {
         let seals = by_scope(seals);
         let is_same = |(scope, generation): (&Scope, &i64)| seals.get(scope.to_string().as_str()) == Some(generation);
@@ -91,7 +93,8 @@ fn by_scope(seals: &[(String, i64)]) -> HashMap<&str, i64> {
     seals.iter().map(|(scope, generation)| (scope.as_str(), *generation)).collect()
 }
 
-/// The rows and scopes that were already logged. Each is logged only once.
+/// The rows and scopes that were already logged. Each row is logged only once. A scope is logged once each time it
+/// becomes unverified.
 #[derive(Default)]
 pub struct Reported(Mutex<(BTreeSet<RowName>, BTreeSet<String>)>);
 
@@ -107,7 +110,7 @@ impl Reported {
         }
         let found: BTreeSet<String> = verification.unverified.iter().map(ToString::to_string).collect();
         for what in found.difference(scopes) {
-            tracing::error!("{what}; calls and changes in it are refused");
+            tracing::error!("{what}; the host refuses calls and changes in this scope");
         }
         for what in scopes.difference(&found) {
             tracing::info!("resolved: {what}");
@@ -135,9 +138,12 @@ mod tests {
             assert!(after.has_reached(&reached, &before));
         }
         assert!(!after.has_reached(&seals(3, 10), &before), "a change that was not read");
-        assert!(!after.has_reached(&seals(3, 6), &before), "an older seal was put back");
+        assert!(!after.has_reached(&seals(3, 6), &before), "an older seal was restored");
         assert!(!after.has_reached(&seals(3, 9)[..1], &before), "a seal was removed");
         let new = verified(&[(Scope::Instance, 3), (workspace, 1)]);
-        assert!(new.has_reached(&seals(3, 1)[..1], &verified(&[(Scope::Instance, 3)])), "a workspace that is newer");
+        assert!(
+            new.has_reached(&seals(3, 1)[..1], &verified(&[(Scope::Instance, 3)])),
+            "the workspace was created after the seals were read"
+        );
     }
 }

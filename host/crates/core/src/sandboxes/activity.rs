@@ -1,4 +1,5 @@
-//! The current uses of sandboxes in this process. A sandbox in use is not idle, however long its command runs.
+//! The current uses of sandboxes in this process. A sandbox in use is not idle, regardless of how long its command
+//! runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use monstrum_types::{Clock, SandboxInstanceId, UtcMillis};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// All uses of this process.
+/// All uses of sandboxes in this process.
 #[derive(Clone)]
 pub(super) struct Activities {
     uses: Arc<Mutex<HashMap<SandboxInstanceId, Use>>>,
@@ -38,7 +39,8 @@ impl Activities {
         let fresh = || Use { count: 0, ended_at: self.clock.now(), cut: CancellationToken::new() };
         let used = uses.entry(id).or_insert_with(fresh);
         if used.cut.is_cancelled() {
-            // Earlier uses were cut off, but not this one.
+            // Earlier uses were cut off. The new use gets a new token, because a use with the old token would be cut
+            // off at once.
             used.cut = CancellationToken::new();
         }
         used.count += 1;
@@ -61,19 +63,20 @@ impl Activities {
         self.uses.lock().values().for_each(|used| used.cut.cancel());
     }
 
-    /// Takes the times of use to be stored, one for each sandbox that is or was in use.
+    /// Takes the times of use that must be stored. There is one time for each sandbox that is in use or was in use
+    /// since the last call.
     pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
         let now = self.clock.now();
         let mut uses = self.uses.lock();
         let at = |used: &Use| if used.count > 0 { now } else { used.ended_at };
         let mut noted: Vec<_> = uses.iter().map(|(id, used)| (*id, at(used))).collect();
-        // Sorted in the same order on all hosts, so that two hosts that write at the same time do not deadlock.
+        // All hosts sort the times in the same order, so that concurrent writes of two hosts do not deadlock.
         noted.sort_unstable_by_key(|(id, _)| *id);
         uses.retain(|_, used| used.count > 0);
         noted
     }
 
-    /// Puts back times that could not be stored, except for sandboxes that have been used again since.
+    /// Puts back times that could not be stored. Skips sandboxes that were used again after the times were taken.
     pub(super) fn put_back(&self, noted: Vec<(SandboxInstanceId, UtcMillis)>) {
         let mut uses = self.uses.lock();
         for (id, ended_at) in noted {

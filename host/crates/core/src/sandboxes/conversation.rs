@@ -1,11 +1,11 @@
-//! The conversation that a sandbox belongs to.
+//! The conversation to which a sandbox belongs.
 
 use sha2::{Digest, Sha256};
 
-/// The maximum number of bytes of each part of a conversation's name: more than any id of a chat system has.
+/// The maximum length of each part of a conversation's name in bytes. The ids of all chat systems are shorter.
 pub const PART_BYTES_MAX: usize = 256;
 
-/// The error for a text that cannot be a part of a conversation's name.
+/// The validation error of a part of a conversation's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{part}` must be 1 to {PART_BYTES_MAX} bytes long and must not contain control characters")]
 pub struct InvalidConversation {
@@ -50,7 +50,7 @@ impl Conversation {
     }
 
     /// Returns the first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}`. Two conversations can have the
-    /// same id, so it names a sandbox but does not prove that a conversation owns it.
+    /// same id. The id therefore names a sandbox, but does not prove which conversation owns the sandbox.
     pub fn sandbox_id(&self) -> String {
         let digest = Sha256::digest(format!("{}-{}-{}", self.app_id, self.user_id, self.chat_id));
         hex::encode(&digest[..8])
@@ -61,7 +61,8 @@ impl Conversation {
 mod tests {
     use super::*;
 
-    /// Each id was computed by coreutils: `printf %s 'app-1-user-1-chat-1' | sha256sum | cut -c1-16`, and so on.
+    /// Compares the ids with the output of coreutils, for example of `printf %s 'app-1-user-1-chat-1' | sha256sum | cut
+    /// -c1-16`.
     #[test]
     fn the_id_of_a_sandbox_is_that_of_an_independent_sha256() {
         for (app, user, chat, id) in [

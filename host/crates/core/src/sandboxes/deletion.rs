@@ -1,4 +1,5 @@
-//! Deletes sandboxes. A request is answered at once, and the deletion is retried until it succeeds.
+//! Deletes sandboxes. A request only marks a sandbox for deletion. A background task retries the deletion until it
+//! succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +11,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AccessError, LEASE_MS, Sandboxes, name, operation, within};
 
-/// The interval at which the host looks for deletions that other hosts have requested or that are due for a retry.
+/// The interval at which the host checks for deletions that other hosts have requested or that are due for a retry.
 const POLL: Duration = Duration::from_secs(5);
-/// The time-out of a deletion. A provider deletes files of some GiB faster.
+/// The time-out of a deletion. A provider needs less time to delete files of several GiB.
 const DELETE_MAX: Duration = Duration::from_secs(60);
-/// The delay after a first failure, in milliseconds. It doubles with each further failure, up to the maximum.
+/// The delay after the first failure, in milliseconds. The delay doubles with each further failure, up to the maximum.
 const BACK_OFF_MS: i64 = 5_000;
 const BACK_OFF_MS_MAX: i64 = 300_000;
-/// The number of deletions that run at the same time. With several, one that hangs does not delay the others; the limit
-/// keeps the deletion of a whole app from overloading the provider.
+/// The maximum number of deletions that run at the same time. Because several deletions run in parallel, a hanging
+/// deletion does not delay other deletions. The limit prevents the deletion of a whole app from overloading the
+/// provider.
 const AT_ONCE: usize = 8;
 /// The maximum number of deletions in one round.
 const JOBS_MAX: u32 = 100;
 
 impl Sandboxes {
-    /// Marks a sandbox for deletion. With a bot, the sandbox must belong to that bot. A sandbox that is already marked
-    /// does not change.
+    /// Marks a sandbox for deletion. If `bot` is set, the sandbox must belong to that bot. A sandbox that is already
+    /// marked does not change.
     pub async fn delete(
         &self,
         workspace: WorkspaceId,
@@ -38,7 +40,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Marks the sandbox of a conversation for deletion, and returns the number of sandboxes marked.
+    /// Marks the sandbox of a conversation for deletion, and returns the number of marked sandboxes.
     pub async fn delete_conversation(
         &self,
         workspace: WorkspaceId,
@@ -51,7 +53,7 @@ impl Sandboxes {
         Ok(deleted)
     }
 
-    /// Marks all sandboxes of an app for deletion, and returns the number of sandboxes marked.
+    /// Marks all sandboxes of an app for deletion, and returns the number of marked sandboxes.
     pub async fn delete_app(
         &self,
         workspace: WorkspaceId,
@@ -63,16 +65,16 @@ impl Sandboxes {
         Ok(deleted)
     }
 
-    /// Signals that deletions are due, for example of the sandboxes of a deleted bot.
+    /// Signals that deletions are due, for example after the deletion of a bot with sandboxes.
     pub fn deletions_are_due(&self) {
         self.deletion.notify_one();
     }
 
-    /// Carries out deletions until `stop`.
+    /// Carries out deletions until `stop` is cancelled.
     pub async fn follow_deletions(self: Arc<Self>, stop: CancellationToken) {
         loop {
             if let Err(error) = self.delete_due().await {
-                tracing::warn!(%error, "sandboxes cannot be deleted yet");
+                tracing::warn!(%error, "failed to read the pending deletions of sandboxes; retrying");
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -82,7 +84,7 @@ impl Sandboxes {
         }
     }
 
-    /// Tries every deletion that is due.
+    /// Attempts all deletions that are due.
     pub async fn delete_due(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider().map(|provider| provider.name()) else { return Ok(()) };
         let due = self.store.due_sandbox_deletions(&self.node, self.clock.now(), JOBS_MAX).await?;
@@ -91,7 +93,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Tries one deletion, unless another host is working on it or its retry is not due.
+    /// Attempts one deletion, unless another host holds the lease or the retry is not due.
     pub(super) async fn delete_if_due(self: &Arc<Self>, row: SandboxRow) {
         let now = self.clock.now();
         if row.is_claimed(now) || row.next_attempt_at.is_some_and(|at| now < at) {
@@ -103,9 +105,9 @@ impl Sandboxes {
         match task.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox cannot be deleted yet");
+                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "failed to delete a sandbox; retrying");
             }
-            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox failed unexpectedly"),
+            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion task of a sandbox failed; retrying"),
         }
         self.moved.notify_waiters();
     }
@@ -128,7 +130,7 @@ impl Sandboxes {
             Ok(()) => {
                 self.store.remove_sandbox(row.id, &operation).await?;
                 self.quiet.lock().remove(&row.id);
-                tracing::info!(sandbox.id = %row.id, "a sandbox is deleted");
+                tracing::info!(sandbox.id = %row.id, "a sandbox was deleted");
                 Ok(())
             }
             Err(error) => {

@@ -1,8 +1,8 @@
-//! Turns of file requests. They limit the bytes of files and bodies in memory: for the host, for a workspace and for an
-//! API key.
+//! Turns of file requests. Turns limit the memory for files and bodies of the host, of each workspace and of each API
+//! key.
 //!
-//! A turn costs as many bytes as its request may hold. While half of all bytes are in use, only a workspace that holds
-//! no turn gets one, so that a few busy workspaces cannot block the others. Small requests need no turn.
+//! A turn reserves the maximum number of bytes that its request may hold. The second half of all bytes is reserved for
+//! workspaces without a turn, so that a few busy workspaces cannot block other workspaces. Small requests need no turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -15,20 +15,20 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A request that holds fewer bytes than this needs no turn, because the limit of connections bounds the memory of such
-/// requests.
+/// The size in bytes from which a request needs a turn. The limit of connections bounds the memory of smaller requests.
 const FREE_BYTES: usize = 1 << 20;
-/// The time-out of a request that waits for its turn: as long as a call waits for admission.
+/// The maximum time for which a request waits for its turn. The wait of a call for admission has the same maximum.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The limit of this host: eight of the largest files.
+/// The limit of this host: eight files of maximum size.
 const ALL_BYTES_MAX: usize = 8 * FILE_BYTES_MAX;
-/// The total up to which a workspace that holds a turn may get another. The rest is for workspaces that hold none.
+/// The total up to which a workspace that holds a turn may get another turn. The remaining bytes are reserved for
+/// workspaces that hold no turn.
 const SHARED_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
-/// The limit of one workspace: half of the host's.
+/// The limit of one workspace: half of the host's limit.
 const WORKSPACE_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
-/// The limit of one API key: the largest body, which is twice the largest file.
+/// The limit of one API key: the maximum size of a body, which is twice the maximum size of a file.
 const KEY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
-/// The maximum length of the queue. Further requests would not get their turn within [`WAIT_MAX`].
+/// The maximum length of the queue. A request behind this position would not get its turn within [`WAIT_MAX`].
 const WAITING_MAX: usize = 1024;
 
 /// Returns whether a request that holds this many bytes needs a turn.
@@ -57,7 +57,7 @@ struct Claim {
     bytes: usize,
 }
 
-/// A turn. Dropping it admits the next request.
+/// A turn of one request. Dropping the turn admits the next request.
 pub struct Turn {
     turns: FileTurns,
     claim: Claim,
@@ -65,8 +65,8 @@ pub struct Turn {
 }
 
 impl FileTurns {
-    /// Waits until this many bytes may be held, at most [`WAIT_MAX`]. Returns `None` after that time, or if too many
-    /// requests wait.
+    /// Waits for at most [`WAIT_MAX`] until the request may hold `bytes` bytes. Returns `None` after that time, or if
+    /// too many requests wait.
     pub async fn enter(&self, workspace: WorkspaceId, key: KeyId, bytes: usize) -> Option<Turn> {
         let claim = Claim { workspace, key, bytes: bytes.min(KEY_BYTES_MAX) };
         let turn = {
@@ -83,7 +83,7 @@ impl FileTurns {
             turns.waiting.push_back((claim, sender));
             turn
         };
-        // A turn that arrives too late is dropped with its channel, which returns it.
+        // A turn that arrives too late is dropped with its channel. The drop returns the bytes of the turn.
         timeout(WAIT_MAX, turn).await.ok()?.ok()
     }
 
@@ -104,8 +104,8 @@ impl FileTurns {
             let Some((_, waiting)) = turns.waiting.remove(next) else { return };
             turns.take(claim);
             if let Err(mut unwanted) = waiting.send(self.turn(claim)) {
-                // The request was cancelled. If its turn returned the bytes when dropped, the mutex would be locked
-                // twice.
+                // The request was cancelled. Its turn must not return the bytes when it is dropped, because the drop
+                // would lock the mutex a second time.
                 unwanted.is_returned = true;
                 turns.give_back(claim);
             }
@@ -136,7 +136,7 @@ impl Turns {
     }
 }
 
-/// Subtracts bytes, and removes an entry that reaches zero.
+/// Subtracts bytes from an entry, and removes the entry if it reaches zero.
 fn subtract<K: Eq + Hash>(held: &mut HashMap<K, usize>, key: &K, bytes: usize) {
     if let Some(left) = held.get_mut(key) {
         *left -= bytes;
@@ -177,14 +177,21 @@ mod tests {
                 }
             }
         }
-        assert_eq!(held.iter().flatten().count(), 5, "one workspace has its half, the other its first turn");
+        assert_eq!(
+            held.iter().flatten().count(),
+            5,
+            "one workspace holds half, and the other workspace holds its first turn"
+        );
         let others = [WorkspaceId::new(), WorkspaceId::new(), WorkspaceId::new()];
         for workspace in others {
             let turn = turns.enter(workspace, KeyId::new(), LARGE).await;
-            assert!(turn.is_some(), "a workspace that holds nothing has to wait");
+            assert!(turn.is_some(), "a workspace without a turn must get a turn");
             held.push(turn);
         }
-        assert!(turns.enter(WorkspaceId::new(), KeyId::new(), LARGE).await.is_none(), "eight of the largest in all");
+        assert!(
+            turns.enter(WorkspaceId::new(), KeyId::new(), LARGE).await.is_none(),
+            "the host allows eight files of maximum size"
+        );
         held.clear();
         let left = turns.0.lock();
         assert_eq!((left.all, left.workspaces.len(), left.keys.len()), (0, 0, 0));
@@ -196,11 +203,11 @@ mod tests {
         let (workspace, keys) = (WorkspaceId::new(), [KeyId::new(), KeyId::new(), KeyId::new()]);
         let enter = |key| turns.enter(workspace, key, FILE_BYTES_MAX);
         let mut held = vec![enter(keys[0]).await, enter(keys[0]).await];
-        assert!(enter(keys[0]).await.is_none(), "two of the largest files of a key");
+        assert!(enter(keys[0]).await.is_none(), "a key may hold two files of maximum size");
         held.extend([enter(keys[1]).await, enter(keys[1]).await]);
         assert!(held.iter().all(Option::is_some));
-        assert!(enter(keys[2]).await.is_none(), "four of a workspace");
-        // A body of unknown length counts as the largest.
+        assert!(enter(keys[2]).await.is_none(), "a workspace may hold four files of maximum size");
+        // A body of unknown length counts as a body of maximum size.
         held.clear();
         assert!(turns.enter(workspace, keys[0], usize::MAX).await.is_some());
     }
@@ -219,10 +226,10 @@ mod tests {
         gone.abort();
         assert!(gone.await.is_err());
         drop(first);
-        let next = next.await.expect("it ends");
-        assert!(next.is_some(), "the turn of a request that is gone goes to the next one");
+        let next = next.await.expect("the task must not panic");
+        assert!(next.is_some(), "the next request must get the turn of a cancelled request");
         drop(next);
-        assert!(last.await.expect("it ends").is_some());
+        assert!(last.await.expect("the task must not panic").is_some());
         assert_eq!(turns.0.lock().all, 0);
     }
 }

@@ -1,6 +1,6 @@
-//! The sandboxes that a workspace keeps, running or not, and the disk that they use on this host.
+//! The number of sandboxes that a workspace keeps, running or not, and the disk space that they use on this host.
 //!
-//! The limits apply to new sandboxes only. Existing sandboxes can always be resumed and deleted.
+//! The limits apply only to the creation of sandboxes. Existing sandboxes can always be resumed and deleted.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use monstrum_types::{WorkspaceId, with_causes};
 use super::options::Options;
 use super::{AccessError, Sandboxes, within};
 
-/// The percentage of a limit from which on callers get a warning.
+/// The percentage of a limit at which callers get a warning.
 const WARNED_PERCENT: u64 = 80;
 const GIB: u64 = 1 << 30;
-/// The time-out of a count. Other starts wait for it.
+/// The time-out of a count. Other starts of sandboxes wait for the count.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 
 /// The sandboxes and bytes that one workspace keeps.
@@ -23,10 +23,13 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Returns the reason why the workspace gets no further sandbox, or `None` if it is below its limits.
+    /// Returns the reason why the workspace cannot create a sandbox, or `None` if the workspace is below its limits.
     pub fn refusal(self, options: &Options) -> Option<String> {
         let is_over = self.sandboxes >= u64::from(options.kept_max) || self.bytes >= bytes_max(options);
-        is_over.then(|| format!("this workspace keeps {}; delete finished conversations", self.words(options)))
+        is_over.then(|| {
+            let words = self.words(options);
+            format!("this workspace has reached a sandbox limit: it keeps {words}; delete finished conversations")
+        })
     }
 
     /// Returns the warning for callers, or `None` if the workspace is not near its limits.
@@ -35,7 +38,8 @@ impl Kept {
         let is_near = is_near(self.sandboxes, options.kept_max.into()) || is_near(self.bytes, bytes_max(options));
         let words = || {
             format!(
-                "this workspace keeps {}; no new sandbox can be created at the limit; delete finished conversations",
+                "this workspace keeps {}; when it reaches a limit, it cannot create new sandboxes; delete finished \
+                 conversations",
                 self.words(options)
             )
         };
@@ -44,7 +48,7 @@ impl Kept {
 
     fn words(self, options: &Options) -> String {
         let Options { kept_max, kept_gib, .. } = options;
-        // Tenths are rounded down, so that the text shows a limit as reached only when it is.
+        // The tenths are rounded down, so that the text does not show the limit before the workspace has reached it.
         let tenths = self.bytes / (GIB / 10);
         format!(
             "{} of {kept_max} sandboxes (--sandbox-kept-max) and {}.{} of {kept_gib} GiB (--sandbox-kept-gib)",
@@ -72,7 +76,7 @@ impl Sandboxes {
         match self.kept_by(workspace).await {
             Ok(kept) => kept.warning(&self.options),
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "the sandboxes that a workspace keeps cannot be counted");
+                tracing::warn!(error = %with_causes(&error), "failed to count the sandboxes of a workspace");
                 None
             }
         }
@@ -97,9 +101,10 @@ mod tests {
         assert_eq!(judged(0, 4 * GIB - 1), (false, false));
         assert_eq!(judged(0, 4 * GIB), (true, false));
         assert_eq!(judged(0, 5 * GIB), (true, true));
-        let words = Kept { sandboxes: 10, bytes: 5 * GIB / 2 }.refusal(&options).expect("it is at its limit");
-        let expected = "this workspace keeps 10 of 10 sandboxes (--sandbox-kept-max) and 2.5 of 5 GiB \
-                        (--sandbox-kept-gib); delete finished conversations";
+        let words =
+            Kept { sandboxes: 10, bytes: 5 * GIB / 2 }.refusal(&options).expect("the workspace has reached a limit");
+        let expected = "this workspace has reached a sandbox limit: it keeps 10 of 10 sandboxes (--sandbox-kept-max) \
+                        and 2.5 of 5 GiB (--sandbox-kept-gib); delete finished conversations";
         assert_eq!(words, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! The commands and files of a sandbox in use.
+//! Runs commands and accesses files in an open sandbox.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use monstrum_store::SandboxRow;
 use super::activity::Activity;
 use super::{AccessError, Sandboxes, name};
 
-/// The number of times that a sandbox which the provider reports as not running is started before the error is
-/// returned.
+/// The maximum number of restarts during one request. A sandbox is restarted if the provider reports that it does not
+/// run.
 const REVIVED_MAX: u32 = 3;
 
-/// A running sandbox. It counts as in use while this value, or a stream of it, exists.
+/// A running sandbox. The sandbox counts as in use while this value or one of its streams exists.
 pub struct Open {
     sandboxes: Arc<Sandboxes>,
     row: SandboxRow,
@@ -31,20 +31,20 @@ impl Open {
         Open { name: name(&row), sandboxes, row, activity: Arc::new(activity), warning }
     }
 
-    /// Returns the row at the time when the sandbox was opened.
+    /// Returns the row as it was when the sandbox was opened.
     pub fn row(&self) -> &SandboxRow {
         &self.row
     }
 
-    /// Returns a warning if opening has started the sandbox and the workspace is near a limit.
+    /// Returns a warning if the sandbox was started for this use and the workspace is near a limit.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
 
-    /// Runs a command. Dropping the future ends the command and everything that it has started.
+    /// Runs a command. Dropping the future ends the command and all processes that the command has started.
     pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, AccessError> {
         self.ask(|provider, name| {
-            // Done for each attempt, since the sandbox may have been restarted in between.
+            // Each attempt removes the sandbox from this set, because a restart between attempts adds it again.
             self.sandboxes.quiet.lock().remove(&self.row.id);
             provider.exec(name, request.clone(), feed.clone())
         })
@@ -56,23 +56,23 @@ impl Open {
         self.ask(|provider, name| provider.list_dir(name, path)).await
     }
 
-    /// Returns one entry. A link is not followed.
+    /// Returns the entry at a path without following links.
     pub async fn stat(&self, path: &str) -> Result<FileEntry, AccessError> {
         self.ask(|provider, name| provider.stat(name, path)).await
     }
 
-    /// Returns the entry that a path leads to. Links are followed.
+    /// Returns the entry at a path after following links.
     pub async fn target(&self, path: &str) -> Result<FileEntry, AccessError> {
         self.ask(|provider, name| provider.target(name, path)).await
     }
 
-    /// Returns the content of a file, and its entry at the time when it was opened.
+    /// Returns the content of a file, and its entry as it was when the file was opened.
     pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), AccessError> {
         let (entry, content) = self.ask(|provider, name| provider.read(name, path)).await?;
         Ok((entry, self.used_by(content)))
     }
 
-    /// Replaces a file atomically; creates missing folders.
+    /// Replaces a file atomically. Creates missing folders.
     pub async fn write(&self, path: &str, content: Bytes) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.write(name, path, content.clone())).await
     }
@@ -82,24 +82,24 @@ impl Open {
         self.ask(|provider, name| provider.mkdir(name, path)).await
     }
 
-    /// Removes an entry. A folder is removed with all its content.
+    /// Removes a file, or a folder with all its content.
     pub async fn remove(&self, path: &str) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.remove(name, path)).await
     }
 
-    /// Moves an entry. An existing file at the target is replaced.
+    /// Moves an entry. Replaces an existing file at the target.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.rename(name, from, to)).await
     }
 
-    /// Packs a folder as a ZIP.
+    /// Packs a folder into a ZIP archive.
     pub async fn archive(&self, path: &str, limits: ArchiveLimits) -> Result<ByteStream, AccessError> {
         let archive = self.ask(|provider, name| provider.archive(name, path, limits)).await?;
         Ok(self.used_by(archive))
     }
 
-    /// Sends a request to the provider, unless this use is cut off first. If the sandbox does not run, the request has
-    /// had no effect; then the sandbox is started and the request repeated.
+    /// Sends a request to the provider, unless this use is cut off first. If the sandbox does not run, the request had
+    /// no effect. This function then starts the sandbox and repeats the request.
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a dyn SandboxProvider, &'a SandboxName) -> BoxFuture<'a, Result<T, SandboxError>>,
@@ -114,7 +114,8 @@ impl Open {
             };
             let does_not_run = match &answered {
                 Err(SandboxError::Conflict(_)) => true,
-                // Either a file or the whole sandbox is missing.
+                // `NotFound` means that the file or the sandbox does not exist. Only a missing sandbox must be started
+                // again.
                 Err(SandboxError::NotFound(_)) => provider.inspect(&self.name).await?.is_none(),
                 _ => false,
             };
@@ -127,7 +128,7 @@ impl Open {
     }
 
     /// Counts the stream as a use of the sandbox. If the use is cut off, the stream ends with an error, so that a
-    /// client never mistakes a part for the whole.
+    /// client does not mistake a truncated stream for a complete stream.
     fn used_by(&self, stream: ByteStream) -> ByteStream {
         let start = Some((stream, Arc::clone(&self.activity)));
         let next = async |state: Option<(ByteStream, Arc<Activity>)>| {

@@ -1,7 +1,8 @@
-//! The system prompt of a bot: its own text, and the paragraph about its sandbox that the platform appends.
+//! The system prompt of a bot: the text that was saved for the bot, and a paragraph about its sandbox that the platform
+//! appends.
 //!
-//! The paragraph states what the provider really offers, because a model that tries a missing program or a closed
-//! network wastes its own time and the user's.
+//! The paragraph describes the actual capabilities of the provider, because a model that tries a missing program or a
+//! closed network wastes time.
 
 use monstrum_sandbox::{
     Capabilities, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, Limits, Network, SandboxError, Spec, WORKSPACE,
@@ -10,7 +11,7 @@ use monstrum_sandbox::{
 use crate::language::UiLanguage;
 use crate::plugins::built_in::SHELL;
 
-/// Returns the prompt of a bot: its own text, then the paragraph about its sandbox if it has one.
+/// Returns the prompt of a bot: the saved text `own`, followed by the paragraph about the bot's sandbox, if any.
 pub fn with_sandbox(own: &str, paragraph: Option<&str>) -> String {
     match paragraph {
         None => own.to_owned(),
@@ -29,7 +30,7 @@ pub fn sandbox_paragraph(
         (Ok(capabilities), UiLanguage::English) => english(capabilities, spec),
         (Ok(capabilities), UiLanguage::Chinese) => chinese(capabilities, spec),
         (Err(_), UiLanguage::English) => format!(
-            "This conversation has a Linux sandbox of its own, which the tool {SHELL} uses, but the sandbox service is \
+            "This conversation has its own Linux sandbox, which the tool {SHELL} uses, but the sandbox service is \
              not available at the moment: commands fail until it is available again. Tell the user so instead of \
              pretending that they ran."
         ),
@@ -54,7 +55,7 @@ fn english(capabilities: &Capabilities, spec: Spec) -> String {
     };
     let Limits { cpu_millis, memory_mib, disk_mib, .. } = spec.limits;
     format!(
-        "This conversation has a Linux sandbox of its own, which the tool {SHELL} uses: {system}, with {}. Commands \
+        "This conversation has its own Linux sandbox, which the tool {SHELL} uses: {system}, with {}. Commands \
          run with bash as root inside it and start in {WORKSPACE}. Files under {WORKSPACE} are kept as long as the \
          conversation exists; running programs are ended when the sandbox has been idle for a while. {network} Limits: \
          {} CPU, {memory_mib} MiB of memory, {disk_mib} MiB of disk, {} seconds for a command by default and at most \
@@ -85,7 +86,7 @@ fn chinese(capabilities: &Capabilities, spec: Spec) -> String {
     )
 }
 
-/// Returns whether a sandbox reaches public addresses, which `spec` must allow and the provider must support.
+/// Returns whether a sandbox can reach public addresses: `spec` must allow them, and the provider must support them.
 fn reaches_out(capabilities: &Capabilities, spec: Spec) -> bool {
     spec.network == Network::Full && capabilities.networks.contains(&Network::Full)
 }
@@ -123,12 +124,12 @@ mod tests {
         let none = Spec::default();
         let full = Spec { network: Network::Full, limits: Limits { cpu_millis: 1500, ..Limits::default() } };
         let told = |spec, tongue| sandbox_paragraph(Ok(&capabilities(true)), spec, tongue);
-        assert_snapshot!(told(none, UiLanguage::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside it and start in /workspace. Files under /workspace are kept as long as the conversation exists; running programs are ended when the sandbox has been idle for a while. It has no network: nothing can be downloaded or installed from outside. Limits: 1 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command by default and at most 300.");
-        assert_snapshot!(told(full, UiLanguage::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside it and start in /workspace. Files under /workspace are kept as long as the conversation exists; running programs are ended when the sandbox has been idle for a while. It can reach public addresses on the internet. Packages can be installed; use apt for system packages. Limits: 1.5 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command by default and at most 300.");
+        assert_snapshot!(told(none, UiLanguage::English), @"This conversation has its own Linux sandbox, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside it and start in /workspace. Files under /workspace are kept as long as the conversation exists; running programs are ended when the sandbox has been idle for a while. It has no network: nothing can be downloaded or installed from outside. Limits: 1 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command by default and at most 300.");
+        assert_snapshot!(told(full, UiLanguage::English), @"This conversation has its own Linux sandbox, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside it and start in /workspace. Files under /workspace are kept as long as the conversation exists; running programs are ended when the sandbox has been idle for a while. It can reach public addresses on the internet. Packages can be installed; use apt for system packages. Limits: 1.5 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command by default and at most 300.");
         assert_snapshot!(told(none, UiLanguage::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒没有网络：不能从外部下载或安装任何东西。限制：1 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
         assert_snapshot!(told(full, UiLanguage::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒可以访问互联网上的公共地址，可以安装软件包，系统软件包用 apt 安装。限制：1.5 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
         let gone = || Err(SandboxError::unavailable("/dev/loop0 is gone"));
-        assert_snapshot!(sandbox_paragraph(gone(), full, UiLanguage::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses, but the sandbox service is not available at the moment: commands fail until it is available again. Tell the user so instead of pretending that they ran.");
+        assert_snapshot!(sandbox_paragraph(gone(), full, UiLanguage::English), @"This conversation has its own Linux sandbox, which the tool sandbox_shell uses, but the sandbox service is not available at the moment: commands fail until it is available again. Tell the user so instead of pretending that they ran.");
         assert_snapshot!(sandbox_paragraph(gone(), full, UiLanguage::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用，但沙盒服务目前不可用：在恢复之前命令都会失败。请如实说明，不要假装命令已经执行。");
     }
 

@@ -1,6 +1,6 @@
-//! Stops idle sandboxes. Their files stay, and the next call resumes the sandbox.
+//! Stops idle sandboxes. The files of a stopped sandbox stay, and the next call resumes the sandbox.
 //!
-//! A sandbox is stopped by its own host. A shared sandbox is stopped by the host that claims it first.
+//! Each host stops its own sandboxes. The host that first claims an idle shared sandbox stops it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,30 +18,31 @@ use super::settings::idle;
 use super::starting::TOUCH_MS;
 use super::{AccessError, LEASE_MS, Sandboxes, described, name, operation, within};
 
-/// The time-out of stopping a sandbox.
+/// The time-out of a stop.
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// The time-out of a provider's health check, including its repairs.
 const HEALTH_MAX: Duration = Duration::from_secs(30);
-/// The number of sandboxes that are stopped at the same time.
+/// The maximum number of sandboxes that are stopped at the same time.
 const AT_ONCE: usize = 8;
 /// The maximum number of passes over the rows, which may change while sandboxes are stopped.
 const LOOKS_MAX: usize = 5;
-/// The number of rows that are read at once.
+/// The number of rows in one read.
 const ROWS: u32 = 200;
 
 impl Sandboxes {
-    /// Periodically stores the times of use of this process until `stop`, for other hosts and for a later start.
+    /// Periodically stores the times at which this process last used each sandbox, until `stop` is cancelled. Other
+    /// hosts, and this host after a restart, read these times.
     pub async fn follow_uses(self: Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(TOUCH_MS.unsigned_abs()));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(tick.tick()).await.is_some() {
             if let Err(error) = self.note_uses().await {
-                tracing::warn!(%error, "the times of use of sandboxes could not be stored; retrying");
+                tracing::warn!(%error, "failed to store when sandboxes were last used; retrying");
             }
         }
     }
 
-    /// Stores the times of use of this process.
+    /// Stores the times at which this process last used each sandbox.
     pub async fn note_uses(&self) -> Result<(), StoreError> {
         let uses = self.activities.take();
         if uses.is_empty() {
@@ -54,7 +55,7 @@ impl Sandboxes {
         noted
     }
 
-    /// Stops idle sandboxes periodically until `stop`.
+    /// Periodically stops idle sandboxes until `stop` is cancelled.
     pub async fn follow_idle(self: Arc<Self>, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -63,33 +64,36 @@ impl Sandboxes {
                 () = tokio::time::sleep(self.options.sweep) => {}
             }
             if let Err(error) = self.sweep().await {
-                tracing::warn!(%error, "idle sandboxes are not stopped yet");
+                tracing::warn!(%error, "failed to stop idle sandboxes; retrying");
             }
         }
     }
 
-    /// Signals that the settings of a workspace have changed. Sandboxes with a network that it no longer allows are
-    /// stopped.
+    /// Signals that the settings of a workspace have changed. The next sweep then starts at once and stops the
+    /// sandboxes whose network the workspace no longer allows.
     pub fn settings_have_changed(&self) {
         self.sweep.notify_one();
     }
 
-    /// Signals that sandbox switches of bots may have changed, on this host or another.
+    /// Signals that this host or another host may have changed the sandbox switch of a bot.
     pub fn switches_may_have_changed(&self) {
         self.switched.notify_one();
     }
 
-    /// Stops the sandboxes of bots whose switch is off, after each possible change, until `stop`.
+    /// Waits for signals that a switch may have changed, until `stop` is cancelled. After each signal, stops the
+    /// sandboxes of bots whose switch is off.
     pub async fn follow_switches(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(self.switched.notified()).await.is_some() {
             if let Err(error) = self.stop_switched_off().await {
-                tracing::warn!(%error, "the sandboxes of bots that may not use sandboxes are not stopped yet");
+                tracing::warn!(%error, "failed to stop the sandboxes of bots that may not use sandboxes; retrying");
             }
         }
     }
 
-    /// Stops every sandbox whose bot's switch is off and in which a command has run. An operator may still access the files
-    /// of such a sandbox. A row that changes meanwhile is read again; a failed stop is left to the next sweep.
+    /// Stops every sandbox whose bot's switch is off and in which a command has run. The sandboxes of such bots in
+    /// which no command has run keep running, because operators may access their files. Repeats the search until no
+    /// such sandbox is found, at most `LOOKS_MAX` times, because rows may change before the stop. The next sweep
+    /// repeats a failed stop.
     pub async fn stop_switched_off(self: &Arc<Self>) -> Result<(), StoreError> {
         if self.provider().is_err() {
             return Ok(());
@@ -109,12 +113,12 @@ impl Sandboxes {
                 return Ok(());
             }
         }
-        tracing::warn!("some sandboxes of bots that may not use sandboxes are not stopped yet");
+        tracing::warn!("failed to stop some sandboxes of bots that may not use sandboxes; the next sweep retries");
         Ok(())
     }
 
     /// Stops every sandbox that was unused for longer than its workspace allows, and every sandbox with a network that
-    /// its workspace no longer allows. A failed stop is left to the next sweep.
+    /// its workspace no longer allows. The next sweep repeats a failed stop.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider() else { return Ok(()) };
         if let Err(error) = within(HEALTH_MAX, "report its health", provider.health()).await {
@@ -148,7 +152,7 @@ impl Sandboxes {
             return Ok(*ms);
         }
         let settings = match self.settings_of(of).await {
-            // The settings are unreadable, so the options of the server apply.
+            // If the settings are unreadable, the options of the server apply.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => WorkspaceSandbox::default(),
             settings => settings?,
         };
@@ -179,7 +183,7 @@ impl Sandboxes {
         let stop = |row: SandboxRow| async move {
             let id = row.id;
             if let Err(error) = self.stop_row(row).await {
-                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox could not be stopped");
+                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "failed to stop a sandbox");
             }
         };
         futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;
@@ -194,11 +198,11 @@ impl Sandboxes {
             stopped
         });
         task.await.unwrap_or_else(|error| {
-            Err(SandboxError::unavailable_because("stopping the sandbox failed unexpectedly", error).into())
+            Err(SandboxError::unavailable_because("the task that stops the sandbox failed", error).into())
         })
     }
 
-    /// Does the same as [`Self::stop_row`] on the caller's task, which must not be cancelled.
+    /// Stops a sandbox like [`Self::stop_row`], but on the caller's task. That task must not be cancelled.
     pub(super) async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, AccessError> {
         let provider = self.provider.as_ref().map_err(|error| AccessError::from(error.clone()))?;
         let operation = operation();
@@ -210,7 +214,7 @@ impl Sandboxes {
         let stopped = within(STOP_MAX, "stop the sandbox", provider.stop(&name)).await;
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
-            // If the sandbox was running, it still is. Otherwise its state is unknown.
+            // If the stop fails, a sandbox that was running stays running. The state of any other sandbox is unknown.
             Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(described(error))),
             Err(error) => (SandboxStatus::Error, Some(described(error))),
         };
@@ -221,7 +225,7 @@ impl Sandboxes {
         }
         stopped?;
         self.quiet.lock().remove(&row.id);
-        tracing::info!(sandbox.id = %row.id, "a sandbox is stopped");
+        tracing::info!(sandbox.id = %row.id, "a sandbox was stopped");
         Ok(true)
     }
 }

@@ -13,15 +13,16 @@ use tokio::time::{Instant, timeout_at};
 use super::shares::{NoPlace, Others, Shares, Taken};
 use super::{AccessError, LEASE_MS, Sandboxes};
 
-/// The maximum time that a claim waits for other claims that make room.
+/// The maximum time for which a claim waits for other claims that make room.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The maximum number of attempts to make room and claim the place.
 const TRIES: usize = 3;
-/// The time in milliseconds for which an unused sandbox is protected from being stopped in favour of another.
+/// The time in milliseconds for which a sandbox must be unused before it may be stopped to make room for another
+/// sandbox.
 const SPARED_MS: i64 = 60_000;
 /// The time after which a claim starts no further attempt to make room.
 const MAKING_MAX: Duration = Duration::from_secs(5);
-/// The number of rows that are read at once.
+/// The number of rows in one read.
 const ROWS: u32 = 200;
 
 /// The result of a claim.
@@ -30,19 +31,19 @@ pub(super) enum Claimed {
     /// The row has changed.
     Moved,
     NoPlace(NoPlace),
-    /// The workspace keeps as many sandboxes as its limit allows. The text is the message for the caller.
+    /// The workspace has reached its limit of sandboxes or disk space. The text is the message for the caller.
     Limit(String),
 }
 
-/// Whether a sandbox was stopped for this claim. If so, the claim takes over its place.
+/// The origin of the place that a claim takes: a free place, or the place of a sandbox that was stopped for this claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     New,
     OfAnother,
 }
 
-/// The scope in which a place is missing. In each scope, one claim at a time makes room. A bot or workspace at its
-/// share stops its own sandboxes, and must not block the claims of others.
+/// The scope that has no free place. In each scope, one claim at a time makes room. A bot or workspace that has reached
+/// its share stops its own sandboxes, and must not block the claims of other bots and workspaces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Room {
     Bot(BotId),
@@ -55,13 +56,13 @@ impl Room {
         match why {
             NoPlace::Bot => Room::Bot(row.bot_id),
             NoPlace::Workspace => Room::Workspace(row.workspace_id),
-            // Making room for these may stop sandboxes of other workspaces.
+            // In both of these cases, a claim may stop sandboxes of other workspaces.
             NoPlace::Newcomers | NoPlace::All => Room::Host,
         }
     }
 }
 
-/// One lock for each scope. The claim that makes room in a scope holds its lock.
+/// The locks of all scopes. The claim that makes room in a scope holds the lock of that scope.
 #[derive(Default)]
 pub(super) struct RoomLocks(parking_lot::Mutex<HashMap<Room, Arc<Mutex<()>>>>);
 
@@ -77,8 +78,8 @@ impl RoomLocks {
 }
 
 impl Sandboxes {
-    /// Claims a row that still matches `row`, or inserts it with a claim. If no place is free, an idle sandbox is
-    /// stopped.
+    /// Claims a row that still matches `row`, or inserts the row with a claim. Stops an idle sandbox if no place is
+    /// free.
     pub(super) async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, AccessError> {
         let until = Instant::now() + WAIT_MAX;
         let mut place = Place::New;
@@ -97,8 +98,8 @@ impl Sandboxes {
         Ok(claimed)
     }
 
-    /// Claims a row and makes room for it in `room`, whose lock the caller holds. Ends early if the place is missing in
-    /// another scope.
+    /// Claims a row and makes room for its sandbox in `room`, whose lock the caller holds. Ends early if another scope
+    /// has no free place.
     async fn claim_in(
         &self,
         room: Room,
@@ -144,7 +145,7 @@ impl Sandboxes {
                 SandboxRow { operation: Some(operation.to_owned()), operation_until: Some(until), ..row.clone() };
             match self.store.insert_sandbox(&claimed).await {
                 Ok(true) => true,
-                // The bot was deleted.
+                // `false` means that the bot was deleted.
                 Ok(false) => return Err(AccessError::NotFound),
                 Err(StoreError::Conflict { .. }) => false,
                 Err(error) => return Err(error.into()),
@@ -155,7 +156,7 @@ impl Sandboxes {
         Ok(if is_claimed { Claimed::Mine } else { Claimed::Moved })
     }
 
-    /// Returns the reason why the sandbox of a row gets no place, or `None` if it gets one.
+    /// Returns the reason why the sandbox of a row does not get a place, or `None` if the sandbox gets a place.
     async fn refusal(&self, row: &SandboxRow, place: Place) -> Result<Option<NoPlace>, StoreError> {
         let shares = Shares::of(&self.options);
         let taken = self.taken_but(row).await?;
@@ -164,7 +165,7 @@ impl Sandboxes {
             return Ok(shares.is_full(&taken).then_some(NoPlace::All));
         }
         let refused = shares.refusal(&taken, workspace, bot, Others { workspaces: true, bots: true });
-        // The other two results are the same whether or not there are other users.
+        // These two results do not depend on whether other bots or workspaces may use sandboxes.
         if matches!(refused, None | Some(NoPlace::All)) {
             return Ok(refused);
         }
@@ -179,9 +180,9 @@ impl Sandboxes {
         Ok(Taken::of(&self.store.running_sandboxes_by_bot(&self.node, row.id).await?))
     }
 
-    /// Stops a sandbox whose place `for_row` may take, and returns whether it found one. Sandboxes of bots and
-    /// workspaces that exceed their share are tried first, and among these the one that has been unused for longest.
-    /// Sandboxes whose last stop failed are tried last, because each attempt costs time that the claim does not have.
+    /// Stops a sandbox whose place `for_row` may take, and returns whether a sandbox was stopped. Tries the sandboxes
+    /// of bots and workspaces that exceed their share first, in the order of their last use. Tries the sandboxes whose
+    /// previous stop failed after all other sandboxes, because each attempt takes time.
     async fn make_room(&self, for_row: &SandboxRow, why: NoPlace) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut idle: Vec<SandboxRow> = Vec::new();
@@ -196,7 +197,7 @@ impl Sandboxes {
         let (shares, taken) = (Shares::of(&self.options), self.taken_but(for_row).await?);
         let by = (for_row.workspace_id, for_row.bot_id);
         idle.retain(|row| {
-            // A sandbox in state `error` occupies no place.
+            // A sandbox in state `error` does not occupy a place.
             row.status != SandboxStatus::Error
                 && !self.activities.is_active(row.id)
                 && shares.may_displace(&taken, why, by, (row.workspace_id, row.bot_id))
@@ -209,15 +210,15 @@ impl Sandboxes {
         for row in &idle {
             match self.claim_and_stop(row).await {
                 Ok(true) => {
-                    tracing::info!(sandbox.id = %row.id, "a sandbox was stopped to make room for another");
+                    tracing::info!(sandbox.id = %row.id, "a sandbox was stopped to make room for another sandbox");
                     return Ok(true);
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox could not be stopped to make room for another");
+                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "failed to stop a sandbox");
                 }
             }
-            // Other claims are waiting, so this one gives up.
+            // This claim gives up after `MAKING_MAX`, because other claims are waiting.
             if begun.elapsed() > MAKING_MAX {
                 break;
             }

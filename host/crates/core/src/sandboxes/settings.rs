@@ -1,4 +1,4 @@
-//! The settings of a workspace's sandboxes, which take precedence over the options of the server.
+//! The sandbox settings of a workspace, which take precedence over the options of the server.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES, TMP_MIB};
 
-/// Returns the settings that are out of range: a JSON pointer to each, and the message with the expected range.
+/// Returns the settings that are out of range, each with its JSON pointer and a message that contains the valid range.
 pub fn out_of_range(settings: &WorkspaceSandbox) -> Vec<(&'static str, String)> {
     let limits = settings.limits.unwrap_or_default();
     let checked: [(&str, Option<u32>, RangeInclusive<u32>); 7] = [
@@ -28,7 +28,8 @@ pub fn out_of_range(settings: &WorkspaceSandbox) -> Vec<(&'static str, String)> 
     checked.into_iter().filter_map(outside).collect()
 }
 
-/// Returns the spec of a new or resumed sandbox. The workspace's settings take precedence over those of the server.
+/// Returns the spec of a new or resumed sandbox. The settings of the workspace take precedence over the server's
+/// options.
 pub(super) fn spec(settings: &WorkspaceSandbox, options: &Options) -> Spec {
     let (own, all) = (settings.limits.unwrap_or_default(), options.limits);
     let processes = own.processes.unwrap_or(all.processes);
@@ -51,7 +52,7 @@ pub(super) fn idle(settings: &WorkspaceSandbox, options: &Options) -> Duration {
 /// Converts limits to the form in which a row stores them.
 pub(super) fn limits_json(limits: &Limits) -> Value {
     let Limits { cpu_millis, memory_mib, disk_mib, tmp_mib, processes, processes_per_exec } = *limits;
-    // Whole numbers are written without a fraction.
+    // Whole numbers have no fraction in the JSON text.
     let quotient = |number: u32, by: u32| match number % by {
         0 => json!(number / by),
         _ => json!(f64::from(number) / f64::from(by)),

@@ -1,8 +1,8 @@
 //! Shares of the places for running sandboxes.
 //!
-//! A running command is never ended to make room for another bot, so shares are checked when a place is taken: the
-//! fewer places are free, the fewer bots may take one. A bot or workspace that is the only possible user of sandboxes
-//! can take all places.
+//! The host never ends a running command to make room for another bot. Therefore it checks shares when a sandbox takes
+//! a place: the fewer places are free, the fewer bots may take a place. A bot or workspace that is the only possible
+//! user of sandboxes can take all places.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,14 @@ use monstrum_types::{BotId, WorkspaceId};
 
 use super::options::Options;
 
-/// The divisor that gives the part of all places that a bot at its share must leave free: one half. The parts below are
-/// smaller, so that the bots of one workspace do not block each other when the workspace itself must leave places free.
+/// The divisor for a bot that has reached its share: the bot must leave one half of all places free. The two constants
+/// below reserve fewer places, so that the bots of one workspace do not block each other when the workspace itself must
+/// leave places free.
 const KEPT_FOR_BOTS: u64 = 2;
-/// The divisor for a workspace at its share, which must leave one fourth free.
+/// The divisor for a workspace that has reached its share: the workspace must leave one fourth of all places free.
 const KEPT_FOR_WORKSPACES: u64 = 4;
-/// The divisor for the places that are kept for workspaces without a running sandbox: one eighth.
+/// The divisor for the reserved places: one eighth of all places is reserved for workspaces that have no running
+/// sandbox.
 const KEPT_FOR_NEWCOMERS: u64 = 8;
 
 /// The places of this host and the shares, counted in sandboxes.
@@ -27,7 +29,7 @@ pub(super) struct Shares {
     has_newcomers: bool,
 }
 
-/// The taken places.
+/// The number of taken places on the host, in total and for each workspace and each bot.
 #[derive(Default)]
 pub(super) struct Taken {
     all: u64,
@@ -35,23 +37,23 @@ pub(super) struct Taken {
     bots: HashMap<BotId, u64>,
 }
 
-/// Whether workspaces or bots other than the requesting one may use sandboxes.
+/// Whether workspaces or bots other than the requesting workspace and bot may use sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Others {
     pub workspaces: bool,
     pub bots: bool,
 }
 
-/// The reason why a claim gets no place.
+/// The reason why a claim does not get a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// The bot has its share; the free places are kept for other bots.
+    /// The bot has reached its share. The free places are reserved for other bots.
     Bot,
-    /// The workspace has its share; the free places are kept for other workspaces.
+    /// The workspace has reached its share. The free places are reserved for other workspaces.
     Workspace,
-    /// The last places are kept for workspaces that have none.
+    /// The remaining free places are reserved for workspaces that have no running sandbox.
     Newcomers,
-    /// Every place is taken.
+    /// All places are taken.
     All,
 }
 
@@ -67,10 +69,10 @@ impl Shares {
         }
     }
 
-    /// Returns the reason why `bot` gets no place, or `None` if it gets one.
+    /// Returns the reason why `bot` does not get a place, or `None` if the bot gets a place.
     pub(super) fn refusal(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId, others: Others) -> Option<NoPlace> {
         let free = self.all.saturating_sub(taken.all);
-        // A fraction is at least one place, so that a single place is not divided.
+        // The number of places that must stay free is at least one.
         let leaves = |part: u64| free > (self.all / part).max(1);
         let (of_workspace, of_bot) = (taken.of_workspace(workspace), taken.of_bot(bot));
         if others.bots && of_bot >= self.bot && !leaves(KEPT_FOR_BOTS) {
@@ -84,19 +86,22 @@ impl Shares {
         }
     }
 
-    /// Returns whether every place is taken.
+    /// Returns whether all places are taken.
     pub(super) fn is_full(&self, taken: &Taken) -> bool {
         taken.all >= self.all
     }
 
-    /// Returns how many of the two, a bot and its workspace, exceed their share: 0 to 2.
+    /// Returns 2 if both the bot and its workspace exceed their share, 1 if only one of them does, and 0 otherwise.
     pub(super) fn excess(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId) -> u8 {
         u8::from(taken.of_workspace(workspace) > self.workspace) + u8::from(taken.of_bot(bot) > self.bot)
     }
 
-    /// Returns whether a sandbox of `of` may be stopped for `bot`, which got no place because of `why`. A bot or
-    /// workspace at its share may only replace its own sandboxes. If it exceeds its share and all places are taken, it
-    /// may not even replace these, since another bot may be waiting for them.
+    /// Returns whether the host may stop a sandbox of `of` to free a place for `bot`, which did not get a place because
+    /// of `why`. If the bot or its workspace has reached its share, it may replace only its own sandboxes. It may
+    /// replace no sandbox if it exceeds its share and all places are taken, because another bot may be waiting for a
+    /// place. If the free places are reserved for workspaces that have no running sandbox, the workspace may replace
+    /// its own sandboxes, and sandboxes of bots or workspaces that exceed their share. If all places are taken, `bot`
+    /// may replace any sandbox.
     pub(super) fn may_displace(
         &self,
         taken: &Taken,
@@ -141,22 +146,22 @@ impl NoPlace {
         let Options { running_max, share_workspace, share_bot, .. } = options;
         match self {
             NoPlace::Bot => format!(
-                "this bot has used its share of the running sandboxes of this host, and the other places are reserved \
-                 for other bots; a place becomes free when a sandbox is idle (--sandbox-max {running_max}, \
-                 --sandbox-share-bot {share_bot})"
+                "this bot has reached its share of the running sandboxes on this host, and the remaining capacity is \
+                 reserved for other bots; try again when one of its sandboxes is idle (limits: --sandbox-max \
+                 {running_max}, --sandbox-share-bot {share_bot})"
             ),
             NoPlace::Workspace => format!(
-                "this workspace has used its share of the running sandboxes of this host, and the other places are \
-                 reserved for other workspaces; a place becomes free when a sandbox is idle (--sandbox-max \
-                 {running_max}, --sandbox-share-workspace {share_workspace})"
+                "this workspace has reached its share of the running sandboxes on this host, and the remaining \
+                 capacity is reserved for other workspaces; try again when one of its sandboxes is idle (limits: \
+                 --sandbox-max {running_max}, --sandbox-share-workspace {share_workspace})"
             ),
             NoPlace::Newcomers => format!(
-                "the last places for running sandboxes of this host are reserved for workspaces that have none; a \
-                 place becomes free when a sandbox is idle (--sandbox-max {running_max})"
+                "the remaining capacity for running sandboxes on this host is reserved for workspaces that have no \
+                 running sandbox; try again when a sandbox is idle (limit: --sandbox-max {running_max})"
             ),
             NoPlace::All => format!(
-                "this host is at its limit of running sandboxes; a place becomes free when a sandbox is idle \
-                 (--sandbox-max {running_max})"
+                "this host has reached its limit of running sandboxes; try again when a sandbox is idle (limit: \
+                 --sandbox-max {running_max})"
             ),
         }
     }
@@ -183,7 +188,7 @@ mod tests {
             self.shares.refusal(&Taken::of(&self.running), workspace, bot, others)
         }
 
-        /// Fills places until one is refused. Returns their number and the refusal.
+        /// Takes places until the host refuses a place. Returns the number of taken places and the reason.
         fn fill(&mut self, by: (WorkspaceId, BotId), others: Others) -> (u64, NoPlace) {
             let mut count = 0;
             loop {
@@ -207,8 +212,8 @@ mod tests {
 
     #[test]
     fn no_bot_shuts_out_another_of_its_workspace_nor_a_workspace_another() {
-        // The expected places of one bot, then of its workspace with any number of bots, then of all workspaces that
-        // hold a place.
+        // The expected number of places of one bot, of its workspace with any number of bots, and of all workspaces
+        // together.
         for (max, of_bot, of_workspace, of_two) in
             [(1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 3, 3), (8, 4, 6, 7), (64, 32, 48, 56)]
         {
@@ -222,7 +227,7 @@ mod tests {
             }
             assert_eq!(Taken::of(&host.running).of_workspace(one), of_workspace, "{max}");
             let second = host.refusal((two, BotId::new()), BOTH);
-            assert_eq!(second.is_none(), max > 1, "{max}: another workspace is shut out");
+            assert_eq!(second.is_none(), max > 1, "{max}: whether another workspace gets a place");
             while max > 1 && host.refusal((two, BotId::new()), BOTH).is_none() {
                 host.fill((two, BotId::new()), BOTH);
             }
@@ -236,8 +241,12 @@ mod tests {
         let (one, two) = (WorkspaceId::new(), WorkspaceId::new());
         let greedy = BotId::new();
         host.fill((one, greedy), BOTH);
-        assert_eq!(host.fill((one, BotId::new()), BOTH), (16, NoPlace::Bot), "a quarter");
-        assert_eq!(host.fill((two, BotId::new()), BOTH).0, 8, "up to what is kept for workspaces without any");
+        assert_eq!(host.fill((one, BotId::new()), BOTH), (16, NoPlace::Bot), "a bot gets a quarter of the places");
+        assert_eq!(
+            host.fill((two, BotId::new()), BOTH).0,
+            8,
+            "up to the places that are reserved for workspaces without a running sandbox"
+        );
         for _ in 0..8 {
             let newcomer = (WorkspaceId::new(), BotId::new());
             assert_eq!(host.refusal(newcomer, BOTH), None);
@@ -266,16 +275,19 @@ mod tests {
         let shares = Host::new(8).shares;
         let may = |taken: &Taken, why, by, of| shares.may_displace(taken, why, by, of);
         let lent = running(4, 1);
-        assert!(may(&lent, NoPlace::Bot, (one, greedy), (one, greedy)), "one conversation for another");
+        assert!(may(&lent, NoPlace::Bot, (one, greedy), (one, greedy)), "a bot may replace its own sandbox");
         assert!(!may(&lent, NoPlace::Bot, (one, greedy), (two, other)));
         assert!(!may(&lent, NoPlace::Bot, (one, greedy), (one, fellow)));
         let full = running(6, 2);
-        assert!(!may(&full, NoPlace::Bot, (one, greedy), (one, greedy)), "it has more than its share, and others wait");
-        assert!(may(&full, NoPlace::Bot, (two, other), (two, other)), "it has its share and no more");
+        assert!(
+            !may(&full, NoPlace::Bot, (one, greedy), (one, greedy)),
+            "the bot exceeds its share, and other bots wait"
+        );
+        assert!(may(&full, NoPlace::Bot, (two, other), (two, other)), "the bot does not exceed its share");
         assert!(may(&full, NoPlace::All, (WorkspaceId::new(), BotId::new()), (two, other)));
         assert!(may(&full, NoPlace::Newcomers, (two, BotId::new()), (one, greedy)));
         assert!(!may(&full, NoPlace::Newcomers, (one, fellow), (two, other)));
         assert_eq!((shares.excess(&full, one, greedy), shares.excess(&full, two, other)), (2, 0));
-        assert_eq!(shares.excess(&full, one, fellow), 1, "its workspace has more than its share");
+        assert_eq!(shares.excess(&full, one, fellow), 1, "its workspace exceeds its share");
     }
 }

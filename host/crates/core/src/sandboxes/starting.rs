@@ -1,4 +1,4 @@
-//! Finds or creates the sandbox of a conversation, and starts it.
+//! Finds or creates the sandbox of a conversation and starts it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,21 +15,22 @@ use super::room::Claimed;
 use super::settings::{limits_json, spec, word};
 use super::{AccessError, Conversation, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
-/// The time-out of a start: far more than a working provider needs.
+/// The time-out of a start. A working provider needs far less time.
 const START_MAX: Duration = Duration::from_secs(60);
 /// The time-out of the check whether the provider has the files of a sandbox.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// The maximum time that a call waits for other operations on its sandbox: one start, and the steps before it.
+/// The maximum time for which a call waits for other operations on its sandbox. It covers one start and the steps
+/// before the start.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// The time after which a waiting call reads the row again, unless it is notified of a change earlier.
+/// The time after which a waiting call reads the row again if it receives no notification of a change.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The age in milliseconds from which on the stored time of the last use is renewed when the sandbox is used again.
+/// The minimum age in milliseconds at which a new use replaces the stored time of the last use.
 const TOUCH_AGAIN_MS: i64 = 200;
-/// The maximum age in milliseconds of the stored time while the sandbox is in use. It is less than half of the shortest
-/// idle time, so that no sweep stops a sandbox in use.
+/// The maximum age in milliseconds of the stored time while the sandbox is in use. This age is less than half of the
+/// minimum idle time, so that no sweep stops a sandbox in use.
 pub(super) const TOUCH_MS: i64 = 2000;
 
-/// The sandbox that a caller asks for.
+/// The sandbox that a caller requests.
 #[derive(Clone)]
 enum Sought {
     Conversation { workspace: WorkspaceId, bot: BotId, of: Conversation },
@@ -48,7 +49,7 @@ enum Step {
 }
 
 impl Sandboxes {
-    /// Opens the sandbox of a conversation. It is created or started if necessary.
+    /// Opens the sandbox of a conversation. Creates or starts the sandbox if necessary.
     pub async fn of_conversation(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -58,7 +59,7 @@ impl Sandboxes {
         self.enter(Sought::Conversation { workspace, bot, of: of.clone() }).await
     }
 
-    /// Opens an existing sandbox. It is started if necessary.
+    /// Opens an existing sandbox. Starts the sandbox if necessary.
     pub async fn open(self: &Arc<Self>, row: &SandboxRow) -> Result<Open, AccessError> {
         self.enter(Sought::Row { workspace: row.workspace_id, id: row.id }).await
     }
@@ -86,7 +87,8 @@ impl Sandboxes {
             moved.as_mut().enable();
             match self.step(&sought).await? {
                 Step::Entered(row, activity) => {
-                    // Counting takes too long to be done for every use.
+                    // Only a use that started the sandbox counts the kept sandboxes, because the count takes too long
+                    // to run for every use.
                     let warning = if has_started { self.warning(row.workspace_id).await } else { None };
                     return Ok(Open::new(Arc::clone(self), *row, activity, warning));
                 }
@@ -138,7 +140,7 @@ impl Sandboxes {
         Ok(Step::Wait)
     }
 
-    /// Finds the row of the conversation, or of another conversation whose sandbox has the same name.
+    /// Finds the row of the conversation, or the row of another conversation whose sandbox has the same name.
     async fn look_for(&self, workspace: WorkspaceId, of: &Conversation) -> Result<Option<SandboxRow>, AccessError> {
         let provider = self.provider()?.name();
         let named = self.store.sandbox_of_provider(workspace, provider, &of.sandbox_id()).await?;
@@ -158,7 +160,7 @@ impl Sandboxes {
         match &row.node {
             Some(node) if *node != self.node => {
                 let words =
-                    format!("this sandbox is on the server with node.id {node}; send the request to that server");
+                    format!("this sandbox is on the server whose `node.id` is {node}; send the request to that server");
                 Err(AccessError::unavailable(words))
             }
             _ => Ok(()),
@@ -172,14 +174,14 @@ impl Sandboxes {
         }
         match self.settings_of(row.workspace_id).await {
             Ok(settings) => Ok(settings.network != Some(Network::Full)),
-            // Unreadable settings allow no network.
+            // If the settings are unreadable, the workspace allows no network.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Begins a use of a running sandbox. The row is read again after the use is registered. A later deletion thus
-    /// finds this use and cuts it off, so that the use never reaches a new sandbox of the same name.
+    /// Begins a use of a running sandbox. Registers the use and then reads the row again. A later deletion thus finds
+    /// this use and cuts it off, so that the use never reaches a new sandbox of the same name.
     async fn use_running(&self, row: SandboxRow) -> Result<Step, AccessError> {
         let activity = self.activities.begin(row.id);
         let now = self.clock.now();
@@ -217,22 +219,23 @@ impl Sandboxes {
         })
     }
 
-    /// Starts the sandbox of an unchanged or new row. A cancelled caller does not cancel the start, so no claimed row is
-    /// left behind.
+    /// Starts the sandbox of an unchanged or new row. The start continues if the caller is cancelled, so that no row
+    /// stays claimed.
     async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, AccessError> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
         task.await.unwrap_or_else(|error| {
-            Err(SandboxError::unavailable_because("the start of the sandbox failed unexpectedly", error).into())
+            Err(SandboxError::unavailable_because("the task that starts the sandbox failed", error).into())
         })
     }
 
     async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, AccessError> {
         let _comparing = self.comparing.read().await;
-        // If the provider is unavailable, no row must change.
+        // The row must not change if the provider is unavailable.
         let provider = self.provider()?;
         provider.capabilities()?;
-        // This check comes before the claim, which could stop another sandbox in favour of one that cannot run.
+        // This check precedes the claim, because the claim could stop another sandbox in favour of a sandbox that
+        // cannot run.
         if has_run(&row) && within(LOOK_MAX, "find the sandbox", provider.inspect(&name(&row))).await?.is_none() {
             return self.find_files(provider.as_ref(), &row).await;
         }
@@ -251,7 +254,7 @@ impl Sandboxes {
         started
     }
 
-    /// Restores the files of a sandbox that were set aside. If there are no such files, the sandbox is lost.
+    /// Restores the files of a sandbox that were set aside. Marks the sandbox as lost if no such files exist.
     async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, AccessError> {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
@@ -272,7 +275,7 @@ impl Sandboxes {
         Err(AccessError::Lost)
     }
 
-    /// Finishes an operation that brought a sandbox to `from`.
+    /// Stores the result of an operation that set the sandbox to the status `from`.
     async fn settle(
         &self,
         row: &SandboxRow,
@@ -281,7 +284,7 @@ impl Sandboxes {
         settled: &SandboxSettled,
     ) -> Result<(), StoreError> {
         if !self.store.settle_sandbox(row.id, operation, from, settled).await? {
-            // The sandbox has been marked for deletion meanwhile; the deletion may continue.
+            // The sandbox was marked for deletion during the operation. The release lets the deletion continue.
             self.store.release_sandbox(row.id, operation).await?;
             self.deletion.notify_one();
         }
@@ -323,13 +326,13 @@ impl Sandboxes {
                 Err(AccessError::Lost)
             }
             Ok(Some(ensured)) => {
-                tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox is running");
+                tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox was started");
                 Ok(Step::Started)
             }
-            // Another request has changed the sandbox meanwhile, so its row is read again.
+            // Another request has changed the sandbox during the start, so the row is read again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
             Err(error) => {
-                tracing::warn!(sandbox.id = %row.id, error = super::described(&error), "a sandbox could not be started");
+                tracing::warn!(sandbox.id = %row.id, error = super::described(&error), "failed to start a sandbox");
                 Err(error.into())
             }
         }
@@ -347,15 +350,15 @@ fn lost() -> SandboxSettled {
     }
 }
 
-/// Logs the loss of a sandbox once.
+/// Logs the loss of a sandbox, unless the loss is already known.
 fn log_lost(row: &SandboxRow) {
     if row.status != SandboxStatus::Lost {
-        tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not replaced by an empty one");
+        tracing::error!(sandbox.id = %row.id, "a sandbox is lost, because its files are missing");
     }
 }
 
-/// Starts the sandbox of a row. Returns `None` if it has run before and its files are missing, because the caller would
-/// mistake a new sandbox for the old one.
+/// Starts the sandbox of a row. Returns `None` if the sandbox has run before and its files are missing, because the
+/// caller would mistake a new sandbox for the old sandbox.
 async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) -> Result<Option<Ensured>, SandboxError> {
     let name = name(row);
     if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.restore(&name, row.created_at).await? {
@@ -364,8 +367,8 @@ async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) ->
     provider.ensure_running(&name, spec).await.map(Some)
 }
 
-/// Checks that a sandbox belongs to the conversation and the bot. Its name does not prove that, because it is
-/// ambiguous.
+/// Checks that a sandbox belongs to the conversation and the bot. The name of the sandbox is no proof, because two
+/// conversations can have the same name.
 fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), AccessError> {
     let is = |own: &Option<String>, named: &str| own.as_deref() == Some(named);
     let is_same_chat = is(&row.app_id, of.app_id()) && is(&row.chat_id, of.chat_id());

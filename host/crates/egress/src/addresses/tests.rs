@@ -2,8 +2,8 @@ use monstrum_types::special_purpose::{SPECIAL_V4, SPECIAL_V6};
 
 use super::*;
 
-/// One row of the registry: the range, whether its first and last addresses are allowed, and the neighbouring address
-/// on each side with whether it is allowed.
+/// A row of the registry: the range, whether its first and last addresses are allowed, and the neighbouring address on
+/// each side, with a flag that says whether it is allowed.
 type Row = (&'static str, bool, Option<(&'static str, bool)>, Option<(&'static str, bool)>);
 
 #[rustfmt::skip]

@@ -140,7 +140,7 @@ fn a_leaf_may_be_in_a_list_item_but_not_be_one() {
 #[test]
 fn duplicate_members_of_a_body_are_not_sent() {
     let sent = |text: &str| injected(body("/auth/key"), "https://a.example/", Some(text));
-    // Parsers use the last duplicate member. The other one is removed.
+    // If a member occurs twice, the parser uses the last one, so the first one is not sent.
     let last = sent(r#"{"auth":{"key":"mine"},"auth":{}}"#).unwrap().body.unwrap();
     assert_eq!(String::from_utf8(last).unwrap(), r#"{"auth":{"key":"s3cr3t/t0ken"}}"#);
     assert_eq!(sent(r#"{"auth":{},"auth":{"key":"mine"}}"#).err(), Some(FailureCode::Denied));
@@ -174,7 +174,7 @@ fn the_path_must_have_exactly_one_placeholder() {
         ("https://a.example/%7btoken%7d/a%2Fb", "https://a.example/s3cr3t%2Ft0ken/a%2Fb"),
         ("https://a.example/%7Bt%6Fken%7D", "https://a.example/s3cr3t%2Ft0ken"),
         ("https://a.example/{{token}}", "https://a.example/%7Bs3cr3t%2Ft0ken%7D"),
-        // Placeholders in the host and the query are ignored, and the rest remains unchanged.
+        // A placeholder in the query is not replaced, and all other characters of the URL remain unchanged.
         ("https://a.example/a:b+c%ff%2f{token};x?{token}", "https://a.example/a:b+c%ff%2fs3cr3t%2Ft0ken;x?{token}"),
         ("https://a.example/%25{token}%25", "https://a.example/%25s3cr3t%2Ft0ken%25"),
     ] {

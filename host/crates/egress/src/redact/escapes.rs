@@ -1,6 +1,6 @@
 //! Decodes escapes.
 //!
-//! Each kind of escape starts with a different byte, its mark: `\` in strings of JSON, JavaScript, Python and Rust, `%`
+//! Each kind of escape starts with a different byte, the mark: `\` in strings of JSON, JavaScript, Python and Rust, `%`
 //! in URLs, and `&` in HTML. SECURITY.md lists the supported escapes.
 
 use std::sync::LazyLock;
@@ -8,27 +8,28 @@ use std::sync::LazyLock;
 /// The bytes that start escapes.
 pub(super) const MARKS: [u8; 3] = [b'\\', b'%', b'&'];
 
-/// The length of the longest escape: the longest name of a character in HTML, between `&` and `;`.
+/// The length of the longest escape: the longest HTML name of a character, between `&` and `;`.
 pub(super) const ESCAPE_BYTES_MAX: usize = NAME_BYTES_MAX + 2;
 
-/// The length of the longest name, `DiacriticalGrave`.
+/// The length of the longest HTML name, `DiacriticalGrave`.
 const NAME_BYTES_MAX: usize = 16;
 
-/// The maximum number of digits between `&#` and `;` or in `\u{…}`. Unicode needs at most seven; some programs pad with
-/// zeros.
+/// The maximum number of digits between `&#` and `;` or in `\u{…}`. Unicode needs at most seven digits, but some
+/// programs pad numbers with zeros.
 const NUMBER_DIGITS_MAX: usize = 8;
 
 /// A set of kinds of escapes that are decoded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Escapes {
-    /// The marks of the kinds. With fewer than three kinds, the last mark is repeated.
+    /// The marks of the kinds. If there are fewer than three kinds, the last mark is repeated.
     marks: [u8; 3],
-    /// Whether an HTML number without `;` ends before its value exceeds ASCII, so that `&#x2Fabc` is read as `/abc`.
-    /// HTML parsers read all digits, but the resulting character cannot occur in a secret if all secrets are ASCII.
+    /// Whether a numeric HTML character reference without `;` ends at the last digit for which the value is still
+    /// ASCII, so that `&#x2Fabc` is read as `/abc`. HTML parsers read all digits, but the resulting character cannot
+    /// occur in a secret if all secrets are ASCII.
     pub(super) short_numbers: bool,
 }
 
-/// One unit of a text, with its decoded bytes.
+/// A unit of a text, which is an escape or a plain byte, with its decoded bytes.
 pub(super) struct Unit {
     decoded: [u8; 4],
     decoded_length: usize,
@@ -54,8 +55,8 @@ impl Escapes {
         MARKS.iter().all(|mark| self.marks.contains(mark))
     }
 
-    /// Returns the distance to the first mark. If the first bytes have no mark, whole chunks are searched, which
-    /// compiles to SIMD instructions.
+    /// Returns the distance to the first mark. If the first bytes have no mark, the function searches whole chunks,
+    /// which compiles to SIMD instructions.
     pub(super) fn position(self, text: &[u8]) -> Option<usize> {
         let [one, two, three] = self.marks;
         if two == three { position(text, [one, two]) } else { position(text, self.marks) }
@@ -88,7 +89,7 @@ impl Unit {
         Unit { decoded, decoded_length, length }
     }
 
-    /// Returns the unit with another length in the text.
+    /// Returns this unit with its length in the text replaced by `length`.
     pub(super) fn of_length(self, length: usize) -> Self {
         Unit { length, ..self }
     }
@@ -98,7 +99,8 @@ impl Unit {
     }
 }
 
-/// Returns whether `text` may be a proper prefix of an escape. If false, no further bytes can complete an escape.
+/// Returns whether `text` may be a proper prefix of an escape. If the result is false, no further bytes can complete an
+/// escape.
 pub(super) fn may_go_on(text: &[u8]) -> bool {
     match text {
         [] | [_] => true,
@@ -159,14 +161,15 @@ fn code_point(text: &[u8]) -> Option<Unit> {
     (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits))
 }
 
-/// Like [`code_point`], for text in which the case of `\U` was lost, such as the name of a header. Read as `\u`, the
-/// first four digits would be one of the control characters U+0000 to U+0003, which do not occur in secrets.
+/// Like [`code_point`], for text in which the case of `\U` was lost, such as the name of a header. If the text were
+/// read as a `\u` escape, its first four digits would be a control character from U+0000 to U+0003, which does not
+/// occur in secrets.
 fn code_point_in_lower_case(text: &[u8]) -> Option<Unit> {
     matches!(text, [b'0', b'0', b'0', b'0'..=b'3', ..]).then(|| code_point(text))?
 }
 
-/// Decodes an escape `\xNN`. It is a byte of a UTF-8 character if the next escapes complete the character, as in
-/// Python's bytes; otherwise it is a character of Latin-1, as in strings.
+/// Decodes an escape `\xNN`. The escape is a byte of a UTF-8 character if the next escapes complete the character, as
+/// in Python's bytes. Otherwise, the escape is a Latin-1 character, as in strings.
 fn escaped_byte(text: &[u8]) -> Option<Unit> {
     let (mut bytes, mut length) = ([0; 4], 0);
     for (escape, byte) in text.chunks_exact(4).zip(&mut bytes) {
@@ -190,7 +193,7 @@ fn braced(text: &[u8]) -> Option<Unit> {
     (text.get(digits) == Some(&b'}')).then(|| Unit::character(character, 3 + digits + 1))
 }
 
-/// Decodes an escape `\uNNNN` from the text after its `\u`; a surrogate pair consists of two escapes.
+/// Decodes an escape `\uNNNN`, or two such escapes that form a surrogate pair, from the text after the first `\u`.
 fn code_units(digits: &[u8]) -> Option<Unit> {
     let first = code_unit(digits)?;
     if let Some(character) = char::from_u32(u32::from(first)) {
@@ -229,7 +232,7 @@ fn reference(text: &[u8], short_numbers: bool) -> Option<Unit> {
     Some(Unit::character(character, before + length))
 }
 
-/// Returns the character of the number at the start of `text`, and the number of digits.
+/// Parses the number at the start of `text`. Returns the character with this code point, and the number of digits read.
 fn number(text: &[u8], base: u32) -> Option<(char, usize)> {
     let digit = |byte: &u8| char::from(*byte).to_digit(base);
     let (mut value, mut length) = (0, 0);
@@ -258,7 +261,7 @@ fn named(text: &[u8]) -> Option<&'static Name> {
 /// The HTML name of a character, and the character.
 type Name = (&'static [u8], char);
 
-/// The names of characters by first letter, longest first. All names have at least two letters.
+/// The HTML names of characters, grouped by first letter, longest name first. All names have at least two letters.
 static NAMES: LazyLock<Vec<Vec<Name>>> = LazyLock::new(|| {
     let mut names = vec![Vec::new(); 128];
     let latin_1 = LATIN_1_NAMES.split_whitespace().zip('\u{a0}'..);

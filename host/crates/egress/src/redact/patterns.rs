@@ -1,4 +1,4 @@
-//! The patterns of a secret: the secret itself, and its encodings that views do not decode.
+//! The patterns of a secret: the secret itself, and the encodings of the secret that the views do not decode.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::escapes::{Escapes, name_of};
 use super::views::Reading;
 use crate::url::RESERVED;
 
-/// One text to search for.
+/// A text to search for.
 pub(super) struct Pattern {
     pub(super) bytes: Zeroizing<Vec<u8>>,
     any_case: bool,
@@ -72,10 +72,10 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns
 }
 
-/// Returns the additional patterns of a secret with non-ASCII characters, which views do not reveal.
+/// Returns the additional patterns of a secret with non-ASCII characters, which the views do not decode.
 fn of_other_characters(secret: &str) -> Vec<Pattern> {
-    // This is UTF-16 with too little ASCII for the detection of UTF-16. String escapes leave non-ASCII characters
-    // unchanged.
+    // A text in UTF-16 may contain too little ASCII to be recognised as UTF-16. String escapes leave the non-ASCII
+    // characters of a secret unchanged.
     let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
     let json = &quoted[1..quoted.len() - 1];
     let in_single_quotes = secret.replace('\\', "\\\\").replace('\'', "\\'");
@@ -84,7 +84,8 @@ fn of_other_characters(secret: &str) -> Vec<Pattern> {
     let texts: Vec<_> = texts.into_iter().map(Zeroizing::new).collect();
     let wide = texts.iter().flat_map(|text| [utf16(text, u16::to_le_bytes), utf16(text, u16::to_be_bytes)]);
     let wide: Vec<_> = wide.map(Zeroizing::new).collect();
-    // `\xNN` may be a byte or a character. These patterns are the bytes that result from the wrong reading.
+    // An escape `\xNN` may stand for a byte or for a character. The patterns in `read` are the bytes that result from
+    // the wrong interpretation.
     let mut read: Vec<Vec<u8>> = wide.iter().map(|bytes| read_escaped(bytes)).collect();
     if let Ok(latin_1) = secret.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>() {
         read.push(read_escaped(&latin_1));
@@ -105,8 +106,9 @@ fn read_escaped(bytes: &[u8]) -> Vec<u8> {
     read
 }
 
-/// Returns the base64 of the other encodings of a secret. Base64 in lower case, as in the name of a header, cannot be
-/// decoded, so these patterns search for it.
+/// Returns the base64 of each supported encoding of a secret, such as percent-encoding, JSON, hex and HTML. Header
+/// names are in lower case, and base64 in lower case cannot be decoded, so redaction searches header names for these
+/// patterns.
 pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     let bytes = secret.as_bytes();
     let json = Zeroizing::new(serde_json::Value::from(secret).to_string());
@@ -137,8 +139,8 @@ pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     encoded.chain(base64).chain(wide).map(Zeroizing::new).flat_map(|bytes| base64_of(&bytes)).collect()
 }
 
-/// Returns the secret in HTML: with only the necessary characters escaped, with all except letters and digits escaped,
-/// and with all escaped.
+/// Returns the secret in HTML in three forms: with only the necessary characters escaped, with all characters except
+/// letters and digits escaped, and with all characters escaped.
 fn in_html(secret: &str) -> Vec<String> {
     let all = |_: char| true;
     let reserved = |character: char| !character.is_alphanumeric();
@@ -169,9 +171,9 @@ fn in_html(secret: &str) -> Vec<String> {
     texts
 }
 
-/// Returns the base64 of the secret with and without padding, and its base64 inside other data: for each of the three
-/// alignments, the characters that depend on the secret only. For 8 bytes, at least 10 characters (60 bits) do, so
-/// chance matches are unlikely.
+/// Returns the base64 of the secret with and without padding, and the base64 of the secret inside other data: for each
+/// of the three alignments, the characters that depend only on the secret. A secret of 8 bytes determines at least 10
+/// characters (60 bits), so chance matches are unlikely.
 fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     let mut texts = vec![STANDARD.encode(bytes), URL_SAFE.encode(bytes)];
     for engine in [&STANDARD_NO_PAD, &URL_SAFE_NO_PAD] {
@@ -189,7 +191,7 @@ fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     texts.into_iter().map(Pattern::exact).collect()
 }
 
-/// Writes a UTF-16 code unit as in JSON that is limited to ASCII.
+/// Writes a UTF-16 code unit as ASCII-only JSON does.
 fn ascii_or_escape(unit: u16) -> String {
     match u8::try_from(unit) {
         Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),

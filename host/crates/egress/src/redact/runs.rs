@@ -1,8 +1,8 @@
 //! Decodes runs of base64 and hex digits in a text.
 //!
 //! The decoded data may contain further encodings of a secret, whose patterns do not occur in the text. The start of an
-//! encoding in a run is not known, so the run is decoded at each alignment. Runs continue after line breaks, because
-//! MIME and PEM break lines.
+//! encoding in a run is unknown, so the run is decoded at each alignment. Runs continue after line breaks, because MIME
+//! and PEM wrap lines.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use super::{SECRET_BYTES_MIN, merge};
 /// An encoding in digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Digits {
-    /// Both alphabets of RFC 4648, also mixed. Padding ends a run.
+    /// Base64 in both alphabets of RFC 4648, which may be mixed. Padding ends a run.
     Base64,
-    /// Upper and lower case, also mixed.
+    /// Hexadecimal digits in upper and lower case, which may be mixed.
     Hex,
 }
 
@@ -25,8 +25,8 @@ const NO_DIGIT: u8 = 0xff;
 /// The table entry of line breaks.
 const BREAK: u8 = 0xfe;
 
-/// The number of zero digits that are added on both sides of a base64 run, so that its first and last digits are
-/// decoded too.
+/// The number of zero digits that are added on each side of a base64 run, so that the first and last digits of the run
+/// are decoded at each alignment.
 const MARGIN: usize = 3;
 
 impl Digits {
@@ -86,8 +86,8 @@ impl Digits {
         }
     }
 
-    /// Returns the next run at or after `from`. Candidates are examined from their ends, so that most of a text without
-    /// runs is skipped.
+    /// Returns the next run at or after `from`. The function examines candidates from their ends, so that it skips most
+    /// of a text without runs.
     fn next_run(self, text: &[u8], from: usize) -> Option<Range<usize>> {
         let (table, length) = (self.table(), self.run_min());
         let is_within = |byte: &u8| table[usize::from(*byte)] != NO_DIGIT;
@@ -145,8 +145,8 @@ impl Digits {
     }
 }
 
-/// Decodes the digits at each of the four alignments and calls `take`. If all secrets are `printable`, only parts with
-/// enough ASCII are decoded.
+/// Decodes the digits at each of the four alignments and calls `take`. If all secrets are `printable`, only groups of
+/// digits that can contain enough consecutive ASCII bytes are decoded.
 fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
     if !printable {
         for start in 0..4 {

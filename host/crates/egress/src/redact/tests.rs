@@ -9,7 +9,7 @@ fn redactor(values: &[&str]) -> Redactor {
     Redactor::new(values.iter().map(|value| Secret::new((*value).to_owned())))
 }
 
-/// Returns all encodings of `secret` that are decoded or recognised, by name.
+/// Returns all encodings of `secret` that redaction decodes or recognises, by name.
 fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     let bytes = secret.as_bytes();
     let each = |write: &dyn Fn(usize, u8) -> String| -> Vec<u8> {
@@ -185,7 +185,7 @@ fn an_accidental_escape_does_not_hide_a_secret() {
     }
 }
 
-/// A run of line breaks is not a run of digits, however long it is.
+/// A run of line breaks is not a run of digits, regardless of its length.
 #[test]
 fn line_breaks_without_digits_are_text() {
     let redactor = redactor(&["s3cr3t-t0ken"]);
@@ -201,7 +201,7 @@ fn line_breaks_without_digits_are_text() {
     }
 }
 
-/// A reference without `;` can be read in two ways. Digits after it must not hide a secret of ASCII.
+/// A character reference without `;` is ambiguous. Digits after the reference must not hide an ASCII secret.
 #[test]
 fn digits_after_a_reference_do_not_hide_a_secret() {
     for (text, expected) in [
@@ -236,7 +236,7 @@ fn header_names_in_lower_case_are_redacted() {
     let redactor = redactor(&["S3cr3t-T0ken"]);
     assert_eq!(redactor.redact_name("x-s3cr3t-t0ken".into()), "x-[redacted]");
     assert_eq!(redactor.redact_text("x-s3cr3t-t0ken".into()), "x-s3cr3t-t0ken");
-    // The `\U` of each character, percent-encoded, has become `\u`.
+    // In this text, the percent-encoded `\U` of each character has become `\u`.
     let escaped: String = "s3cr3t-t0ken".bytes().map(|byte| format!("%5cu{byte:08x}")).collect();
     assert_eq!(redactor.redact_name(format!("x-{escaped}")), "x-[redacted]");
 }
@@ -294,8 +294,8 @@ proptest! {
         prop_assume!(secret.trim().len() >= SECRET_BYTES_MIN);
         let all = encodings(&secret);
         let (name, encoded) = &all[which.index(all.len())];
-        // Digits after a number without `;` belong to the number, unless its value would exceed ASCII and all secrets
-        // are ASCII.
+        // After a numeric reference without `;`, further digits are read as part of the number. An exception is a
+        // number whose value would exceed ASCII, if all secrets are ASCII.
         let after = if name.ends_with("without ;") && !secret.is_ascii() { format!("-{after}") } else { after };
         let redactor = redactor(&[&secret]);
         let text = [before.as_bytes(), encoded, after.as_bytes()].concat();
@@ -317,8 +317,8 @@ proptest! {
     }
 }
 
-/// The result contains only text that was searched: no other spelling of a number, and no duplicate keys, which parsers
-/// drop.
+/// The result contains only text that was searched. In the result, numbers have only the spelling that was searched,
+/// and objects have no duplicate keys, which the parser drops.
 #[test]
 fn json_with_duplicate_keys_or_unusual_numbers() {
     let told = |secret: &str, text: &str| {

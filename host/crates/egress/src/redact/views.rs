@@ -1,7 +1,7 @@
-//! Decoded views of a text. In one of them, an encoded secret is plain text.
+//! Decoded views of a text. An encoded secret is plain text in one of these views.
 //!
-//! A view does not store offsets. If it has matches, the text is decoded a second time to trace their ranges back. A
-//! view therefore never needs more memory than the text, even for hostile input.
+//! A view does not store offsets. If a view has matches, the text is decoded a second time to trace their ranges back.
+//! A view therefore never needs more memory than the text, even for hostile input.
 
 use std::ops::Range;
 
@@ -25,14 +25,14 @@ pub(super) enum View {
 pub(super) struct Nature {
     /// Whether all secrets are printable ASCII.
     pub(super) printable: bool,
-    /// For each mark: whether a secret contains it.
+    /// For each mark, whether a secret contains the mark.
     pub(super) marks: [bool; MARKS.len()],
 }
 
 impl View {
-    /// Returns the views for secrets of this nature. All kinds of escapes are decoded in one view, so that mixed and
-    /// nested escapes are found. An exception is a kind whose mark occurs in a secret. It has a separate view, because
-    /// the secret may look like an escape, and decoding it along with other kinds would change the secret.
+    /// Returns the views for secrets of this nature. One view decodes all kinds of escapes, so that mixed and nested
+    /// escapes are found. Kinds whose mark occurs in a secret have separate views, because the secret may look like an
+    /// escape, and decoding it along with other kinds would change the secret.
     pub(super) fn of(nature: Nature) -> Vec<View> {
         let escapes = |marks: &[u8]| Escapes::of(marks, nature.printable).map(View::Escapes);
         let (alone, together): (Vec<_>, Vec<_>) = MARKS.into_iter().zip(nature.marks).partition(|(_, held)| *held);
@@ -48,8 +48,8 @@ impl View {
         views
     }
 
-    /// Returns the readings that start inside an escape of this view, which is one of `views`, for up to `levels`
-    /// nested views.
+    /// Returns the readings, with up to `levels` nested views, for a secret that starts inside an escape of this view.
+    /// `views` contains all views, including this one.
     pub(super) fn readings(self, views: &[View], levels: usize) -> Vec<Reading> {
         let View::Escapes(outer) = self else { return Vec::new() };
         let inner = views.iter().filter_map(|view| match view {
@@ -59,14 +59,14 @@ impl View {
         match levels {
             0 => Vec::new(),
             1 => vec![Reading { outer, inner: None }],
-            // A second view does not change text without marks, so the reading with two views finds the matches of
-            // both.
+            // The second view does not change text without marks, so the reading with two views also finds the matches
+            // of the reading with one view.
             _ if outer.are_all() => vec![Reading { outer, inner: Some(outer) }],
             _ => std::iter::once(None).chain(inner.map(Some)).map(|inner| Reading { outer, inner }).collect(),
         }
     }
 
-    /// Returns whether this view is only useful for text that [`looks_like_utf16`].
+    /// Returns whether this view is useful only for text that [`looks_like_utf16`].
     pub(super) fn is_of_utf16(self) -> bool {
         !matches!(self, View::Escapes(_))
     }
@@ -83,7 +83,8 @@ impl View {
         }
     }
 
-    /// Returns the ranges of `text` for `ranges` of its view, which must be sorted and must not overlap.
+    /// Returns the ranges of `text` that correspond to `ranges` of its view. The `ranges` must be sorted and must not
+    /// overlap.
     pub(super) fn trace_back(self, text: &[u8], ranges: &[Range<usize>]) -> Vec<Range<usize>> {
         let offset = match self {
             View::Even => 0,
@@ -132,7 +133,8 @@ fn unescape(escapes: Escapes, text: &[u8], backslashes_max: usize, mut within: i
     Some(decoded)
 }
 
-/// Returns the ranges of `text` for `ranges` of its decoded units. Skips the first `at` bytes of the text.
+/// Returns the ranges of `text` that correspond to `ranges` of its decoded units. Skips the first `at` bytes of the
+/// text.
 fn trace_units(
     text: &[u8],
     mut at: usize,
@@ -170,8 +172,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Returns the first decoded bytes of `text`. Returns `None` if the text is too short, or if `may_be` is false for
-    /// the first one or more of the decoded bytes.
+    /// Returns the first decoded bytes of `text`. Returns `None` if the text is too short, or if `may_be` returns false
+    /// for the decoded bytes or the start of them.
     pub(super) fn first<const N: usize>(self, text: &[u8], may_be: impl Fn(&[u8]) -> bool) -> Option<[u8; N]> {
         let (mut first, mut filled, mut at) = ([0; N], 0, 0);
         while filled < N {
@@ -194,7 +196,8 @@ impl Reading {
         let Some(inner) = self.inner.filter(|_| outer.decoded().first().is_some_and(is_mark)) else {
             return Some(outer);
         };
-        // The escape that the outer view may reveal, and the end of each of its bytes in the text.
+        // The escape that the outer view may produce, and, for each byte of this escape, the end of its source in the
+        // text.
         let (mut escape, mut ends, mut filled, mut at) = ([0; ESCAPE_BYTES_MAX], [0; ESCAPE_BYTES_MAX], 0, 0);
         while filled < ESCAPE_BYTES_MAX
             && may_go_on(&escape[..filled])

@@ -7,7 +7,7 @@ use monstrum_types::Secret;
 use super::*;
 use crate::redact::Redactor;
 
-/// More bytes than the maximum that is searched in place.
+/// A size that exceeds the maximum for searches in place.
 const LARGE: usize = INLINE_SEARCH_BYTES_MAX + 1;
 
 /// A time-out that no test reaches on any machine.
@@ -36,7 +36,7 @@ async fn a_search_ends_with_its_call() {
     let told = told.await.unwrap();
     call.abort();
     assert_eq!(tokio::task::spawn_blocking(move || told.recv_timeout(AT_MOST)).await.unwrap(), Ok("ended"));
-    // The permit is free for another call.
+    // The permit is available for another call.
     assert_eq!(run_in(&queue, LARGE, &budget, |_| Ok(())).await, Ok(()));
 }
 
@@ -114,11 +114,12 @@ async fn the_call_with_the_fewest_searched_bytes_is_next() {
     assert_eq!(queue.state.lock().free, 1);
 }
 
-/// The total size of a text's views is at most a few times its length, for all texts.
+/// For every text, the total size of its views is at most `TIMES_MAX` times the length of the text.
 #[test]
 fn the_size_of_views_is_proportional_to_the_text() {
     const LENGTH: usize = 64 << 10;
-    /// The limit for text that is base64 of base64 at each alignment: each level has views of 4 x 3/4 of its length.
+    /// The maximum ratio of the views' total size to the length of the text. The worst case is text that is base64 of
+    /// base64 at each alignment: decoding a text at the four alignments gives four views, each with 3/4 of its length.
     const TIMES_MAX: u64 = 14;
     let repeated = |part: &str| part.bytes().cycle().take(LENGTH).collect::<Vec<u8>>();
     let texts = [
@@ -131,7 +132,7 @@ fn the_size_of_views_is_proportional_to_the_text() {
             let budget = Arc::new(SearchBudget::default());
             redactor.contains_watched(&repeated(text), &Watch::new(Arc::clone(&budget))).unwrap();
             let times = budget.bytes.load(Ordering::Relaxed) / LENGTH as u64;
-            assert!(times <= TIMES_MAX, "{text:?} beside {secret:?} is looked at {times} times");
+            assert!(times <= TIMES_MAX, "the views of {text:?} have {times} times its length (secret {secret:?})");
         }
     }
 }

@@ -18,7 +18,7 @@ fn a_path_is_appended_as_text() {
         ("https://a.example/x", "", "https://a.example/x"),
         ("https://a.example/x/", "?q=1", "https://a.example/x?q=1"),
         ("https://a.example", "", "https://a.example/"),
-        // This is a path with an empty first segment, not a reference to another host.
+        // The text is a path with an empty first segment, not a reference to another host.
         ("https://a.example", "//evil.example/x", "https://a.example//evil.example/x"),
         ("https://a.example", "/https://evil.example/", "https://a.example/https://evil.example/"),
         // Escapes are sent as written.

@@ -1,4 +1,4 @@
-//! Addresses: all entries of the registry, and all spellings of an address as the host of a URL.
+//! Tests of all entries of the address registry, and of all spellings of an address as the host of a URL.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
@@ -22,8 +22,8 @@ fn registry() -> Vec<(IpNet, bool)> {
     rows.collect()
 }
 
-/// Returns whether the registry allows an address. The most specific entry decides for IPv4. An IPv6 address must be in
-/// `2000::/3` and in no entry.
+/// Returns whether the registry allows an address. The most specific entry decides for IPv4. An IPv6 address is allowed
+/// if the address is in `2000::/3` and in no entry of the registry.
 fn by_registry(address: IpAddr, registry: &[(IpNet, bool)]) -> bool {
     let entries = registry.iter().filter(|(net, _)| net.contains(&address));
     match address {
@@ -39,7 +39,8 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Returns the address with these bits, in the address family of `like`, or `None` if the family has no such address.
+/// Returns the address of the same family as `like` whose bits are `bits`. Returns `None` if the bits do not fit into
+/// an address of this family.
 fn address(bits: u128, like: IpAddr) -> Option<IpAddr> {
     match like {
         IpAddr::V4(_) => u32::try_from(bits).ok().map(|bits| Ipv4Addr::from_bits(bits).into()),
@@ -58,7 +59,7 @@ fn every_entry_of_the_registry_is_honoured() {
             let address = address(bits, net.network()).unwrap();
             assert_eq!(is_allowed(address, &[]), by_registry(address, &registry), "{address} in {net}");
         }
-        // At the edges of an entry, no other entry is more specific.
+        // For the first and last addresses of an entry, no other entry is more specific.
         if net.prefix_len() >= 20 || !*reachable {
             assert_eq!(is_allowed(net.network(), &[]), *reachable, "first of {net}");
         }
@@ -116,7 +117,7 @@ fn an_embedded_ipv4_address_is_refused_even_if_its_range_is_allowed() {
 async fn addresses_of_the_registry_are_refused_as_literals_and_by_name() {
     for (net, reachable) in registry().into_iter().filter(|(_, reachable)| !reachable) {
         for address in [net.network(), net.broadcast()] {
-            // Some entries contain more specific public entries, but never at their edges.
+            // Some entries contain more specific public entries, but never at their first or last address.
             assert!(!reachable);
             let host = match address {
                 IpAddr::V4(address) => address.to_string(),
@@ -180,7 +181,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("127.0.0.1.", FailureCode::Invalid),
     ("2130706433.", FailureCode::Invalid),
     ("127.1.", FailureCode::Invalid),
-    // Other scripts and escapes.
+    // Digits and dots from other scripts, escapes and control characters.
     ("１２７.０.０.１", FailureCode::Invalid),
     ("127。0。0。1", FailureCode::Invalid),
     ("127．0．0．1", FailureCode::Invalid),
@@ -190,7 +191,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("127%2E0.0.1", FailureCode::Invalid),
     ("127.0.0.1%00", FailureCode::Invalid),
     ("127.0.0.1\t", FailureCode::Invalid),
-    // Other forms of IPv6 addresses.
+    // IPv6 addresses with a zone, IPv4 addresses in brackets, and malformed IPv6 addresses.
     ("[::1%25lo]", FailureCode::Invalid),
     ("[::1%lo]", FailureCode::Invalid),
     ("[fe80::1%25eth0]", FailureCode::Invalid),
@@ -211,7 +212,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("ｌｏｃａｌｈｏｓｔ", FailureCode::Invalid),
     ("local\u{ad}host", FailureCode::Invalid),
     ("loc%61lhost", FailureCode::Invalid),
-    // A prefix or suffix.
+    // Addresses after a user name or before a fragment.
     ("user@127.0.0.1", FailureCode::Invalid),
     ("192.0.2.1@127.0.0.1", FailureCode::Invalid),
     ("192.0.2.1\\@127.0.0.1", FailureCode::Invalid),
@@ -277,7 +278,7 @@ async fn a_configured_base_is_checked_by_its_address() {
 
 #[tokio::test]
 async fn a_host_is_never_converted_to_another() {
-    // These are names, not addresses. They are looked up unchanged, and they do not exist.
+    // These hosts are names, not addresses. They are looked up unchanged, and they do not exist.
     for host in ["127.0.0.1.example", "0x7f.example", "1.1.1.1.in-addr.arpa", "localhost.example", "notlocalhost"] {
         let mut call = Call::new("https://api.example", &format!("https://{host}/x"));
         call.scope.egress = vec![format!("https://{host}").parse().unwrap()];

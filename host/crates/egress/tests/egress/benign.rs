@@ -1,4 +1,4 @@
-//! Data without secrets remain unchanged, even if they look like secrets.
+//! Tests that redaction does not change data without secrets, even if the data looks like a secret.
 
 use monstrum_egress::Redactor;
 use monstrum_types::Secret;
@@ -21,7 +21,7 @@ const CORPUS: &[(&str, &[u8])] = &[
     ("nested JSON", include_bytes!("../corpus/benign/nested.json")),
 ];
 
-/// Realistic secrets: long and random ones, and the shortest and simplest ones that can be saved.
+/// Realistic secrets: long and random secrets, and the shortest and simplest secrets that can be saved.
 const SECRETS: &[&str] = &[
     "ghp_0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R",
     "github_pat_11ABCDEFG0aBcDeFgHiJkL_mNoPqRsTuVwXyZ0123456789abcdefghijklmnopqrstuvwxyzABCD",

@@ -1,4 +1,4 @@
-//! A secret under two nested encodings is redacted at any position.
+//! Tests that a secret in two nested encodings is redacted at any position of a text.
 
 use monstrum_egress::{REDACTED, Redactor};
 use monstrum_types::Secret;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::encodings::{ENCODINGS, encoding, holds};
 use crate::support::corpus;
 
-/// One echo of a secret in a text.
+/// An echo of a secret in a text.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Echo {
     pub(crate) secret: String,
@@ -45,10 +45,10 @@ impl Echo {
         let shown = String::from_utf8_lossy(bytes);
         // The outermost base64 digits may belong to the neighbouring text. They do not reveal the secret.
         let core = if encoded.len() > 20 { &encoded[4..encoded.len() - 4] } else { encoded };
-        assert!(!holds(bytes, core), "{self:?} left {shown:?}");
+        assert!(!holds(bytes, core), "{shown:?} still contains the encoded secret of {self:?}");
         for (name, encode) in ENCODINGS {
             let single = encode(self.secret.as_bytes()).unwrap();
-            assert!(!holds(bytes, &single), "{self:?} left the {name} in {shown:?}");
+            assert!(!holds(bytes, &single), "{shown:?} still contains the secret of {self:?} as {name}");
         }
     }
 
@@ -96,8 +96,9 @@ pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
     let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
         |(secret, inner, outer, mut before, mut after)| {
-            // If neighbouring text merges with the first escape, only patterns and later escapes are found. An upstream
-            // that does this on purpose could equally reverse the secret.
+            // If the text before the secret merges with the first escape, redaction finds only patterns and later
+            // escapes. An upstream that hides a secret in this way on purpose could just as well send the secret in
+            // reverse order.
             if inner.contains("lines") || inner.contains("UTF-16") {
                 before.push(' ');
             }

@@ -1,4 +1,4 @@
-//! The audience of a credential, and its refresh.
+//! Tests of the audience and the refresh of credentials.
 
 use std::sync::atomic::Ordering;
 
@@ -99,14 +99,16 @@ async fn outside_the_audience_the_state_of_the_credential_is_ignored() {
         let mut call = Call::new(&server.url(), "/x");
         call.scope.audience = vec!["https://api.example".parse().unwrap()];
         call.source.current = Err(state);
-        // Without a credential, the plugin may set these headers.
+        // In a request without a credential, the plugin may set these headers.
         call.request.headers = vec![("Cookie".into(), "a=b".into()), ("Range".into(), "bytes=0-9".into())];
         call.send().await.unwrap();
-        // Inside the audience, the plugin may not set these headers, regardless of the state of the credential.
+        // In a request to an origin in the audience, the plugin may not set these headers, regardless of the state of
+        // the credential.
         call.scope.audience = vec![server.url().parse().unwrap()];
         assert_eq!(call.send().await.unwrap_err().code, FailureCode::Denied, "{state:?}");
     }
-    // An expired credential for another origin is neither rejected nor refreshed.
+    // If the request goes to an origin outside the audience, an expired credential neither fails the request nor causes
+    // a refresh.
     for refreshable in [true, false] {
         let mut call = Call::new(&server.url(), "/x");
         call.credential.audience = vec!["https://api.example".parse().unwrap()];
@@ -146,9 +148,13 @@ async fn each_state_without_a_credential_has_its_failure() {
         (
             CredentialState::NeedsAuthorization,
             FailureCode::Unauthenticated,
-            "an admin must confirm the credential of this resource or authorize it again",
+            "an admin must confirm or reauthorize the credential of this resource",
         ),
-        (CredentialState::Unavailable, FailureCode::Unavailable, "the credential cannot be read now; try again later"),
+        (
+            CredentialState::Unavailable,
+            FailureCode::Unavailable,
+            "the credential is temporarily unavailable; try again later",
+        ),
     ] {
         let mut call = Call::new(&server.url(), "/x");
         call.source.current = Err(state);
@@ -201,7 +207,7 @@ async fn without_a_refresh_the_rejection_is_the_response() {
     let server = picky().await;
     let mut call = Call::new(&server.url(), "/x");
     assert_eq!(call.send().await.unwrap().body, b"who are you");
-    // A rejected request without a credential is not refreshed either.
+    // A rejected request without a credential does not cause a refresh.
     call.refresh_into("fresh-token");
     call.request.authenticate = false;
     assert_eq!(call.send().await.unwrap().status, 401);
@@ -271,7 +277,7 @@ async fn an_expired_token_that_cannot_be_refreshed_is_not_sent() {
     call.credential.expires_at = Some(NOW);
     call.assert_refused(FailureCode::Unauthenticated).await;
     assert!(server.seen().is_empty());
-    // If the token would not be sent anyway, its state is ignored.
+    // The state of a token is ignored if the request would not contain the token.
     call.credential.audience.clear();
     call.source.current = Err(CredentialState::Ready);
     assert!(call.send().await.is_ok());

@@ -1,4 +1,4 @@
-//! Chains of encodings in real responses: in chunked or compressed bodies, and in the name or value of a header.
+//! Tests of chains of encodings in real responses: in chunked or compressed bodies, and in header names and values.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::support::{Call, Server};
 /// The place of the echo in a response.
 #[derive(Clone, Debug)]
 enum Place {
-    /// A body in chunks of these lengths; the last length is repeated.
+    /// A body in chunks of these lengths. If the body is longer, the last length is repeated.
     Body {
         gzip: bool,
         chunks: Vec<usize>,
@@ -54,7 +54,7 @@ fn response(echo: &Echo, encoded: &[u8], place: &Place) -> Option<Vec<u8>> {
             let value = [b"<".as_slice(), encoded, b">"].concat();
             http::HeaderValue::from_bytes(&value).is_ok().then(|| in_header(b"x-echo", &value))
         }
-        // Header names are in lower case, in which base64 can only be matched as a whole and not decoded.
+        // Header names are in lower case. Base64 in lower case can only be matched as a whole, not decoded.
         Place::HeaderName if echo.has_lines() || echo.is_base64_of_escapes() => None,
         Place::HeaderName => {
             let name = [b"x-".as_slice(), encoded].concat();

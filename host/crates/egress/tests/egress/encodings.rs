@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 
-/// An encoding of bytes. Returns `None` if it cannot encode them.
+/// An encoding of bytes. The function returns `None` if it cannot encode the bytes.
 pub(crate) type Encode = fn(&[u8]) -> Option<Vec<u8>>;
 
-/// All supported encodings by name. JSON, HTML and UTF-16 are for text only.
+/// All supported encodings by name. JSON, HTML and UTF-16 encode only text.
 pub(crate) const ENCODINGS: &[(&str, Encode)] = &[
     ("raw", |bytes| Some(bytes.to_vec())),
     ("percent of reserved", |bytes| Some(percent(bytes, is_reserved, true))),
@@ -178,7 +178,8 @@ fn characters(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) ->
     text.chars().map(write).collect::<String>().into_bytes()
 }
 
-/// Replaces characters with references from `write`, without `;` if the next character cannot continue the reference.
+/// Replaces characters with the references that `write` returns. The `;` of a reference is omitted if the next
+/// character cannot be read as part of the reference.
 fn without_ends(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) -> String) -> Vec<u8> {
     let mut written = String::new();
     let mut characters = text.chars().peekable();

@@ -1,4 +1,4 @@
-//! Egress with real servers on the loopback interface.
+//! Tests of egress with real servers on the loopback interface.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 

@@ -1,4 +1,4 @@
-//! Names, addresses, connections, TLS and time.
+//! Tests of names, addresses, connections, TLS and time-outs.
 
 use std::future::pending;
 use std::io::{Read, Write};
@@ -39,7 +39,7 @@ async fn a_name_that_moves_to_a_forbidden_address_is_refused_despite_an_open_con
     for _ in 0..2 {
         let failure = call.send_by(&egress).await.unwrap_err();
         assert_eq!((failure.code, failure.sent), (FailureCode::Denied, false));
-        assert_eq!(failure.message, "`api.example` has an address that is not allowed");
+        assert_eq!(failure.message, "`api.example` has an address to which this resource may not connect");
     }
     assert_eq!((server.seen().len(), call.announced.load(Ordering::SeqCst)), (1, 1));
 }

@@ -1,4 +1,4 @@
-//! The order of the steps, and the time at which the call is recorded.
+//! Tests of the order of the steps, and of the time at which the call is recorded.
 
 use std::sync::atomic::Ordering;
 

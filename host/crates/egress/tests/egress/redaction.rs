@@ -1,4 +1,5 @@
-//! A secret that the upstream echoes does not reach the plugin, regardless of the encoding and the place.
+//! Tests that a secret that the upstream echoes does not reach the plugin, regardless of the encoding of the secret and
+//! its place in the response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -44,7 +45,7 @@ fn echoes() -> Vec<Vec<u8>> {
 fn assert_clean(bytes: &[u8], echo: &[u8]) {
     let shown = String::from_utf8_lossy(bytes);
     for part in echo.windows(12) {
-        assert!(!bytes.windows(12).any(|window| window == part), "{shown} holds a part of {echo:?}");
+        assert!(!bytes.windows(12).any(|window| window == part), "{shown} contains a part of {echo:?}");
     }
     assert!(shown.contains("[redacted]"), "{shown}");
 }
@@ -114,7 +115,7 @@ async fn similar_values_are_not_replaced() {
     assert_eq!(String::from_utf8(response.body).unwrap(), body);
 }
 
-/// Searches are part of the call's work and limited by its budget.
+/// Searches are charged to the call's budget and end when the budget is exhausted.
 #[tokio::test]
 async fn searches_are_charged_to_the_call() {
     let server = Server::start(|_| answer("200 OK", &[], &[b'x'; 100_000])).await;

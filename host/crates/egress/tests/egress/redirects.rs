@@ -1,5 +1,5 @@
-//! Redirects: they are followed only if enabled, checked like requests, and never send the credential to another
-//! origin.
+//! Tests that redirects are followed only if enabled, are checked like requests, and never send the credential to
+//! another origin.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ fn found(location: &str) -> Vec<u8> {
     answer("302 Found", &[("location", location)], b"moved")
 }
 
-/// Starts a server that redirects all requests to `location`, except those to `/end`.
+/// Starts a server that redirects all requests to `location`, except requests to `/end`.
 async fn leading_to(location: String) -> Server {
     Server::start(move |seen| if seen.line.contains(" /end") { ok("end") } else { found(&location) }).await
 }

@@ -1,4 +1,4 @@
-//! Responses of hostile or broken upstreams.
+//! Tests with responses of hostile or broken upstreams.
 
 use std::io::Write;
 
@@ -80,7 +80,7 @@ async fn other_encodings_and_broken_ones_are_refused() {
     }
 }
 
-/// A body in a transfer encoding that the host does not decode cannot be searched for secrets.
+/// The host cannot search a body for secrets if the host does not decode its transfer encoding.
 #[tokio::test]
 async fn a_transfer_encoding_other_than_chunked_is_refused() {
     let packed = gzip(format!("before {TOKEN} after").as_bytes());

@@ -36,7 +36,8 @@ impl Seen {
     }
 }
 
-/// A server on a separate port. Dropping the value stops the server.
+/// A server on a loopback port, which the system assigns unless a test chooses an address. Dropping the value stops the
+/// server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -140,7 +141,8 @@ pub(crate) fn ok(body: &str) -> Vec<u8> {
     answer("200 OK", &[], body.as_bytes())
 }
 
-/// A resolver with scripted answers for some names. The last answer of a name is repeated. Other names do not exist.
+/// A resolver with scripted answers for some names. The resolver repeats the last answer of a name. Names without
+/// scripted answers do not exist.
 pub(crate) struct Names {
     answers: Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>,
     pub(crate) asked: AtomicUsize,
@@ -277,13 +279,13 @@ impl Call {
         if self.source.current.as_ref().err() == Some(&CredentialState::Ready) {
             self.source.current = Ok(Arc::new(self.credential.clone()));
         }
-        // The deadline is long, because the largest bodies take a while on a busy machine.
+        // The deadline is generous, because a busy machine needs a long time for the largest bodies.
         let deadline = Instant::now() + Duration::from_secs(300);
         let before = || -> BoxFuture<'_, Result<(), Failure>> {
             self.announced.fetch_add(1, Ordering::SeqCst);
             Box::pin(async { self.announcement.clone() })
         };
-        // Boxed as `Send`, because callers move it to a task.
+        // The future is boxed as `Send`, because callers move it to a task.
         let sending: BoxFuture<'_, _> =
             Box::pin(egress.send(&self.scope, &self.source, &self.redactor, self.request.clone(), deadline, &before));
         sending.await
@@ -314,7 +316,7 @@ fn certificate() -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(include_bytes!("tls/cert.pem")).unwrap()
 }
 
-/// Starts a TLS server for one connection. It answers with `response`.
+/// Starts a TLS server for one connection. The server answers with `response`.
 pub(crate) fn tls_server(response: impl Into<Vec<u8>>) -> u16 {
     let response = response.into();
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/key.pem")).unwrap();
@@ -348,7 +350,7 @@ pub(crate) fn tls_call(port: u16, host: &str) -> Call {
     call
 }
 
-/// Returns the lines of a corpus: known cases, which run before the random ones.
+/// Returns the lines of a corpus: known cases, which run before the random cases.
 pub(crate) fn corpus<T: serde::de::DeserializeOwned>(lines: &str) -> Vec<T> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
 }

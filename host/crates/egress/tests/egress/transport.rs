@@ -1,4 +1,5 @@
-//! A transport replaces the network only: requests are checked before it, and responses are redacted after it.
+//! Tests that a transport replaces only the network: egress checks requests before it calls the transport and redacts
+//! responses afterwards.
 
 use std::sync::{Arc, Mutex};
 

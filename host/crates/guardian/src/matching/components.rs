@@ -1,9 +1,9 @@
 //! Searches a path for a run of path components, in one pass.
 //!
-//! This is the Shift-And algorithm over components; the module `search` applies the same algorithm to characters. Bit
-//! `i` of the state is set if the components read so far end with the first `i + 1` components of the run. Each
-//! component of a path is compared once with each distinct glob of the run, regardless of the number of partial
-//! matches.
+//! This module implements the Shift-And algorithm over components. The module `search` applies the same algorithm to
+//! characters. Bit `i` of the state is set if the components read so far end with the first `i + 1` components of the
+//! run. Each component of a path is compared once with each distinct glob of the run, regardless of the number of
+//! partial matches.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ use super::weight::Matching;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// Maximum number of components in one run: as many as the longest path that Linux can open contains. No path contains
-/// a longer run.
+/// Maximum number of components in one run: the number of components in the longest path that Linux can open. No path
+/// contains a longer run.
 pub(super) const RUN_COMPONENTS_MAX: usize = 2048;
 
 /// A compiled search for one run.
@@ -50,7 +50,7 @@ impl ComponentSearch {
         ComponentSearch { literals, globs: globs.into_boxed_slice(), length: run.len() }
     }
 
-    /// Returns an upper bound of the cost of a search, in which each component is compared with each distinct glob.
+    /// Returns an upper bound of the cost of a search. A search compares each component with each distinct glob.
     pub(super) fn weight(&self) -> Matching {
         let words = self.length.div_ceil(WORD_BITS) as u64;
         let mut sum = Matching { fixed: 64, per_byte: 1, per_component: 64 + 4 * words };
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Searches by definition: finds the first window in which every glob matches its component.
+    /// Searches naively: returns the components after the first window in which every glob matches its component.
     fn naively<'p, 'c>(run: &[&str], path: &'p [&'c str]) -> Option<&'p [&'c str]> {
         let globs: Vec<Glob> = run.iter().map(|component| Glob::new(component)).collect();
         let fits = |window: &[&str]| globs.iter().zip(window).all(|(glob, component)| glob.matches(component));

@@ -1,7 +1,8 @@
 //! Compiled globs with the semantics of Python's `fnmatch.fnmatchcase`.
 //!
 //! A pattern is split at its stars into runs. The first run must match the start of the value and the last run its end.
-//! The other runs are searched from left to right, without backtracking: the leftmost match is always sufficient.
+//! The runs between them are searched from left to right. Backtracking is not necessary, because the leftmost match of
+//! a run is always sufficient.
 
 use super::search::Search;
 use super::weight::Matching;
@@ -19,7 +20,7 @@ enum Shape {
     Starred { head: Run, middle: Box<[Finder]>, tail: Run },
 }
 
-/// The part of a pattern between two stars, or before the first or after the last star.
+/// A part of a pattern: the text between two stars, before the first star or after the last star.
 #[derive(Clone, Debug)]
 enum Run {
     Text(Box<str>),
@@ -71,7 +72,7 @@ impl Glob {
         }
     }
 
-    /// Returns the only text that matches, if there is exactly one.
+    /// Returns the only matching text, if exactly one text matches.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {
         match &self.0 {
@@ -81,7 +82,7 @@ impl Glob {
     }
 
     /// Returns an upper bound of the cost to match a value. The runs between stars are searched one after another, so
-    /// that each character of a value is examined for only one of them.
+    /// each character of a value is examined for only one run.
     pub(super) fn weight(&self) -> Matching {
         match &self.0 {
             Shape::Literal(_) => Matching { fixed: 16, per_byte: 1, ..Matching::default() },
@@ -112,7 +113,7 @@ pub fn escape_glob(text: &str) -> String {
     pattern
 }
 
-/// Returns the rest of `text` after the elements, or `None` if the first characters do not match the elements.
+/// Returns the part of `text` that follows the elements, or `None` if the first characters do not match the elements.
 pub(super) fn strip_elements<'t>(elements: &[Element], text: &'t str) -> Option<&'t str> {
     let mut characters = text.chars();
     elements
@@ -251,7 +252,8 @@ fn parse(pattern: &str) -> Vec<Vec<Element>> {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut runs = Vec::new();
     let mut run = Vec::new();
-    // If one `[` is not closed, no later one is closed either. Searching for a `]` each time would take quadratic time.
+    // If a `[` is not closed, no later `[` is closed. Searching for a `]` from each later `[` would take quadratic
+    // time.
     let mut sets_end = false;
     let mut at = 0;
     while let Some(character) = pattern.get(at) {
@@ -300,7 +302,7 @@ enum Item {
 /// Parses the text between `[` and `]`.
 ///
 /// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If
-/// the dropped range leaves `!-b` at the front, that means "neither `-` nor `b`". This parser does the same, because
+/// the dropped range leaves `!-b` at the front, the set means "neither `-` nor `b`". This parser does the same, because
 /// patterns must have the same meaning as in Python.
 fn parse_set(body: &[char]) -> Element {
     let items = set_items(body);

@@ -25,7 +25,8 @@ use super::weight::Matching;
 /// | `../x`, `/a/**/..` (not a definite path) | nothing | all values |
 /// | over 2048 components between two `**` (more than a path can have) | nothing | all values |
 ///
-/// A relative value that leaves its start (`../x`, `a/../../x`) and a value that contains a NUL match nothing.
+/// No pattern matches a relative value that leads outside its start through `..` (`../x`, `a/../../x`), or a value that
+/// contains a NUL.
 #[derive(Clone, Debug)]
 pub struct PathPattern(pub(super) Shape);
 
@@ -77,7 +78,8 @@ impl PathPattern {
             Shape::Level(level) => of_globs(&level.components),
             Shape::Recursive { head, middle, tail, .. } => {
                 let (head, tail) = (of_globs(head), of_globs(tail));
-                // The searches run one after another; each examines only the part that the previous search left.
+                // The searches run one after another; each search examines only the components that follow the match of
+                // the previous search.
                 let middle =
                     middle.iter().map(ComponentSearch::weight).fold(Matching::default(), |one, other| Matching {
                         fixed: one.fixed + other.fixed,
@@ -142,8 +144,8 @@ pub(super) fn normalise(value: &str) -> Option<Located<&str>> {
     if value.contains('\0') { None } else { reduce(value, |_| true) }
 }
 
-/// Resolves `.`, `..` and `//`. Returns `None` if a relative path leaves its start, or if `..` follows a component for
-/// which `removable` returns false.
+/// Resolves `.`, `..` and `//`. Returns `None` if a relative path leads outside its start, or if `..` follows a
+/// component for which `removable` returns false.
 fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>> {
     let absolute = path.starts_with('/');
     let mut components: Vec<&str> = Vec::new();
@@ -161,7 +163,7 @@ fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>>
     Some(Located { absolute, components })
 }
 
-/// Returns the cost of globs that are each compared with one component.
+/// Returns the cost of comparing each of these globs with one component.
 fn of_globs(globs: &[Glob]) -> Matching {
     globs.iter().map(Glob::weight).fold(Matching::default(), |sum, glob| Matching {
         fixed: sum.fixed.saturating_add(glob.fixed),

@@ -2,8 +2,9 @@
 
 use super::glob::{Element, strip_elements};
 
-/// Maximum number of words in the table of one search: 4 MiB, enough for 4 000 distinct elements and for far more
-/// repeated ones. The elements of a longer run that do not fit into the table are compared one by one.
+/// Maximum number of words in the table of one search: 4 MiB, enough for runs of 4 000 distinct elements, and for much
+/// longer runs whose elements repeat. The elements of a longer run that do not fit into the table are compared one by
+/// one.
 const TABLE_WORDS_MAX: usize = 1 << 19;
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -14,15 +15,17 @@ pub(super) struct Search {
     class_starts: Box<[u32]>,
     /// The class of each ASCII character, by its code.
     ascii_classes: Box<[u32]>,
-    /// For each class, `words` words: bit `i` is set if element `i` accepts the class.
+    /// The masks of the classes, with `words` words for each class. Bit `i` of a mask is set if element `i` accepts the
+    /// class.
     masks: Box<[u64]>,
     words: usize,
     last_bit: u64,
     rest: Box<[Element]>,
 }
 
-/// Builds the table. Each row is the previous row, changed for the elements whose ranges begin or end at this class.
-/// The time therefore depends on the size of the table, not on the number of classes that an element accepts.
+/// Builds the table. Each row is a copy of the previous row, except for the bits of the elements whose ranges begin or
+/// end at this class. The time therefore depends on the size of the table, not on the number of classes that an element
+/// accepts.
 fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u32) -> usize) -> Vec<u64> {
     let mut changes: Vec<(usize, usize)> = Vec::new();
     for (index, element) in elements.iter().enumerate() {
@@ -67,8 +70,8 @@ impl Search {
         }
     }
 
-    /// Returns an upper bound of the steps for each byte of a text: the words of the state, and the elements beyond the
-    /// table.
+    /// Returns an upper bound of the steps for each byte of a text: the number of words of the state, plus the number
+    /// of elements that do not fit into the table.
     pub(super) fn steps_per_byte(&self) -> u64 {
         4 + 2 * self.words as u64 + 4 * self.rest.len() as u64
     }

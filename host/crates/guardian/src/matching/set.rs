@@ -10,10 +10,10 @@ use super::glob::Glob;
 use super::path::{Located, PathPattern, Shape, normalise};
 use super::weight::{Compiling, Matching};
 
-/// Steps to look up a value in a table of any size.
+/// The cost, in steps, of looking up one value in a table of any size.
 const LOOKUP_STEPS: u64 = 64;
 
-/// A compiled list of patterns. A value matches if it matches one of them.
+/// A compiled list of patterns. A value matches the list if it matches at least one of the patterns.
 #[derive(Clone, Debug)]
 pub struct PatternSet(Members);
 
@@ -93,7 +93,7 @@ impl PatternSet {
     }
 }
 
-/// Returns whether one of the patterns matches. Each comparison spends its steps first.
+/// Returns whether one of the patterns matches. The steps of each comparison are spent before the comparison.
 fn any<P>(
     patterns: &[(P, Matching)],
     effort: &Effort,
@@ -109,8 +109,8 @@ fn any<P>(
     Ok(false)
 }
 
-/// Returns an upper bound of the memory of a compiled pattern in bytes. The bound is the sum for a glob and for a path
-/// pattern, because a role may be bound to resource types of both modes.
+/// Returns an upper bound of the memory of a compiled pattern in bytes. The bound is the sum of the bounds for a glob
+/// and for a path pattern, because a role may be bound to resource types of both modes.
 #[must_use]
 pub fn compiled_bytes_max(pattern: &str) -> u64 {
     Compiling::of_glob(pattern).bytes.saturating_add(Compiling::of_path(pattern).bytes)
@@ -125,10 +125,10 @@ fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
     }
 }
 
-/// A list of patterns that is compiled lazily, separately for each match mode, when a decision first needs that mode.
+/// A list of patterns that is compiled separately for each match mode when a decision first needs that mode.
 ///
-/// Tenants write the patterns, and compiling uses memory and time in proportion to them. A list that has not been used
-/// by a decision uses only the memory of its text.
+/// Tenants write the patterns, and compiling uses memory and time in proportion to them. A list that no decision has
+/// used yet needs memory only for its text.
 #[derive(Clone, Debug)]
 pub struct PatternList {
     texts: Box<[String]>,
@@ -174,8 +174,8 @@ impl PatternList {
         let set = match place.get() {
             Some(set) => set,
             None => {
-                // The list is compiled without holding a lock: a second thread compiles its own copy instead of
-                // waiting, so that it can be cancelled.
+                // The list is compiled without holding a lock: a second thread compiles a second copy instead of
+                // waiting for the lock, so that its call can still be cancelled.
                 let compiled = PatternSet::within(mode, &self.texts, effort)?;
                 place.get_or_init(|| compiled)
             }
@@ -199,7 +199,8 @@ impl PatternList {
     }
 }
 
-/// A compiled list of path patterns. Patterns without a wildcard are in a tree of components, all others in a list.
+/// A compiled list of path patterns. Patterns without a wildcard are stored in a tree of components. Patterns with a
+/// wildcard are stored in a list.
 #[derive(Clone, Debug, Default)]
 struct PathSet {
     absolute: Tree,

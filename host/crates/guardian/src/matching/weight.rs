@@ -1,13 +1,14 @@
-//! The cost of patterns: to compile them, to store them compiled, and to match them against a value.
+//! The cost of compiling patterns, of storing the compiled patterns and of matching them against a value.
 //!
 //! All costs are upper bounds computed from the text of a pattern, so that the host knows the cost of a list of
-//! patterns before compiling any of them. The unit of steps is that of [`Effort`](monstrum_types::Effort).
+//! patterns before compiling any of them. Steps have the same unit as in [`Effort`](monstrum_types::Effort).
 
-/// Bytes that a compiled pattern uses in addition to its text: its table entry and the allocation for the text.
+/// The number of bytes that a compiled pattern uses in addition to its text: its table entry and the allocation for the
+/// text.
 const ENTRY_BYTES: u64 = 80;
-/// Bytes that a component of a path pattern uses in addition to its text.
+/// The number of bytes that a component of a path pattern uses in addition to its text.
 const COMPONENT_BYTES: u64 = 100;
-/// Bytes that an element of a run uses: its entry in a list and one range of characters.
+/// The number of bytes that an element of a run uses: its entry in a list and one range of characters.
 const ELEMENT_BYTES: u64 = 32;
 /// Maximum size of the table of a search in bytes.
 const TABLE_BYTES_MAX: u64 = 4 << 20;
@@ -16,9 +17,9 @@ const WORD_BITS: u64 = u64::BITS as u64;
 /// The cost of compiling and storing patterns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compiling {
-    /// Steps to compile.
+    /// The cost, in steps, of compiling the patterns.
     pub(crate) steps: u64,
-    /// Bytes of the compiled patterns.
+    /// The size of the compiled patterns in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Compiling {
 pub(super) struct Matching {
     pub(super) fixed: u64,
     pub(super) per_byte: u64,
-    /// Steps for each component of a path.
+    /// The number of steps for each component of a path.
     pub(super) per_component: u64,
 }
 
@@ -87,7 +88,7 @@ fn distinct(pattern: &str) -> u64 {
     others + ascii.iter().filter(|seen| **seen).count() as u64
 }
 
-/// Returns the number of characters that each run between stars matches. Runs without a set or a `?` are omitted.
+/// Returns, for each run between stars that contains a set or a `?`, the number of characters that the run matches.
 fn runs_with_sets(pattern: &str) -> Vec<u64> {
     let (mut runs, mut elements, mut has_set) = (Vec::new(), 0, false);
     let mut rest = pattern;
@@ -103,7 +104,7 @@ fn runs_with_sets(pattern: &str) -> Vec<u64> {
             '?' => has_set = true,
             '[' if !sets_end => match end_of_set(rest) {
                 Some(after) => (rest, has_set) = (after, true),
-                // If one set is not closed, no later one is closed either.
+                // If a set is not closed, no later set is closed.
                 None => sets_end = true,
             },
             _ => {}
@@ -122,7 +123,7 @@ fn end_of_set(text: &str) -> Option<&str> {
 }
 
 impl Matching {
-    /// Returns the steps for a value with this number of bytes and components.
+    /// Returns the number of steps for a value with this number of bytes and components.
     pub(super) fn steps(self, bytes: usize, components: usize) -> u64 {
         let (bytes, components) = (bytes as u64, components as u64);
         self.fixed

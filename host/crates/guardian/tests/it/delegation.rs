@@ -40,7 +40,7 @@ fn constraints_accumulate_along_the_chain() {
     }
     assert_eq!(
         world.refusal(&json!({"repo": "public-org/db"})).reason,
-        "value `public-org/db` matches no entry of scope_constraints.repos of link 2 of the delegation"
+        "value `public-org/db` does not match any entry in scope_constraints.repos of link 2 of the delegation"
     );
 }
 
@@ -64,8 +64,8 @@ fn a_forwarding_tool_ignores_keys_of_links_that_it_does_not_have() {
     let forwarding = |world: World| World { forwards: true, ..world };
     let world = forwarding(under(links()));
     assert_eq!((world.list(), world.call(&json!({"repo": "acme/x"}))), (Decision::Allow, Decision::Allow));
-    // Dimensions that the tool has apply as usual. The tool lists and the constraint sets of role and binding apply
-    // too.
+    // Link constraints still apply if the forwarding tool has their dimension. The tool lists of the links and the
+    // constraint sets of the role and the binding also still apply.
     assert_eq!(world.refusal(&json!({"repo": "other/x"})).rule, "scope.repos");
     assert_eq!(denial(forwarding(under(vec![link(Some(&["jira_*"]), &[])])).list()).rule, "delegation.allowed_tools");
     assert_eq!(denial(forwarding(under(vec![link(None, &[("repos", &[])])])).list()).rule, "scope.repos");

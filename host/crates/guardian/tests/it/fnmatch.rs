@@ -1,4 +1,4 @@
-//! Compares globs with Python's `fnmatch.fnmatchcase`, whose semantics they must have, on generated cases.
+//! Checks on generated cases that globs have the semantics of Python's `fnmatch.fnmatchcase`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use monstrum_guardian::matching::{Glob, escape_glob, match_any, match_glob};
 use serde_json::Value;
 
-/// The SDK's matcher. Plugins cannot link the host's matcher, so the SDK has its own, which must agree with the host's.
+/// The SDK's matcher. Plugins cannot link the host's matcher, so the SDK has a second matcher, which must give the same
+/// results.
 #[path = "../../../../../sdk-guest/src/glob.rs"]
 #[expect(unreachable_pub, reason = "public in the SDK")]
 mod sdk_glob;
@@ -68,7 +69,8 @@ fn generated() -> Cases {
         };
         cases.push((pattern, values));
     }
-    // Patterns of stars and few distinct letters, long enough that the positions of the runs matter.
+    // These patterns consist of stars and few distinct letters. They are long enough that the positions of the runs
+    // matter.
     for _ in 0..2_000 {
         let pattern = random.text(&["*", "*", "a", "b", "?", "[ab]", "[!a]", "ab", "ba"], 9);
         let values = (0..8).map(|_| random.text(&["a", "b", "a", "b", "c"], 14)).collect();
@@ -99,7 +101,7 @@ fn ask_python(cases: &Cases) -> Vec<Vec<bool>> {
     let input = serde_json::to_vec(cases).unwrap();
     python.stdin.take().unwrap().write_all(&input).unwrap();
     let output = python.wait_with_output().unwrap();
-    assert!(output.status.success(), "python3 ended with {}", output.status);
+    assert!(output.status.success(), "python3 failed with {}", output.status);
     let answers: Value = serde_json::from_slice(&output.stdout).unwrap();
     serde_json::from_value(answers).unwrap()
 }
@@ -119,7 +121,10 @@ fn globs_agree_with_python() {
             matched += usize::from(expected);
         }
     }
-    assert!(matched * 20 > compared && matched * 20 < compared * 19, "{matched} of {compared} match: too one-sided");
+    assert!(
+        matched * 20 > compared && matched * 20 < compared * 19,
+        "{matched} of {compared} cases match; at least 5 % must match and 5 % must not"
+    );
 }
 
 #[test]

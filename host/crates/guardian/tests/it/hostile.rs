@@ -41,7 +41,7 @@ fn globs_do_not_backtrack() {
 
 #[test]
 fn runs_longer_than_the_search_table_are_found() {
-    // So many classes that the table has room for only 128 elements.
+    // The text has so many classes that the table has space for only 128 elements.
     let crowd: String = (0x1_0000..0x7_8000).step_by(2).filter_map(char::from_u32).collect();
     let run = format!("[ab{crowd}]{}", "[ab]".repeat(1_499));
     assert!(match_glob(&format!("x{}y", "ab".repeat(800)), &format!("*{run}*")));
@@ -75,7 +75,7 @@ fn paths_do_not_backtrack() {
     assert!(quickly("slashes", || match_path(&"/".repeat(MIB), "/")));
 }
 
-/// Returns a glob of 4 080 bytes. All runs but the first are searched in the whole value.
+/// Returns a glob of 4 080 bytes. The matcher searches the whole value for every run except the first.
 fn heavy(seed: char) -> String {
     let other = char::from_u32(seed as u32 + 1).unwrap();
     format!("*{}*", format!("[{seed}{other}]").repeat(1_019))
@@ -94,7 +94,8 @@ fn a_value_over_the_limit_is_refused_before_it_is_matched() {
     );
     assert_eq!(
         refusal.smallest_change,
-        "none: the call must give at most 4096 bytes for scope repos, unless every list for it has the entry `*`"
+        "none: the value for scope repos must have at most 4096 bytes, unless every list for the scope has the \
+         entry `*`"
     );
     // A value that is too long is also refused inside a list, even if another entry of the list would match.
     let refusal = world.refusal(&json!({ "repo": ["acme/x", "y".repeat(5_000)] }));
@@ -134,7 +135,7 @@ fn a_decision_ends_with_its_effort() {
     halt.cancel();
     assert_eq!(decided(&Effort::until(u64::MAX, halt)), Err(Overrun::Cancelled));
     let matched = decided(&Effort::of(u64::MAX)).unwrap();
-    assert_eq!(matched, Decision::Allow, "the first of them matches");
+    assert_eq!(matched, Decision::Allow, "the first pattern must match");
     // A typical decision uses only a small part of the budget.
     let world = World::new().constrained(&[("repos", &["acme/*", "acme-labs/*", "other/api"])]);
     let usual = json!({ "repo": "other/web" });

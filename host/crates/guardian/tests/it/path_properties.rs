@@ -6,8 +6,8 @@ use monstrum_manifest::MatchMode;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Returns whether the path is absolute, and its components. Returns `None` if the path leaves its start or if `..`
-/// follows a `**`.
+/// Returns whether the path is absolute, together with its components. Returns `None` if the path leads outside its
+/// start or if `..` follows a `**`.
 fn components(path: &str, is_pattern: bool) -> Option<(bool, Vec<&str>)> {
     let absolute = path.starts_with('/');
     let mut all: Vec<&str> = Vec::new();
@@ -33,7 +33,7 @@ fn matches_from(pattern: &[&str], path: &[&str]) -> bool {
     }
 }
 
-/// Implements the following table naively: [`monstrum_guardian::PathPattern`].
+/// Implements the table of [`monstrum_guardian::PathPattern`] naively.
 fn naively(value: &str, pattern: &str) -> bool {
     if value.is_empty() || pattern.is_empty() {
         return value.is_empty() && pattern.is_empty();

@@ -1,4 +1,4 @@
-//! The table of path patterns, including path traversal attempts.
+//! Tests of the table of path patterns, including path traversal attempts.
 
 use monstrum_guardian::matching::{PathPattern, match_path};
 

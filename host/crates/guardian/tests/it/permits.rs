@@ -17,7 +17,7 @@ fn facts(params: &Value) -> CallFacts {
         resource: Some(ResourceId::new()),
         plugin: "github".parse().unwrap(),
         plugin_digest: Some(format!("sha256:{}", "0".repeat(64)).parse().unwrap()),
-        params: params.as_object().unwrap().clone(),
+        params: params.as_object().unwrap().clone().into(),
     }
 }
 

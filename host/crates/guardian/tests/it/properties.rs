@@ -23,7 +23,8 @@ fn pattern() -> impl Strategy<Value = String> {
 }
 
 fn constraints() -> impl Strategy<Value = ScopeConstraints> {
-    // The key `unknown` is in no manifest. It is generated rarely, so that the other rules are exercised too.
+    // The key `unknown` is in no manifest. The key is generated rarely, so that the tests also exercise the other
+    // rules.
     let key = prop_oneof![8 => prop::sample::select(KEYS[..3].to_vec()), 1 => Just(KEYS[3])].prop_map(str::to_owned);
     prop::collection::btree_map(key, prop::collection::vec(pattern(), 0..3), 0..3)
 }
@@ -114,7 +115,7 @@ fn own_sets(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
     world.sets.iter().flat_map(|(_, set)| set)
 }
 
-/// Returns the constraints of the links, without the keys that a forwarding tool ignores.
+/// Returns the constraints of the links, except for the keys that a forwarding tool ignores.
 fn known_of_links(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
     let known = |key: &str| world.dimensions.iter().any(|dimension| dimension.key == key);
     let all = world.delegation.iter().flat_map(|link| &link.scope_constraints);
@@ -192,7 +193,7 @@ fn permits(mode: MatchMode, value: &Value, patterns: &[String]) -> bool {
     };
     match mode {
         MatchMode::Pattern => matches_any(&text, patterns),
-        // Paths have their own reference implementation, in path_properties.rs.
+        // The reference implementation for paths is in path_properties.rs.
         MatchMode::Path => match_any_path(&text, patterns),
         MatchMode::Exact => patterns.contains(&text),
     }
@@ -258,7 +259,10 @@ fn a_hundred_thousand_decisions_agree_with_the_reference() {
     }
     // The test is meaningful only if calls are often allowed and often refused.
     let (allowed, denied) = (allowed.get(), denied.get());
-    assert!(allowed > 5_000 && denied > 5_000, "{allowed} were allowed, {denied} refused");
+    assert!(
+        allowed > 5_000 && denied > 5_000,
+        "{allowed} calls were allowed and {denied} denied; more than 5000 of each are required"
+    );
 }
 
 fn prefix(status: Status) -> &'static str {

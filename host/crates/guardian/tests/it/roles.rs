@@ -1,4 +1,4 @@
-//! Role-based access control: the tools that a binding lists and allows.
+//! Tests of role-based access control: the tools that a binding lists and allows.
 
 use monstrum_guardian::{Decision, Denial, Grant, GrantSource, Question, decide};
 use monstrum_types::{Code, Status};
@@ -93,7 +93,7 @@ fn the_smallest_change_lists_all_denials() {
         .granted(&[(Role, operations(&["pr.*"])), (Permissions, tools(&["github_get_*"]))])
         .constrained(&[("repos", &["acme/*"])]);
     let denial = world.refusal(&json!({"repo": "other/[x]"}));
-    assert_eq!(denial.reason, "operation `issue.read` matches no entry of allowed_operations of the role");
+    assert_eq!(denial.reason, "operation `issue.read` does not match any entry in allowed_operations of the role");
     assert_eq!(
         denial.smallest_change,
         "add `issue.read` to allowed_operations of the role; \

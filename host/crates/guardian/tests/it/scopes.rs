@@ -1,4 +1,4 @@
-//! Attribute-based access control: the parameter values that scopes permit.
+//! Tests of attribute-based access control: the parameter values that scopes permit.
 
 use monstrum_guardian::{Decision, Grant, GrantSource, SetSource};
 use monstrum_manifest::{MatchMode, ScopeDimension};
@@ -24,7 +24,7 @@ fn check(world: &World, cases: &[Case<'_>]) {
     }
 }
 
-/// Returns the rule `scope.repos` with this message, for the expected denial.
+/// Returns an expected denial with the rule `scope.repos` and this message.
 fn refused(message: &'static str) -> Option<(&'static str, &'static str)> {
     Some(("scope.repos", message))
 }
@@ -192,7 +192,7 @@ fn values_in_path_mode() {
     let etc = world.refusal(&json!({"repo": "/etc/*"}));
     assert_eq!(
         etc.smallest_change,
-        "add `/etc/[*]` to scope_constraints.repos of the binding, which permits its descendants too"
+        "add `/etc/[*]` to scope_constraints.repos of the binding, which also permits its descendants"
     );
 }
 
@@ -267,7 +267,7 @@ fn an_empty_list_denies_every_call_and_hides_the_tool() {
         (denied.rule.as_str(), denied.message.as_str()),
         ("scope.repos", "Scope violation: Repository acme/api is not authorized")
     );
-    assert_eq!(denied.reason, "scope_constraints.repos of the binding is an empty list, which permits nothing");
+    assert_eq!(denied.reason, "scope_constraints.repos of the binding is an empty list, which permits no value");
     assert_eq!(denied.smallest_change, "add `acme/api` to scope_constraints.repos of the binding");
 
     let for_others = ScopeDimension { operation_filter: Some("pr.*".to_owned()), ..repos() };

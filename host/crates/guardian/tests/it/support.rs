@@ -1,5 +1,4 @@
-//! A minimal set of rules for tests to extend: one resource type with a dimension `repos` like that of the GitHub
-//! plugin.
+//! A minimal set of rules for tests to extend: one resource type with a dimension `repos` like the GitHub plugin's.
 
 use std::sync::Arc;
 
@@ -110,6 +109,6 @@ impl World {
 pub(crate) fn denial(decision: Decision) -> Denial {
     match decision {
         Decision::Deny(denial) => denial,
-        Decision::Allow => panic!("allowed, but a refusal was expected"),
+        Decision::Allow => panic!("expected a denial, but the call was allowed"),
     }
 }

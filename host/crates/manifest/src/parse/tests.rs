@@ -42,7 +42,7 @@ fn says(text: &str) -> String {
     }
 }
 
-/// Returns the errors of the small manifest with `old` replaced by `new`.
+/// Returns the errors in the small manifest after replacing `old` with `new`.
 fn with(old: &str, new: &str) -> String {
     assert!(SMALL.contains(old), "the small manifest has no `{old}`");
     says(&SMALL.replacen(old, new, 1))
@@ -134,7 +134,7 @@ fn errors_of_shape_name_line_and_field() {
     "input_schema: {}" -> "input_schema:"
         monstrum.yaml:22:20: resource_type.tools[1].input_schema: expected a mapping, found nothing
     "name: sample_write" -> "name: Sample-Write"
-        monstrum.yaml:19:13: resource_type.tools[1].name: `Sample-Write` is not a valid tool name: expected a text that matches ^[a-z][a-z0-9_]{0,63}$
+        monstrum.yaml:19:13: resource_type.tools[1].name: `Sample-Write` is not a valid tool name: expected 1 to 64 lower-case letters, digits and underscores, starting with a letter
     "[item]" -> "item"
         monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: expected a list, found string "item"
     "- method: token" -> "- method: magic"
@@ -148,25 +148,26 @@ fn errors_of_shape_name_line_and_field() {
     "capabilities: [http]" -> "egress: [\"ftp://x.example\"]"
         monstrum.yaml:27:12: executor.egress[0]: `ftp://x.example` is not an origin: the scheme must be http or https
     "capabilities: [http]" -> "limits: { fuel: -1 }"
-        monstrum.yaml:27:19: executor.limits.fuel: expected a whole number, not negative, found integer `-1`
+        monstrum.yaml:27:19: executor.limits.fuel: expected a non-negative integer, found integer `-1`
     "capabilities: [http]" -> "limits: { memory: 1 }"
         monstrum.yaml:27:13: executor.limits.memory: unknown field, expected one of `fuel`, `memory_mib`, `timeout_s`
     "capabilities: [http]" -> "follow_redirects: 300"
-        monstrum.yaml:27:21: executor.follow_redirects: expected a whole number from 0 to 255, found integer `300`
+        monstrum.yaml:27:21: executor.follow_redirects: expected an integer from 0 to 255, found integer `300`
     "capabilities: [http]" -> "module: executor"
-        monstrum.yaml:27:3: executor.module: unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
+        monstrum.yaml:27:3: executor.module: unknown field: the executor must be a WebAssembly component; set `component` to its file name (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
     "capabilities: [http]" -> "limits: [1, 2, 3]"
         monstrum.yaml:27:11: executor.limits: expected a mapping
     "    - key: items\n      param_paths: [item]" -> "    - [items, [item]]"
         monstrum.yaml:24:7: resource_type.scope_dimensions[0]: expected a mapping
     "  icon: star" -> "  mode: { plugin: }"
-        monstrum.yaml:6:9: resource_type.mode: expected one word
+        monstrum.yaml:6:9: resource_type.mode: expected a string
     "input_schema: {}" -> "input_schema: {}\n      cost: { credits: many }"
         monstrum.yaml:23:24: resource_type.tools[1].cost.credits: expected a number, found string "many"
     "###);
 }
 
-/// The parser reports the errors of structure and content in all sections, without follow-up errors of replaced parts.
+/// The parser reports the errors of structure and content in all sections, but no errors that result from the
+/// replacement of an invalid part.
 #[test]
 fn all_errors_of_shape_and_content_are_reported_at_once() {
     let text = SMALL
@@ -186,7 +187,7 @@ fn all_errors_of_shape_and_content_are_reported_at_once() {
     monstrum.yaml:25:7: resource_type.scope_dimensions[1]: expected a mapping, found integer `5`
     monstrum.yaml:28:22: executor.limits.memory: unknown field, expected one of `fuel`, `memory_mib`, `timeout_s`
     monstrum.yaml:27:24: executor.capabilities[1]: duplicate capability
-    monstrum.yaml:28:19: executor.limits.fuel: must be more than 0
+    monstrum.yaml:28:19: executor.limits.fuel: must be greater than 0
     "#);
 }
 
@@ -194,8 +195,8 @@ fn all_errors_of_shape_and_content_are_reported_at_once() {
 fn errors_explain_fields_of_python_executors() {
     let said = with("capabilities: [http]", "module: plugins.sample.executor\n  class_name: SampleExecutor");
     insta::assert_snapshot!(said, @r#"
-    monstrum.yaml:27:3: executor.module: unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
-    monstrum.yaml:28:3: executor.class_name: unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
+    monstrum.yaml:27:3: executor.module: unknown field: the executor must be a WebAssembly component; set `component` to its file name (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
+    monstrum.yaml:28:3: executor.class_name: unknown field: the executor must be a WebAssembly component; set `component` to its file name (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
     "#);
 }
 
@@ -376,9 +377,9 @@ fn every_rule_has_an_error() {
     "version: 1.2.3\nlocales_dir: /etc"
         monstrum.yaml:3:14: locales_dir: expected a relative path in the plugin's folder, with `/` between its parts
     "  mode: system"
-        monstrum.yaml:6:9: resource_type.mode: a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved
+        monstrum.yaml:6:9: resource_type.mode: the mode of a plugin folder must be `plugin`: `system` is for built-in types, and `endpoint` is reserved
     "  mode: endpoint"
-        monstrum.yaml:6:9: resource_type.mode: a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved
+        monstrum.yaml:6:9: resource_type.mode: the mode of a plugin folder must be `plugin`: `system` is for built-in types, and `endpoint` is reserved
     "  icon: star.svg"
         monstrum.yaml:6:9: resource_type.icon: an SVG may run scripts: use a PNG or WebP file
     "  icon: star.exe"
@@ -390,7 +391,7 @@ fn every_rule_has_an_error() {
     "sandbox_write"
         monstrum.yaml:19:13: resource_type.tools[1].name: names that start with `sandbox_` are reserved for the platform
     "description: \" \""
-        monstrum.yaml:20:20: resource_type.tools[1].description: must not be empty: models choose tools by their description
+        monstrum.yaml:20:20: resource_type.tools[1].description: must not be empty, because models choose tools by their description
     "operation: \"\""
         monstrum.yaml:21:18: resource_type.tools[1].operation: expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`
     "operation: item.*"
@@ -416,9 +417,9 @@ fn every_rule_has_an_error() {
     "key: \"\""
         monstrum.yaml:24:12: resource_type.scope_dimensions[0].key: must not be empty
     "[]"
-        monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: must not be empty: the dimension would check nothing
+        monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: must not be empty, because the dimension would not check anything
     "[a..b]"
-        monstrum.yaml:25:21: resource_type.scope_dimensions[0].param_paths[0]: expected the name of a parameter; dots lead into objects, as in `target.repo`
+        monstrum.yaml:25:21: resource_type.scope_dimensions[0].param_paths[0]: expected the name of a parameter; dots separate the keys of nested objects, as in `target.repo`
     "[_resource]"
         monstrum.yaml:25:21: resource_type.scope_dimensions[0].param_paths[0]: parameters that start with `_` are reserved for the platform
     "[item]\n      operation_filter: \"\""
@@ -434,9 +435,9 @@ fn every_rule_has_an_error() {
     "- method: token\n      inject: [{ header: \"X Y\", value: \"{access_token}\" }]"
         monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: expected the name of a header, such as Authorization
     "- method: token\n      inject: [{ header: Host, value: \"{access_token}\" }]"
-        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Host` is set by the host
+        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: only the host may set the header `Host`
     "- method: token\n      inject: [{ header: Proxy-Authorization, value: \"{access_token}\" }]"
-        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Proxy-Authorization` is set by the host
+        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: only the host may set the header `Proxy-Authorization`
     "- method: token\n      inject: [{ query: \"\", value: \"{access_token}\" }]"
         monstrum.yaml:13:25: resource_type.auth_methods[0].inject[0].query: must not be empty
     "- method: token\n      inject: [{ body: key, value: \"{access_token}\" }]"
@@ -448,14 +449,14 @@ fn every_rule_has_an_error() {
     "- method: token\n      inject: [{ basic: { username: \"{user}\", password: x } }]"
         monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{user}` is not a field: expected one of the credential's fields (`access_token`)
     "- method: token\n      inject: [{ header: a, value: x }, { header: A, value: x }]"
-        monstrum.yaml:13:41: resource_type.auth_methods[0].inject[1]: two rules write to the same place
+        monstrum.yaml:13:41: resource_type.auth_methods[0].inject[1]: an earlier rule sets the same part of the request
     "- method: token\n      oauth_config: {}"
         monstrum.yaml:13:21: resource_type.auth_methods[0].oauth_config: the method `token` does not use OAuth
     "- method: api_key"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` is not a field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` is not a field: the default rules of this method inject it; expected `inject` rules, or one of the credential's fields (`access_token`)
     "- method: basic"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` is not a field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
-    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` is not a field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` is not a field: the default rules of this method inject it; expected `inject` rules, or one of the credential's fields (`access_token`)
+    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` is not a field: the default rules of this method inject it; expected `inject` rules, or one of the credential's fields (`access_token`)
     "- method: token\n    - method: token"
         monstrum.yaml:13:15: resource_type.auth_methods[1].method: duplicate entry `token`
     "- method: oauth2_device_code\n      oauth_config: { token_url: \"file:///x\" }"
@@ -463,27 +464,27 @@ fn every_rule_has_an_error() {
     "- { field: key, type: secret }"
         monstrum.yaml:8:27: resource_type.config_schema[0].type: a configuration is stored and shown as plain text: put secrets into credential_schema
     "- { field: api_base, type: string }"
-        monstrum.yaml:8:32: resource_type.config_schema[0].type: api_base decides where credentials are sent: its type must be `url`
+        monstrum.yaml:8:32: resource_type.config_schema[0].type: the type of api_base must be `url`, because api_base determines where credentials are sent
     "- { field: \"a b\" }"
         monstrum.yaml:8:16: resource_type.config_schema[0].field: expected 1 to 64 letters, digits, `_` or `-`
     "- { field: a }\n    - { field: a }"
         monstrum.yaml:9:16: resource_type.config_schema[1].field: duplicate entry `a`
     "- { field: a, type: enum }"
-        monstrum.yaml:8:7: resource_type.config_schema[0].enum_values: a field of type `enum` needs a list of values
+        monstrum.yaml:8:7: resource_type.config_schema[0].enum_values: a field of type `enum` requires a list of values
     "- { field: a, type: enum, enum_values: [] }"
-        monstrum.yaml:8:44: resource_type.config_schema[0].enum_values: a field of type `enum` needs a list of values
+        monstrum.yaml:8:44: resource_type.config_schema[0].enum_values: a field of type `enum` requires a list of values
     "- { field: a, type: enum, enum_values: [x, x] }"
         monstrum.yaml:8:48: resource_type.config_schema[0].enum_values[1]: duplicate entry `x`
     "- { field: a, enum_values: [x] }"
         monstrum.yaml:8:32: resource_type.config_schema[0].enum_values: only a field of type `enum` may have a list of values
     "- { field: a, type: enum, enum_values: [x], default: y }"
-        monstrum.yaml:8:58: resource_type.config_schema[0].default: not a value of this field: expected one of `x`
+        monstrum.yaml:8:58: resource_type.config_schema[0].default: the default is not a valid value: expected one of `x`
     "- { field: a, type: integer, default: \"5\" }"
-        monstrum.yaml:8:43: resource_type.config_schema[0].default: not a value of this field: expected an integer
+        monstrum.yaml:8:43: resource_type.config_schema[0].default: the default is not a valid value: expected an integer
     "- { field: a, type: url, default: \"file:///x\" }"
-        monstrum.yaml:8:39: resource_type.config_schema[0].default: not a value of this field: expected an http or https URL
+        monstrum.yaml:8:39: resource_type.config_schema[0].default: the default is not a valid value: expected an http or https URL
     "type: secret, default: hunter2hunter2 }"
-        monstrum.yaml:10:53: resource_type.credential_schema[0].default: a secret must not have a default: all resources would share it
+        monstrum.yaml:10:53: resource_type.credential_schema[0].default: a secret must not have a default, because all resources would share it
     "component: ../plugin.wasm"
         monstrum.yaml:27:14: executor.component: the path must not have empty parts, `.` or `..`
     "component: \"C:\\\\plugin.wasm\""
@@ -493,13 +494,13 @@ fn every_rule_has_an_error() {
     "capabilities: [http, http]"
         monstrum.yaml:27:24: executor.capabilities[1]: duplicate capability
     "calls: [\"jira_*\"]"
-        monstrum.yaml:27:10: executor.calls: calls to other tools need the capability `tools`
+        monstrum.yaml:27:10: executor.calls: calls to other tools require the capability `tools`
     "limits: { fuel: 0, memory_mib: 0, timeout_s: 0 }"
-        monstrum.yaml:27:19: executor.limits.fuel: must be more than 0
-    monstrum.yaml:27:34: executor.limits.memory_mib: must be more than 0
-    monstrum.yaml:27:48: executor.limits.timeout_s: must be more than 0
+        monstrum.yaml:27:19: executor.limits.fuel: must be greater than 0
+    monstrum.yaml:27:34: executor.limits.memory_mib: must be greater than 0
+    monstrum.yaml:27:48: executor.limits.timeout_s: must be greater than 0
     "follow_redirects: 11"
-        monstrum.yaml:27:21: executor.follow_redirects: at most 10 redirects may be followed
+        monstrum.yaml:27:21: executor.follow_redirects: at most 10 redirects are allowed
     "###);
 }
 
@@ -513,7 +514,7 @@ fn all_errors_are_reported_at_once() {
     insta::assert_snapshot!(says(&text), @r###"
     monstrum.yaml:1:7: name: `web` is reserved for the platform
     monstrum.yaml:21:18: resource_type.tools[1].operation: expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`
-    monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: must not be empty: the dimension would check nothing
+    monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: must not be empty, because the dimension would not check anything
     monstrum.yaml:27:24: executor.capabilities[1]: duplicate capability
     "###);
 }

@@ -5,27 +5,28 @@
 //! the value again with the adjacent schemas, so that nesting these keywords doubles the visits at each level. Matches
 //! of `pattern` and `uniqueItems` are not included: they spend their steps when they run.
 //!
-//! The constants are about three times the values that were measured with an optimised build. There, a step took 0.1 to
-//! 0.3 nanoseconds in visits, and nearly one nanosecond in `multipleOf`, content keywords and matches.
+//! The constants are about three times the values that were measured with an optimised build. In these measurements, a
+//! step took 0.1 to 0.3 nanoseconds in visits, and nearly one nanosecond in `multipleOf`, content keywords and matches.
 
 use serde_json::{Map, Value};
 
 use super::weight::Weight;
 
-/// Steps for a visit by one schema.
+/// The cost, in steps, of visiting a value with one schema.
 const VISIT: u64 = 8;
-/// Steps for a keyword without a constant of its own.
+/// The cost, in steps, of a keyword for which this module has no other constant.
 const KEYWORD: u64 = 4;
-/// Steps to look up a name in an object.
+/// The cost, in steps, of looking up one name in an object.
 const LOOKUP: u64 = 16;
-/// Steps to start matching one name with one pattern of patternProperties.
+/// The cost, in steps, of starting to match one name with one pattern of patternProperties.
 const NAME_MATCH: u64 = 64;
-/// Steps to divide floating-point numbers exactly, for `multipleOf`.
+/// The cost, in steps, of the exact division of floating-point numbers for `multipleOf`.
 const MULTIPLE_OF: u64 = 256;
-/// Steps to decode or parse 64 bytes of text.
+/// The cost, in steps, of decoding or parsing 64 bytes of text.
 const CONTENT: u64 = 2_560;
 
-/// Steps for one value, by its kind, and quarter steps for each byte of a member's name.
+/// The cost of one value in steps, by the kind of the value, and the cost of each byte of a member's name in quarter
+/// steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     pub(super) object: u64,
@@ -69,7 +70,7 @@ impl Steps {
         self.object.max(self.array).max(self.scalar)
     }
 
-    /// Returns the steps for all values counted in `weight`.
+    /// Returns the total number of steps for all values that `weight` counts.
     pub(super) fn of(&self, weight: &Weight) -> u64 {
         let names = self.name_quarter.saturating_mul(weight.name_bytes) / 4;
         let kinds =
@@ -78,7 +79,7 @@ impl Steps {
     }
 }
 
-/// The steps of one walk: for the value itself, and for each value inside it.
+/// The cost of one walk through a value: the steps for the value itself, and the steps for each value inside it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Walk {
     here: Steps,
@@ -92,17 +93,18 @@ impl Walk {
     }
 }
 
-/// The steps of a schema, with all references expanded.
+/// The cost of a schema in steps, with all references expanded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
-    /// The steps to validate.
+    /// The cost of validating a value.
     valid: Walk,
-    /// The steps to find the members or items that a schema has evaluated, for an enclosing `unevaluated…` keyword.
+    /// The cost of finding the members or items that the schema has evaluated, which an enclosing `unevaluated…`
+    /// keyword needs.
     mark: Walk,
 }
 
 impl Cost {
-    /// Returns the steps of a boolean schema.
+    /// Returns the cost of a boolean schema.
     pub(super) fn of_boolean() -> Cost {
         Cost { valid: Walk { here: Steps::any(VISIT), below: Steps::default() }, mark: Walk::default() }
     }
@@ -113,11 +115,11 @@ impl Cost {
     }
 }
 
-/// The costs of the parts of one schema.
+/// The costs of the keywords and subschemas of one schema.
 #[derive(Default)]
 pub(super) struct Parts {
     own: Steps,
-    /// Schemas for the same value.
+    /// The cost of the subschemas that apply to the same value as the schema.
     same: Cost,
     property: Steps,
     patterns: Steps,
@@ -222,7 +224,7 @@ fn length(value: &Value) -> u64 {
     }
 }
 
-/// Returns the steps to compare a value with a value listed in `enum` or `const`.
+/// Returns the cost of comparing a value with a value that `enum` or `const` lists.
 fn comparison(listed: &Value) -> Steps {
     let text = |divisor: u64| 4 + (listed.to_string().len() as u64) / divisor;
     match listed {

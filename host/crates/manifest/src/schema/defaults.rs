@@ -33,7 +33,16 @@ impl Defaults {
         Defaults(entries)
     }
 
-    /// Fills in absent properties. An absent object without a default of its own stays absent.
+    /// Returns whether [`Defaults::fill`] changes `object`.
+    pub(super) fn are_missing_in(&self, object: &Map<String, Value>) -> bool {
+        self.0.iter().any(|entry| match object.get(&entry.name) {
+            None => entry.value.is_some(),
+            Some(Value::Object(inner)) => entry.inner.are_missing_in(inner),
+            Some(_) => false,
+        })
+    }
+
+    /// Fills in absent properties. An absent object without its own default stays absent.
     pub(super) fn fill(&self, object: &mut Map<String, Value>) {
         for entry in &self.0 {
             if let Some(value) = &entry.value

@@ -16,17 +16,17 @@ use super::{Compiled, ERRORS_MAX, is_too_long};
 const MESSAGE_CHARS_MAX: usize = 200;
 /// Maximum length, in bytes, of a string that a message quotes.
 const QUOTED_CHARS_MAX: usize = 64;
-/// For inputs with at least this many values, only the first error is reported. The validator collects all errors
+/// If an input has at least this number of values, only its first error is reported. The validator collects all errors
 /// before it returns one, and an `anyOf` with a hundred branches has a hundred errors for each invalid value.
 const VALUES_MAX: u64 = 1_000;
-/// Maximum number of steps to collect errors: about 70 milliseconds.
+/// The maximum number of steps spent on collecting errors: about 70 milliseconds.
 const STEPS_MAX: u64 = 1 << 26;
-/// The cost of creating an error, as a multiple of the visit that finds it.
+/// The cost of creating an error, as a multiple of the cost of the visit that finds the error.
 const ERROR_VISITS: u64 = 16;
 
 impl Compiled {
     /// Adds the errors of the invalid `value` to `found`, without duplicates. If collecting the errors would take too
-    /// much work, adds a single error that says so.
+    /// much work, adds a single error that reports this.
     pub(super) fn collect(
         &self,
         value: &Value,
@@ -42,7 +42,7 @@ impl Compiled {
             return Ok(());
         }
         let gathers_all = weight.values() < VALUES_MAX;
-        // Without alternatives in the schema, a second pass over the value finds the first error.
+        // If the schema has no alternatives, a second pass over the value finds the first error.
         let finds_one = !gathers_all && self.choices == 0;
         let steps = if finds_one { self.steps.of(weight).saturating_mul(2) } else { self.error_steps(weight) };
         if steps > STEPS_MAX {
@@ -77,7 +77,7 @@ impl Compiled {
         effort.overrun().map_or(Ok(error.map(input_error)), Err)
     }
 
-    /// Returns the steps to find all errors. Each level of alternatives visits its schemas once more.
+    /// Returns the number of steps for finding all errors. Each level of alternatives visits its schemas once more.
     fn error_steps(&self, weight: &Weight) -> u64 {
         self.steps.of(weight).saturating_mul(ERROR_VISITS).saturating_mul(2 + self.choices)
     }
@@ -105,7 +105,7 @@ pub(super) fn undeclared(parent: &str, name: &str) -> InputError {
     InputError { path: cut_path(format!("{parent}/{}", escape(name))), message: "undeclared parameter".to_owned() }
 }
 
-/// Truncates a pointer, because names in it may be as long as the input.
+/// Truncates a pointer, because the names in the pointer may be as long as the input.
 fn cut_path(path: String) -> String {
     if path.len() > 1_024 { cut(&path, 1_024) } else { path }
 }
@@ -141,7 +141,8 @@ pub(super) fn message(error: &ValidationError<'_>) -> String {
     cut(&text, MESSAGE_CHARS_MAX)
 }
 
-/// Returns the message of an error in a schema. Messages of the validator that would not help the author are replaced.
+/// Returns the message of an error in a schema. The function replaces validator messages that would not help the
+/// author.
 pub(super) fn schema_message(error: &ValidationError<'_>) -> String {
     let at_type = error.instance_path().as_str().ends_with("/type");
     match error.kind() {

@@ -3,10 +3,10 @@
 /// The limits that a schema must satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemaLimits {
-    /// The current limits: a schema that exceeds one is rejected.
+    /// The current limits. A schema that exceeds one of these limits is rejected.
     Current,
-    /// For plugin versions that an earlier release accepted: a schema that exceeds the current limits is used with a
-    /// warning. The budget of each check still bounds the work.
+    /// The limits for plugin versions that an earlier release accepted. The host uses a schema that exceeds the current
+    /// limits, with a warning. The budget of each check still bounds the work.
     Stored,
 }
 
@@ -30,5 +30,5 @@ pub(super) const PATTERN_BYTES_MAX: usize = 10 * 1024;
 /// Maximum size, in bytes, of a compiled pattern in a stored version, to which the older limit applies.
 pub(super) const PATTERN_BYTES_STORED_MAX: usize = 512 * 1024;
 /// Maximum number of steps for one value of the parameters or of a result: about one millisecond. A hundred branches of
-/// `anyOf` with twenty properties each take a tenth of it.
+/// `anyOf` with twenty properties each take a tenth of this limit.
 pub(super) const VALUE_STEPS_MAX: u64 = 1 << 20;

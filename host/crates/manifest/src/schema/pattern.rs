@@ -13,19 +13,21 @@ use crate::error::cut;
 use super::limits::{PATTERN_BYTES_MAX, PATTERN_BYTES_STORED_MAX, STATED_CHARS_MAX, TEXT_CHARS_MAX};
 use super::paying;
 
-/// The first size limit to try, in bytes. It fits an expression of a few characters.
+/// The first size limit, in bytes, with which an expression is compiled. An expression of a few characters fits into
+/// this limit.
 const PATTERN_BYTES_MIN: usize = 512;
-/// Fixed cost of a match in steps: the engine allocates working memory and starts.
+/// The fixed cost of a match, in steps, for allocating working memory and starting the engine.
 const MATCH_STEPS: u64 = 256;
 /// The hint in the error for a pattern that is too large.
-const HINT: &str = "state lengths as minLength and maxLength rather than by a count such as `{1,200}`, and use small \
-                    classes such as `[0-9A-Za-z_]` rather than `.`, `[^/]` or `\\p{L}`";
+const HINT: &str = "use minLength and maxLength instead of a count such as `{1,200}`, and small classes such as \
+                    `[0-9A-Za-z_]` instead of `.`, `[^/]` or `\\p{L}`";
 
 /// A regular expression, compiled by the validator, which translates it from ECMA-262.
 #[derive(Debug)]
 pub(super) struct Pattern {
     matcher: Validator,
-    /// `None` for expressions that the validator compares as plain text instead of compiling.
+    /// An upper bound of the size of the compiled expression; `None` for an expression that the validator compares as
+    /// plain text.
     compiled_bytes: Option<usize>,
     text_bytes: usize,
 }
@@ -35,7 +37,7 @@ impl Pattern {
     /// version.
     fn compile(text: &str) -> Option<Pattern> {
         let pattern = |matcher, compiled_bytes| Pattern { matcher, compiled_bytes, text_bytes: text.len() };
-        // Plain text fits any size limit.
+        // An expression that the validator compares as plain text compiles even with a size limit of 0.
         if let Some(matcher) = matcher(text, 0) {
             return Some(pattern(matcher, None));
         }
@@ -46,7 +48,8 @@ impl Pattern {
             }
             size = match size {
                 PATTERN_BYTES_STORED_MAX.. => return None,
-                // The limit itself must be one of the tried sizes.
+                // `PATTERN_BYTES_MAX` must be one of the tried sizes, so that the size shows whether the limit is
+                // exceeded.
                 _ if size < PATTERN_BYTES_MAX => PATTERN_BYTES_MAX.min(size * 2),
                 _ => PATTERN_BYTES_STORED_MAX.min(size * 2),
             };
@@ -56,17 +59,17 @@ impl Pattern {
     /// Returns the exceeded limit, if any.
     pub(super) fn exceeds(&self) -> Option<String> {
         let is_too_large = self.compiled_bytes.is_some_and(|size| size > PATTERN_BYTES_MAX);
-        is_too_large.then(|| format!("the pattern has more than {PATTERN_BYTES_MAX} bytes once compiled; {HINT}"))
+        is_too_large.then(|| format!("the pattern has more than {PATTERN_BYTES_MAX} bytes after compilation; {HINT}"))
     }
 
     /// Returns an upper bound of the quarter steps for each byte of text. If the engine cannot convert the expression
-    /// to an automaton, as for `[ab]*a[ab]{100}$`, matching takes 0.22 nanoseconds per byte of text and byte of the
-    /// expression.
+    /// to an automaton, as for `[ab]*a[ab]{100}$`, matching takes 0.22 nanoseconds for each byte of text, multiplied by
+    /// the bytes of the compiled expression.
     pub(super) fn quarter_steps(&self) -> u64 {
         self.compiled_bytes.map_or(4, |size| size as u64)
     }
 
-    /// Returns whether the expression matches in `text`. Spends the steps of the match first.
+    /// Returns whether the expression matches in `text`. The steps of the match are spent before the match.
     pub(super) fn is_match(&self, text: &Value) -> Result<bool, Overrun> {
         self.spend(text)?;
         Ok(self.matcher.is_valid(text))
@@ -94,7 +97,8 @@ fn matcher(text: &str, size: usize) -> Option<Validator> {
 pub(super) struct Patterns(HashMap<String, Arc<Pattern>>);
 
 impl Patterns {
-    /// Compiles a pattern, or returns the compiled one if it exists. `at` is the location of the pattern, for errors.
+    /// Compiles a pattern, or returns the compiled pattern if it already exists. `at` is the location of the pattern,
+    /// for errors.
     pub(super) fn add(&mut self, at: &str, text: &str) -> Result<Arc<Pattern>, String> {
         if let Some(pattern) = self.0.get(text) {
             return Ok(pattern.clone());
@@ -151,11 +155,12 @@ pub(super) fn stated_chars(schema: &Map<String, Value>) -> Option<u64> {
 pub(super) fn stated_exceeds(schema: &Map<String, Value>) -> Option<String> {
     stated_chars(schema).filter(|stated| *stated > STATED_CHARS_MAX)?;
     Some(format!(
-        "next to a `pattern`, maxLength is at most {STATED_CHARS_MAX}: the work of a match grows with the text"
+        "next to a `pattern`, maxLength must be at most {STATED_CHARS_MAX}, because the work of a match grows \
+         with the text"
     ))
 }
 
-/// The keyword `pattern`. It spends steps for each match and rejects texts that are too long.
+/// The keyword `pattern`, which spends steps for each match and rejects texts that are too long.
 pub(super) struct PatternKeyword {
     pattern: Arc<Pattern>,
     chars_max: u64,
@@ -171,11 +176,11 @@ impl PatternKeyword {
         let max = self.chars_max;
         ValidationError::custom(if max == TEXT_CHARS_MAX {
             format!(
-                "longer than {max} characters, the limit of a text with a `pattern`; the schema may state a maxLength \
-                 of up to {STATED_CHARS_MAX}"
+                "must not be longer than {max} characters, the limit for texts with a `pattern`; the schema may set a \
+                 maxLength of up to {STATED_CHARS_MAX}"
             )
         } else {
-            format!("longer than {max} characters")
+            format!("must not be longer than {max} characters")
         })
     }
 }

@@ -11,7 +11,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Effort>> = const { RefCell::new(None) };
 }
 
-/// A guard that sets the budget of this thread's validation, and restores the previous one when it is dropped.
+/// A guard that sets the budget of this thread's validation. When the guard is dropped, the previous budget is
+/// restored.
 pub(super) struct Paying(Option<Effort>);
 
 impl Paying {
@@ -48,7 +49,7 @@ mod tests {
         let panicked = std::panic::catch_unwind(|| {
             let _inner = Paying::from(&Effort::of(100));
             assert_eq!(spend(50), Ok(()));
-            panic!("as a keyword might");
+            panic!("deliberate panic of a test");
         });
         assert!(panicked.is_err());
         assert_eq!(spend(10), Ok(()));

@@ -1,8 +1,8 @@
 //! Limits on the size, depth and references of a schema.
 //!
-//! A recursive schema can take time exponential in the depth of a value. Compiling a chain of references, in which each
-//! one refers to the next twice, can also take exponential time. Therefore recursive schemas are rejected, and a schema
-//! is measured with all references expanded.
+//! A recursive schema can take time exponential in the depth of a value. Compiling a chain of schemas, in which each
+//! schema refers to the next schema twice, can also take exponential time. Therefore recursive schemas are rejected,
+//! and a schema is measured with all references expanded.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,8 @@ use super::limits::VALUE_STEPS_MAX;
 use super::pattern::{Patterns, stated_exceeds};
 use super::walk::{SAME_VALUE, SAME_VALUE_LISTS, one_or_many, resolve};
 
-/// Maximum number of subschemas in a schema, with all references expanded. A typical tool has ten parameters, the
-/// largest a few hundred.
+/// Maximum number of subschemas in a schema, with all references expanded. A typical tool has ten parameters, and the
+/// largest tools have a few hundred.
 const SCHEMAS_MAX: usize = 5_000;
 /// Maximum nesting depth of schemas, with all references expanded.
 const LEVELS_MAX: usize = 64;
@@ -24,9 +24,9 @@ const LEVELS_MAX: usize = 64;
 /// size.
 const DEFAULT_BYTES_MAX: usize = 65_536;
 /// Maximum number of values of one `enum`: enough for all time zones or currencies. A check compares a value with each
-/// of them.
+/// of these values.
 const ENUM_VALUES_MAX: usize = 1_000;
-/// Maximum number of regular expressions in one schema. Each takes compile time and memory.
+/// Maximum number of regular expressions in one schema. Compiling and storing an expression takes time and memory.
 const PATTERNS_MAX: usize = 100;
 
 const DRAFTS: [&str; 4] = [
@@ -36,7 +36,7 @@ const DRAFTS: [&str; 4] = [
     "http://json-schema.org/draft-06/schema",
 ];
 
-/// Keywords whose value is a schema, or a list of schemas.
+/// Keywords whose value is a schema or a list of schemas.
 const SCHEMA_KEYWORDS: [&str; 10] = [
     "additionalItems",
     "additionalProperties",
@@ -95,10 +95,10 @@ pub(super) fn check(root: &Value) -> Result<Shape, String> {
     let mut measure = Measure { root, targets: HashMap::new(), patterns: Patterns::default(), exceeds: Vec::new() };
     let size = measure.schema(root, &mut String::new(), 0)?;
     if size.schemas > SCHEMAS_MAX {
-        return Err(format!("more than {SCHEMAS_MAX} schemas with every $ref expanded"));
+        return Err(format!("the schema has more than {SCHEMAS_MAX} subschemas after all $refs are expanded"));
     }
     if size.default_bytes > DEFAULT_BYTES_MAX {
-        return Err(format!("more than {DEFAULT_BYTES_MAX} bytes of defaults with every $ref expanded"));
+        return Err(format!("the defaults have more than {DEFAULT_BYTES_MAX} bytes after all $refs are expanded"));
     }
     if size.patterns > PATTERNS_MAX {
         return Err(too_many_patterns());
@@ -106,8 +106,8 @@ pub(super) fn check(root: &Value) -> Result<Shape, String> {
     let Measure { patterns, mut exceeds, .. } = measure;
     if size.cost.steps().most() > VALUE_STEPS_MAX {
         exceeds.push(format!(
-            "checking one value may take more than {VALUE_STEPS_MAX} steps with every $ref expanded: put fewer \
-             schemas into anyOf, oneOf and allOf, above all within unevaluatedProperties or unevaluatedItems"
+            "checking one value may exceed {VALUE_STEPS_MAX} steps after all $refs are expanded: use fewer schemas in \
+             anyOf, oneOf and allOf, especially inside unevaluatedProperties and unevaluatedItems"
         ));
     }
     Ok(Shape { pattern_count: size.patterns, patterns, cost: size.cost, choices: size.choices, exceeds })
@@ -162,7 +162,7 @@ impl<'a> Measure<'a> {
         size.levels = 0;
         size.add(inner);
         size.cost = parts.cost();
-        // Stop early, so that a schema that doubles at each reference is not measured completely.
+        // The measurement stops early, so that a schema that doubles at each reference is not measured completely.
         if size.levels > LEVELS_MAX {
             return Err(too_deep());
         }
@@ -185,7 +185,7 @@ impl<'a> Measure<'a> {
             // additionalProperties matches the names once more.
             quarters = quarters.saturating_add(pattern.quarter_steps().saturating_mul(2));
         }
-        // Stop before the other patterns are compiled.
+        // If the limit is exceeded, the remaining patterns are not compiled.
         if self.patterns.len() > PATTERNS_MAX { Err(too_many_patterns()) } else { Ok(quarters) }
     }
 
@@ -237,11 +237,11 @@ impl<'a> Measure<'a> {
 }
 
 fn too_many_patterns() -> String {
-    format!("more than {PATTERNS_MAX} patterns with every $ref expanded")
+    format!("the schema has more than {PATTERNS_MAX} patterns after all $refs are expanded")
 }
 
 fn too_deep() -> String {
-    format!("deeper than {LEVELS_MAX} levels with every $ref expanded")
+    format!("the schema is nested deeper than {LEVELS_MAX} levels after all $refs are expanded")
 }
 
 fn recursive(here: &str, reference: &str) -> String {
@@ -259,7 +259,7 @@ fn check_keywords(map: &Map<String, Value>, at: &str) -> Result<(), String> {
     // These keywords would change the meaning of references in their subschemas.
     for keyword in ["$id", "$schema"] {
         if !at.is_empty() && map.contains_key(keyword) {
-            return Err(format!("at `{here}/{keyword}`: only the schema as a whole may have it"));
+            return Err(format!("at `{here}/{keyword}`: only the root of the schema may have this keyword"));
         }
     }
     if let Some(draft) = map.get("$schema") {

@@ -14,7 +14,8 @@ fn refusal(value: &Value) -> String {
 }
 
 fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Vec<InputError>> {
-    schema.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap()
+    let checked = schema.check(&Params::new(params), &Effort::of(CHECK_STEPS_MAX)).unwrap();
+    checked.map(|params| params.members().clone())
 }
 
 /// Returns the checked parameters or the errors, as text.
@@ -285,27 +286,27 @@ fn schemas_over_a_limit_are_refused() {
     {"properties":{"a":{"$dynamicRef":"#a"}}}
         at `/properties/a/$dynamicRef`: only `$ref` is supported
     {"properties":{"a":{"$id":"https://example.com/a"}}}
-        at `/properties/a/$id`: only the schema as a whole may have it
+        at `/properties/a/$id`: only the root of the schema may have this keyword
     {"properties":{"a":{"$schema":"http://json-schema.org/draft-07/schema#"}}}
-        at `/properties/a/$schema`: only the schema as a whole may have it
+        at `/properties/a/$schema`: only the root of the schema may have this keyword
     {"$schema":"https://example.com/my-schema"}
         at `/$schema`: expected JSON Schema 2020-12, 2019-09, draft-07 or draft-06
     {"$schema":"http://json-schema.org/draft-04/schema#"}
         at `/$schema`: expected JSON Schema 2020-12, 2019-09, draft-07 or draft-06
     {"$ref":"#/$defs/d0","$defs":{"d0":{"$ref":"#/$defs/d1"},"d1":{"$ref":"#/$defs/d2"},"d2":…
-        deeper than 64 levels with every $ref expanded
+        the schema is nested deeper than 64 levels after all $refs are expanded
     {"$ref":"#/$defs/d0","$defs":{"d0":{"allOf":[{"$ref":"#/$defs/d1"},{"$ref":"#/$defs/d1"}]…
-        deeper than 64 levels with every $ref expanded
+        the schema is nested deeper than 64 levels after all $refs are expanded
     {"$ref":"#/$defs/d0","$defs":{"d0":{"allOf":[{"$ref":"#/$defs/d1"},{"$ref":"#/$defs/d1"}]…
-        more than 5000 schemas with every $ref expanded
+        the schema has more than 5000 subschemas after all $refs are expanded
     {"properties":{"a":{"properties":{"a":{"properties":{"a":{"properties":{"a":{"properties"…
-        deeper than 64 levels with every $ref expanded
+        the schema is nested deeper than 64 levels after all $refs are expanded
     {"properties":{"p0":{"pattern":"x"},"p1":{"pattern":"x"},"p2":{"pattern":"x"},"p3":{"patt…
-        more than 100 patterns with every $ref expanded
+        the schema has more than 100 patterns after all $refs are expanded
     {"properties":{"a":{"enum":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23…
         at `/properties/a/enum`: at most 1000 values are allowed
     {"properties":{"a":{"default":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…
-        more than 65536 bytes of defaults with every $ref expanded
+        the defaults have more than 65536 bytes after all $refs are expanded
     {"properties":{"a":{"pattern":"(a)\\1"}}}
         not a JSON Schema: at `/properties/a/pattern`: `(a)\1` is not a regular expression, is too large, or has look-around or back-references
     {"properties":{"a":{"pattern":"(?<!a)b"}}}

@@ -1,8 +1,8 @@
 //! The keyword `uniqueItems` in linear time.
 //!
-//! The validator's own keyword compares the items of small lists in pairs and hashes the items of longer lists. Its
-//! hash is equal for differently nested lists, such as `[[], []]` and `[[[]]]`, so a list of such items takes quadratic
-//! time.
+//! The validator's built-in keyword compares the items of small lists in pairs and hashes the items of longer lists.
+//! The hash is equal for lists with different nesting, such as `[[], []]` and `[[[]]]`, so a list of such items takes
+//! quadratic time.
 
 use std::collections::HashSet;
 
@@ -12,17 +12,17 @@ use serde_json::{Number, Value};
 use super::paying;
 use super::weight::Weight;
 
-/// Steps to serialize one value and look up its text.
+/// The cost, in steps, of serializing one value and looking up its text.
 const VALUE_STEPS: u64 = 256;
 
-/// The keyword `uniqueItems`, whose value may be false.
+/// The keyword `uniqueItems` with its value, which may be false.
 pub(super) struct UniqueItems {
     pub(super) is_wanted: bool,
 }
 
 impl<'i> Keyword<'i> for UniqueItems {
     fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
-        // Same message as that of the validator's own keyword.
+        // The validator's built-in keyword has the same message.
         if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("the value has non-unique elements")) }
     }
 

@@ -12,16 +12,16 @@ pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value>
     root.pointer(reference.strip_prefix('#')?)
 }
 
-/// Returns all object schemas that may apply to the same value as `schema`, starting with `schema` itself: those of
-/// references, `allOf`, `anyOf`, `oneOf`, conditions and dependent schemas.
+/// Returns all object schemas that may apply to the same value as `schema`, starting with `schema` itself. The schemas
+/// come from references, `allOf`, `anyOf`, `oneOf`, conditions and dependent schemas.
 pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut found = Vec::new();
     add_parts(root, schema, true, &mut found);
     found
 }
 
-/// Returns the object schemas that always apply to the same value as `schema`: like [`parts`], but without
-/// alternatives.
+/// Returns the object schemas that always apply to the same value as `schema`: like [`parts`], but excluding `anyOf`,
+/// `oneOf`, conditions and dependent schemas.
 pub(super) fn certain_parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut found = Vec::new();
     add_parts(root, schema, false, &mut found);

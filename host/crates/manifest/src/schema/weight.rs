@@ -1,28 +1,29 @@
-//! Counts the values in a value, by kind. The cost of a check is computed from these counts.
+//! Counts the values inside a JSON value, by kind. The cost of a check depends on these counts.
 
 use monstrum_types::{Effort, Overrun};
 use serde_json::Value;
 
-/// Number of bytes of text that count as one more value. Comparing text and counting its characters takes less than one
-/// step per byte.
+/// The number of bytes of text that count as one additional value. Comparing text and counting its characters takes
+/// less than one step per byte.
 const TEXT_BYTES: usize = 64;
-/// Steps to visit one entry of a list or object.
+/// The cost, in steps, of visiting one entry of a list or object.
 const ENTRY_STEPS: u64 = 8;
 
-/// The number of values in a value, including the value itself. A long text or name counts as several values.
+/// The number of values inside a JSON value, including the value itself. A long text or name counts as several values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     pub(super) objects: u64,
     pub(super) arrays: u64,
     pub(super) scalars: u64,
-    /// Total bytes of all member names.
+    /// The total length of all member names in bytes.
     pub(super) name_bytes: u64,
-    /// Bytes of the longest name.
+    /// The length of the longest member name in bytes.
     pub(super) name_bytes_max: usize,
 }
 
 impl Weight {
-    /// Counts the values in `value`. Spends the steps for the entries of a list or object before visiting them.
+    /// Counts the values in `value`. The steps for the entries of a list or object are spent before the entries are
+    /// visited.
     pub(super) fn of(value: &Value, effort: &Effort) -> Result<Weight, Overrun> {
         let mut weight = Weight::default();
         weight.add(value, effort)?;

@@ -1,5 +1,5 @@
-//! Validation of authentication methods. Their rules may inject only fields that exist, and no header that the host
-//! sets.
+//! Validation of authentication methods. The injection rules may use only declared fields and must not set headers that
+//! the host sets.
 
 use std::collections::HashSet;
 
@@ -70,7 +70,7 @@ fn inject(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field],
         let at = if method.inject.is_some() { at.index(index) } else { at.clone() };
         rule_target(errors, rule, &at);
         if !targets.insert(target(rule)) {
-            errors.add(at.clone(), "two rules write to the same place");
+            errors.add(at.clone(), "an earlier rule sets the same part of the request");
         }
         for text in rule.templates() {
             template(errors, method, credential, text, &at);
@@ -99,7 +99,7 @@ fn rule_target(errors: &mut ContentErrors, rule: &InjectRule, at: &FieldPath) {
             } else if HOST_HEADERS.contains(&lower.as_str())
                 || HOST_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
             {
-                errors.add(at.key("header"), format!("`{}` is set by the host", rule.header));
+                errors.add(at.key("header"), format!("only the host may set the header `{}`", rule.header));
             }
         }
         InjectRule::Query(rule) => errors.short_text(at.key("query"), &rule.query),
@@ -126,19 +126,19 @@ fn template(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field
         errors.add(at.clone(), "braces must enclose the name of a credential field, as in `{access_token}`");
     }
     for name in placeholders(text) {
-        // OAuth provides this field without a schema.
+        // With OAuth, the host provides this field, so the credential schema does not need to declare the field.
         let by_oauth = method.method.is_oauth() && name == "access_token";
         if by_oauth || credential.iter().any(|field| field.field == name) {
             continue;
         }
-        let origin = if method.inject.is_some() { "" } else { "by default this method injects it; " };
+        let origin = if method.inject.is_some() { "" } else { "the default rules of this method inject it; " };
         let word = match method.method {
             AuthKind::None => "the method `none` has no credential",
             _ if method.inject.is_none() => "expected `inject` rules, or one of the credential's fields",
             _ => "expected one of the credential's fields",
         };
         let known: Vec<String> = credential.iter().map(|field| format!("`{}`", field.field)).collect();
-        let known = if known.is_empty() { "it has no fields".to_owned() } else { known.join(", ") };
+        let known = if known.is_empty() { "the credential has no fields".to_owned() } else { known.join(", ") };
         errors.add(at.clone(), format!("`{{{name}}}` is not a field: {origin}{word} ({known})"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use monstrum_types::Effort;
+use monstrum_types::{Effort, Params};
 use serde_json::Value;
 
 use crate::configured;
@@ -21,7 +21,8 @@ pub(super) fn check(errors: &mut ContentErrors, resource_type: &ResourceType, li
     }
     errors.short_text(at.key("name"), &resource_type.name);
     if resource_type.mode != Mode::Plugin {
-        let message = "a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved";
+        let message =
+            "the mode of a plugin folder must be `plugin`: `system` is for built-in types, and `endpoint` is reserved";
         errors.add(at.key("mode"), message);
     }
     if let Err(why) = check_icon(&resource_type.icon) {
@@ -34,7 +35,8 @@ pub(super) fn check(errors: &mut ContentErrors, resource_type: &ResourceType, li
         errors.add(at.key("tool_discovery"), message);
     }
     if let Some(index) = own_tools.filter(|_| resource_type.tool_discovery == ToolDiscovery::Configured) {
-        let message = "with tool_discovery `configured`, `tools` in the configuration are the resource's own tools";
+        let message =
+            "with tool_discovery `configured`, the field name `tools` is reserved for the resource's own tools";
         errors.add(at.key("config_schema").index(index).key("field"), message);
     }
     dimensions(errors, &resource_type.scope_dimensions, &at.key("scope_dimensions"));
@@ -44,17 +46,17 @@ pub(super) fn check(errors: &mut ContentErrors, resource_type: &ResourceType, li
     credential_check(errors, resource_type, &at.key("credential_check"));
 }
 
-/// Validates the parameters of the credential check, which are fixed in the manifest.
+/// Validates the tool and the fixed parameters of the credential check.
 fn credential_check(errors: &mut ContentErrors, resource_type: &ResourceType, at: &FieldPath) {
     let Some(check) = &resource_type.credential_check else { return };
     let Some(tool) = resource_type.tools.iter().find(|tool| tool.name == check.tool) else {
         errors.add(at.key("tool"), format!("this manifest has no tool `{}`", check.tool));
         return;
     };
-    // A schema that does not compile is reported by the validation of the tools.
+    // The validation of the tools reports schemas that do not compile.
     let effort = Effort::of(CHECK_STEPS_MAX);
     let Ok(schema) = InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort) else { return };
-    match schema.check(Value::Object(check.params.clone()), &effort) {
+    match schema.check(&Params::new(Value::Object(check.params.clone())), &effort) {
         Ok(checked) => {
             for error in checked.err().unwrap_or_default() {
                 let place = if error.path.is_empty() { String::new() } else { format!("at `{}`: ", error.path) };
@@ -73,7 +75,7 @@ fn check_icon(icon: &str) -> Result<(), &'static str> {
         return Err("an SVG may run scripts: use a PNG or WebP file");
     }
     if icon.is_empty() || icon.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
-        return if icon.len() > 64 { Err("longer than 64 characters") } else { Ok(()) };
+        return if icon.len() > 64 { Err("must not be longer than 64 characters") } else { Ok(()) };
     }
     check_file_name(icon)?;
     if lower.ends_with(".png") || lower.ends_with(".webp") {
@@ -98,7 +100,7 @@ pub(crate) fn tools(errors: &mut ContentErrors, tools: &[Tool], limits: SchemaLi
             errors.add(at.key("name"), format!("names that start with `{prefix}` are reserved for the platform"));
         }
         if tool.description.trim().is_empty() {
-            errors.add(at.key("description"), "must not be empty: models choose tools by their description");
+            errors.add(at.key("description"), "must not be empty, because models choose tools by their description");
         }
         if !is_operation(&tool.operation) {
             let message = "expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`";
@@ -111,7 +113,10 @@ pub(crate) fn tools(errors: &mut ContentErrors, tools: &[Tool], limits: SchemaLi
         }
         patterns += schemas(errors, tool, limits, &effort, &at);
         if patterns > PATTERNS_MAX {
-            errors.add(at.key("input_schema"), format!("more than {PATTERNS_MAX} patterns in all schemas"));
+            errors.add(
+                at.key("input_schema"),
+                format!("the schemas of all tools have more than {PATTERNS_MAX} patterns in total"),
+            );
             return;
         }
     }
@@ -166,7 +171,7 @@ fn dimensions(errors: &mut ContentErrors, dimensions: &[ScopeDimension], at: &Fi
         errors.short_text(at.key("key"), &dimension.key);
         let paths = at.key("param_paths");
         if dimension.param_paths.is_empty() {
-            errors.add(paths.clone(), "must not be empty: the dimension would check nothing");
+            errors.add(paths.clone(), "must not be empty, because the dimension would not check anything");
         }
         errors.cap(paths.clone(), &dimension.param_paths, ENTRIES_MAX);
         for (index, path) in dimension.param_paths.iter().enumerate() {
@@ -182,7 +187,8 @@ fn param_path(errors: &mut ContentErrors, path: &str, at: FieldPath) {
     if path.starts_with('_') {
         errors.add(at, "parameters that start with `_` are reserved for the platform");
     } else if path.split('.').any(str::is_empty) {
-        errors.add(at, "expected the name of a parameter; dots lead into objects, as in `target.repo`");
+        errors
+            .add(at, "expected the name of a parameter; dots separate the keys of nested objects, as in `target.repo`");
     } else {
         errors.short_text(at, path);
     }

@@ -1,8 +1,9 @@
-//! A strict parser for the structure of a ZIP archive. It accepts only contiguous files, a central directory that
-//! matches their local headers, and the end record. No other bytes may come before, between or after them.
+//! A strict parser for the structure of a ZIP archive. The parser accepts only contiguous files, a central directory
+//! that matches the local headers of the files, and the end record. No other bytes may come before, between or after
+//! these parts.
 //!
 //! ZIP readers differ in which of the redundant records they trust. If the records of an archive disagree, a reviewer
-//! could see other files than the host installs, so the parser rejects the archive.
+//! could see different files from those that the host installs, so the parser rejects the archive.
 
 use super::{ArchiveError, EntryError};
 use crate::limits::{ENTRIES_MAX, FILE_BYTES_MAX};
@@ -20,11 +21,11 @@ const ZIP64_LOCATOR_BYTES: usize = 20;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
-/// Bits 0, 6 and 13: encryption, strong encryption, and masked header values.
+/// The flag bits for encryption (bit 0), strong encryption (bit 6) and masked header values (bit 13).
 const FLAGS_ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
-/// Bit 3: the CRC and sizes are stored after the data, in a data descriptor.
+/// The flag bit for a data descriptor (bit 3), which stores the CRC and the sizes after the data.
 const FLAG_DESCRIPTOR: u16 = 1 << 3;
-/// Bits 1 and 2: the compression level. Bit 11: the name is UTF-8.
+/// The accepted flag bits, which indicate the compression level (bits 1 and 2) and a UTF-8 name (bit 11).
 const FLAGS_KNOWN: u16 = 1 << 1 | 1 << 2 | 1 << 11;
 
 /// Extra fields that make some readers use another size, name or content.
@@ -40,7 +41,7 @@ const MODE_FOLDER: u32 = 0o040_000;
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
     pub(super) is_folder: bool,
-    /// The unpacked size according to the records. Unpacking verifies it.
+    /// The unpacked size according to the archive's records. Unpacking checks the actual size against it.
     pub(super) bytes: usize,
     start: usize,
     end: usize,
@@ -66,8 +67,11 @@ pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
 
 /// Returns the number of entries and the offset of the central directory.
 fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
-    let cut =
-        || ArchiveError::NotZip("its end record is missing; it is cut off, or has a comment or other bytes at its end");
+    let cut = || {
+        ArchiveError::NotZip(
+            "its end record is missing (the archive is truncated, or has a comment or other bytes at its end)",
+        )
+    };
     let at = archive.len().checked_sub(END_BYTES).ok_or_else(cut)?;
     if u32_at(archive, at) != Some(END) || u16_at(archive, at + 20) != Some(0) {
         return Err(cut());
@@ -81,7 +85,7 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
         return Err(ArchiveError::Zip64);
     }
     if field16(4)? != 0 || field16(6)? != 0 || on_disk != in_all {
-        return Err(ArchiveError::Layout("it claims to be a part of a split archive"));
+        return Err(ArchiveError::Layout("it is marked as a part of a split archive"));
     }
     let count = usize::from(in_all);
     if count > ENTRIES_MAX {
@@ -92,13 +96,13 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
         .filter(|offset| usize::try_from(size).ok().and_then(|size| offset.checked_add(size)) == Some(at));
     directory
         .map(|directory| (count, directory))
-        .ok_or(ArchiveError::Layout("its central directory is not where its end record says"))
+        .ok_or(ArchiveError::Layout("its central directory is not at the offset in its end record"))
 }
 
 /// Parses a record of the central directory and checks the local header of its file. Also returns the offset of the
 /// next record.
 fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) -> Result<(Entry, usize), ArchiveError> {
-    let cut = || ArchiveError::Layout("its central directory is cut off");
+    let cut = || ArchiveError::Layout("its central directory is truncated");
     let record = archive.get(at..directory_end).ok_or_else(cut)?;
     if u32_at(record, 0) != Some(CENTRAL) || record.len() < CENTRAL_BYTES {
         return Err(cut());
@@ -135,7 +139,7 @@ fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) ->
         return Err(ArchiveError::Zip64);
     }
     if word(34)? != 0 {
-        return Err(ArchiveError::Layout("it claims to be a part of a split archive"));
+        return Err(ArchiveError::Layout("it is marked as a part of a split archive"));
     }
     let is_folder = name.last() == Some(&b'/');
     check_kind(long(38)?, is_folder).map_err(entry_error)?;

@@ -1,4 +1,4 @@
-//! Validation of file names in packages: relative paths that mean the same on all systems.
+//! Validation of file names in packages: names must be relative paths that have the same meaning on all systems.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The cache of compiled components, and attempts to tamper with it.
+//! Tests of the cache of compiled components, and of attempts to tamper with it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -27,7 +27,7 @@ async fn answers(component: &Component) {
 async fn a_component_is_compiled_once() {
     let bench = Bench::new();
     bench.load(guest(ECHO)).await;
-    let [entry] = &entries(&bench.cache)[..] else { panic!("one entry") };
+    let [entry] = &entries(&bench.cache)[..] else { panic!("expected one cache entry") };
     let written = fs::metadata(entry).unwrap();
     assert_eq!(written.permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(entry.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
@@ -42,7 +42,7 @@ const CAPABILITIES: [monstrum_manifest::Capability; 1] = [monstrum_manifest::Cap
 async fn damaged_entries_are_compiled_again() {
     let bench = Bench::new();
     bench.load(guest(ECHO)).await;
-    let [entry] = &entries(&bench.cache)[..] else { panic!("one entry") };
+    let [entry] = &entries(&bench.cache)[..] else { panic!("expected one cache entry") };
     let whole = fs::read(entry).unwrap();
     let mut flipped = whole.clone();
     *flipped.last_mut().unwrap() ^= 1;
@@ -71,7 +71,7 @@ async fn an_entry_cannot_replace_another() {
 async fn entries_of_another_key_are_not_loaded() {
     let bench = Bench::new();
     bench.load(guest(ECHO)).await;
-    let [entry] = &entries(&bench.cache)[..] else { panic!("one entry") };
+    let [entry] = &entries(&bench.cache)[..] else { panic!("expected one cache entry") };
     let theirs = fs::read(entry).unwrap();
     let component =
         runtime(&bench.cache, [8; 32]).load(&plugin(), guest(ECHO), &CAPABILITIES, MEMORY_BYTES).await.unwrap();

@@ -1,4 +1,4 @@
-//! Successful calls, and the isolation of calls from each other.
+//! Tests of successful calls, and of the isolation of calls from each other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -173,7 +173,7 @@ struct Panicking;
 
 impl HostCalls for Panicking {
     fn http_send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>> {
-        Box::pin(async { panic!("as the test wants") })
+        Box::pin(async { panic!("deliberate panic of a test") })
     }
 
     fn credential_status(&self) -> String {
@@ -194,7 +194,7 @@ async fn a_panic_of_the_host_ends_only_its_own_call() {
     assert_eq!(success(&end), json!({}));
 }
 
-/// A host that never responds to HTTP requests. It reports the start and the drop of each request.
+/// A host that never responds to HTTP requests. The host reports when a request starts and when the request is dropped.
 struct Silent(mpsc::UnboundedSender<&'static str>);
 
 struct GivenUp<'host>(&'host Silent);

@@ -1,4 +1,4 @@
-//! Components that exceed a limit.
+//! Tests with components that exceed a limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ async fn endless_computing_times_out(#[case] wasm: Vec<u8>) {
     let end = component.execute(request("{}"), limits, Arc::new(Host::default())).await;
     assert_eq!(stop(&end).message(), "the call took longer than 1 s");
     assert!(end.fuel_used > 0);
-    // The limit covers the timeout, one tick, and a margin for a busy machine.
+    // The 10 seconds cover the time limit of the call, one tick, and a margin for a busy machine.
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
@@ -57,7 +57,8 @@ async fn running_out_of_memory_is_not_reported_as_a_crash(#[case] body: &str) {
 
 #[tokio::test]
 async fn failed_growth_stays_counted() {
-    // The 2 initial pages and 14 more are 1 MiB. Impossible growth in between must not lower the total.
+    // The 2 initial pages and 14 further pages add up to 1 MiB, the memory limit. Failed requests for more memory
+    // between the successful requests must not lower the total.
     let body = "
         (loop $more
             (drop (memory.grow (i32.const -1)))
@@ -138,7 +139,8 @@ async fn a_list_that_refers_to_the_same_bytes_many_times_is_refused() {
 
 #[tokio::test]
 async fn a_body_over_its_limit_reaches_the_host() {
-    // The body has 12 MiB, and 10 MiB are allowed. The request must reach egress, which rejects it with a failure.
+    // The body has 12 MiB, which exceeds the limit of 10 MiB. The request must reach egress, which rejects it with a
+    // failure.
     let body = "
         (drop (memory.grow (i32.const 200)))
         (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)

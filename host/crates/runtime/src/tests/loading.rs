@@ -1,4 +1,4 @@
-//! Components that are rejected, with error messages that name the plugin.
+//! Tests that components are rejected with error messages that name the plugin.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ async fn an_export_of_another_type_is_refused() {
 }
 
 const WRONG_EXECUTOR: &str =
-    "the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `probe` differ from those of this host";
+    "the component of plugin `probe` and this host define different types for `monstrum:plugin/executor@0.1.0`";
 
 #[tokio::test]
 async fn an_executor_without_execute_is_refused() {
@@ -97,7 +97,7 @@ async fn an_import_of_another_type_is_refused() {
     let refused = refusal(wat::parse_str(wat).unwrap()).await;
     assert_eq!(
         refused.to_string(),
-        "the types of `monstrum:plugin/credentials@0.1.0` in the component of plugin `probe` differ from those of this host"
+        "the component of plugin `probe` and this host define different types for `monstrum:plugin/credentials@0.1.0`"
     );
 }
 
@@ -129,7 +129,7 @@ async fn a_start_that_fails_or_never_ends_is_refused_at_load() {
     );
     let endless = reason(refusal(starting("(loop (br 0))")).await);
     assert!(
-        endless.starts_with("the plugin used up its computing budget") || endless == "it took longer than 2 s",
+        endless.starts_with("the plugin used up its computing budget") || endless == "the start took longer than 2 s",
         "{endless}"
     );
     // A start function may make host calls, which fail.
@@ -144,7 +144,8 @@ async fn a_compilation_that_times_out_does_not_block_others() {
     let hasty = Runtime { compile_timeout: Duration::ZERO, ..bench.runtime.clone() };
     let refused = hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap_err();
     assert_eq!(refused.to_string(), "compiling the component of plugin `probe` took longer than 0 s");
-    // The same component loads with a longer time limit. Afterwards it loads from the cache within the short limit.
+    // The same component loads with a longer time limit. Afterwards, the component loads from the cache even with the
+    // time limit of zero.
     bench.load(guest(ECHO)).await;
     hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap();
 }
@@ -156,7 +157,7 @@ async fn a_trial_has_the_memory_limit_of_calls() {
         let wasm = guest(&format!("(memory $more 100) {ECHO}"));
         bench.runtime.load(&plugin, wasm, &[Capability::Http], pages << 16)
     };
-    // The guest has 100 pages, and the 2 initial pages of all guests.
+    // The guest has 100 pages in addition to the 2 initial pages that every guest has.
     load(102).await.unwrap();
     let refused = load(101).await.unwrap_err();
     assert!(matches!(&refused, LoadError::Trial { reason, .. } if reason.starts_with("the plugin ran out of memory")));

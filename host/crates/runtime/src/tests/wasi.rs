@@ -1,4 +1,4 @@
-//! WASI exists for standard libraries and gives no access to the machine.
+//! Tests that the WASI interfaces, which standard libraries need, give no access to the machine.
 
 use std::sync::Arc;
 

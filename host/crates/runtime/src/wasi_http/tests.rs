@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 
 use super::*;
 
-/// A host with a fixed response, which it sends when the test allows it.
+/// A host that answers each request with `answer`. If the host has a `gate`, it waits for a notification before each
+/// answer.
 struct Host {
     answer: Result<HttpResponse, Failure>,
     asked: Mutex<Vec<HttpRequest>>,
@@ -67,7 +68,7 @@ async fn send(host: &Arc<Host>, request: Request<WasiBody>) -> Result<Response<W
 async fn refusal(request: Request<WasiBody>) -> String {
     let host = answering(0);
     let refused = send(&host, request).await.unwrap_err();
-    assert!(host.asked.lock().unwrap().is_empty(), "a request that is refused here must not be sent");
+    assert!(host.asked.lock().unwrap().is_empty(), "a rejected request was sent");
     refused
 }
 

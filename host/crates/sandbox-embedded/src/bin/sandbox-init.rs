@@ -1,4 +1,5 @@
-//! The launcher as a separate program for the tests of this crate: a test binary cannot become the launcher.
+//! The launcher as a program for the tests of this crate. It is needed because a test binary cannot become the
+//! launcher.
 
 fn main() {
     #[cfg(target_os = "linux")]

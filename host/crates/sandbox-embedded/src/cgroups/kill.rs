@@ -1,7 +1,7 @@
-//! Killing all processes of a control group and removing the group.
+//! Functions that kill all processes of a control group and remove the group.
 //!
-//! The members are read from the group only: `/proc` reports another group for a process whose first thread has ended
-//! while other threads run.
+//! The functions read the members of a group only from the group itself. `/proc` is not reliable: it reports another
+//! group for a process whose first thread has ended while other threads run.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,19 +13,21 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// The maximum time until killed processes are gone. A process that writes to a slow disk takes a second or two.
+/// The maximum time until killed processes are gone. A process that is writing to a slow disk may need one or two
+/// seconds to end.
 const GONE_MAX: Duration = Duration::from_secs(5);
-/// The poll interval grows from the minimum to the maximum, because each poll costs time for every process.
+/// The polling interval increases from this minimum to the maximum, because the kernel lists every remaining process at
+/// each poll.
 const GONE_POLL_MIN: Duration = Duration::from_millis(1);
 const GONE_POLL_MAX: Duration = Duration::from_millis(100);
-/// The number of processes that are killed at once. Each of them needs a file descriptor of the server.
+/// The number of processes that are killed at once. Each killed process needs a file descriptor of the server.
 const KILLED_AT_ONCE: usize = 128;
 
 /// Kills all processes of one group and waits until they are gone.
 pub(super) fn kill_all(group: &Path) -> io::Result<()> {
     let until = Instant::now() + GONE_MAX;
     let at_once = group.join("cgroup.kill");
-    // From here on, no process can fork, so killing the processes one by one terminates.
+    // With this limit, no process can fork any more, so the loop that kills the processes one by one ends.
     let has_limit = group.join("pids.max").exists();
     if has_limit {
         if_there(fs::write(group.join("pids.max"), "0"))?;
@@ -42,7 +44,7 @@ pub(super) fn kill_all(group: &Path) -> io::Result<()> {
             members.chunks(KILLED_AT_ONCE).try_for_each(|members| kill_members(group, members))?;
         }
         if Instant::now() >= until {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "processes do not end"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for killed processes to end"));
         }
         std::thread::sleep(poll);
         poll = (poll * 2).min(GONE_POLL_MAX);
@@ -58,9 +60,9 @@ fn members(group: &Path) -> io::Result<Option<Vec<Pid>>> {
     }
 }
 
-/// Kills the given processes that are members of the group. The function reads the group again after it has opened all
-/// descriptors: a pid that is still listed belongs to the process of its descriptor. If that process has ended and the
-/// pid is reused, the signal has no effect.
+/// Kills the processes of `pids` that are members of the group. The function reads the group again after it has opened
+/// all descriptors: a pid that is still listed belongs to the process to which its descriptor refers. If that process
+/// has ended and the pid is reused, the signal has no effect.
 pub(super) fn kill_members(group: &Path, pids: &[Pid]) -> io::Result<()> {
     let mut opened: Vec<(Pid, OwnedFd)> = Vec::with_capacity(pids.len());
     for pid in pids {
@@ -116,7 +118,8 @@ fn if_there(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether the group no longer exists. The kernel returns either error for a group that is removed during a read.
+/// Whether the error means that the group no longer exists. The kernel returns either of these errors for a group that
+/// is removed while it is read.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }

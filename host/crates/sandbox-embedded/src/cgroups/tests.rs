@@ -2,7 +2,7 @@ use rustix::process::Pid;
 
 use super::*;
 
-/// Creates the root folder of version 2, as a kernel shows it.
+/// Creates a folder that imitates the root of control groups version 2.
 fn unified(controllers: &str) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("cgroup.controllers"), controllers).unwrap();
@@ -55,7 +55,7 @@ fn version_2_kills_a_group_with_one_write() {
     fs::write(group.path.join("cgroup.kill"), "").unwrap();
     fs::write(group.path.join("cgroup.procs"), "").unwrap();
     group.kill().unwrap();
-    assert_eq!(written(&group.path, "cgroup.kill"), "", "an empty group needs no killing");
+    assert_eq!(written(&group.path, "cgroup.kill"), "", "an empty group was killed");
     fs::write(group.path.join("pids.events"), "max 4\n").unwrap();
     assert!(group.hit_its_limit().unwrap());
 }
@@ -80,7 +80,7 @@ fn process_of_another_group_is_never_killed() {
     child.wait().unwrap();
 }
 
-/// Creates the root folder of version 1, as a kernel shows it.
+/// Creates a folder that imitates the root of control groups version 1.
 fn apart(files: &[&str]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for file in files {
@@ -105,8 +105,11 @@ fn version_1_limits_commands_apart_from_the_init() {
         fs::write(folder.join(SOCKET_MEMORY), "").unwrap();
     }
     let limits = Limits { memory_mib: 512, processes: 100, ..Limits::default() };
-    assert!(!cgroups.limits_sockets(""), "the root of the tree says whether the kernel can");
-    // Creating the groups removes old ones, and with them the files of this test.
+    assert!(
+        !cgroups.limits_sockets(""),
+        "the file in the root of the tree is missing, but socket buffers are reported as limited"
+    );
+    // Creating the groups removes existing groups together with the files that this test has created in them.
     fs::remove_file(root.join("memory").join(ours).join("ms-1/init").join(SOCKET_MEMORY)).unwrap();
     fs::remove_file(root.join("memory").join(ours).join("ms-1/box").join(SOCKET_MEMORY)).unwrap();
     let group = cgroups.create("ms-1", &limits).unwrap();

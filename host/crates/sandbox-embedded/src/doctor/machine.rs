@@ -57,7 +57,7 @@ pub(super) struct ControlGroups {
 }
 
 impl Machine {
-    /// Collects the facts. `folder` is the folder of the provider and need not exist.
+    /// Collects the facts. `folder` is the folder of the provider. It need not exist.
     #[must_use]
     pub fn this(folder: &Path) -> Machine {
         let built = template::built_template(&folder.join("template"));
@@ -94,7 +94,7 @@ impl Machine {
     }
 }
 
-/// Returns the folder, or its closest parent that exists.
+/// Returns `folder`, or its closest parent folder that exists.
 fn existing(folder: &Path) -> PathBuf {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_owned()
@@ -105,7 +105,7 @@ pub(crate) fn kernel_arguments() -> String {
     text("/proc/cmdline")
 }
 
-/// Returns the text of a file; empty if it cannot be read.
+/// Returns the content of a file, or an empty text if the file cannot be read.
 fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|_| String::new())
 }
@@ -127,7 +127,7 @@ fn knows_file_system(name: &str) -> bool {
 /// The modules that the kernel contains or can load.
 struct Modules {
     kernel: (u32, u32),
-    /// The lists of built-in and loadable modules.
+    /// The text of the lists of built-in and loadable modules.
     lists: String,
     config: String,
 }
@@ -157,7 +157,7 @@ impl Modules {
         };
         Path::new("/sys/module").join(name).exists()
             || self.lists.contains(&format!("/{name}.ko"))
-            // A kernel without loadable modules lists its features only in its configuration.
+            // A kernel that supports no loadable modules lists its features only in its configuration.
             || self.config.lines().any(|line| line.strip_prefix(&option) == Some("y"))
     }
 }
@@ -182,7 +182,7 @@ pub(super) fn file_system_of(path: &Path, mounts: &str) -> String {
         let fields: Vec<&str> = line.split(' ').collect();
         let kind = fields.iter().position(|field| *field == "-").and_then(|at| fields.get(at + 1));
         let (Some(point), Some(kind)) = (fields.get(4), kind) else { continue };
-        // A later mount at the same place hides an earlier one.
+        // A later mount at the same path hides an earlier mount.
         let depth = Path::new(point).components().count();
         if path.starts_with(point) && depth >= best.0 {
             best = (depth, (*kind).to_owned());

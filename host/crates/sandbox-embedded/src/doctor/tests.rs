@@ -143,7 +143,7 @@ fn totals_that_leave_the_host_nothing_are_degraded() {
     let report = report(&sound(), &Plan { running_max: 96, ..Plan::default() });
     let memory = report.checks.iter().find(|check| check.name == "memory").unwrap();
     assert!(
-        memory.status == Status::Ok && memory.detail.contains("96 with 1024 MiB each would be 98304"),
+        memory.status == Status::Ok && memory.detail.contains("96 sandboxes with 1024 MiB each would need 98304 MiB"),
         "{memory:?}"
     );
 }
@@ -177,5 +177,5 @@ fn this_machine_can_be_examined() {
     let report = examine(&folder.path().join("not/yet/there"), &Plan::default());
     assert_eq!(report.checks.len(), 23);
     assert_eq!(report.ready, report.checks.iter().all(|check| check.status != Status::Missing));
-    assert!(!folder.path().join("not").exists(), "it changes nothing");
+    assert!(!folder.path().join("not").exists(), "the checks created a file");
 }

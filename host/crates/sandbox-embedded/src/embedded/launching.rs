@@ -13,14 +13,14 @@ use crate::running::Sockets;
 use crate::wire::Launch;
 use crate::{control, launcher, sys, wire};
 
-/// Starts the launcher when it is first needed, and starts it again after it has ended.
+/// Starts the launcher for the first sandbox, and starts another launcher if the launcher has ended.
 pub(super) struct Launching {
     program: PathBuf,
     current: Mutex<Option<Launcher>>,
 }
 
 impl Launching {
-    /// Uses `program`, or the running program if it is `None`.
+    /// Stores the program of the launcher without starting it. `None` selects the running program.
     pub(super) fn new(program: Option<PathBuf>) -> Launching {
         Launching { program: program.unwrap_or_else(|| "/proc/self/exe".into()), current: Mutex::default() }
     }
@@ -43,7 +43,7 @@ impl Launching {
 
 struct Launcher {
     socket: AsyncFd<OwnedFd>,
-    /// Ends when the socket closes.
+    /// The launcher process, which ends when the socket closes.
     _process: Child,
 }
 

@@ -1,4 +1,4 @@
-//! The checks and preparations before the first sandbox.
+//! The checks and preparations before the first sandbox starts.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,8 @@ use crate::template::{self, Template};
 use crate::totals::{self, HostCounts, Totals};
 use crate::{doctor, launcher};
 
-/// The file with the tag that separates the control groups and interfaces of this server from those of others.
+/// The file with the tag that distinguishes the control groups and interfaces of this server from those of other
+/// servers.
 const TAG_FILE: &str = "tag";
 
 /// The results of the preparations, which all sandboxes share.
@@ -32,9 +33,9 @@ pub(super) struct Prepared {
 /// The reason why this machine cannot run sandboxes.
 #[derive(Debug, thiserror::Error)]
 enum PrepareError {
-    #[error("the server does not run as root; `monstrum sandbox doctor` lists what else is missing")]
+    #[error("the server does not run as root; run `monstrum sandbox doctor` to list all missing requirements")]
     NotRoot,
-    #[error("this program does not call `run_if_launcher` at its start")]
+    #[error("this program does not call `run_if_launcher` at startup")]
     NoLauncher,
     #[error("{what} failed")]
     System {
@@ -43,14 +44,14 @@ enum PrepareError {
         source: io::Error,
     },
     #[error(
-        "the data folder lies in /usr, which sandboxes can read; move it, or build a template (--sandbox-template built)"
+        "the data folder is in /usr, which sandboxes can read; move it, or build a template and set --sandbox-template to `built`"
     )]
     FolderInUsr,
-    #[error("mkfs.ext4 is not installed (Debian package e2fsprogs)")]
+    #[error("mkfs.ext4 is not installed; install it with `apt-get install e2fsprogs`")]
     NoMkfs,
     #[error(transparent)]
     Cgroups(#[from] NoController),
-    #[error("there is no built template; make it with `monstrum sandbox template build`")]
+    #[error("no template has been built; build it with `monstrum sandbox template build`")]
     NoTemplate,
 }
 
@@ -62,8 +63,8 @@ impl PrepareError {
 }
 
 impl From<PrepareError> for SandboxError {
-    /// The message contains the reason, because a server without sandboxes returns the message to its callers. The
-    /// source is the system's error.
+    /// Puts the reason into the message, because a server without sandboxes returns the message to its callers. The
+    /// source is the error of the operating system.
     fn from(error: PrepareError) -> SandboxError {
         let message = format!("sandboxes cannot run here: {error}");
         match error {
@@ -105,7 +106,7 @@ pub(super) fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxErro
 
 fn prepare_folder(options: &EmbeddedOptions) -> Result<(), PrepareError> {
     raise_limit_of_files().map_err(PrepareError::system("raising the limit of open files"))?;
-    let failed = || PrepareError::system(format!("making {}", options.folder.display()));
+    let failed = || PrepareError::system(format!("creating {}", options.folder.display()));
     fs::create_dir_all(options.folder.join("stage")).map_err(failed())?;
     fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed())?;
     let folder = options.folder.canonicalize().map_err(failed())?;
@@ -149,8 +150,8 @@ fn degraded(cgroups: &Cgroups, has_open_files: bool) -> Vec<Degraded> {
     if !cgroups.has_cpu() {
         add(
             "cpu",
-            "the control groups of this machine cannot limit the use of processors",
-            "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel",
+            "the control groups of this machine cannot limit processor time",
+            "enable the controller `cpu`, and use a kernel with CONFIG_CFS_BANDWIDTH",
         );
     }
     if !cgroups.limits_sockets(&doctor::kernel_arguments()) {

@@ -64,7 +64,7 @@ impl SandboxProvider for Embedded {
     fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>> {
         self.uncancelled(move |inner| async move {
             let images = inner.images.clone();
-            on_disk("the images that are kept aside", move || images.delete_aside(before)).await
+            on_disk("the disk images that are set aside", move || images.delete_aside(before)).await
         })
         .boxed()
     }

@@ -15,16 +15,17 @@ const REQUESTS: [u64; 9] = [0x5423, 0x8940, 0x8941, 0x8982, 0x8983, 0x89a0, 0x89
 /// Socket options that attach a filter. The compiled filter counts towards a limit of the whole host and not towards
 /// the sandbox's memory. From asm-generic/socket.h.
 const FILTER_OPTIONS: [u64; 4] = [26, 50, 51, 52];
-/// TCP options for which the kernel loads a module by name: signatures, protocols above TCP, authentication. From
-/// linux/tcp.h.
+/// TCP options for which the kernel loads a module by name: MD5 signatures (14 and 32), protocols above TCP (31) and
+/// keys of TCP-AO (38). From linux/tcp.h.
 const TCP_OPTIONS: [u64; 4] = [14, 31, 32, 38];
 /// The bits of a socket type that are not flags.
 const TYPE_MASK: u64 = 0xf;
 /// The operation of `seccomp` that installs a filter.
 const SET_MODE_FILTER: u64 = 1;
 
-/// Rejects sockets of other families and protocols with the error that a kernel without them returns. Programs for
-/// which such a socket is optional then continue, such as tools that record a new account in the system's audit.
+/// Rejects sockets whose family or protocol is not allowed, with the error that a kernel without the family or protocol
+/// returns. Programs that can work without such a socket then continue. An example is a tool that creates an account
+/// and records the account in the system's audit log.
 pub(super) fn sockets() -> Result<BpfProgram, BackendError> {
     let is = |family| SeccompCondition::new(0, Length::Dword, Compare::Eq, unsigned(family));
     let is_not = |index, values: &[i32]| {
@@ -61,8 +62,8 @@ pub(super) fn socket_types() -> Result<BpfProgram, BackendError> {
     refusing(libc::ESOCKTNOSUPPORT, BTreeMap::from([(libc::SYS_socket, rules)]))
 }
 
-/// Rejects requests that need a permission that no sandbox has. Also rejects setting limits of other processes, because
-/// a limit of the init would apply to every later command.
+/// Rejects `ioctl` requests and socket options for which no sandbox has the permission. Also rejects changes to the
+/// resource limits of other processes, because a limit of the init would apply to every later command.
 pub(super) fn requests() -> Result<BpfProgram, BackendError> {
     let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
     let ioctls = REQUESTS.iter().map(|request| SeccompRule::new(vec![is(1, *request)?]));
@@ -78,8 +79,9 @@ pub(super) fn requests() -> Result<BpfProgram, BackendError> {
     refusing(libc::EPERM, rules)
 }
 
-/// Rejects further seccomp filters with the error that a kernel without seccomp returns, because they count towards the
-/// same limit of the host as socket filters. This filter must be installed last, because it prevents others.
+/// Rejects further seccomp filters with the error that a kernel without seccomp returns. Seccomp filters count towards
+/// the same limit of the host as socket filters. This filter must be installed last, because no further filter can be
+/// installed after it.
 pub(super) fn filters() -> Result<BpfProgram, BackendError> {
     let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
     let set_seccomp = unsigned(libc::PR_SET_SECCOMP);

@@ -1,6 +1,6 @@
 //! System calls that every program may use, grouped by purpose. In a sandbox, all other calls return `ENOSYS`. The list
-//! covers ordinary programs and leaves out calls that create namespaces or mounts, load code into the kernel, trace it,
-//! or store keys in it.
+//! covers the needs of ordinary programs. It leaves out calls that create namespaces or mounts, load code into the
+//! kernel, trace the kernel, or store keys in the kernel.
 
 /// Returns the numbers of all these system calls.
 pub(super) fn always() -> impl Iterator<Item = i64> {
@@ -8,7 +8,7 @@ pub(super) fn always() -> impl Iterator<Item = i64> {
 }
 
 const COMMON: &[&[i64]] = &[
-    // Sockets; `socket` itself is filtered by its arguments.
+    // Sockets. Another filter checks the arguments of `socket`.
     &[
         libc::SYS_accept,
         libc::SYS_accept4,
@@ -27,7 +27,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_setsockopt,
         libc::SYS_shutdown,
     ],
-    // Memory.
+    // Memory management.
     &[
         libc::SYS_brk,
         libc::SYS_madvise,
@@ -49,7 +49,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_memfd_create,
         libc::SYS_remap_file_pages,
     ],
-    // Users and capabilities; the kernel checks each change.
+    // Users and capabilities. The kernel checks each change.
     &[
         libc::SYS_capget,
         libc::SYS_capset,
@@ -70,7 +70,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_setreuid,
         libc::SYS_setuid,
     ],
-    // Files.
+    // Files, folders and their attributes.
     &[
         libc::SYS_chdir,
         libc::SYS_close,
@@ -148,7 +148,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_write,
         libc::SYS_writev,
     ],
-    // Time, except the calls that set it.
+    // Clocks and timers, except the calls that set the time.
     &[
         libc::SYS_clock_getres,
         libc::SYS_clock_gettime,
@@ -167,7 +167,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_timerfd_settime,
         libc::SYS_times,
     ],
-    // Waiting.
+    // Waiting for events, and communication between threads.
     &[
         libc::SYS_epoll_create1,
         libc::SYS_epoll_ctl,
@@ -185,7 +185,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_set_tid_address,
         libc::SYS_signalfd4,
     ],
-    // Processes.
+    // Processes, signals and scheduling.
     &[
         libc::SYS_execve,
         libc::SYS_execveat,
@@ -269,7 +269,7 @@ const COMMON: &[&[i64]] = &[
     ],
 ];
 
-/// Older variants, which programs for x86-64 still use.
+/// Older variants of these system calls. Programs for x86-64 still use them.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_access,

@@ -16,7 +16,7 @@ const FILES: u32 = 16;
 /// Frees the reserved inodes.
 pub(super) fn free() -> io::Result<()> {
     let entries = match fs::read_dir(FOLDER) {
-        // The image is new or older than the reserve.
+        // The image is new, or it was created by a version of this program that reserved no inodes.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };

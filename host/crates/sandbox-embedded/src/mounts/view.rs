@@ -26,7 +26,7 @@ pub(crate) fn processors(limits: &Limits) -> u32 {
     limits.cpu_millis.div_ceil(1000).max(1)
 }
 
-/// Attaches the files over those in /proc, and a /sys that contains only the processors.
+/// Attaches the files over the corresponding files in /proc, and attaches a /sys that contains only the processors.
 pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>) -> io::Result<()> {
     std::fs::create_dir(FOLDER)?;
     let folder = tmpfs(launch.id_base, FOLDER_MIB, 64, "755", MountAttrFlags::empty())?;
@@ -59,7 +59,7 @@ pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>
         own(launch, &file)?;
     }
     match attach_below(&tree(CWD, &sys, attributes, None)?, root, "sys") {
-        // The sandbox may have replaced its folder.
+        // The sandbox may have replaced the folder with a link.
         Err(error)
             if [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
                 .iter()
@@ -89,8 +89,9 @@ fn boot_id() -> io::Result<String> {
     Ok(format!("{time}-{}-{}-{}-{}\n", &rest[..4], &rest[4..8], &rest[8..12], &rest[12..]))
 }
 
-/// Returns the content of /proc/stat with the processors of the sandbox and without counters of the host. The boot time
-/// is kept, because programs calculate the start times of processes from it, and the kernel reveals it in other ways.
+/// Returns the content of /proc/stat with only the processors of the sandbox and with no counters of the host. Keeps
+/// the boot time, because programs calculate the start times of processes from it. The kernel also reveals the boot
+/// time in other ways.
 fn stat(of_host: &str, count: u32) -> String {
     let none = |name: String| format!("{name} 0 0 0 0 0 0 0 0 0 0\n");
     let all = none("cpu ".to_owned());

@@ -28,7 +28,7 @@ fn sets() -> String {
     )
 }
 
-/// Returns a script that replaces a table atomically: no packet passes between the old and the new table.
+/// Returns a script that replaces a table atomically, so that no packet passes while neither table is in force.
 fn table(name: &str, content: &str) -> String {
     format!("table inet {name}\ndelete table inet {name}\ntable inet {name} {{\n{content}}}\n")
 }

@@ -13,19 +13,19 @@ use super::{BUILT, Template, TemplateError, content, copy};
 use crate::programs;
 
 /// The packages in addition to the minimal system. npm is downloaded separately, because its package depends on 400
-/// others.
+/// other packages.
 const PACKAGES: &str =
     "bash,ca-certificates,curl,git,less,nodejs,procps,python3,python3-pip,python3-venv,unzip,xz-utils";
 
-/// The defaults on hosts with other package sources: the system on which the build was tested.
+/// The default mirror and release for hosts with other package sources. The build was tested with them.
 const MIRROR_DEFAULT: &str = "http://deb.debian.org/debian";
 const SUITE_DEFAULT: &str = "bookworm";
 const REGISTRY_DEFAULT: &str = "https://registry.npmjs.org";
 
-/// The folder of a build. Its fixed name lets the next build remove an interrupted one.
+/// The folder of a build. Its fixed name lets the next build remove the folder of an interrupted build.
 const PARTIAL: &str = "building";
 
-/// A package of the npm registry with its version and hash in hex. Any other content is rejected.
+/// A package of the npm registry with its version and hash in hex. Content with another hash is rejected.
 struct Pinned {
     package: &'static str,
     version: &'static str,
@@ -64,9 +64,9 @@ pub struct BuildOptions {
     pub proxy: Vec<(String, String)>,
 }
 
-/// Builds the template and replaces an existing one, which no running sandbox may use. `progress` receives one line at
-/// a time. Mounts stay private to the build, and an interrupted build leaves one folder, which the next build removes.
-/// Blocks for minutes.
+/// Builds the template and replaces an existing template, which no running sandbox may use. `progress` receives one line
+/// at a time. Mounts stay private to the build, and an interrupted build leaves one folder, which the next build
+/// removes. Blocks for minutes.
 pub fn build_template(
     dir: &Path,
     options: &BuildOptions,
@@ -82,15 +82,18 @@ pub fn build_template(
 fn built(dir: &Path, options: &BuildOptions, progress: &mut dyn FnMut(&str)) -> Result<Template, TemplateError> {
     let source = Source::of(Path::new("/"), options)?;
     let tool = |name: &str| {
-        let missing = || TemplateError::Host(format!("`{name}` is missing; install it with `apt-get install {name}`"));
+        let missing =
+            || TemplateError::Host(format!("`{name}` is not installed; install it with `apt-get install {name}`"));
         programs::find(name).ok_or_else(missing)
     };
     let (debootstrap, curl, tar) = (tool("debootstrap")?, tool("curl")?, tool("tar")?);
-    let unshare = programs::find("unshare").ok_or_else(|| TemplateError::Host("`unshare` is missing".to_owned()))?;
+    let unshare = programs::find("unshare").ok_or_else(|| {
+        TemplateError::Host("`unshare` is not installed; install it with `apt-get install util-linux`".to_owned())
+    })?;
     copy::folder_with_mode(dir, 0o700)?;
     let lock = File::create(dir.join("building.lock")).map_err(TemplateError::at(dir))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| TemplateError::Host("another build of the template runs".to_owned()))?;
+        .map_err(|_| TemplateError::Host("another build of the template is already running".to_owned()))?;
     let partial = dir.join(PARTIAL);
     copy::remove(&partial)?;
     copy::folder_with_mode(&partial, 0o700)?;
@@ -121,7 +124,7 @@ fn bun_of(architecture: &str) -> Option<&'static Pinned> {
     }
 }
 
-/// Runs debootstrap in separate namespaces, so that its mounts and processes end with it.
+/// Runs debootstrap in namespaces of its own, so that its mounts and processes end with it.
 fn bootstrap(
     unshare: &Path,
     debootstrap: &Path,
@@ -132,7 +135,7 @@ fn bootstrap(
 ) -> Result<(), TemplateError> {
     let mut command = programs::command(unshare);
     command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]).arg(debootstrap);
-    // debootstrap installs no package without a signature of the distribution.
+    // With this option, debootstrap installs only packages that the distribution has signed.
     command.args(["--force-check-gpg", "--variant=minbase"]).arg(format!("--include={PACKAGES}"));
     command.arg(format!("--components={}", source.components)).arg(&source.suite).arg(root).arg(&source.mirror);
     command.envs(options.proxy.iter().map(|(name, value)| (name, value))).stderr(Stdio::inherit());
@@ -192,7 +195,7 @@ impl Source {
         let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
         let is_url = source.mirror.starts_with("http://") || source.mirror.starts_with("https://");
         if !is_url || source.suite.is_empty() || source.suite.starts_with('-') || !is_word(&source.suite) {
-            let text = format!("`{}` of `{}` is not a release of packages", source.suite, source.mirror);
+            let text = format!("the release `{}` or the mirror `{}` is not valid", source.suite, source.mirror);
             return Err(TemplateError::Host(text));
         }
         Ok(source)

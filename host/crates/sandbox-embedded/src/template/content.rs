@@ -56,7 +56,7 @@ const FOLDERS: &[(&str, u32)] = &[
     ("workspace", 0o755),
 ];
 
-/// Name, id, group, home and shell of Debian's initial accounts and of apt's account.
+/// The name, id, group, home and shell of each account: Debian's initial accounts and the account of apt.
 const ACCOUNTS: &[(&str, u32, u32, &str, &str)] = &[
     ("root", 0, 0, "/root", "/bin/bash"),
     ("daemon", 1, 1, "/usr/sbin", "/usr/sbin/nologin"),
@@ -149,7 +149,7 @@ pub(super) fn files(root: &Path) -> Result<(), TemplateError> {
     shared_files(root)
 }
 
-/// Writes the files of both templates. They replace the host's name, and they configure package managers to ask no
+/// Writes the files of both templates. The files replace the host's name, and configure package managers to ask no
 /// questions.
 pub(super) fn shared_files(root: &Path) -> Result<(), TemplateError> {
     for (path, content) in [
@@ -191,8 +191,8 @@ ethers: files
 rpc: files
 ";
 
-/// Disables questions, recommended packages, the terminal and retries, which take seconds without a network. apt runs
-/// as root and not as a separate user, because the sandbox already limits it.
+/// Disables questions, recommended packages and the use of a terminal. Also disables retries, which take seconds if the
+/// sandbox has no network. apt runs as root and not as another user, because the sandbox already limits apt.
 const APT: &str = "APT::Get::Assume-Yes \"true\";
 APT::Install-Recommends \"false\";
 APT::Sandbox::User \"root\";
@@ -201,7 +201,7 @@ Acquire::Retries \"0\";
 DPkg::Use-Pty \"0\";
 ";
 
-/// The whole system is discarded with the sandbox, so pip may install into it.
+/// Allows pip to install packages into the system, because the whole system is discarded with the sandbox.
 const PIP: &str = "[global]
 break-system-packages = true
 disable-pip-version-check = true

@@ -113,7 +113,7 @@ fn entry(host: &Path, root: &Path, path: &Path) -> Result<(), TemplateError> {
         let target = fs::read_link(&from).map_err(TemplateError::at(&from))?;
         return if stays(path, &target) { symlink(&target, &to) } else { Ok(()) };
     }
-    // Files that some users of the host cannot read are not copied.
+    // Files and folders that some users of the host cannot read are not copied.
     if found.is_dir() && mode & 0o005 == 0o005 {
         folder(&to)?;
         for name in listed(&from)? {
@@ -149,7 +149,7 @@ fn stays(path: &Path, target: &Path) -> bool {
     end.starts_with("usr") || end.starts_with("etc")
 }
 
-/// Returns the path without `.` and `..`, as if it contained no links.
+/// Removes `.` and `..` from a path, under the assumption that the path contains no links.
 pub(super) fn normal(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut normal, component| {
         match component {

@@ -146,7 +146,7 @@ fn is_made_once_and_anew_when_the_host_changes() {
     fs::write(host.path().join("var/lib/dpkg/status"), "Package: base\n\nPackage: more\n").unwrap();
     let third = default_template_of(host.path(), &dir).unwrap();
     assert!(third.root != first.root && !third.root.join("mark").exists());
-    assert!(first.root.exists(), "a sandbox may still use it");
+    assert!(first.root.exists(), "a template that a sandbox may still use was removed");
     fs::create_dir(dir.join("partial-00")).unwrap();
     remove_stale(&dir, &third).unwrap();
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
@@ -158,7 +158,10 @@ fn a_system_with_two_places_for_programs_is_refused_and_leaves_nothing() {
     let (host, dir) = (host(), tempfile::tempdir().unwrap());
     fs::create_dir(host.path().join("sbin")).unwrap();
     let error = default_template_of(host.path(), dir.path()).unwrap_err();
-    assert_eq!(error.to_string(), "/sbin of this machine is not a part of /usr; build a template instead");
+    assert_eq!(
+        error.to_string(),
+        "/sbin is not a link to /usr on this machine; build a template with `monstrum sandbox template build`"
+    );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -171,5 +174,5 @@ fn folders_have_the_modes_that_programs_expect() {
         assert_eq!(found, mode, "{path}");
     }
     let folder = fs::metadata(template.root.parent().unwrap()).unwrap().permissions().mode() & 0o7777;
-    assert_eq!(folder, 0o700, "only root may enter it");
+    assert_eq!(folder, 0o700, "users other than root may enter the folder");
 }

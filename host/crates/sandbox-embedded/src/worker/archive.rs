@@ -1,7 +1,8 @@
-//! Streams a folder as a ZIP. If the folder already exceeds the limits, the error comes before the first byte.
+//! Streams a folder as a ZIP archive. If the folder exceeds the limits before the first byte is sent, the stream
+//! consists only of the error.
 //!
-//! A link to a file in the workspace is packed as that file. A link to a folder that is packed as well stays a link.
-//! All other links are listed in [`LEFT_OUT`].
+//! A link to a file in the workspace is packed as that file. A link to a folder that is also packed stays a link. All
+//! other links are listed in [`LEFT_OUT`].
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -15,10 +16,10 @@ use zip::{CompressionMethod, DateTime};
 
 use crate::worker::{AnswerWriter, FileError, FileErrorKind, PART_BYTES_MAX, paths};
 
-/// Files of at least this size use the ZIP64 form of an entry. The size is below the limit of other entries, because a
-/// file may grow before it is read.
+/// The minimum size of a file for the ZIP64 form of an entry. This size is below the size limit of the ordinary form,
+/// because a file may grow before it is read.
 const LARGE_BYTES: u64 = 1 << 31;
-/// The flags for opening an entry without following links and without blocking.
+/// The flags for opening an entry. Opening follows no links and does not block.
 const FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
@@ -58,7 +59,7 @@ impl Tally {
 
     fn enter(&self, depth: usize) -> Result<(), FileError> {
         match self.limits.depth_max {
-            most if depth > most => Err(too_much(&format!("folders more than {most} deep"))),
+            most if depth > most => Err(too_much(&format!("folders nested more than {most} levels deep"))),
             _ => Ok(()),
         }
     }
@@ -77,13 +78,13 @@ impl Tally {
 }
 
 fn too_much(what: &str) -> FileError {
-    FileError::new(FileErrorKind::Exhausted, format!("the folder has {what}, too much for one archive"))
+    FileError::new(FileErrorKind::Exhausted, format!("the folder has {what}, which exceeds the limit of an archive"))
 }
 
 /// Resolves links.
 struct Links<'a> {
     workspace: BorrowedFd<'a>,
-    /// The path of the packed folder.
+    /// The path of the packed folder, without links.
     root: Vec<u8>,
     /// The lines of [`LEFT_OUT`].
     left_out: Vec<String>,
@@ -118,20 +119,20 @@ impl Links<'_> {
                     Some(rest) if rest.is_empty() || rest.starts_with(b"/") => {
                         LinkTarget::Folder(rest.strip_prefix(b"/").unwrap_or(rest).to_vec())
                     }
-                    _ => LinkTarget::LeftOut("the folder is not a part of this archive".to_owned()),
+                    _ => LinkTarget::LeftOut("the folder is not part of this archive".to_owned()),
                 }
             }
-            _ => LinkTarget::LeftOut("it is neither a file nor a folder".to_owned()),
+            _ => LinkTarget::LeftOut("the target is neither a file nor a folder".to_owned()),
         })
     }
 }
 
-/// Returns the path of an open file, without links.
+/// Returns the path of an open file with all links resolved.
 fn place(opened: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(readlinkat(CWD, format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())?.into_bytes())
 }
 
-/// Counts the entries and bytes beneath `folder` without reading files.
+/// Counts the entries and bytes beneath `folder`. Reads no files.
 fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, depth: usize) -> Result<(), FileError> {
     tally.enter(depth)?;
     for entry in Dir::read_from(folder)? {
@@ -203,7 +204,7 @@ impl<W: Write> Archive<'_, W> {
             match openat(folder, name, FLAGS, Mode::empty()) {
                 Ok(opened) => self.entry(opened, &path, depth)?,
                 Err(Errno::LOOP) => self.link(&path)?,
-                // A socket, or an entry that was removed.
+                // The entry is a socket, or it was removed.
                 Err(Errno::NXIO | Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -281,7 +282,7 @@ fn options(stat: &Stat) -> SimpleFileOptions {
 
 fn file_error(error: io::Error) -> FileError {
     if error.kind() == io::ErrorKind::FileTooLarge {
-        return FileError::new(FileErrorKind::Exhausted, "the archive became too large");
+        return FileError::new(FileErrorKind::Exhausted, "the archive exceeds the size limit");
     }
     error.into()
 }

@@ -122,7 +122,7 @@ pub(super) fn bytes(path: &str) -> Option<Vec<u8>> {
     is_escaped.then_some(bytes)
 }
 
-/// Decodes an escaped byte. Accepts only bytes that are never valid UTF-8 on their own.
+/// Decodes an escaped byte. Accepts only bytes that cannot stand alone in valid UTF-8.
 fn escaped(rest: &[u8]) -> Option<u8> {
     let digits = rest.strip_prefix(b"\\x")?.get(..2)?;
     let is_digit = |digit: &u8| digit.is_ascii_digit() || (b'A'..=b'F').contains(digit);

@@ -1,4 +1,4 @@
-//! The contract suite with the embedded provider, and tests that only this provider has. Needs root.
+//! The contract suite with the embedded provider, and tests of this provider only. Needs root.
 #![cfg(target_os = "linux")]
 
 use std::fs::Permissions;
@@ -18,7 +18,8 @@ fn options(folder: &Path) -> EmbeddedOptions {
     options
 }
 
-/// The variable with the path of a built template (`sandbox/template/built` of a data folder) for the contract suite.
+/// The variable with the path of a built template for the contract suite. Example: `sandbox/template/built` of a data
+/// folder.
 const TEMPLATE: &str = "MONSTRUM_TEST_TEMPLATE";
 
 /// Starts a provider with its own temporary folder.
@@ -43,7 +44,7 @@ async fn data_folder_in_usr_is_refused() {
     let _turn = contract::in_parallel().await;
     let folder = tempfile::tempdir_in("/usr/local").expect("root can write to /usr/local");
     let refused = Embedded::start(options(folder.path())).await.err().expect("it is refused");
-    assert!(refused.to_string().contains("lies in /usr"), "{refused}");
+    assert!(refused.to_string().contains("is in /usr"), "{refused}");
 }
 
 #[tokio::test]
@@ -64,7 +65,7 @@ async fn start_that_could_fill_the_disk_is_refused() {
     unmount(folder.path(), UnmountFlags::DETACH).expect("it can be unmounted");
     let (refused, left) = refused.expect("the provider itself is ready");
     assert!(matches!(refused, Err(SandboxError::Exhausted(_))), "{refused:?}");
-    assert_eq!(left, [], "nothing half made stays");
+    assert_eq!(left, [], "the failed creation left files behind");
 }
 
 #[tokio::test]
@@ -117,7 +118,10 @@ async fn private_files_in_usr_stay_private() {
     provider.stop(&name).await.expect("it stops");
     std::fs::remove_file(folder.path().join("hidden")).expect("the list is there");
     let refused = provider.ensure_running(&name, spec).await;
-    assert!(matches!(refused, Err(SandboxError::Unavailable(_))), "a start without the list is refused: {refused:?}");
+    assert!(
+        matches!(refused, Err(SandboxError::Unavailable(_))),
+        "a start without the list was not rejected: {refused:?}"
+    );
     let intact = std::fs::read_to_string(usr.path().join("open/own.key")).expect("it is there");
     assert_eq!(intact, "of the host");
     provider.delete(&name).await.expect("it goes");
@@ -144,7 +148,7 @@ async fn number_of_drained_streams_is_limited() {
     while ended().await.split(' ').count() <= 6 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(ended().await, "1 2 3 4 5 6 ", "the oldest are given up, and no others");
+    assert_eq!(ended().await, "1 2 3 4 5 6 ", "streams other than the oldest streams were closed");
     provider.delete(&name).await.expect("it goes");
 }
 
@@ -179,7 +183,10 @@ async fn all_sandboxes_together_have_limits() {
         .await;
     }
     let processes = running("sleep 86419");
-    assert!((40..=96).contains(&processes), "{processes} processes of two sandboxes");
+    assert!(
+        (40..=96).contains(&processes),
+        "two sandboxes together have {processes} processes, outside the expected range"
+    );
     for name in &names {
         provider.stop(name).await.expect("it stops");
         provider.ensure_running(name, spec).await.expect("it starts");
@@ -188,7 +195,7 @@ async fn all_sandboxes_together_have_limits() {
         "python3 -c 'import time; held = bytearray(190 << 20); open(\"/workspace/full\", \"w\"); time.sleep(20)'";
     let (first, second) = tokio::join!(run(&names[0], hoard), run(&names[1], hoard));
     let ended = [first, second].iter().filter(|output| output.exit_code == 137).count();
-    assert!(ended >= 1, "two sandboxes had 380 MiB of 320");
+    assert!(ended >= 1, "two sandboxes together used 380 MiB, but the limit is 320 MiB");
     for name in &names {
         provider.delete(name).await.expect("it goes");
     }

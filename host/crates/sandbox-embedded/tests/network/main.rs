@@ -29,11 +29,11 @@ fn public_addresses_are_reached_and_no_others() {
     let _listener = other.listen();
 
     for address in World::PUBLIC {
-        assert!(sandbox.reaches(address), "{address} is public");
+        assert!(sandbox.reaches(address), "the sandbox cannot reach the public address {address}");
     }
     for address in World::SPECIAL {
-        assert!(world.host.reaches(address), "{address} is there for the host");
-        assert!(sandbox.misses(address), "{address} is not public");
+        assert!(world.host.reaches(address), "the host cannot reach {address}");
+        assert!(sandbox.misses(address), "the sandbox can reach {address}, which is not public");
     }
     let gateway = "198.19.0.1".to_owned();
     for (what, address) in [
@@ -54,14 +54,14 @@ fn spoofed_source_is_dropped() {
     let link = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     let neighbour = world.host.inside(|| network.attach(other.file().as_fd())).expect("it is set up");
     assert!(sandbox.reaches_from(&link.address.to_string(), World::PUBLIC[0]));
-    // The rules in the sandbox would already reject these packets, but the host must not rely on them.
+    // The rules in the sandbox would already reject these packets, but the rules of the host must reject them as well.
     sandbox.run(&["nft", "flush", "ruleset"]);
     for source in [neighbour.address.to_string(), World::HOST.to_owned(), "10.9.9.9".to_owned(), "8.8.8.8".to_owned()] {
         sandbox.run(&["ip", "address", "add", &source, "dev", "eth0"]);
         assert!(sandbox.misses_from(&source, World::PUBLIC[0]), "as {source}");
     }
     for address in World::SPECIAL.iter().chain([&World::HOST]) {
-        assert!(sandbox.misses(address), "{address}, by the host's rules alone");
+        assert!(sandbox.misses(address), "the rules of the host alone do not block {address}");
     }
 }
 
@@ -73,7 +73,7 @@ fn rules_inside_hold_while_the_hosts_are_gone() {
     world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     world.host.run(&["nft", "flush", "ruleset"]);
     for address in World::SPECIAL {
-        assert!(sandbox.misses(address), "{address}, by the rules inside alone");
+        assert!(sandbox.misses(address), "the rules in the sandbox alone do not block {address}");
     }
     world.host.inside(|| network.reload_rules()).expect("the rules are loaded anew");
     assert!(sandbox.reaches(World::PUBLIC[0]) && sandbox.misses(World::HOST));
@@ -92,9 +92,9 @@ fn other_nat_rules_open_nothing() {
         World::PUBLIC[2]
     );
     world.host.run(&["nft", &rule]);
-    assert!(sandbox.misses(World::PUBLIC[0]), "to a private address");
-    assert!(sandbox.misses(World::PUBLIC[2]), "to the host");
-    assert!(sandbox.reaches(World::PUBLIC[1]), "others go on");
+    assert!(sandbox.misses(World::PUBLIC[0]), "the sandbox reached a private address by address translation");
+    assert!(sandbox.misses(World::PUBLIC[2]), "the sandbox reached the host by address translation");
+    assert!(sandbox.reaches(World::PUBLIC[1]), "the rules of another table block a public address");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn connections_of_one_sandbox_are_limited() {
     }
     // Each datagram uses a different port, so that the host tracks it as a separate connection.
     assert_eq!(world.arrivals(&sandbox, 1500), 1024);
-    assert_eq!(world.arrivals(&other, 100), 100, "another sandbox has its own");
+    assert_eq!(world.arrivals(&other, 100), 100, "the connections of another sandbox count towards the same limit");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn ipv6_is_disabled() {
     let link = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     assert_eq!(sandbox.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default()), "");
     let of_host = world.host.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default());
-    assert!(!of_host.contains(&link.interface), "the host's side has an address that the sandbox could guess");
+    assert!(!of_host.contains(&link.interface), "the host's interface has an address that the sandbox can guess");
 }
 
 #[test]
@@ -212,11 +212,14 @@ fn leftovers_are_found_and_removed() {
         assert_eq!(network.leftovers(), Ok(vec![]));
         assert_eq!(foreign.leftovers(), Ok(vec![kept.interface.clone()]));
         let again = network.attach(first.file().as_fd()).expect("it is set up anew");
-        assert_ne!(again.address, kept.address, "the other instance's address was given out");
+        assert_ne!(again.address, kept.address, "the address of the other instance was assigned again");
     });
     assert!(first.reaches(World::PUBLIC[0]) && third.reaches(World::PUBLIC[0]) && second.misses(World::PUBLIC[0]));
     world.host.inside(|| drop(network));
-    assert!(first.misses(World::PUBLIC[0]) && third.reaches(World::PUBLIC[0]), "each removes its own");
+    assert!(
+        first.misses(World::PUBLIC[0]) && third.reaches(World::PUBLIC[0]),
+        "an instance removed the interfaces of another instance"
+    );
 }
 
 #[test]
@@ -230,14 +233,14 @@ fn the_interface_goes_with_its_namespace() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         world.host.inside(|| network.leftovers()) == Ok(vec![])
     });
-    assert!(gone, "{} outlives its sandbox", link.interface);
+    assert!(gone, "the interface {} outlived its sandbox", link.interface);
 }
 
 #[test]
 fn a_failure_leaves_no_interface() {
     let world = World::new();
     let sandbox = Namespace::new();
-    // Another interface already has this name.
+    // An interface of the sandbox already has the name that the network needs.
     sandbox.run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other"]);
     let network = network();
     let error = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect_err("the name is taken");
@@ -254,7 +257,7 @@ fn a_range_that_the_host_uses_is_refused() {
     let error = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect_err("it overlaps");
     assert_eq!(
         error.to_string(),
-        "the network range 198.19.0.0/16 of sandboxes is used by a network of the host; set another one"
+        "the network range 198.19.0.0/16 of sandboxes overlaps with a network of the host; set --sandbox-network to another range"
     );
 }
 

@@ -13,13 +13,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// The port of all listeners.
 const PORT: u16 = 80;
 
-/// The first source port of datagrams, and the number of datagrams that are sent at once: as many as a socket buffers.
+/// The first source port of datagrams, and the number of datagrams that are sent at once: the number that a socket can
+/// buffer.
 const FIRST_PORT: u16 = 20_000;
 const AT_A_TIME: u16 = 50;
 
-/// The kernel retransmits a lost packet after a second at the earliest.
+/// The time-out for reachable addresses. The kernel retransmits a lost packet after a second at the earliest.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
-/// This time is short, because many tests wait this long for unreachable addresses.
+/// The time-out for unreachable addresses. It is short because many tests wait for it.
 const MISSED_WITHIN: Duration = Duration::from_millis(700);
 
 /// A network namespace, kept open by an idle process.
@@ -135,7 +136,7 @@ pub(crate) struct World {
 impl World {
     /// The host's address on the internet.
     pub(crate) const HOST: &str = "9.9.9.1";
-    /// Public addresses, one of them an exception in a special-purpose range.
+    /// Public addresses. The address 192.0.0.9 is public although its range is special-purpose.
     pub(crate) const PUBLIC: [&str; 5] = ["9.9.9.9", "1.1.1.1", "93.184.215.14", "192.0.0.9", "192.88.98.7"];
     /// Addresses that exist and must be unreachable.
     pub(crate) const SPECIAL: [&str; 12] = [
@@ -165,18 +166,19 @@ impl World {
             internet.run(&["ip", "address", "add", address, "dev", "lo"]);
         }
         host.run(&["ip", "route", "add", "default", "via", "9.9.9.9"]);
-        // The internet replies to every address, so that connections without address translation would succeed.
+        // The internet replies to every address, so that a connection would succeed even if its address were not
+        // translated.
         internet.run(&["ip", "route", "add", "default", "via", "9.9.9.1"]);
         let listeners = [host.listen(), internet.listen()];
         World { host, internet, _listeners: listeners }
     }
 
-    /// Sends `count` datagrams from different ports and returns how many of them arrive on the internet.
+    /// Sends `count` datagrams from different ports and returns the number of datagrams that arrive on the internet.
     pub(crate) fn arrivals(&self, sandbox: &Namespace, count: u16) -> usize {
         let inbox = self.internet.inside(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
         inbox.set_read_timeout(Some(Duration::from_millis(500))).expect("it is set");
         let mut senders = HashSet::new();
-        // The ports are explicit, because the kernel may assign one twice.
+        // The test chooses the ports itself, because the kernel may assign the same port twice.
         for batch in 0..count / AT_A_TIME {
             let first = FIRST_PORT + batch * AT_A_TIME;
             sandbox.send(World::PUBLIC[1], first..first + AT_A_TIME);

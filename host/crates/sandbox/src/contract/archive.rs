@@ -72,7 +72,7 @@ pub async fn archive_skips_special_files(subject: &Subject) {
     listed.sort_unstable();
     assert_eq!(names[0].0, "LINKS-LEFT-OUT.txt");
     let expected = [
-        "aside: the folder is not a part of this archive",
+        "aside: the folder is not part of this archive",
         "etc: the link `etc` leaves /workspace",
         "host: the link `host` leaves /workspace",
         "magic: the link `magic` leaves /workspace",
@@ -105,11 +105,11 @@ pub async fn archive_contains_links_within(subject: &Subject) {
     assert_eq!(files, expected.map(|(name, content)| (name.to_owned(), content.to_owned())));
     sandbox.text("truncate -s 2M big; ln -s ../big tree/big").await;
     let limits = ArchiveLimits { bytes_max: 1 << 20, ..ArchiveLimits::default() };
-    let error = archive(&sandbox, "tree", limits).await.expect_err("what a link leads to counts");
+    let error = archive(&sandbox, "tree", limits).await.expect_err("the target of a link counts towards the limit");
     assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
 }
 
-/// Packs names that careless escaping would make equal.
+/// Packs names that an incorrect escaping would make equal.
 pub async fn archive_keeps_names_apart(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = r"
@@ -136,7 +136,7 @@ pub async fn archive_is_capped(subject: &Subject) {
         ("many", ArchiveLimits { entries_max: 100, ..limits }),
         ("big", limits),
     ] {
-        // The error comes before the first byte, so that an HTTP client still gets a status.
+        // The error is returned before the first byte, so that an HTTP server can still send an error status.
         let begun = async {
             match sandbox.provider.archive(&sandbox.name, path, limits).await {
                 Ok(mut content) => content.next().await.expect("something comes").err(),
@@ -161,7 +161,7 @@ pub async fn archive_is_streamed(subject: &Subject) {
     }
     assert!(bytes > 192 << 20, "{bytes} bytes");
     if let Some(before) = before {
-        assert!(most < before + (64 << 20), "the host's memory grew by {} bytes", most.saturating_sub(before));
+        assert!(most < before + (64 << 20), "the memory of the host grew by {} bytes", most.saturating_sub(before));
     }
 }
 
@@ -179,7 +179,7 @@ open('bad/good', 'w').write('good')";
     for (name, _) in files {
         let climbs = name.split(['/', '\\']).any(|part| part == "..");
         let is_absolute = name.starts_with(['/', '\\']) || name.contains(":\\");
-        assert!(!climbs && !is_absolute, "{name:?} leaves the folder that it is unpacked into");
+        assert!(!climbs && !is_absolute, "{name:?} leaves the folder into which the archive is unpacked");
     }
 }
 

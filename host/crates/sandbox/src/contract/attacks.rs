@@ -62,22 +62,23 @@ pub async fn kernel_knobs_cannot_be_turned(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let before = subject.host.as_ref().map(|_| knob_contents());
     for knob in KNOBS {
-        // The write keeps the current value, so that it does no harm to the test machine if the sandbox allows it.
+        // The write does not change the value, so that the test machine is not affected if the sandbox allows the
+        // write.
         let output =
             sandbox.run(format!("v=$(cat {knob} 2>/dev/null || echo 1); [ -e {knob} ] && echo \"$v\" >{knob}")).await;
-        assert_ne!(output.exit_code, 0, "{knob} can be written");
+        assert_ne!(output.exit_code, 0, "the sandbox can write {knob}");
         let chmod = sandbox.run(format!("chmod 666 {knob}")).await;
-        assert_ne!(chmod.exit_code, 0, "the mode of {knob} can be changed");
+        assert_ne!(chmod.exit_code, 0, "the sandbox can change the mode of {knob}");
     }
-    assert_eq!(before, subject.host.as_ref().map(|_| knob_contents()), "a knob of the host was turned");
+    assert_eq!(before, subject.host.as_ref().map(|_| knob_contents()), "a kernel setting of the host was changed");
     let open = sandbox.text("find /proc/sys /sys -type f -writable 2>/dev/null | head -n 3; true").await;
     for path in open.lines() {
         let write = sandbox.run(format!("exec 3<>{path}")).await;
-        assert_ne!(write.exit_code, 0, "{path} can be opened for writing");
+        assert_ne!(write.exit_code, 0, "the sandbox can open {path} for writing");
     }
 }
 
-/// Reads all knobs except the files whose contents change without a write.
+/// Returns the contents of all knobs, except files whose contents change even if no process writes to them.
 fn knob_contents() -> Vec<Option<Vec<u8>>> {
     let is_steady = |knob: &&&str| !knob.contains("drop_caches") && !knob.contains("cgroup.procs");
     KNOBS.iter().filter(is_steady).map(|knob| std::fs::read(knob).ok()).collect()
@@ -87,14 +88,14 @@ pub async fn kernel_memory_and_state_cannot_be_read(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for path in TELLTALES {
         let output = sandbox.run(format!("timeout 2 head -c 64 {path} 2>/dev/null | wc -c")).await;
-        assert_eq!(output.stdout.text.trim(), "0", "{path} can be read");
+        assert_eq!(output.stdout.text.trim(), "0", "the sandbox can read {path}");
     }
     let agents = sandbox
         .text("find / -xdev -name release_agent 2>/dev/null; find /sys -name release_agent 2>/dev/null; true")
         .await;
-    assert_eq!(agents, "", "a control group's agent is in sight");
+    assert_eq!(agents, "", "the sandbox can see the release agent of a control group");
     let log = sandbox.run("dmesg").await;
-    assert_ne!(log.exit_code, 0, "the kernel's log can be read");
+    assert_ne!(log.exit_code, 0, "the sandbox can read the log of the kernel");
 }
 
 pub async fn nested_namespaces_are_denied(subject: &Subject) {
@@ -206,7 +207,8 @@ pub async fn init_cannot_be_touched(subject: &Subject) {
         let output = sandbox.run(format!("head -c 4096 {path} 2>/dev/null | grep -ac monstrum")).await;
         assert_eq!(output.stdout.text.trim(), "0", "{path} reveals the host");
     }
-    // No process has this address, so the call must fail because of the permission, not because of the address.
+    // No process has memory at this address, so the call must fail because of the permission and not because of the
+    // address.
     let program = "
 import ctypes, errno
 class Vector(ctypes.Structure):
@@ -279,7 +281,7 @@ print('tried')"
     assert_eq!(sandbox.python(&program).await, "tried");
 }
 
-/// Requests for which the kernel loads a module before it checks permissions.
+/// Sends requests for which the kernel loads a module before it checks permissions.
 pub async fn requests_that_load_code_are_denied(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "
@@ -343,7 +345,7 @@ pub async fn devices_cannot_be_made(subject: &Subject) {
     for folder in ["/workspace", "/tmp", "/dev", "/root"] {
         for device in ["b 254 0", "b 8 0", "b 7 0", "c 1 1", "c 1 11", "c 10 200", "c 5 1"] {
             let output = sandbox.run(format!("mknod {folder}/made {device} && head -c 1 {folder}/made")).await;
-            assert_ne!(output.exit_code, 0, "mknod {folder}/made {device}");
+            assert_ne!(output.exit_code, 0, "the sandbox can create and read the device {folder}/made {device}");
         }
     }
 }
@@ -400,5 +402,5 @@ pub async fn setuid_programs_gain_nothing(subject: &Subject) {
     let output = sandbox.run(command).await;
     assert_ne!(output.stdout.text.trim(), "0", "a program with the set-user-id bit made its caller root");
     let program = python("import os; os.setuid(70000)");
-    assert_ne!(sandbox.run(program).await.exit_code, 0, "an id beyond the sandbox's range");
+    assert_ne!(sandbox.run(program).await.exit_code, 0, "the sandbox can use an id outside its range");
 }

@@ -7,7 +7,7 @@ use crate::{EXEC_TIMEOUT_MAX, ExecRequest, Limits, SandboxError, Termination};
 
 /// The time within which ended processes must be gone, even on a busy machine.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// The maximum delay of a time-out.
+/// The maximum time between the time-out of a command and its end.
 const LATE_MAX: Duration = Duration::from_millis(1500);
 
 pub async fn exit_codes_match_the_shell(subject: &Subject) {
@@ -31,7 +31,11 @@ pub async fn returns_while_a_background_job_holds_its_pipes(subject: &Subject) {
     let started = Instant::now();
     let output = sandbox.run("sleep 60 & echo hi").await;
     assert_eq!((output.stdout.text.as_str(), output.exit_code), ("hi\n", 0));
-    assert!(started.elapsed() < Duration::from_secs(20), "it waited for the job: {:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(20),
+        "the call waited for the background job: {:?}",
+        started.elapsed()
+    );
 }
 
 pub async fn background_job_outlives_its_exec(subject: &Subject) {
@@ -41,7 +45,7 @@ pub async fn background_job_outlives_its_exec(subject: &Subject) {
         .await;
     let mut last = String::new();
     for _ in 0..3 {
-        eventually("the job goes on", Duration::from_secs(5), async || {
+        eventually("the background job is still running", Duration::from_secs(5), async || {
             let beat = sandbox.run("cat /workspace/beat").await.stdout.text;
             let went_on = !beat.is_empty() && beat != last;
             last = beat;
@@ -54,22 +58,22 @@ pub async fn background_job_outlives_its_exec(subject: &Subject) {
 pub async fn timeout_kills_the_whole_process_tree(subject: &Subject) {
     let (sandbox, limit) = (subject.sandbox().await, Duration::from_secs(1));
     let command = "trap '' TERM HUP INT; setsid sleep 777 & (setsid setsid sleep 778 &) ; sleep 779";
-    // One round may be slow because the machine is busy, but not all three.
+    // The machine may be busy during one round, but is unlikely to be busy during all three rounds.
     let mut soonest = Duration::MAX;
     for _ in 0..3 {
         let started = Instant::now();
         let output = sandbox.exec(ExecRequest::new(command).with_timeout(limit)).await;
         soonest = soonest.min(started.elapsed());
         assert_eq!((output.exit_code, output.termination), (124, Termination::TimedOut));
-        assert!(output.duration >= limit, "it ended early: {:?}", output.duration);
+        assert!(output.duration >= limit, "the command ended before its time-out: {:?}", output.duration);
         for marker in ["777", "778", "779"] {
-            eventually("the survivors are gone", GONE_WITHIN, async || {
+            eventually("all processes of the command have ended", GONE_WITHIN, async || {
                 sandbox.processes(&format!("sleep {marker}")).await == 0
             })
             .await;
         }
     }
-    assert!(soonest < limit + LATE_MAX, "it ended late: {soonest:?}");
+    assert!(soonest < limit + LATE_MAX, "the command ended too long after its time-out: {soonest:?}");
 }
 
 pub async fn output_before_a_timeout_is_returned(subject: &Subject) {
@@ -85,7 +89,7 @@ pub async fn exec_works_after_a_timeout(subject: &Subject) {
     let output = sandbox.exec(ExecRequest::new("sleep 60").with_timeout(Duration::from_secs(1))).await;
     assert_eq!(output.termination, Termination::TimedOut);
     assert_eq!(sandbox.text("echo still here").await, "still here");
-    assert_eq!(sandbox.processes("sleep 776").await, 1, "a job of another exec was ended with it");
+    assert_eq!(sandbox.processes("sleep 776").await, 1, "a background job of another command was ended as well");
 }
 
 pub async fn dropped_exec_leaves_no_process(subject: &Subject) {
@@ -93,23 +97,24 @@ pub async fn dropped_exec_leaves_no_process(subject: &Subject) {
     let command = "setsid sleep 7771 & touch /workspace/started; sleep 7772";
     {
         let exec = sandbox.provider.exec(&sandbox.name, ExecRequest::new(command), None);
-        let begun = eventually("it has begun", Duration::from_secs(10), async || {
+        let begun = eventually("the command has started", Duration::from_secs(10), async || {
             sandbox.provider.stat(&sandbox.name, "/workspace/started").await.is_ok()
         });
         tokio::select! {
-            output = exec => panic!("it ended by itself: {output:?}"),
+            output = exec => panic!("the command ended before it was cancelled: {output:?}"),
             () = begun => {}
         }
     }
-    eventually("nothing of it runs", GONE_WITHIN, async || sandbox.processes("sleep 777").await == 0).await;
-    eventually("it is not counted", GONE_WITHIN, async || {
+    eventually("no process of the command is running", GONE_WITHIN, async || sandbox.processes("sleep 777").await == 0)
+        .await;
+    eventually("the command is no longer counted", GONE_WITHIN, async || {
         let inspection = sandbox.provider.inspect(&sandbox.name).await.expect("it can be looked at");
         inspection.expect("it is there").execs == 0
     })
     .await;
 }
 
-/// A process whose first thread has ended while another thread runs: it looks like a zombie.
+/// A program whose first thread ends while another thread keeps running, so that its process looks like a zombie.
 const HEADLESS: &str = "
 import ctypes, platform, sys, threading, time
 def beat():
@@ -137,30 +142,37 @@ pub async fn process_whose_first_thread_has_ended_is_killed(subject: &Subject) {
         format!("setsid python3 headless.py {name} & until [ -s beat-{name} ]; do sleep 0.05; done 2>/dev/null")
     };
 
-    // One round may be slow because the machine is busy, but not all three.
+    // The machine may be busy during one round, but is unlikely to be busy during all three rounds.
     let mut soonest = Duration::MAX;
     for round in ["late0", "late1", "late2"] {
         let started = Instant::now();
         let output = sandbox.exec(ExecRequest::new(format!("{}; sleep 100", begin(round))).with_timeout(limit)).await;
         soonest = soonest.min(started.elapsed());
         assert_eq!(output.termination, Termination::TimedOut);
-        assert!(!beats(round).await.is_empty() && !goes_on(round).await, "it outlived its time-out");
+        assert!(
+            !beats(round).await.is_empty() && !goes_on(round).await,
+            "a process outlived the time-out of its command"
+        );
     }
-    assert!(soonest < limit + LATE_MAX, "it ended late: {soonest:?}");
+    assert!(soonest < limit + LATE_MAX, "the command ended too long after its time-out: {soonest:?}");
 
     // The program is in Python because a shell retries each failed fork for seconds.
     let more = "import subprocess\nfor _ in range(40):\n    try: subprocess.Popen(['sleep', '300'])\n    except OSError: break";
     let hoard = format!("{}; {}", begin("many"), python(more));
     sandbox.exec(ExecRequest::new(hoard).with_timeout(Duration::from_secs(60))).await;
-    assert!(!beats("many").await.is_empty() && !goes_on("many").await, "it outlived the limit of processes");
+    assert!(
+        !beats("many").await.is_empty() && !goes_on("many").await,
+        "a process outlived a command that reached the process limit"
+    );
 
     let exec = sandbox.provider.exec(&sandbox.name, ExecRequest::new(format!("{}; sleep 100", begin("gone"))), None);
-    let begun = eventually("it has begun", Duration::from_secs(30), async || !beats("gone").await.is_empty());
+    let begun =
+        eventually("the command has started", Duration::from_secs(30), async || !beats("gone").await.is_empty());
     tokio::select! {
-        output = exec => panic!("it ended by itself: {output:?}"),
+        output = exec => panic!("the command ended before it was cancelled: {output:?}"),
         () = begun => {}
     }
-    eventually("it ends with its caller", GONE_WITHIN, async || !goes_on("gone").await).await;
+    eventually("the command ends when its caller disconnects", GONE_WITHIN, async || !goes_on("gone").await).await;
     assert_eq!(sandbox.text("echo still here").await, "still here");
 }
 
@@ -226,27 +238,28 @@ pub async fn invalid_requests_are_refused(subject: &Subject) {
         assert!(matches!(error, SandboxError::Invalid(_)), "{what}: {error:?}");
     }
     let long = sandbox.run(format!("true {}; echo done", "a".repeat(60_000))).await;
-    assert_eq!(long.stdout.text, "done\n", "60 KB are no long command");
+    assert_eq!(long.stdout.text, "done\n", "a command of 60 KB failed");
 }
 
 pub async fn stdin_is_empty_and_no_terminal(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let started = Instant::now();
     assert_eq!(sandbox.text("cat | wc -c; read -r line; echo $?").await, "0\n1");
-    assert!(started.elapsed() < Duration::from_secs(5), "it waited for input");
+    assert!(started.elapsed() < Duration::from_secs(5), "the command waited for input");
     assert_eq!(sandbox.text("[ -t 0 ] || [ -t 1 ] || [ -t 2 ] || echo none").await, "none");
     let terminal = sandbox.run("echo x >/dev/tty").await;
-    assert_ne!(terminal.exit_code, 0, "it has a terminal that is not its own");
+    assert_ne!(terminal.exit_code, 0, "the command can use a terminal of the host");
 }
 
 pub async fn only_three_descriptors_are_open(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    // A child lists the descriptors of the shell: a process that lists its own also sees the descriptor of the listing.
+    // A child of the shell lists the descriptors of the shell, because a process that lists its own descriptors also
+    // sees the descriptor of the listing.
     let program = "import os; print(sorted(os.listdir('/proc/%d/fd' % os.getppid())))";
     assert_eq!(sandbox.text(format!("python3 -c \"{program}\"; true")).await, "['0', '1', '2']");
     let opened = sandbox.text("for f in /proc/1/fd/*; do (: <$f) 2>/dev/null && readlink $f; done; true").await;
     let is_foreign = |line: &&str| line.starts_with('/') && !line.starts_with("/dev/null");
-    assert_eq!(opened.lines().find(is_foreign), None, "a file of the first process can be opened through it");
+    assert_eq!(opened.lines().find(is_foreign), None, "the command can open a file of the first process");
 }
 
 pub async fn environment_is_clean(subject: &Subject) {
@@ -271,7 +284,7 @@ pub async fn environment_is_clean(subject: &Subject) {
     let environment = sandbox.text("env").await;
     for line in environment.lines() {
         let (name, value) = line.split_once('=').expect("a name and a value");
-        assert!(known.contains(&name), "`{name}` is nothing that a sandbox needs");
+        assert!(known.contains(&name), "the environment contains the variable `{name}`, which no sandbox needs");
         match name {
             "HOME" => assert_eq!(value, "/root"),
             "LANG" => assert_eq!(value, "C.UTF-8"),
@@ -283,14 +296,18 @@ pub async fn environment_is_clean(subject: &Subject) {
     assert_eq!(sandbox.text("cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -c MONSTRUM; true").await, "0");
 }
 
-/// A limit set on the init would apply to every later command.
+/// No command may set a limit of the init, because the limit would apply to every later command.
 pub async fn limits_of_other_processes_cannot_be_set(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for limit in ["--nofile=3:3", "--as=1000", "--nproc=1"] {
         assert_ne!(sandbox.run(format!("prlimit --pid 1 {limit}")).await.exit_code, 0, "{limit}");
         assert_eq!(sandbox.text("echo still here").await, "still here", "{limit}");
     }
-    assert_eq!(sandbox.text("ulimit -n 100; ulimit -n; bash -c 'ulimit -n'").await, "100\n100", "one's own can be");
+    assert_eq!(
+        sandbox.text("ulimit -n 100; ulimit -n; bash -c 'ulimit -n'").await,
+        "100\n100",
+        "a command cannot set its own limits"
+    );
 }
 
 /// A sandbox whose shell is gone rejects commands with a clear error and still serves its files.

@@ -33,12 +33,12 @@ pub async fn written_files_can_be_read(subject: &Subject) {
 
     provider.rename(&sandbox.name, "a/b/first.txt", "a/second.txt").await.expect("over another");
     assert_eq!(sandbox.read("a/second.txt").await.as_deref(), Ok("first"));
-    provider.remove(&sandbox.name, "a").await.expect("with everything in it");
+    provider.remove(&sandbox.name, "a").await.expect("the folder is removed with its contents");
     for gone in ["a", "a/second.txt"] {
         let error = provider.stat(&sandbox.name, gone).await.expect_err("it is gone");
         assert!(matches!(error, SandboxError::NotFound(_)), "{error:?}");
     }
-    let error = provider.remove(&sandbox.name, "/workspace").await.expect_err("the workspace itself stays");
+    let error = provider.remove(&sandbox.name, "/workspace").await.expect_err("the workspace itself cannot be removed");
     assert!(matches!(error, SandboxError::Invalid(_)), "{error:?}");
 }
 
@@ -62,8 +62,8 @@ async fn is_refused(sandbox: &Sandbox, path: &str) {
     assert!(provider.stat(name, path).await.is_err(), "stat {path:?}");
     assert!(provider.mkdir(name, &format!("{path}/made")).await.is_err(), "mkdir {path:?}");
     assert!(provider.remove(name, path).await.is_err(), "remove {path:?}");
-    assert!(provider.rename(name, "own.txt", path).await.is_err(), "rename to {path:?}");
-    assert!(provider.rename(name, path, "own.txt").await.is_err(), "rename from {path:?}");
+    assert!(provider.rename(name, "own.txt", path).await.is_err(), "an entry was renamed to {path:?}");
+    assert!(provider.rename(name, path, "own.txt").await.is_err(), "an entry was renamed from {path:?}");
     let archive = async { super::archive::collect(provider.archive(name, path, Default::default()).await?).await };
     assert!(archive.await.is_err(), "archive {path:?}");
     assert_eq!(sandbox.read("own.txt").await.as_deref(), Ok("own"));
@@ -118,7 +118,10 @@ pub async fn links_out_are_refused(subject: &Subject) {
     for link in ["etc", "passwd", "root", "gone", "self"] {
         let entry = sandbox.provider.stat(&sandbox.name, link).await.expect("the link itself");
         assert_eq!(entry.kind, EntryKind::Other, "{link}");
-        assert!(sandbox.read(link).await.is_err() && sandbox.names(link).await.is_err(), "{link} is followed");
+        assert!(
+            sandbox.read(link).await.is_err() && sandbox.names(link).await.is_err(),
+            "the link {link} was followed"
+        );
         // The write replaces the link or fails; the target of the link does not change.
         let written = sandbox.write(link, "mine").await;
         assert_eq!(written.is_ok(), sandbox.read(link).await.as_deref() == Ok("mine"), "{link}: {written:?}");
@@ -150,7 +153,7 @@ pub async fn links_within_are_followed(subject: &Subject) {
     sandbox.write("abs/new/file", "written").await.expect("it is written");
     assert_eq!(sandbox.read("real/new/file").await.as_deref(), Ok("written"));
     for (path, link) in [("out", "out"), ("near", "near"), ("twice", "out"), ("home/out", "out")] {
-        let error = sandbox.read(path).await.expect_err("it leads out");
+        let error = sandbox.read(path).await.expect_err("the link leads out of the workspace");
         assert_eq!(error, SandboxError::Invalid(format!("the link `{link}` leaves /workspace")), "{path}");
         assert!(sandbox.provider.target(&sandbox.name, path).await.is_err(), "{path}");
     }
@@ -171,7 +174,7 @@ pub async fn magic_links_are_refused(subject: &Subject) {
     for path in ["m2/m0/etc/passwd", "m3/etc/passwd", "m4/0", "m4/3", "m5/0", "m2/../etc/passwd"] {
         is_refused(&sandbox, path).await;
     }
-    assert!(sandbox.read("m6").await.is_err(), "the program of the host is read");
+    assert!(sandbox.read("m6").await.is_err(), "a program of the host was read");
 }
 
 /// Starts a loop in the sandbox that repeatedly swaps a folder and a link.
@@ -209,7 +212,7 @@ pub async fn rename_race_does_not_lead_out(subject: &Subject) {
                 }
                 Err(_) => refused += 1,
             }
-            // The write fails or goes into the folder, under either of its names.
+            // The write fails or writes into the folder, which has either of the two names at this time.
             let _refused = sandbox.write("d/written", "mine").await;
             if round % 10 == 0 {
                 let _refused = sandbox.provider.mkdir(&sandbox.name, "d/made").await;
@@ -217,17 +220,27 @@ pub async fn rename_race_does_not_lead_out(subject: &Subject) {
                 let _refused = sandbox.provider.rename(&sandbox.name, "d/written", "d/renamed").await;
                 if let Ok(names) = sandbox.names("d").await {
                     let known = ["passwd", "written", "renamed", "made"];
-                    assert!(names.iter().all(|name| known.contains(&name.as_str())), "a folder outside: {names:?}");
+                    assert!(
+                        names.iter().all(|name| known.contains(&name.as_str())),
+                        "a folder outside the workspace was listed: {names:?}"
+                    );
                 }
             }
         }
-        assert!(read > 0 && refused > 0, "there was no race: {read} read, {refused} refused");
+        assert!(
+            read > 0 && refused > 0,
+            "the swap did not affect the reads: {read} succeeded, {refused} were rejected"
+        );
         sandbox.text("pkill -9 python3; true").await;
-        assert_eq!(sandbox.text("ls -A /etc; cat /etc/passwd").await, before, "something outside was changed");
+        assert_eq!(
+            sandbox.text("ls -A /etc; cat /etc/passwd").await,
+            before,
+            "a file outside the workspace was changed"
+        );
     }
     if let Some(folder) = folder {
         let names: Vec<_> = std::fs::read_dir(&folder).expect("it is there").flatten().map(|e| e.file_name()).collect();
-        assert_eq!(names, ["passwd"], "something was written on the host");
+        assert_eq!(names, ["passwd"], "a file was written on the host");
         assert_eq!(std::fs::read_to_string(folder.join("passwd")).expect("it is there"), "outside");
     }
 }
@@ -240,13 +253,13 @@ pub async fn pipes_and_sockets_never_block(subject: &Subject) {
     let work = async {
         for path in ["pipe", "socket"] {
             assert_eq!(sandbox.provider.stat(&sandbox.name, path).await.expect("it is there").kind, EntryKind::Other);
-            assert!(matches!(sandbox.read(path).await, Err(SandboxError::Invalid(_))), "{path} is read");
+            assert!(matches!(sandbox.read(path).await, Err(SandboxError::Invalid(_))), "{path} was read");
             assert!(sandbox.names(path).await.is_err());
             sandbox.write(path, "a file now").await.expect("it is replaced whole");
             assert_eq!(sandbox.read(path).await.as_deref(), Ok("a file now"));
         }
     };
-    tokio::time::timeout(AT_ONCE, work).await.expect("nothing waits for the other end");
+    tokio::time::timeout(AT_ONCE, work).await.expect("no file function waits for the other end of a pipe");
 }
 
 pub async fn sparse_file_costs_nothing(subject: &Subject) {
@@ -257,17 +270,17 @@ pub async fn sparse_file_costs_nothing(subject: &Subject) {
     assert_eq!(entry.size, 1 << 40);
     let work = async {
         let refused = sandbox.provider.read(&sandbox.name, "huge").await.map(drop);
-        assert!(matches!(refused, Err(SandboxError::Exhausted(_))), "a TiB of nothing is sent: {refused:?}");
+        assert!(matches!(refused, Err(SandboxError::Exhausted(_))), "a sparse file of 1 TiB was read: {refused:?}");
         let (entry, mut content) = sandbox.provider.read(&sandbox.name, "large").await.expect("it is read");
         assert_eq!(entry.size, 1 << 30);
         let mut read = 0;
         while read < 256 << 20 {
-            read += content.next().await.expect("there is more").expect("it is read").len();
+            read += content.next().await.expect("the stream has more content").expect("it is read").len();
         }
     };
     tokio::time::timeout(Duration::from_secs(30), work).await.expect("it is read as it comes");
     if let (Some(before), Some(host)) = (before, &subject.host) {
-        assert!(host.memory_bytes() < before + (64 << 20), "the host's memory grew");
+        assert!(host.memory_bytes() < before + (64 << 20), "the memory of the host grew");
     }
 }
 
@@ -314,7 +327,7 @@ pub async fn odd_names_work(subject: &Subject) {
     sandbox.text("echo raw >odd/$'\\xff\\xfe' && mkdir odd/$'\\xfd' && echo in >odd/$'\\xfd'/é$'\\xfc'").await;
     let raw = ["\\xFD", "\\xFF\\xFE"];
     let listed = sandbox.names("odd").await.expect("it is listed");
-    assert_eq!(listed.len(), names.len() + raw.len(), "invalid UTF-8 is listed as well");
+    assert_eq!(listed.len(), names.len() + raw.len(), "names of invalid UTF-8 are missing in the list");
     assert!(raw.iter().all(|name| listed.iter().any(|listed| listed == name)), "{listed:?}");
     assert_eq!(sandbox.names("odd/\\xFD").await, Ok(vec!["é\\xFC".to_owned()]));
     assert_eq!(sandbox.read("odd/\\xFD/é\\xFC").await.as_deref(), Ok("in\n"));
@@ -331,7 +344,11 @@ pub async fn odd_names_work(subject: &Subject) {
         sandbox.provider.rename(&sandbox.name, &format!("odd/{name}"), "odd/moved").await.expect("it is moved");
         sandbox.provider.remove(&sandbox.name, "odd/moved").await.expect("it is removed");
     }
-    sandbox.provider.remove(&sandbox.name, "odd").await.expect("with what is not listed");
+    sandbox
+        .provider
+        .remove(&sandbox.name, "odd")
+        .await
+        .expect("the folder is removed with entries that are not listed");
     assert_eq!(sandbox.text("find / -xdev -name pwned 2>/dev/null; ls -A | grep -v lost+found; true").await, "");
 }
 
@@ -353,7 +370,7 @@ while True:
         sandbox.write("whole", &first).await.expect("it is written");
     }
     let names = sandbox.names("/workspace").await.expect("it is listed");
-    assert_eq!(names, ["whole"], "a torn file was seen, or something was left");
+    assert_eq!(names, ["whole"], "a reader saw an incomplete file, or a temporary file was left");
 }
 
 pub async fn sizes_are_capped(subject: &Subject) {
@@ -361,7 +378,7 @@ pub async fn sizes_are_capped(subject: &Subject) {
     let largest = Bytes::from(vec![b'a'; FILE_BYTES_MAX]);
     sandbox.provider.write(&sandbox.name, "largest", largest).await.expect("it is written");
     let larger = Bytes::from(vec![b'a'; FILE_BYTES_MAX + 1]);
-    let error = sandbox.provider.write(&sandbox.name, "larger", larger).await.expect_err("it is too large");
+    let error = sandbox.provider.write(&sandbox.name, "larger", larger).await.expect_err("the file is too large");
     assert!(matches!(error, SandboxError::Exhausted(_) | SandboxError::Invalid(_)), "{error:?}");
     assert_eq!(sandbox.names("/workspace").await.expect("it is listed"), ["largest"]);
 }
@@ -376,7 +393,7 @@ pub async fn large_files_are_streamed(subject: &Subject) {
         (bytes, largest) = (bytes + last.len() as u64, largest.max(last.len()));
     }
     assert_eq!((bytes, entry.size), (38_888_896, 38_888_896));
-    assert!(last.ends_with(b"\n5000000\n") && largest <= 4 << 20, "in pieces of {largest} bytes");
+    assert!(last.ends_with(b"\n5000000\n") && largest <= 4 << 20, "the file was read in pieces of {largest} bytes");
 }
 
 pub async fn listing_is_capped(subject: &Subject) {
@@ -389,6 +406,6 @@ pub async fn listing_is_capped(subject: &Subject) {
     sandbox.text(make(LIST_ENTRIES_MAX)).await;
     assert_eq!(sandbox.names("many").await.expect("it is listed").len(), LIST_ENTRIES_MAX);
     sandbox.text(make(LIST_ENTRIES_MAX + 1)).await;
-    let error = sandbox.names("many").await.expect_err("it is too long");
+    let error = sandbox.names("many").await.expect_err("the list is too long");
     assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
 }

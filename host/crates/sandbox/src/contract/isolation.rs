@@ -7,7 +7,8 @@ use super::local_host::memory_contains;
 use super::{Subject, eventually, python, random_hex};
 use crate::ExecRequest;
 
-/// If tunnel modules are loaded, the kernel adds these interfaces to every new network namespace, in the down state.
+/// The interfaces that the kernel adds to every new network namespace if tunnel modules are loaded. The interfaces are
+/// down.
 const TUNNELS: [&str; 9] = ["sit0", "tunl0", "gre0", "gretap0", "erspan0", "ip6tnl0", "ip6gre0", "ip_vti0", "ip6_vti0"];
 
 /// The program folders of every Linux system.
@@ -83,7 +84,7 @@ print('tried')"
 
 pub async fn uncommon_socket_families_are_refused(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    // Families that reach the hypervisor or the raw network, or kernel code that no program in a sandbox needs.
+    // Socket families that reach the hypervisor, the raw network, or kernel code that no program in a sandbox needs.
     let program = "
 import socket
 names = {40: 'vsock', 38: 'alg', 17: 'packet', 31: 'bluetooth', 30: 'tipc', 29: 'can', 39: 'nfc', 44: 'xdp', 15: 'key', 41: 'kcm', 42: 'qipcrtr', 43: 'smc', 21: 'rds'}
@@ -131,7 +132,7 @@ except OSError:
     print('tried')"
     );
     assert_eq!(second.python(&local).await, "tried");
-    assert_eq!(first.processes(&marker).await, 1, "what was looked for is there");
+    assert_eq!(first.processes(&marker).await, 1, "the marked process does not exist in its own sandbox");
 }
 
 pub async fn host_files_are_invisible(subject: &Subject) {
@@ -154,13 +155,13 @@ pub async fn host_passwords_are_not_there(subject: &Subject) {
         .text("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow 2>/dev/null | cut -d: -f2 | sort -u; true")
         .await;
     for password in passwords.lines() {
-        assert!(password.trim_start_matches(['*', '!', 'x']).is_empty(), "an account with a password");
+        assert!(password.trim_start_matches(['*', '!', 'x']).is_empty(), "an account has a password");
     }
     let accounts = sandbox.text("cut -d: -f1,3 /etc/passwd").await;
     for account in accounts.lines() {
         let (name, id) = account.split_once(':').expect("a name and an id");
         let id: u32 = id.parse().expect("an id");
-        assert!(id < 1000 || id == 65534, "`{name}` is a person's account");
+        assert!(id < 1000 || id == 65534, "the sandbox contains the account `{name}` of a person");
     }
 }
 
@@ -178,24 +179,24 @@ pub async fn host_folders_are_not_there(subject: &Subject) {
         "/var/backups/",
     ] {
         let files = sandbox.text(format!("find {secret} -type f 2>/dev/null; true")).await;
-        assert_eq!(files, "", "{secret} holds files");
+        assert_eq!(files, "", "the sandbox can see files in {secret}");
     }
     for folder in ["/root", "/home", "/opt", "/srv", "/mnt", "/media"] {
         let common = [".bashrc", ".profile", ".cache", ".local", ".config", ".npm"];
         let inside = sandbox.text(format!("ls -A {folder} 2>/dev/null; true")).await;
         let shared = inside.lines().find(|name| !common.contains(name) && Path::new(folder).join(name).exists());
-        assert_eq!(shared, None, "{folder} is the host's");
+        assert_eq!(shared, None, "the sandbox can see files of the host in {folder}");
     }
     let mounts = sandbox.text("cat /proc/self/mountinfo").await;
     let data_dir = host.data_dir().to_str().expect("a path that is text");
-    assert!(!mounts.contains(data_dir), "the mounts tell where the host keeps its files:\n{mounts}");
+    assert!(!mounts.contains(data_dir), "the list of mounts reveals the provider's folder on the host:\n{mounts}");
 }
 
 pub async fn host_processes_are_invisible(subject: &Subject) {
     let Some(host) = &subject.host else { return };
     let (sandbox, process) = (subject.sandbox().await, host.marked_process());
     let is_there = async || host.processes(&process.marker) > 0;
-    eventually("what is looked for is there", Duration::from_secs(5), is_there).await;
+    eventually("the marked process is running", Duration::from_secs(5), is_there).await;
     assert_eq!(sandbox.processes(&process.marker).await, 0);
     assert_eq!(sandbox.text("tr '\\0' ' ' </proc/1/cmdline").await.trim(), "init");
     let own = std::process::id();
@@ -220,13 +221,18 @@ pub async fn host_environment_is_invisible(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let environments = sandbox.text("cat /proc/[0-9]*/environ /proc/self/environ 2>/dev/null; true").await;
     for (name, value) in host.environment() {
-        // A PATH of only these folders reveals nothing, and the sandbox may have the same one.
+        // A PATH that consists only of these folders reveals nothing about the host. The sandbox may have the same
+        // PATH.
         let is_common = |path: &str| path.split(':').all(|folder| PROGRAMS.contains(&folder));
         if name == "PATH" && value.to_str().is_some_and(is_common) {
             continue;
         }
         let pair = [name.as_encoded_bytes(), b"=", value.as_encoded_bytes()].concat();
-        assert!(!memory_contains(environments.as_bytes(), &pair), "`{}` can be read inside", name.display());
+        assert!(
+            !memory_contains(environments.as_bytes(), &pair),
+            "the sandbox can read the variable `{}` of the host",
+            name.display()
+        );
     }
     let arguments = sandbox.text("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await;
     let data_dir = host.data_dir().to_str().expect("a path that is text");
@@ -251,7 +257,8 @@ pub async fn only_harmless_devices_exist(subject: &Subject) {
     assert_eq!(output.stdout.text.trim_end(), "0", "a device elsewhere");
 }
 
-/// Locks, watches and times of a file are visible to every process that has it open.
+/// Each sandbox needs separate device files, because locks, watches and times of a file are visible to every process
+/// that has the file open.
 pub async fn devices_are_not_shared(subject: &Subject) {
     let (first, second) = (subject.sandbox().await, subject.sandbox().await);
     let files =
@@ -260,13 +267,13 @@ pub async fn devices_are_not_shared(subject: &Subject) {
     first.start(&lock).await;
     eventually("the locks are held", Duration::from_secs(10), async || first.read("held").await.is_ok()).await;
     let taken = first.text("flock -n /dev/full true && echo free || echo held").await;
-    assert_eq!(taken, "held", "a lock holds in its own sandbox");
+    assert_eq!(taken, "held", "a lock has no effect in the sandbox that holds it");
     let look = format!("for f in {files}; do [ -r $f ] && ! flock -n $f true 2>/dev/null && echo $f; done; true");
-    assert_eq!(second.text(look).await.replace("/dev/tty", "").trim(), "", "a lock of another sandbox is seen");
+    assert_eq!(second.text(look).await.replace("/dev/tty", "").trim(), "", "a lock of another sandbox has an effect");
     if subject.host.is_some() {
         let before = modified("/dev/null");
         first.text("touch -d 2001-02-03 /dev/null").await;
-        assert_eq!(modified("/dev/null"), before, "a file of the host was altered");
+        assert_eq!(modified("/dev/null"), before, "a file of the host was changed");
     }
 }
 
@@ -287,10 +294,13 @@ pub async fn state_of_the_host_is_invisible(subject: &Subject) {
     let boot_id = "/proc/sys/kernel/random/boot_id";
     let other = subject.sandbox().await;
     let own = sandbox.text(format!("cat {boot_id}")).await;
-    assert_ne!(own, other.text(format!("cat {boot_id}")).await, "two sandboxes know that they are on one host");
+    assert_ne!(own, other.text(format!("cat {boot_id}")).await, "two sandboxes can detect that they share a host");
     let Some(_) = &subject.host else { return };
     assert_ne!(own, std::fs::read_to_string(boot_id).expect("the host has it").trim());
     let memory = std::fs::read_to_string("/proc/meminfo").expect("the host has it");
     let total = memory.lines().next().expect("a line").to_owned();
-    assert!(!sandbox.text("cat /proc/meminfo").await.contains(&total), "the host's memory is revealed");
+    assert!(
+        !sandbox.text("cat /proc/meminfo").await.contains(&total),
+        "the sandbox can see the memory size of the host"
+    );
 }

@@ -51,7 +51,7 @@ pub async fn stop_and_resume_twice_keep_files(subject: &Subject) {
         assert_eq!(sandbox.ensure(Subject::small()).await, Ensured::AlreadyRunning);
         let kept = "tool && cat /root/.mine /etc/mine /workspace/work && [ -d /opt/mine ] && [ ! -e /etc/hostname ]";
         assert_eq!(sandbox.text(kept).await, "tool\nmine\nmine\nwork", "round {round}");
-        assert_eq!(sandbox.text("ls -A /tmp").await, "", "what is in memory does not stay");
+        assert_eq!(sandbox.text("ls -A /tmp").await, "", "files in memory were kept");
         assert_eq!(sandbox.processes("sleep 4243").await, 0);
     }
 }
@@ -64,14 +64,14 @@ pub async fn stop_ends_everything(subject: &Subject) {
     sandbox.start(&format!("exec setsid setsid sleep {marker}")).await;
     eventually("it runs", Duration::from_secs(5), async || host.processes(&marker) >= 2).await;
     sandbox.provider.stop(&sandbox.name).await.expect("it is stopped");
-    assert_eq!(host.processes(&marker), 0, "something outlived its sandbox");
+    assert_eq!(host.processes(&marker), 0, "a process outlived its sandbox");
 }
 
 /// Starts a command that runs for a long time, runs `end`, and returns how the command ended.
 async fn ended_by<F: Future<Output = ()>>(sandbox: &Sandbox, end: F) -> Termination {
     let exec = sandbox.run("touch /workspace/started; sleep 600");
     let end = async {
-        eventually("it has begun", Duration::from_secs(10), async || {
+        eventually("the command has started", Duration::from_secs(10), async || {
             let inspection = sandbox.provider.inspect(&sandbox.name).await.expect("it can be looked at");
             let is_counted = inspection.is_some_and(|inspection| inspection.execs == 1);
             is_counted && sandbox.provider.stat(&sandbox.name, "/workspace/started").await.is_ok()
@@ -114,9 +114,9 @@ pub async fn missing_sandboxes_are_never_created(subject: &Subject) {
     assert_eq!(sandbox.provider.delete(&sandbox.name).await, Ok(()));
     let refusals = [
         sandbox.refusal(ExecRequest::new("true")).await,
-        sandbox.names("/workspace").await.expect_err("there is none"),
-        sandbox.read("file").await.expect_err("there is none"),
-        sandbox.write("file", "text").await.expect_err("there is none"),
+        sandbox.names("/workspace").await.expect_err("the sandbox does not exist"),
+        sandbox.read("file").await.expect_err("the sandbox does not exist"),
+        sandbox.write("file", "text").await.expect_err("the sandbox does not exist"),
     ];
     for error in refusals {
         assert!(matches!(error, SandboxError::Conflict(_) | SandboxError::NotFound(_)), "{error:?}");
@@ -167,7 +167,11 @@ pub async fn unsupported_network_is_refused(subject: &Subject) {
     }
     let sandbox = subject.absent();
     let spec = Spec { limits: Subject::small(), network: Network::Full };
-    let error = sandbox.provider.ensure_running(&sandbox.name, spec).await.expect_err("it has no such network");
+    let error = sandbox
+        .provider
+        .ensure_running(&sandbox.name, spec)
+        .await
+        .expect_err("the provider does not have this network");
     assert!(matches!(error, SandboxError::Unsupported(_)), "{error:?}");
     assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]));
 }
@@ -225,7 +229,7 @@ pub async fn resume_runs_no_program_of_the_sandbox(subject: &Subject) {
         let entries = sandbox.provider.list_dir(&sandbox.name, "/workspace").await.expect("it is listed");
         entries.into_iter().map(|entry| entry.name).filter(|name| name == "ran").count()
     };
-    assert_eq!(names().await, 0, "code of the sandbox ran");
+    assert_eq!(names().await, 0, "the resume ran a program of the sandbox");
     sandbox.run("true").await;
-    assert_eq!(names().await, 1, "it runs with a command");
+    assert_eq!(names().await, 1, "a command did not run the program of the sandbox");
 }

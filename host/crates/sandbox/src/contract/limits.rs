@@ -13,13 +13,17 @@ pub async fn memory_limit_ends_the_command_only(subject: &Subject) {
         assert_eq!(sandbox.text("echo still here").await, "still here");
     }
     let small = sandbox.python("print(len(bytearray(32 * 2**20)))").await;
-    assert_eq!(small, "33554432", "what fits is given");
+    assert_eq!(small, "33554432", "a program within the memory limit failed");
 }
 
 pub async fn killed_is_not_out_of_memory(subject: &Subject) {
     let sandbox = subject.sandbox_under(Limits { memory_mib: 128, ..Subject::small() }).await;
     assert_eq!(sandbox.run("exec python3 -c 'x = bytearray(10**9)'").await.termination, Termination::OutOfMemory);
-    assert_eq!(sandbox.run("kill -9 $$").await.termination, Termination::Signalled, "an earlier one was counted");
+    assert_eq!(
+        sandbox.run("kill -9 $$").await.termination,
+        Termination::Signalled,
+        "an earlier out-of-memory kill was reported for a later command"
+    );
 }
 
 pub async fn unmapped_memory_ends_the_command_only(subject: &Subject) {
@@ -29,11 +33,11 @@ pub async fn unmapped_memory_ends_the_command_only(subject: &Subject) {
     for _ in 0..3 {
         let output = sandbox.run(format!("exec python3 -S -I -c \"{program}\"")).await;
         assert_eq!((output.exit_code, output.termination), (137, Termination::OutOfMemory), "{output:?}");
-        assert_eq!(sandbox.processes("sleep 4343").await, 1, "a job in the background was ended");
+        assert_eq!(sandbox.processes("sleep 4343").await, 1, "a background job was ended");
     }
 }
 
-/// Sends to its own sockets, which it never reads, and prints the growth of the socket buffers in MiB.
+/// A program that sends data to its own sockets without reading it, and prints the growth of the socket buffers in MiB.
 const FILL_SOCKETS: &str = "
 import socket, sys
 def pages(kind):
@@ -78,7 +82,7 @@ pub async fn buffers_of_sockets_are_limited(subject: &Subject) {
     let grown = sandbox.python(FILL_SOCKETS).await;
     for (kind, mib) in ["TCP", "UDP"].into_iter().zip(grown.lines()) {
         let mib: i64 = mib.parse().expect("a number");
-        assert!(mib < 96, "the buffers of {kind} have grown by {mib} MiB, where the sandbox has 128 MiB of memory");
+        assert!(mib < 96, "the buffers of {kind} grew by {mib} MiB, but the sandbox has only 128 MiB of memory");
     }
     assert_eq!(grown.lines().count(), 2, "{grown}");
 }
@@ -107,7 +111,10 @@ except (OSError, ValueError):
         let kib: u64 = memory.trim().trim_end_matches(" kB").parse().expect("a number");
         // Each open file costs its sandbox at least 192 bytes of memory, and the host keeps at least an eighth of its
         // memory.
-        assert!(most >= kib * 1024 / 8 * 7 / 192, "files are used up before memory");
+        assert!(
+            most >= kib * 1024 / 8 * 7 / 192,
+            "the host runs out of open files before the sandbox runs out of memory"
+        );
     }
 }
 
@@ -120,7 +127,7 @@ pub async fn tmp_size_is_limited(subject: &Subject) {
     sandbox.text("rm /tmp/big && head -c 8M /dev/zero >/tmp/small && rm /tmp/small").await;
     let inodes = python("for n in range(400000): open('/tmp/%d' % n, 'w').close()");
     let many = sandbox.run(inodes).await;
-    assert_ne!(many.exit_code, 0, "empty files in memory are not counted");
+    assert_ne!(many.exit_code, 0, "the number of empty files in memory is not limited");
 }
 
 pub async fn other_memory_file_systems_are_limited(subject: &Subject) {
@@ -128,7 +135,7 @@ pub async fn other_memory_file_systems_are_limited(subject: &Subject) {
     for folder in ["/dev/shm", "/dev", "/run", "/var/tmp", "/dev/mqueue"] {
         let output =
             sandbox.run(format!("head -c 1G /dev/zero >{folder}/big; code=$?; rm -f {folder}/big; exit $code")).await;
-        assert_ne!(output.exit_code, 0, "1 GiB fits into {folder}");
+        assert_ne!(output.exit_code, 0, "1 GiB could be written to {folder}");
     }
     assert_eq!(sandbox.text("echo still here").await, "still here");
 }
@@ -141,12 +148,12 @@ pub async fn fork_bomb_is_contained(subject: &Subject) {
     let beside = async {
         let started = Instant::now();
         assert_eq!(other.text("echo fine").await, "fine");
-        assert!(started.elapsed() < Duration::from_secs(30), "another sandbox waits for it");
+        assert!(started.elapsed() < Duration::from_secs(30), "another sandbox was blocked by the fork bomb");
     };
     tokio::join!(exec, beside);
     let next = tokio::time::timeout(Duration::from_secs(30), sandbox.text("echo still here")).await;
     assert_eq!(next.expect("the next command is run in time"), "still here");
-    eventually("nothing of the bomb is left", Duration::from_secs(30), async || {
+    eventually("all processes of the fork bomb have ended", Duration::from_secs(30), async || {
         let count: usize = sandbox.text("ls -d /proc/[0-9]* | wc -l").await.parse().expect("a number");
         count < 10
     })
@@ -170,8 +177,8 @@ except OSError:
 print(len(children))
 for child in children: os.kill(child, signal.SIGKILL)";
     let count: usize = sandbox.python(program).await.parse().expect("a number");
-    // The shell and the program count as well.
-    assert!((8..16).contains(&count), "{count} further processes of one command that may have 16");
+    // The shell and the Python program count towards the limit as well.
+    assert!((8..16).contains(&count), "a command with a limit of 16 processes started {count} further processes");
     assert_eq!(sandbox.text("echo next").await, "next");
 }
 
@@ -181,7 +188,7 @@ pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
     let marker = format!("86400{}", u16::from_str_radix(&random_hex(2), 16).expect("hex digits"));
     let command = format!("for i in $(seq 1 12); do sleep {marker} & done 2>/dev/null");
     for _ in 0..4 {
-        // The last commands may fail to start, or start and fail to fork.
+        // The last commands may fail to start, or may start and then fail to fork.
         let hoard = ExecRequest::new(&command).with_timeout(Duration::from_secs(5));
         match sandbox.provider.exec(&sandbox.name, hoard, None).await {
             Ok(_) | Err(SandboxError::Exhausted(_)) => {}
@@ -190,7 +197,7 @@ pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
     }
     if let Some(host) = &subject.host {
         let count = host.processes(&marker);
-        assert!((12..=32).contains(&count), "{count} processes of one sandbox that may have 32");
+        assert!((12..=32).contains(&count), "a sandbox with a limit of 32 processes has {count} processes");
     }
     let spec = crate::Spec { limits: Subject::small(), network: crate::Network::None };
     sandbox.provider.stop(&sandbox.name).await.expect("it is stopped, full as it is");
@@ -213,8 +220,8 @@ for _ in range(2): os.wait()
 used = os.times()
 print((used.children_user + used.children_system) / (time.monotonic() - started))";
     let share: f64 = sandbox.python(program).await.parse().expect("a number");
-    assert!(share < 0.65, "two loops had {share} of a processor, where 0.5 are given");
-    assert!(share > 0.2, "two loops had only {share} of a processor, where 0.5 are given");
+    assert!(share < 0.65, "two loops used {share} of a processor, but the limit is 0.5");
+    assert!(share > 0.2, "two loops used only {share} of a processor, but the limit is 0.5");
 }
 
 pub async fn disk_is_limited_and_deleting_frees_space(subject: &Subject) {
@@ -223,13 +230,17 @@ pub async fn disk_is_limited_and_deleting_frees_space(subject: &Subject) {
         let full = sandbox.run(format!("head -c 256M /dev/zero >{folder}/big")).await;
         assert!(full.exit_code != 0 && full.stderr.text.contains("No space left"), "{folder}: {full:?}");
         let size: u64 = sandbox.text(format!("stat -c %s {folder}/big")).await.parse().expect("a size");
-        assert!(size > 32 << 20 && size <= 96 << 20, "{folder} took {size} bytes");
+        assert!(size > 32 << 20 && size <= 96 << 20, "{folder} accepted {size} bytes");
         let error = sandbox.write("/workspace/more", &"a".repeat(1 << 20)).await.expect_err("the disk is full");
         assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
         sandbox.text(format!("rm {folder}/big")).await;
         sandbox.text("head -c 32M /dev/zero >/workspace/again && rm /workspace/again").await;
     }
-    assert_eq!(sandbox.names("/workspace").await.expect("it can be listed"), ["lost+found"; 0], "something was left");
+    assert_eq!(
+        sandbox.names("/workspace").await.expect("it can be listed"),
+        ["lost+found"; 0],
+        "an incomplete file was left"
+    );
 }
 
 pub async fn inodes_are_limited(subject: &Subject) {
@@ -302,7 +313,7 @@ pub async fn kernel_counters_are_per_sandbox(subject: &Subject) {
                     open('/workspace/full', 'w').close()\ntime.sleep(600)";
     greedy.start(&python(take_all)).await;
     let is_full = async || greedy.run("[ -e /workspace/full ]").await.exit_code == 0;
-    eventually("everything is taken", Duration::from_secs(30), is_full).await;
+    eventually("all resources of the first sandbox are used up", Duration::from_secs(30), is_full).await;
     let take_some = "import ctypes, os\nlibc = ctypes.CDLL(None)\n\
                      assert all(libc.inotify_init() >= 0 for _ in range(16)), 'inotify'\n\
                      held = [os.openpty() for _ in range(16)]";

@@ -78,7 +78,7 @@ impl LocalHost {
         TcpListener::bind("0.0.0.0:0").expect("a port is free")
     }
 
-    /// Returns the address from which this machine would connect to others, if it has one.
+    /// Returns the address from which this machine would connect to other machines, if it has such an address.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         // Connecting a datagram socket only looks up the route and sends no packet.
@@ -137,7 +137,7 @@ impl Drop for Markers {
 impl Drop for MarkedProcess {
     fn drop(&mut self) {
         let ended = self.child.kill().and_then(|()| self.child.wait());
-        assert!(ended.is_ok() || std::thread::panicking(), "the marked process was not ended: {ended:?}");
+        assert!(ended.is_ok() || std::thread::panicking(), "the marked process could not be ended: {ended:?}");
     }
 }
 

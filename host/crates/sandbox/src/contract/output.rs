@@ -33,7 +33,7 @@ pub async fn flood_is_capped_and_host_memory_stays_flat(subject: &Subject) {
     assert!(output.stdout.is_truncated && !output.stderr.is_truncated);
     assert!(output.stdout.text.len() <= OUTPUT_BYTES_MAX && output.stdout.text.len() > OUTPUT_BYTES_MAX / 2);
     if let Some(before) = before {
-        assert!(most < before + (64 << 20), "the host's memory grew by {} bytes", most.saturating_sub(before));
+        assert!(most < before + (64 << 20), "the memory of the host grew by {} bytes", most.saturating_sub(before));
     }
 }
 
@@ -50,14 +50,14 @@ with open('/workspace/rate', 'w') as file:
     sandbox.write("writer.py", program).await.expect("it is written");
     let output = sandbox.run("python3 writer.py & for n in 1 2 3; do (sleep 1; echo heard >>heard) & done").await;
     assert_eq!(output.exit_code, 0);
-    eventually("it has written", Duration::from_secs(60), async || {
+    eventually("the program has written its output", Duration::from_secs(60), async || {
         sandbox.read("rate").await.is_ok_and(|rate| !rate.is_empty())
     })
     .await;
     let bytes_per_s: u64 = sandbox.text("cat rate").await.parse().expect("a number");
-    // The pipe buffers some of the output at once.
-    assert!(bytes_per_s < 16 << 20, "{bytes_per_s} bytes a second of background output are read");
-    assert_eq!(sandbox.text("wc -l <heard").await, "3", "others go on");
+    // The pipe immediately buffers a part of the output.
+    assert!(bytes_per_s < 16 << 20, "the host reads {bytes_per_s} bytes of background output per second");
+    assert_eq!(sandbox.text("wc -l <heard").await, "3", "other background programs were blocked");
 }
 
 pub async fn newest_bytes_are_kept(subject: &Subject) {
@@ -78,7 +78,7 @@ pub async fn cut_text_stays_text(subject: &Subject) {
         };
         let output = sandbox.exec(request).await;
         assert!(output.stdout.is_truncated && output.stdout.text.len() <= cap, "{output:?}");
-        assert_eq!(output.stdout.text.trim_start_matches('🐙'), "", "a character was cut through");
+        assert_eq!(output.stdout.text.trim_start_matches('🐙'), "", "a character was cut in the middle");
     }
 }
 

@@ -15,14 +15,14 @@ pub async fn programs_see_the_size_of_the_sandbox(subject: &Subject) {
     if subject.provider.capabilities().is_ok_and(|has| has.programs.iter().any(|program| program == "node")) {
         let heap = "node -p 'Math.round(v8.getHeapStatistics().heap_size_limit / 2 ** 20)'";
         let heap: u64 = sandbox.text(heap).await.parse().expect("a number");
-        assert!(heap < 640, "node takes {heap} MiB of 640");
+        assert!(heap < 640, "node uses a heap of up to {heap} MiB, but the sandbox has only 640 MiB");
     }
     sandbox.provider.stop(&sandbox.name).await.expect("it stops");
     sandbox.ensure(Limits { cpu_millis: 1500, ..limits }).await;
     assert_eq!(sandbox.text("nproc; cat /sys/devices/system/cpu/online").await, "2\n0-1");
 }
 
-/// Tests the program `man` only: the manual pages need not be installed.
+/// Tests the program `man` only, because the manual pages need not be installed.
 pub async fn manuals_can_be_looked_up(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let output = sandbox.run("command -v man >/dev/null || exit 0; man no-such-page-of-ours").await;
@@ -50,11 +50,14 @@ pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) 
             soonest
         };
         let (start, failed) = (soonest(start).await, soonest(command).await);
-        assert!(failed < start * 4 + Duration::from_secs(1), "{program} took {failed:?}, and {start:?} to start");
+        assert!(
+            failed < start * 4 + Duration::from_secs(1),
+            "{program} took {failed:?} to fail, but only {start:?} to start"
+        );
     }
 }
 
-/// A further attempt would wait longer than the previous one.
+/// Checks that no package manager retries a request, because each retry waits longer than the previous retry.
 pub async fn package_managers_ask_once_without_a_network(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     // Records each request and never answers with success.
@@ -92,6 +95,6 @@ while True:
         let count = lines.len();
         lines.sort_unstable();
         lines.dedup();
-        assert!(count > 0 && lines.len() == count, "{program} asked again: {asked}{output:?}");
+        assert!(count > 0 && lines.len() == count, "{program} repeated a request: {asked}{output:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! The macro that makes a test of each case.
+//! The macro that creates a test for each case.
 
-/// Makes a test of each case of the contract, in one module per theme. The expression is a future that returns the
+/// Creates a test for each case of the contract, in one module per theme. The expression is a future that returns the
 /// [`Subject`](crate::contract::Subject). Every test evaluates the expression again.
 ///
 /// The calling crate needs `tokio` with `macros` and `rt-multi-thread`.

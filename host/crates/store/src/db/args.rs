@@ -28,6 +28,15 @@ impl Arg<'_> {
             Arg::Bytes(bytes) => Arg::Bytes(*bytes),
         }
     }
+
+    /// Returns the approximate size of the stored value.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Arg::Text(text) => text.as_deref().map_or(0, str::len),
+            Arg::Int(_) | Arg::Flag(_) => size_of::<i64>(),
+            Arg::Bytes(bytes) => bytes.map_or(0, <[u8]>::len),
+        }
+    }
 }
 
 /// Rejects U+0000, which PostgreSQL cannot store. SQLite could store it, but data must be portable between the two

@@ -1,4 +1,4 @@
-//! Opening of a PostgreSQL database: checks its encoding and migrates its schema.
+//! Opening of a PostgreSQL database, which includes checking its encoding and migrating its schema.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/pos
 /// The time limit for migrations, which may rewrite tables. Other hosts that start at the same time wait for them.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Migrates the schema on a separate connection, and then opens the database.
+/// Migrates the schema on a connection that is used only for the migration, and then opens the database.
 pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db, StoreError> {
     let patient = Limits { lock: MIGRATION_TIMEOUT, statement: MIGRATION_TIMEOUT, ..limits };
     let mut connection = connect(&address.options, patient).await?;
@@ -27,7 +27,7 @@ pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db
     };
     match tokio::time::timeout(MIGRATION_TIMEOUT, prepared).await {
         Ok(prepared) => prepared?,
-        Err(late) => return Err(unavailable("the migration of its schema timed out", late)),
+        Err(late) => return Err(unavailable("the schema migration timed out", late)),
     }
     connection.close().await.map_err(of_driver)?;
     Ok(Db::Postgres(Postgres::new(&address.options, limits)))
@@ -54,7 +54,7 @@ async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
     let row = sqlx::query("select current_setting('server_encoding') as encoding").fetch_one(connection).await;
     let encoding: String = row.and_then(|row| row.try_get("encoding")).map_err(of_driver)?;
     if encoding != "UTF8" {
-        return Err(StoreError::Corrupt { what: format!("its encoding is {encoding}, and must be UTF8") });
+        return Err(StoreError::Corrupt { what: format!("its encoding is {encoding}, but must be UTF8") });
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Changes of authenticated rows. A change is one transaction that locks the seals of its scopes, verifies the old
-//! rows, writes the new rows, and updates the seals. Its cost does not depend on the number of rows in a scope.
+//! rows, writes the new rows, and updates the seals. The cost of a change does not depend on the number of rows in a
+//! scope.
 
 use std::collections::BTreeMap;
 
@@ -49,9 +50,9 @@ impl FromRow for Exists {
 }
 
 /// Changes rows of the given scopes in one transaction, and evaluates to the result of the body. The scopes must be
-/// sorted, with the instance first. If the database aborts the transaction because of a conflict with another, it is
-/// retried. (This is a macro because the compiler cannot prove that the future of a closure over references is
-/// `Send`.)
+/// sorted, with the instance first. If the database aborts the transaction because of a conflict with another
+/// transaction, the macro retries the transaction. (This is a macro because the compiler cannot prove that the future
+/// of a closure over references is `Send`.)
 macro_rules! change {
     ($store:expr, $scopes:expr, |$change:ident| $body:expr) => {
         $crate::db::retry!(async {
@@ -81,7 +82,7 @@ impl Store {
 }
 
 impl Store {
-    /// Inserts a single row in a separate change.
+    /// Inserts a single row as a complete change.
     pub(crate) async fn insert_row<T: Authentic>(&self, row: &T, left_out: &[Arg<'_>]) -> Result<(), StoreError> {
         change!(self, &[row.scope()], |change| {
             change.insert(row, left_out.iter().map(Arg::borrowed).collect(), Vec::new()).await
@@ -122,10 +123,10 @@ impl Change<'_> {
                     return Ok(());
                 }
             }
-            return Err(unverified(scope, "it has no seal"));
+            return Err(unverified(scope, "the scope has no seal"));
         };
         if self.rows.known.lock().scopes.get(&scope).is_some_and(|known| known.is_unverified) {
-            return Err(unverified(scope, "its rows are not those that were sealed"));
+            return Err(unverified(scope, "its rows do not match its seal"));
         }
         let seal = SealRow::from_row(seal).map_err(|_| unverified(scope, "its seal cannot be read"))?;
         let total = self.rows.open_seal(scope, &seal, seen).map_err(|why| unverified(scope, why))?;
@@ -146,9 +147,9 @@ impl Change<'_> {
         self.count::<T>(row.scope(), |total| total.add(&addend))
     }
 
-    /// Replaces the row that has this key with the result of `next`. Does nothing if `next` returns `None` or if the
-    /// row's MAC is invalid. Returns whether a row was replaced. The key, the scope and the columns that the MAC does
-    /// not cover stay unchanged.
+    /// Replaces the row that has this key with the result of `next`. Returns whether a row was replaced. Does nothing
+    /// if the row does not exist or its MAC is invalid, if `next` returns `None`, or if this change does not cover the
+    /// scope of the row. The key, the scope and the columns that the MAC does not cover stay unchanged.
     pub(crate) async fn update<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],
@@ -173,7 +174,7 @@ impl Change<'_> {
         self.count::<T>(row.scope(), |total| total.add(&macs.addend))
     }
 
-    /// Replaces the row that has the same key, or inserts the row if there is none. The MAC must cover all columns of
+    /// Replaces the row that has the same key. Inserts `row` if no such row exists. The MAC must cover all columns of
     /// the table.
     pub(crate) async fn put<T: Authentic + Clone>(&mut self, row: &T) -> Result<(), StoreError> {
         let values = row.covered();
@@ -196,8 +197,8 @@ impl Change<'_> {
         Ok(macs)
     }
 
-    /// Deletes the row with this key, unless `may` rejects it. Returns whether a row was deleted. Rows with a wrong
-    /// MAC can also be deleted.
+    /// Deletes the row with this key, even if its MAC is wrong. Returns whether a row was deleted. Keeps the row if
+    /// `may` rejects it or if this change does not cover the scope of the row.
     pub(crate) async fn delete<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],
@@ -270,8 +271,8 @@ impl Change<'_> {
         }
     }
 
-    /// Deletes the seal of a deleted workspace. Adds its generation to that of the instance, so that the sum of all
-    /// generations never decreases.
+    /// Deletes the seal of a deleted workspace. Adds the generation of this seal to the generation of the instance, so
+    /// that the sum of all generations never decreases.
     pub(crate) async fn close_scope(&mut self, workspace: WorkspaceId) -> Result<(), StoreError> {
         let scope = Scope::Workspace(workspace);
         let Some(closed) = self.seals.remove(&scope) else { return Ok(()) };

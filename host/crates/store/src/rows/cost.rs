@@ -95,7 +95,7 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
 async fn costs(store: &Store, workspace: WorkspaceId, bindings: &[BindingRow]) -> Vec<(usize, usize)> {
     let mut costs = Vec::new();
     let mut note = || costs.push(statement_counts::take());
-    let [first, second, ..] = bindings else { panic!("there are bindings") };
+    let [first, second, ..] = bindings else { panic!("there are at least two bindings") };
     statement_counts::take();
     let changed = BindingRow { enabled: false, updated_at: NOW.plus_ms(1), ..first.clone() };
     assert!(store.update_binding(&changed, NOW).await.unwrap());
@@ -132,8 +132,8 @@ async fn the_cost_of_a_change_does_not_depend_on_the_rows_of_its_workspace() {
     let many = bound(&store, workspace, 300).await;
     let with_many = costs(&store, workspace, &many).await;
     assert_eq!(with_few, with_many);
-    // An update reads the seal and the old row, writes the row, the seal and the generation, which it reads back, and
-    // records the name of the row.
+    // An update reads the seal and the old row. It writes the row, the seal and the name of the changed row, and raises
+    // the generation with a statement that also returns the new value.
     assert_eq!(with_few[0], (6, 3), "statements and rows of an update");
     assert!(store.verify_rows().await.unwrap().problems().is_empty());
 }

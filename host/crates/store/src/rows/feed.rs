@@ -1,8 +1,8 @@
-//! Incremental reads of the policy. Each transaction that changes authenticated rows records their names in
+//! Incremental reads of the policy. Each transaction that changes authenticated rows records the names of these rows in
 //! `policy_changes`. A host that has verified an earlier state then reads only the rows that have changed since.
 //!
-//! The recorded names are not trusted. For each scope, the host keeps the number and sum of its rows. It updates them
-//! with the changed rows and compares the result with the seal. If anything is missing or does not match, the host
+//! The recorded names are not trusted. For each scope, the host keeps the number and sum of its rows. The host updates
+//! both with the changed rows and compares the result with the seal. If anything is missing or does not match, the host
 //! reads all rows again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,7 +17,8 @@ use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
 use crate::{BindingRow, BotRow, CredentialRow, KeyRow, ResourceRow, RoleRow, Store, StoreError};
 
-/// The maximum number of changed rows that are read one by one. For more rows, reading everything is faster.
+/// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
+/// faster.
 const ROWS_MAX: usize = 2_000;
 /// The kind of a recorded change that makes hosts read everything.
 const ALL: &str = "all";
@@ -44,7 +45,7 @@ struct FeedRow {
 
 from_row! { FeedRow { number, scope, kind, id } }
 
-/// The state of the policy that a host has verified. It is the basis for verifying later changes.
+/// The state of the policy that a host has verified. Later changes are verified against this state.
 #[derive(Clone, Default)]
 pub struct VerifiedPolicy {
     /// The generation of the policy, from `settings`.
@@ -182,7 +183,7 @@ fn scope_called(text: &str) -> Option<Scope> {
     if text == Scope::Instance.to_string() { Some(Scope::Instance) } else { text.parse().ok().map(Scope::Workspace) }
 }
 
-/// Whether changes of a table are read row by row. Other tables have few rows, which rarely change.
+/// Returns whether changes of a table are read row by row. Other tables have few rows, which rarely change.
 fn is_followed(table: Table) -> bool {
     matches!(
         table,
@@ -257,8 +258,8 @@ impl VerifiedPolicy {
             changes.scope_generations.insert(scope, seal.generation);
             rows.record_verified(scope, seal.generation, &verified.addends);
         }
-        // Another program may have recorded other names in place of a change that this process has seen, such as one of
-        // its own.
+        // Another program may have replaced the recorded names of a change that this process has seen, such as a change
+        // by this process.
         let is_behind = |(scope, seen)| self.scopes.get(&scope).is_some_and(|verified| verified.generation < seen);
         if seen.iter().any(is_behind) {
             return None;
@@ -268,7 +269,8 @@ impl VerifiedPolicy {
         Some((changes, self))
     }
 
-    /// Replaces a row in the number and sum of the rows of its scope.
+    /// Updates the number and the sum of a scope's rows for one changed row. Returns `None` if the scope is unknown or
+    /// the row is invalid.
     fn replace(&mut self, rows: &Rows, scope: Scope, changed: &Read) -> Option<()> {
         let verified = self.scopes.get_mut(&scope)?;
         let name = RowName { table: changed.table, key: changed.id.clone() };

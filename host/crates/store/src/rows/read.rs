@@ -14,7 +14,7 @@ use crate::{Listed, Page, Store, StoreError};
 pub struct VerifiedRows {
     /// Rows with a missing or wrong MAC.
     pub refused: Vec<RowName>,
-    /// The scopes whose rows are not the rows that were sealed.
+    /// The scopes whose rows do not match their seals.
     pub unverified: Vec<UnverifiedScope>,
 }
 
@@ -49,8 +49,7 @@ impl Store {
     }
 
     /// Queries a page of a list. The parameters of the query are `values`, followed by the cursor and the limit. Rows
-    /// with a wrong MAC are omitted, so any page may be shorter than its limit. Pages without a valid row are
-    /// skipped.
+    /// with a wrong MAC are omitted, so any page may be shorter than its limit. Skips pages that contain no valid row.
     pub(crate) async fn authentic_page<T: Authentic, Id: ToString + ColumnValue>(
         &self,
         sql: &'static str,
@@ -113,19 +112,18 @@ impl Store {
         Ok(verified.await)
     }
 
-    /// Fails if, according to the last verification, the rows of the workspace or of the instance are not the rows
-    /// that were sealed.
+    /// Fails if the last verification found that the rows of the workspace or of the instance do not match their seals.
     pub fn require_verified(&self, workspace: WorkspaceId) -> Result<(), StoreError> {
         let known = self.rows()?.known.lock();
         for scope in [Scope::Instance, Scope::Workspace(workspace)] {
             if known.scopes.get(&scope).is_some_and(|known| known.is_unverified) {
-                return Err(unverified(scope, "its rows are not those that were sealed"));
+                return Err(unverified(scope, "its rows do not match its seal"));
             }
         }
         Ok(())
     }
 
-    /// Whether a row is unchanged since this process last verified its scope. A valid MAC does not prove this,
+    /// Returns whether a row is unchanged since this process last verified its scope. A valid MAC does not prove this,
     /// because an older version of the row also has a valid MAC.
     pub(crate) fn is_as_verified<T: Authentic>(&self, row: &T) -> Result<bool, StoreError> {
         let rows = self.rows()?;
@@ -137,7 +135,7 @@ impl Store {
         Ok(addends.get(&name_of_values(T::TABLE, &values)) == Some(&addend))
     }
 
-    /// Returns all rows that belong to the scope of the instance. Fails unless they are the rows that were sealed,
+    /// Returns all rows that belong to the scope of the instance. Fails if they do not match the seal of the instance,
     /// because these rows determine which code runs.
     pub(crate) async fn verified_instance(&self) -> Result<TrustedRows, StoreError> {
         let stored = StoredRows::of_instance(self).await?;

@@ -1,5 +1,5 @@
-//! Rotation of the row key. A separate transaction for each scope verifies its rows under both keys and rewrites them
-//! under the newest key, so an interrupted rotation can be continued. The older key is retired last.
+//! Rotation of the row key. One transaction per scope verifies the rows under both keys and rewrites them under the
+//! newest key, so an interrupted rotation can be continued. The older key is retired last.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -17,19 +17,20 @@ use crate::{Store, StoreError};
 pub type RowsDone<'a> = &'a (dyn Fn(u64) + Sync);
 
 impl Store {
-    /// Returns the oldest version of the row key that is still valid, or `None` without a row key.
+    /// Returns the oldest version of the row key that is still valid, or `None` if the store has no row key.
     pub fn row_key_version(&self) -> Option<u32> {
         let rows = self.rows.as_ref()?;
         rows.keys().map(SealsRows::version).min()
     }
 
-    /// Returns the newest version of the row key, which authenticates written rows, or `None` without a row key.
+    /// Returns the newest version of the row key, which authenticates written rows, or `None` if the store has no row
+    /// key.
     pub fn newest_row_key_version(&self) -> Option<u32> {
         self.rows.as_ref().map(|rows| rows.key.version())
     }
 
-    /// Whether a rotation of the row key is unfinished. Until the rotation ends, rows under the older key are also
-    /// valid.
+    /// Returns whether a rotation of the row key is unfinished. Until the rotation ends, rows under the older key are
+    /// also valid.
     pub fn is_rotating_row_key(&self) -> bool {
         self.rows.as_ref().is_some_and(|rows| rows.older().is_some())
     }
@@ -54,9 +55,9 @@ impl Store {
         Ok(count)
     }
 
-    /// Rewrites the MACs and the seal of a scope under the newest row key in one transaction. Returns the number of
-    /// rewritten rows. Fails without writing anything if the rows of the scope are not the rows that were sealed.
-    /// Rows with a missing or wrong MAC stay unchanged.
+    /// Rewrites the MACs and the seal of a scope with the newest row key, in one transaction. Returns the number of
+    /// rewritten rows. Fails and writes nothing if the rows of the scope do not match its seal. Rows with a missing or
+    /// wrong MAC stay unchanged.
     ///
     /// The generation does not change. If it increased, the sum of the generations would exceed the sum in the signed
     /// audit heads until the next head, and an attacker could restore an older state in the meantime.
@@ -65,7 +66,7 @@ impl Store {
         let seen = rows.seen_generations().get(&scope).copied().unwrap_or(0);
         let mut session = self.db.write().await?;
         let seal: Option<SealRow> = session.one(LOCK, args![&scope.to_string()]).await?;
-        let seal = seal.ok_or_else(|| unverified(scope, "it has no seal"))?;
+        let seal = seal.ok_or_else(|| unverified(scope, "the scope has no seal"))?;
         let (mut found, mut valid) = (Total::default(), Vec::new());
         for table in Table::counted() {
             for row in session.rows_of(table, scope).await? {
@@ -96,8 +97,8 @@ impl Store {
         Ok(written)
     }
 
-    /// Rewrites the MACs of all rows that are not counted under the newest row key, in one transaction per table.
-    /// Returns the number of rewritten rows. Rows with a missing or wrong MAC stay unchanged.
+    /// Rewrites the MACs of all rows in uncounted tables with the newest row key, in one transaction per table. Returns
+    /// the number of rewritten rows. Rows with a missing or wrong MAC stay unchanged.
     pub async fn rotate_uncounted_rows(&self, done: RowsDone<'_>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut written = 0;

@@ -17,7 +17,7 @@ const LOCK: &str = "update settings set generation = generation where id = 1";
 const INSERT_KEY: &str = "insert into instance_keys (name, version, sealed, created_at) values ($1, $2, $3, $4)";
 const INSERT_SEAL: &str = "insert into policy_seals (scope, generation, sealed) values ($1, $2, $3)";
 const ANY_SEAL: &str = "select scope from policy_seals limit 1";
-/// Queries for data outside the authenticated tables that shows that a host has used the database.
+/// Queries that find data outside the authenticated tables. Such data shows that a host has used the database.
 const SIGNS_OF_USE: [&str; 4] = [
     ANY_SEAL,
     "select name from instance_keys limit 1",
@@ -41,9 +41,8 @@ pub struct ScopeRow {
     pub name: RowName,
     /// Whether the row's MAC is valid.
     pub is_valid: bool,
-    /// Whether sealing the scope accepts the row. Other rows are listed if their MAC is wrong and their table is not
-    /// counted, if they belong to a missing workspace, or if they cannot be decoded. They stay rejected until they
-    /// are deleted.
+    /// Whether sealing the scope accepts the row. A row that is not accepted has a wrong MAC in an uncounted table,
+    /// belongs to a missing workspace, or cannot be decoded. It stays rejected until it is deleted.
     pub is_counted: bool,
     /// The columns that the MAC covers, as text.
     pub columns: Vec<(&'static str, String)>,
@@ -79,22 +78,22 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether the database has never been used.
+    /// Returns whether the database has never been used.
     pub async fn is_empty(&self) -> Result<bool, StoreError> {
         self.db.read_consistently().await?.is_empty().await
     }
 
-    /// Whether the database has seals.
+    /// Returns whether the database has seals.
     pub async fn is_sealed(&self) -> Result<bool, StoreError> {
         Ok(self.db.one::<Exists>(ANY_SEAL, args![]).await?.is_some())
     }
 
-    /// Reads the content of a database without seals. The rows are not verified.
+    /// Reads the content of a database that has no seals. Does not verify the rows.
     pub async fn unsealed(&self) -> Result<Unsealed, StoreError> {
         self.db.read_consistently().await?.unsealed().await
     }
 
-    /// Seals all rows of a database without seals, and stores the row key if `key` is given. Returns the number of
+    /// Seals all rows of a database that has no seals, and stores the row key if `key` is given. Returns the number of
     /// sealed rows. Fails if the keys, trusted keys, plugins or row counts no longer equal `shown`, which an operator
     /// has reviewed. Rows that cannot be decoded, such as a row with a blob instead of text, get no MAC.
     pub async fn seal_everything(&self, shown: &Unsealed, key: Option<&InstanceKeyRow>) -> Result<u64, StoreError> {
@@ -156,9 +155,9 @@ impl Store {
         self.db.read_consistently().await?.scope_rows(self.rows()?, scope).await
     }
 
-    /// Deletes the rows in `deleted`, then seals the scope with all remaining counted rows, even those with an
-    /// invalid MAC. Returns the number of sealed rows. Fails without changes if the rows no longer equal `shown`,
-    /// which an operator has reviewed.
+    /// Deletes the rows in `deleted`, then seals the scope with all remaining counted rows, even those with an invalid
+    /// MAC. Returns the number of sealed rows. Fails and changes nothing if the rows no longer equal `shown`, which an
+    /// operator has reviewed.
     pub async fn seal_scope(&self, scope: Scope, shown: &[ScopeRow], deleted: &[RowName]) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -181,8 +180,8 @@ impl Store {
                 total.add(&macs.addend);
             }
         }
-        // If the existing seal does not open, its generation may be forged. In that case, use the sum of all other
-        // generations, which exceeds every earlier generation of this scope.
+        // If the existing seal cannot be decrypted, its generation may be forged. In that case, use the sum of all
+        // other generations, which exceeds every earlier generation of this scope.
         let seals = SealRow::all(&session.fetch(SEALS, args![]).await?);
         let opens = |seal: &&SealRow| rows.unseal(seal).is_some();
         let own = seals.iter().filter(opens).find(|seal| seal.scope == scope.to_string()).map(|seal| seal.generation);
@@ -197,7 +196,7 @@ impl Store {
 }
 
 fn changed_meanwhile(what: &str) -> StoreError {
-    StoreError::Unverified { scope: what.to_owned(), why: "its rows changed after they were shown".to_owned() }
+    StoreError::Unverified { scope: what.to_owned(), why: "its rows have changed since they were displayed".to_owned() }
 }
 
 impl Session {

@@ -73,7 +73,7 @@ impl Table {
         Table::SandboxInstances,
     ];
 
-    /// The name of the table in the database.
+    /// Returns the name of the table in the database.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.spec().name
@@ -89,15 +89,15 @@ impl Table {
         })
     }
 
-    /// Whether all rows of this table belong to the scope of the instance. API keys without a workspace also belong
-    /// to it.
+    /// Returns whether all rows of this table belong to the scope of the instance. API keys without a workspace also
+    /// belong to this scope.
     #[must_use]
     pub fn is_of_instance(self) -> bool {
         matches!(self, Table::Workspaces | Table::Plugins | Table::PluginVersions | Table::Trust | Table::Owners)
     }
 
-    /// Whether the seal of a scope counts the rows of this table. Rows that are created and deleted during normal use
-    /// are not counted.
+    /// Returns whether the seal of a scope counts the rows of this table. Rows that are created and deleted during
+    /// normal use are not counted.
     #[must_use]
     pub fn is_counted(self) -> bool {
         self.spec().is_counted

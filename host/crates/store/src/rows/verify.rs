@@ -37,13 +37,13 @@ pub(crate) struct TrustedRows {
     /// The generation of the seal of each verified scope.
     pub(crate) generations: HashMap<Scope, i64>,
     /// The sum of the generations of all scopes, for the signed heads of the audit log. For each scope, the sum uses
-    /// the highest generation that this process has seen. Otherwise a change in one scope could hide that another
-    /// scope was restored to an older state. Zero while the instance is unverified.
+    /// the highest generation that this process has seen. Otherwise a change in one scope could hide that another scope
+    /// was restored to an older state. The sum is zero while the instance is unverified.
     pub(crate) generations_total: i64,
     /// For each unverified scope, its rows when this process last verified it.
     verified_before: HashMap<Scope, Addends>,
     unverified_scopes: HashSet<Scope>,
-    /// The rows, and their sum, of each verified scope.
+    /// For each verified scope, its rows with their number and sum.
     pub(crate) verified: Vec<(Scope, VerifiedScope)>,
 }
 
@@ -196,8 +196,8 @@ pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
     row.get::<Option<WorkspaceId>>("workspace_id").map(Scope::from)
 }
 
-/// Compares the rows of a scope with its seal. Returns the generation if they match, otherwise the reason for the
-/// mismatch.
+/// Compares the rows of a scope with its seal. Returns the generation if the rows match, and otherwise the reason for
+/// the mismatch.
 pub(super) fn compare(
     rows: &Rows,
     scope: Scope,
@@ -205,31 +205,31 @@ pub(super) fn compare(
     seen: i64,
     total: Total,
 ) -> Result<i64, String> {
-    let seal = seal.ok_or("it has no seal")?;
+    let seal = seal.ok_or("the scope has no seal")?;
     let sealed = rows.open_seal(scope, seal, seen)?;
     if sealed == total {
         return Ok(seal.generation);
     }
     let (found, expected) = (total.rows(), sealed.rows());
     Err(match found == expected {
-        true => format!("of its {found} valid rows, some are not those that were sealed"),
-        false => format!("it has {found} valid rows, and {expected} were sealed"),
+        true => format!("its {found} valid rows do not match its seal"),
+        false => format!("the scope has {found} valid rows, but its seal counts {expected}"),
     })
 }
 
 type Differing = (Addends, Vec<RowName>);
 
-/// The rows of the scopes in a verification.
+/// The rows of each scope, as recorded by one verification.
 struct Remembered {
     /// The rows of each verified scope.
     verified: HashMap<Scope, Addends>,
-    /// For each other scope, its rows when it was last verified, and the names of the rows that have changed since
+    /// For each unverified scope, its rows when it was last verified, and the names of the rows that have changed since
     /// then.
     of_others: HashMap<Scope, Differing>,
 }
 
-/// Records the rows of verified scopes. For other scopes, finds the rows that have changed since the last successful
-/// verification.
+/// Records the rows of verified scopes. For unverified scopes, finds the rows that have changed since the last
+/// successful verification.
 fn remember(
     rows: &Rows,
     valid: &BTreeMap<Table, Vec<ValidRow>>,

@@ -60,8 +60,8 @@ impl Store {
         self.db.run(MARK_OF_APP, args![workspace, bot, app_id]).await
     }
 
-    /// Returns the sandboxes of this node, or of no particular node, whose deletion is due at `now`. The longest
-    /// overdue sandboxes are first.
+    /// Returns the sandboxes whose deletion is due at `now` and that are on this node or reachable from all hosts. The
+    /// sandboxes are ordered by the time at which their deletion became due.
     pub async fn due_sandbox_deletions(
         &self,
         node: &str,
@@ -86,7 +86,7 @@ impl Store {
     }
 
     /// Deletes the row of a sandbox that the provider has deleted. Returns `false` if `operation` no longer holds the
-    /// lease.
+    /// lease, or if the sandbox is not marked for deletion.
     pub async fn remove_sandbox(&self, id: SandboxInstanceId, operation: &str) -> Result<bool, StoreError> {
         let sql = "delete from sandbox_instances where id = $1 and operation = $2 and status = 'deleting'";
         Ok(self.db.run(sql, args![id, operation]).await? > 0)

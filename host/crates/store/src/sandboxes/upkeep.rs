@@ -6,7 +6,7 @@ use super::{SandboxRow, columns};
 use crate::db::{args, from_row, values};
 use crate::{Store, StoreError};
 
-/// The number of sandboxes of a bot that are starting, running or stopping.
+/// The number of starting, running and stopping sandboxes of one bot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunningSandboxes {
     pub workspace: WorkspaceId,
@@ -16,7 +16,8 @@ pub struct RunningSandboxes {
 
 from_row! { RunningSandboxes { workspace, bot, count } }
 
-// Matches sandboxes that may be running. Includes those whose start or stop did not finish before the lease expired.
+// Matches sandboxes that may be running, including sandboxes whose start or stop did not finish before the lease
+// expired.
 const IDLE: &str = concat!(
     "select ",
     columns!(),
@@ -51,15 +52,15 @@ struct KeptSandboxes {
 
 from_row! { KeptSandboxes { workspace, count } }
 
-/// Returns the SQL cursor for the rows after `id`. Without an id, it is the empty string, which sorts before every
-/// id.
+/// Returns the SQL cursor for the rows after `id`. If `id` is `None`, the cursor is the empty string, which sorts
+/// before every id.
 fn after(id: Option<SandboxInstanceId>) -> String {
     id.map(String::from).unwrap_or_default()
 }
 
 impl Store {
-    /// Returns the sandboxes of this node, or of no particular node, that may still be running and were last active
-    /// at or before `active`. The order is by id.
+    /// Returns the sandboxes that are on this node or reachable from all hosts, that may still be running, and that
+    /// were last active at or before `active`. The sandboxes are ordered by id.
     pub async fn idle_sandboxes(
         &self,
         node: &str,
@@ -71,7 +72,7 @@ impl Store {
         self.authentic_up_to(IDLE, values![node, active, now, &after(from)], limit).await
     }
 
-    /// Returns the sandboxes of this node, or of no particular node, ordered by id.
+    /// Returns the sandboxes that are on this node or reachable from all hosts, ordered by id.
     pub async fn sandboxes_of_node(
         &self,
         node: &str,
@@ -81,8 +82,8 @@ impl Store {
         self.authentic_up_to(OF_NODE, values![node, &after(from)], limit).await
     }
 
-    /// Returns the running sandboxes of this node, or of no particular node, that use this network. The order is by
-    /// id.
+    /// Returns the running sandboxes that are on this node or reachable from all hosts, and that use this network. The
+    /// sandboxes are ordered by id.
     pub async fn sandboxes_with_network(
         &self,
         node: &str,
@@ -93,8 +94,8 @@ impl Store {
         self.authentic_up_to(RUNNING_WITH, values![node, network, &after(from)], limit).await
     }
 
-    /// Returns the running sandboxes of this node, or of no particular node, whose bot may no longer use sandboxes.
-    /// The order is by id.
+    /// Returns the running sandboxes that are on this node or reachable from all hosts, and whose bot may no longer use
+    /// sandboxes. The sandboxes are ordered by id.
     pub async fn sandboxes_switched_off(
         &self,
         node: &str,
@@ -104,8 +105,8 @@ impl Store {
         self.authentic_up_to(SWITCHED_OFF, values![node, &after(from), true], limit).await
     }
 
-    /// Counts the starting, running and stopping sandboxes of this node, or of no particular node, per bot. Does not
-    /// count the sandbox `but`.
+    /// Counts, for each bot, the starting, running and stopping sandboxes that are on this node or reachable from all
+    /// hosts. Does not count the sandbox `but`.
     pub async fn running_sandboxes_by_bot(
         &self,
         node: &str,
@@ -117,7 +118,7 @@ impl Store {
         self.db.all(sql, args![node, but]).await
     }
 
-    /// Counts the sandboxes of a workspace on all hosts, except those that are being deleted.
+    /// Counts the sandboxes of a workspace on all hosts, except sandboxes that are being deleted.
     pub async fn count_kept_sandboxes(&self, workspace: WorkspaceId) -> Result<u64, StoreError> {
         let sql = "select count(*) as value from sandbox_instances where workspace_id = $1 and status <> 'deleting'";
         let count: Option<i64> = self.db.one(sql, args![workspace]).await?;
@@ -133,7 +134,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.workspace, row.count)).collect())
     }
 
-    /// Whether any bot outside this workspace may use sandboxes.
+    /// Returns whether any bot outside this workspace may use sandboxes.
     pub async fn other_workspaces_may_use_sandboxes(&self, workspace: WorkspaceId) -> Result<bool, StoreError> {
         let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
                    and workspace_id <> $2 limit 1) as others";
@@ -141,7 +142,7 @@ impl Store {
         Ok(found.unwrap_or(0) > 0)
     }
 
-    /// Whether any bot other than `bot` may use sandboxes, in any workspace.
+    /// Returns whether any bot other than `bot` may use sandboxes, in any workspace.
     pub async fn other_bots_may_use_sandboxes(&self, bot: BotId) -> Result<bool, StoreError> {
         let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
                    and id <> $2 limit 1) as others";

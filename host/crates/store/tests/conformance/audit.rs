@@ -233,10 +233,10 @@ pub(crate) async fn rows_of_others_are_written_in_the_same_transaction(store: &S
     let usage = [StoreRow::Usage(charge(5)), StoreRow::Charge(charge(1))];
     assert_eq!(store.append(&[row], &usage).await.unwrap(), [true, true]);
     assert_eq!((calls().await, store.count_events().await.unwrap()), (2, 1));
-    // The sequence number is taken: neither is written.
+    // The sequence number is already used, so neither the row nor the usage is written.
     assert!(store.append(&[row], &usage).await.is_err());
     assert_eq!((calls().await, store.count_events().await.unwrap()), (2, 1));
-    // Rows of others alone are a transaction, too.
+    // A transaction can also contain usage without audit rows.
     assert_eq!(store.append(&[], &usage[..1]).await.unwrap(), [true]);
     assert_eq!(calls().await, 3);
 }

@@ -17,7 +17,7 @@ pub(crate) use crate::rotated::{
     rows_under_a_retired_row_key_are_rejected,
 };
 
-/// Another program with write access to the database. Its statements must be valid on both databases.
+/// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
 pub(crate) trait Intruder {
     async fn run(&mut self, sql: String);
     async fn columns(&mut self) -> Vec<String>;
@@ -49,7 +49,7 @@ pub(crate) async fn a_forged_row_is_ignored(store: &Store, intruder: &mut impl I
     assert_eq!(unverified(&snapshot), Vec::<String>::new(), "an additional row has no other effect");
     assert_eq!(store.key(None, forged.id).await.unwrap(), None);
     assert_eq!(store.keys(None, &Page::first(9)).await.unwrap().items, [key]);
-    assert!(store.delete_key(None, forged.id).await.unwrap(), "it can be deleted");
+    assert!(store.delete_key(None, forged.id).await.unwrap(), "a forged key can be deleted");
     assert_eq!(refused(&store.snapshot().await.unwrap()), Vec::<String>::new());
 }
 
@@ -59,7 +59,7 @@ pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut 
     const PAGE: u32 = 4;
     let bot = BotRow { use_agent_sandbox: false, ..rows::bot(default_workspace(store).await, "b") };
     store.insert_bot(&bot).await.unwrap();
-    // Later ids sort after earlier ids, so the forged rows precede the authentic one.
+    // Later ids sort after earlier ids, so the forged rows precede the authentic row.
     let forged: Vec<_> = (0..FORGED).map(|_| SandboxInstanceId::new()).collect();
     let honest = sandboxes::sandbox(&bot, "honest");
     assert!(forged.iter().all(|id| *id < honest.id));
@@ -111,10 +111,10 @@ pub(crate) async fn an_edited_row_is_rejected_and_its_scope_unverified(store: &S
     let snapshot = store.snapshot().await.unwrap();
     let name = format!("roles/{}", here.role.id);
     assert_eq!(refused(&snapshot), std::slice::from_ref(&name));
-    assert_eq!(unverified(&snapshot), [format!("{workspace}: it has 4 valid rows, and 5 were sealed")]);
+    assert_eq!(unverified(&snapshot), [format!("{workspace}: the scope has 4 valid rows, but its seal counts 5")]);
     assert_eq!(snapshot.unverified[0].differing[0].to_string(), name, "the host names the changed row");
     assert_eq!(snapshot.bindings, [there.binding], "other workspaces are not affected");
-    assert_eq!(store.role(workspace, here.role.id).await.unwrap(), None, "a direct read does not find it either");
+    assert_eq!(store.role(workspace, here.role.id).await.unwrap(), None, "a direct read does not find the role either");
     let refused = store.insert_role(&rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
     store.insert_role(&rows::role(other, "s")).await.unwrap();
@@ -129,8 +129,8 @@ pub(crate) async fn a_restored_row_is_detected(store: &Store, intruder: &mut imp
     store.snapshot().await.unwrap();
     intruder.run("insert into api_keys select * from kept".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
-    assert_eq!(refused(&snapshot), Vec::<String>::new(), "its MAC is valid");
-    assert_eq!(unverified(&snapshot), [format!("{workspace}: it has 1 valid rows, and 0 were sealed")]);
+    assert_eq!(refused(&snapshot), Vec::<String>::new(), "the MAC of the restored row is valid");
+    assert_eq!(unverified(&snapshot), [format!("{workspace}: the scope has 1 valid rows, but its seal counts 0")]);
     assert_eq!(snapshot.unverified[0].differing[0].to_string(), format!("api_keys/{}", key.id));
     assert!(snapshot.keys.is_empty(), "this host has seen that it was deleted");
 }
@@ -146,7 +146,7 @@ pub(crate) async fn a_restored_older_version_of_a_row_is_detected(store: &Store,
                    mac = (select mac from kept)";
     intruder.run(format!("update roles set {columns}")).await;
     let snapshot = store.snapshot().await.unwrap();
-    let why = "of its 5 valid rows, some are not those that were sealed";
+    let why = "its 5 valid rows do not match its seal";
     assert_eq!(unverified(&snapshot), [format!("{workspace}: {why}")]);
     assert!(snapshot.roles.is_empty() && snapshot.bindings.is_empty());
 }
@@ -163,17 +163,17 @@ pub(crate) async fn a_restored_seal_is_rejected_with_all_its_rows(store: &Store,
     intruder.run("delete from policy_seals".to_owned()).await;
     intruder.run("insert into policy_seals select * from kept_seals".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
-    let why = "its seal is of generation 2, and this host has seen 3";
+    let why = "its seal has generation 2, but this host has seen generation 3";
     assert_eq!(unverified(&snapshot), [format!("{workspace}: {why}")]);
     let refused = store.insert_role(&rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
-    // A seal whose generation was forged does not open.
+    // A seal whose generation was forged cannot be decrypted.
     intruder.run("update policy_seals set generation = 9".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
-    assert!(unverified(&snapshot).iter().all(|found| found.ends_with("its seal does not open")));
+    assert!(unverified(&snapshot).iter().all(|found| found.ends_with("its seal cannot be decrypted")));
     intruder.run("delete from policy_seals".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
-    assert_eq!(unverified(&snapshot)[0], "instance: it has no seal");
+    assert_eq!(unverified(&snapshot)[0], "instance: the scope has no seal");
 }
 
 pub(crate) async fn restored_trust_is_not_read(store: &Store, intruder: &mut impl Intruder) {
@@ -214,7 +214,7 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
     store.rotate_key(&key, "mk_ghijkl", "another").await.unwrap();
     grows("a key").await;
     store.put_credential(&rows::credential(&there.resource)).await.unwrap();
-    grows("a credential in place of another").await;
+    grows("a replaced credential").await;
     store.delete_bot(workspace, there.bot.id).await.unwrap();
     grows("a bot with its binding and its key").await;
     store.delete_resource(workspace, there.resource.id).await.unwrap();
@@ -222,18 +222,18 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
     let other = other_workspace(store).await;
     grows("a workspace").await;
     store.insert_key(&rows::key(Some(other), KeyKind::Admin, None, "k")).await.unwrap();
-    grows("a key in it").await;
+    grows("a key in the workspace").await;
     store.delete_workspace(other).await.unwrap();
     grows("a workspace with its key").await;
-    assert_eq!(store.seal_generations().await.unwrap().len(), 2, "its seal is deleted, too");
+    assert_eq!(store.seal_generations().await.unwrap().len(), 2, "the seal of the workspace is also deleted");
     let gone = store.insert_role(&rows::role(WorkspaceId::new(), "r")).await;
     assert!(matches!(gone, Err(StoreError::UnknownReference)), "{gone:?}");
 }
 
 /// The lists in the code contain every table and column of the database.
 pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
-    // Counters, sealed responses, sealed keys, the audit log with its separate chain, the seals themselves, and the
-    // list of changed rows, which is verified against the seals.
+    // Tables without MACs: counters, sealed responses, sealed keys, the audit log (which has a separate chain), the
+    // seals, and the list of changed rows (which is verified against the seals).
     const NEITHER: [&str; 10] = [
         "settings",
         "bot_usage",
@@ -281,7 +281,8 @@ pub(crate) async fn an_operator_can_seal_a_scope_again(store: &Store, intruder: 
     store.insert_key(&key).await.unwrap();
 }
 
-/// The row of the restored workspace has a wrong MAC, so it is not counted and the scope of the instance stays valid.
+/// The row of the restored workspace has a wrong MAC. The row must not be counted, so that the scope of the instance
+/// stays valid.
 pub(crate) async fn a_restored_workspace_does_not_restore_its_keys(store: &Store, intruder: &mut impl Intruder) {
     let other = other_workspace(store).await;
     let key = rows::key(Some(other), KeyKind::Admin, None, "theirs");
@@ -310,7 +311,7 @@ pub(crate) async fn a_restored_workspace_does_not_restore_its_keys(store: &Store
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(refused(&snapshot), [format!("workspaces/{other}")]);
     assert_eq!((snapshot.keys.len(), snapshot.roles.len()), (0, 0), "{:?}", snapshot.keys);
-    assert_eq!(store.sealed_generations().await.unwrap(), total, "its seal adds nothing");
+    assert_eq!(store.sealed_generations().await.unwrap(), total, "the seal of the deleted workspace does not count");
 }
 
 /// Returns all problems that a verification finds.
@@ -318,8 +319,8 @@ pub(crate) async fn problems(store: &Store) -> Vec<String> {
     store.verify_rows().await.unwrap().problems()
 }
 
-/// An operator cannot accept rows that are not counted, because they change during normal use, but can delete a
-/// forged one.
+/// Rows of uncounted tables change during normal use, so an operator cannot accept them. The operator can delete a
+/// forged row of such a table.
 pub(crate) async fn forged_rows_that_are_not_counted_can_be_deleted(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
@@ -337,7 +338,7 @@ pub(crate) async fn forged_rows_that_are_not_counted_can_be_deleted(store: &Stor
         let listed: Vec<_> = shown.iter().filter(|row| !row.is_counted).collect();
         assert_eq!((listed.len(), listed[0].name.to_string(), listed[0].is_valid), (1, name(row), false));
         let counted = shown.len() as u64 - 1;
-        assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted, "it is not accepted");
+        assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted, "the forged sandbox is not accepted");
         assert!(store.verify_rows().await.unwrap().refused.iter().any(|refused| refused.to_string() == name(row)));
         assert_eq!(store.seal_scope(scope, &shown, &[listed[0].name.clone()]).await.unwrap(), counted);
     }
@@ -375,7 +376,7 @@ pub(crate) async fn a_malformed_row_does_not_hide_others(store: &Store, intruder
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(refused(&snapshot), ["workspaces/!", "workspaces/~", "roles/!"]);
     assert_eq!((unverified(&snapshot), &snapshot.bindings), (Vec::new(), &vec![there.binding.clone()]));
-    assert!(store.delete_role(other, there.role.id).await.is_err(), "it is in use");
+    assert!(store.delete_role(other, there.role.id).await.is_err(), "the role is in use");
     assert!(store.delete_bot(other, there.bot.id).await.unwrap());
 }
 

@@ -49,10 +49,10 @@ pub(crate) async fn only_changed_rows_are_read(store: &Store) {
         assert_eq!(whole.scope_generations.get(&scope), Some(&generation));
     }
     let (nothing, _) = changes(store, &after).await;
-    assert!(nothing.roles.is_empty() && nothing.keys.is_empty(), "the later state has these changes");
+    assert!(nothing.roles.is_empty() && nothing.keys.is_empty(), "the later state already contains these changes");
 }
 
-/// A changed resource is returned with its credential, which the caller may not have.
+/// A changed resource is returned with its credential, because the caller may not have read the credential yet.
 pub(crate) async fn a_changed_resource_comes_with_its_credential(store: &Store) {
     let workspace = default_workspace(store).await;
     let here = bound(store, workspace).await;
@@ -82,7 +82,7 @@ pub(crate) async fn other_changes_are_read_with_everything(store: &Store) {
     let workspace = default_workspace(store).await;
     let before = verified(store).await;
     other_workspace(store).await;
-    assert!(is_refused(store, &before).await, "of workspaces, all are read");
+    assert!(is_refused(store, &before).await, "a changed workspace makes the host read all rows");
     let before = verified(store).await;
     let (mut bots, mut resources) = (Vec::new(), Vec::new());
     for number in 0..45 {
@@ -99,7 +99,7 @@ pub(crate) async fn other_changes_are_read_with_everything(store: &Store) {
     let (changed, _) = changes(store, &before).await;
     assert_eq!((changed.bots.len(), changed.resources.len(), changed.bindings.len()), (45, 45, 1));
     store.insert_bindings(workspace, &bindings[1..]).await.unwrap();
-    assert!(is_refused(store, &before).await, "more than 2 000 rows");
+    assert!(is_refused(store, &before).await, "the host reads at most 2 000 changed rows");
     let before = verified(store).await;
     changes(store, &before).await;
     // A host must read everything if the changes were forgotten before it has read them.
@@ -115,22 +115,22 @@ pub(crate) async fn changes_that_are_not_listed_are_noticed(store: &Store, intru
     let before = verified(store).await;
     let role = restricted(&here.role, NOW.plus_ms(1));
     assert!(store.update_role(&role, here.role.updated_at).await.unwrap());
-    // With an empty list, a generation is missing.
+    // If the list is empty, the generation of the change is missing.
     intruder.run("create table kept as select * from policy_changes".to_owned()).await;
     intruder.run("delete from policy_changes".to_owned()).await;
     assert!(is_refused(store, &before).await);
-    // If the list names another row instead of the changed one, the sum does not match the seal.
+    // If the list names another row instead of the changed row, the sum does not match the seal.
     intruder.run("insert into policy_changes select * from kept".to_owned()).await;
     changes(store, &before).await;
     let other = format!("update policy_changes set kind = 'bots', id = '{}' where id = '{}'", here.bot.id, role.id);
     intruder.run(other).await;
     assert!(is_refused(store, &before).await);
-    // The list may name a wrong scope, or a kind that does not exist.
+    // The list of changes may name a wrong scope, or a kind that does not exist.
     intruder.run(format!("update policy_changes set kind = 'roles', id = '{}', scope = 'instance'", role.id)).await;
     assert!(is_refused(store, &before).await);
     intruder.run(format!("update policy_changes set scope = '{workspace}', kind = 'rolls'")).await;
     assert!(is_refused(store, &before).await);
-    // It names a row of another scope, whose sum matches: this store knows that the scope of its change has another seal.
+    // The list names an unchanged row of another scope instead. This store knows a later seal of the changed scope.
     let other = other_workspace(store).await;
     let there = bound(store, other).await;
     let before = verified(store).await;
@@ -143,7 +143,7 @@ pub(crate) async fn changes_that_are_not_listed_are_noticed(store: &Store, intru
     intruder.run(unchanged).await;
     assert!(is_refused(store, &before).await);
     let roles = store.snapshot().await.unwrap().roles;
-    assert!(roles.contains(&here.role), "all rows together are as they were sealed");
+    assert!(roles.contains(&here.role), "all rows together match the seal");
 }
 
 /// After a role is restricted, another program restores the older, less restricted row with its valid MAC and adds it
@@ -159,7 +159,7 @@ pub(crate) async fn an_older_row_is_not_read_as_a_change(store: &Store, intruder
     let columns = "allowed_operations = (select allowed_operations from old_roles), \
                    updated_at = (select updated_at from old_roles), mac = (select mac from old_roles)";
     intruder.run(format!("update roles set {columns}")).await;
-    assert!(is_refused(store, &before).await, "since before the change");
+    assert!(is_refused(store, &before).await, "the older row is refused, given the state before the restriction");
     intruder.run("update settings set generation = generation + 1".to_owned()).await;
     intruder
         .run(format!(
@@ -167,10 +167,10 @@ pub(crate) async fn an_older_row_is_not_read_as_a_change(store: &Store, intruder
             role.id
         ))
         .await;
-    assert!(is_refused(store, &later).await, "as a further change");
+    assert!(is_refused(store, &later).await, "the older row is refused, given the state after the restriction");
     let whole = store.snapshot().await.unwrap();
     assert_eq!(crate::authentic::unverified(&whole).len(), 1);
-    assert!(is_refused(store, &later).await, "while a scope is unverified");
+    assert!(is_refused(store, &later).await, "all changes are refused while a scope is unverified");
 }
 
 /// After a credential is deleted, another program restores it before its resource changes.
@@ -188,7 +188,7 @@ pub(crate) async fn a_restored_credential_is_not_read_with_its_resource(store: &
     assert!(is_refused(store, &before).await);
 }
 
-/// The list names a forged row that has no valid MAC.
+/// The list of changes names a forged row, which has no valid MAC.
 pub(crate) async fn a_forged_row_is_not_read_as_a_change(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let here = bound(store, workspace).await;

@@ -31,7 +31,7 @@ fn digest(byte: &str) -> Digest {
     format!("sha256:{}", byte.repeat(32)).parse().unwrap()
 }
 
-/// Creates a version whose digests match its content. The store does not read a version with other digests.
+/// Creates a version whose digests match its content. The store does not return a version whose digests do not match.
 fn version(version: &str, component: &str) -> PluginVersionRow {
     let of = |bytes: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(bytes))).parse().unwrap();
     let (manifest, component) = ("name: github\n", [&[0, 0x61, 0x73, 0x6d, 0xff], component.as_bytes()].concat());
@@ -68,7 +68,7 @@ pub(crate) async fn only_stored_versions_can_be_active(store: &Store) {
     assert!(store.insert_plugin_version(&new).await.unwrap());
     assert_eq!(store.plugin(&old.plugin).await.unwrap(), Some(serving(&old)));
     assert_eq!(store.serve_plugin(&serving(&new), &[], &[]).await.unwrap(), []);
-    assert_eq!(store.generation().await.unwrap(), generation + 3, "a stored version is an authenticated row, too");
+    assert_eq!(store.generation().await.unwrap(), generation + 3, "a stored version is also an authenticated row");
     assert_eq!(store.plugins().await.unwrap(), [serving(&new)]);
 
     let read = store.plugin_version(&new.plugin, &new.manifest_digest, &new.component_digest).await.unwrap().unwrap();
@@ -194,7 +194,7 @@ pub(crate) async fn a_released_or_purged_key_can_be_claimed_again(store: &Store)
     store.answer_request(&answered, &StoredAnswer { status: 201, sealed: String::new() }).await.unwrap();
 
     assert_eq!(store.purge_requests(NOW, NOW).await.unwrap(), 0);
-    assert_eq!(store.purge_requests(NOW, NOW.plus_ms(5)).await.unwrap(), 1, "the unanswered claim");
+    assert_eq!(store.purge_requests(NOW, NOW.plus_ms(5)).await.unwrap(), 1, "the unanswered claim is deleted");
     assert_eq!(store.claim_request(&running, "hash", NOW).await.unwrap(), Claim::First);
     assert_eq!(store.purge_requests(NOW.plus_ms(5), NOW).await.unwrap(), 2);
     assert_eq!(store.claim_request(&answered, "hash", NOW).await.unwrap(), Claim::First);
@@ -217,7 +217,7 @@ pub(crate) async fn unusual_texts_round_trip(store: &Store) {
     assert_eq!(store.resource(workspace, resource.id).await.unwrap(), Some(resource));
 }
 
-/// PostgreSQL cannot store U+0000, so the store also rejects it on SQLite.
+/// PostgreSQL cannot store U+0000, so the store also rejects text with U+0000 if the database is SQLite.
 pub(crate) async fn a_text_with_nul_is_rejected(store: &Store) {
     let workspace = default_workspace(store).await;
     let generation = store.generation().await.unwrap();

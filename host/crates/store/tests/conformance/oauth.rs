@@ -99,7 +99,7 @@ pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
         OauthFlowRow { ticket_hash: Some("ticket".to_owned()), ..flow(&resource, &provider, FlowStatus::Started) };
     store.insert_oauth_flow(&started).await.unwrap();
     assert_eq!(store.oauth_flow_of_ticket("ticket", NOW).await.unwrap().as_ref(), Some(&started));
-    assert_eq!(store.oauth_flow_of_ticket("ticket", late).await.unwrap(), None, "it has expired");
+    assert_eq!(store.oauth_flow_of_ticket("ticket", late).await.unwrap(), None, "the authorization has expired");
 
     let of_browser = |browser: &str, state: &str| OauthFlowRow {
         status: FlowStatus::Begun,
@@ -110,10 +110,10 @@ pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
     };
     let first = of_browser("first", "state");
     assert!(store.begin_oauth_flow(&started, &first).await.unwrap());
-    assert!(!store.begin_oauth_flow(&started, &of_browser("second", "other")).await.unwrap(), "its status has changed");
+    assert!(!store.begin_oauth_flow(&started, &of_browser("second", "other")).await.unwrap(), "the status has changed");
     assert!(
         !store.begin_oauth_flow(&first, &of_browser("second", "other")).await.unwrap(),
-        "it is bound to another browser"
+        "the authorization is bound to another browser"
     );
     let again = of_browser("first", "newer");
     assert!(store.begin_oauth_flow(&first, &again).await.unwrap());
@@ -128,7 +128,7 @@ pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
     assert!(failed.unwrap());
     let ended = store.oauth_flow(workspace, resource.id, started.id).await.unwrap().unwrap();
     let expected = OauthFlowRow { status: FlowStatus::Failed, sealed: None, message: Some("no".to_owned()), ..again };
-    assert_eq!(ended, expected, "its sealed record is deleted");
+    assert_eq!(ended, expected, "the sealed record is deleted");
 
     assert_eq!(store.oauth_flow(WorkspaceId::new(), resource.id, started.id).await.unwrap(), None);
     assert_eq!(store.oauth_flow(workspace, ResourceId::new(), started.id).await.unwrap(), None);
@@ -175,7 +175,7 @@ pub(crate) async fn one_host_refreshes_a_credential(store: &Store) {
     let generation = store.generation().await.unwrap();
     let (until, after) = (NOW.plus_ms(1_000), NOW.plus_ms(1_001));
     assert!(store.claim_refresh(&row, NOW, until).await.unwrap());
-    assert!(!store.claim_refresh(&row, NOW, until).await.unwrap(), "it is leased");
+    assert!(!store.claim_refresh(&row, NOW, until).await.unwrap(), "the credential is leased");
     assert!(store.claim_refresh(&row, until, after).await.unwrap(), "the lease has expired");
     store.release_refresh(&row, until).await.unwrap();
     assert!(!store.claim_refresh(&row, until, after).await.unwrap(), "the lease of another host is not released");

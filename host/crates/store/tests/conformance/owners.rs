@@ -64,7 +64,7 @@ pub(crate) async fn a_plugin_owns_the_names_of_its_active_version(store: &Store)
     // Activating the same version again causes no conflict.
     assert_eq!(store.serve_plugin(&first, &wanted, &[]).await.unwrap(), []);
 
-    // A tool name that the next version does not list becomes free, but a type does not.
+    // If the next version does not list a tool name, the name becomes free. A resource type keeps its owner.
     let second = version(store, "github", "2.0.0").await;
     let wanted = names(&["type git", "tool github_list", "tool github_new"]);
     assert_eq!(store.serve_plugin(&second, &wanted, &[]).await.unwrap(), []);
@@ -121,7 +121,7 @@ pub(crate) async fn of_concurrent_plugins_one_owns_a_name(store: &Store) {
         // The plugins list their names in different orders.
         let orders = [names(&[&type_name, &tool]), names(&[&tool, &type_name]), names(&[&type_name, &tool])];
         let [a, b, c] = &orders;
-        let [one, two, three] = plugins.as_slice() else { unreachable!("three were made") };
+        let [one, two, three] = plugins.as_slice() else { unreachable!("there are three plugins") };
         let (a, b, c) = tokio::join!(
             store.serve_plugin(one, a, &[]),
             store.serve_plugin(two, b, &[]),
@@ -139,7 +139,8 @@ pub(crate) async fn a_new_database_has_no_owners_to_fill(store: &Store) {
     assert_eq!(owned(store).await, [""; 0]);
 }
 
-/// Rows for a schema before the `owners` table was added, in SQL that both databases accept.
+/// SQL that inserts rows into a schema without the `owners` table. The statements are valid in both SQLite and
+/// PostgreSQL.
 pub(crate) const OLDER_ROWS: &str = "
     insert into plugin_versions (plugin, version, manifest_digest, component_digest, manifest, component, locales, created_at)
     values ('github', '1.0.0',

@@ -32,7 +32,7 @@ pub(crate) async fn workspaces_are_inserted_updated_and_deleted(store: &Store) {
     assert!(store.delete_workspace(row.id).await.unwrap());
     assert!(!store.delete_workspace(row.id).await.unwrap());
     assert!(!store.update_workspace(&row, NOW).await.unwrap());
-    assert!(store.snapshot().await.unwrap().keys.is_empty(), "its keys are deleted, too");
+    assert!(store.snapshot().await.unwrap().keys.is_empty(), "the keys of the workspace are also deleted");
 }
 
 pub(crate) async fn roles_are_inserted_updated_and_deleted(store: &Store) {
@@ -106,7 +106,7 @@ pub(crate) async fn credentials_are_inserted_updated_and_deleted(store: &Store) 
     assert_eq!(store.credential(workspace, resource.id).await.unwrap().as_ref(), Some(&second));
     assert!(
         !store.update_credential(&first, &first.sealed, crate::rows::NOW).await.unwrap(),
-        "the one that was replaced is gone"
+        "the replaced credential no longer exists"
     );
     let stood = second.sealed.clone();
 
@@ -119,7 +119,7 @@ pub(crate) async fn credentials_are_inserted_updated_and_deleted(store: &Store) 
     second.updated_at = NOW.plus_ms(9);
     assert!(
         !store.update_credential(&second, &second.sealed, crate::rows::NOW).await.unwrap(),
-        "another text stands there"
+        "the stored record differs"
     );
     assert!(store.update_credential(&second, &stood, crate::rows::NOW).await.unwrap());
     assert_eq!(store.credentials(workspace, &Page::first(50)).await.unwrap().items, [second]);
@@ -130,7 +130,7 @@ pub(crate) async fn credentials_are_inserted_updated_and_deleted(store: &Store) 
     assert!(store.delete_resource(workspace, resource.id).await.unwrap());
     assert!(
         store.credentials(workspace, &Page::first(50)).await.unwrap().items.is_empty(),
-        "it goes with its resource"
+        "the credential is deleted with its resource"
     );
 }
 
@@ -162,7 +162,10 @@ pub(crate) async fn keys_are_inserted_rotated_and_deleted(store: &Store) {
     let mut row = rows::key(workspace, KeyKind::Operator, None, "k");
     store.insert_key(&row).await.unwrap();
     assert!(store.rotate_key(&row, "mk_ghijkl", "another").await.unwrap());
-    assert!(!store.rotate_key(&row, "mk_mnopqr", "a third").await.unwrap(), "it was rotated after it was read");
+    assert!(
+        !store.rotate_key(&row, "mk_mnopqr", "a third").await.unwrap(),
+        "the key was rotated after the row was read"
+    );
     row.prefix = "mk_ghijkl".to_owned();
     row.hash = "another".to_owned();
     assert_eq!(store.key(workspace, row.id).await.unwrap().as_ref(), Some(&row));
@@ -172,7 +175,7 @@ pub(crate) async fn keys_are_inserted_rotated_and_deleted(store: &Store) {
     assert_eq!(conflict(store.insert_key(&twin).await), "api_keys_hash_key");
     assert!(store.delete_key(workspace, row.id).await.unwrap());
     assert!(!store.delete_key(workspace, row.id).await.unwrap());
-    assert!(!store.rotate_key(&row, "mk_stuvwx", "a fourth").await.unwrap(), "it is deleted");
+    assert!(!store.rotate_key(&row, "mk_stuvwx", "a fourth").await.unwrap(), "the key is deleted");
 }
 
 pub(crate) async fn the_latest_use_of_a_key_is_kept(store: &Store) {
@@ -194,17 +197,17 @@ pub(crate) async fn the_latest_use_of_a_key_is_kept(store: &Store) {
         let row = store.key(row.workspace_id, row.id).await.unwrap();
         row.and_then(|row| row.last_used_at).map(|at| at.since_ms(NOW))
     };
-    assert_eq!(known(&own).await, None, "it was never used");
+    assert_eq!(known(&own).await, None, "the key was never used");
     store.save_key_uses(&[]).await.unwrap();
     store.save_key_uses(&[of(&gone, 1), of(&own, 5), of(&root, 7)]).await.unwrap();
     assert_eq!((known(&own).await, known(&root).await, known(&theirs).await), (Some(5), Some(7), None));
     store.save_key_uses(&[of(&own, 3), of(&theirs, 9)]).await.unwrap();
     assert_eq!((known(&own).await, known(&theirs).await), (Some(5), Some(9)), "an earlier use is ignored");
-    assert_eq!(known(&gone).await, None, "a deleted key does not come back");
+    assert_eq!(known(&gone).await, None, "a deleted key stays deleted");
 
     assert_eq!(store.generation().await.unwrap(), generation, "uses do not change the policy");
     assert!(store.rotate_key(&own, "mk_ghijkl", "another").await.unwrap());
-    assert_eq!(known(&own).await, Some(5), "it is the same key");
+    assert_eq!(known(&own).await, Some(5), "a rotated key keeps its last use");
     let keys = store.snapshot().await.unwrap().keys;
     let used: Vec<_> = keys.iter().map(|row| (row.id, row.last_used_at.map(|at| at.since_ms(NOW)))).collect();
     let mut expected = vec![(own.id, Some(5)), (root.id, Some(7)), (theirs.id, Some(9))];
@@ -334,7 +337,7 @@ pub(crate) async fn every_change_raises_the_generation(store: &Store) {
     grown("six deletions", 6).await;
     let other = rows::other_workspace(store).await;
     store.delete_workspace(other).await.unwrap();
-    grown("a workspace came and went", 2).await;
+    grown("a workspace was inserted and deleted", 2).await;
 }
 
 pub(crate) async fn a_snapshot_holds_all_rows(store: &Store) {

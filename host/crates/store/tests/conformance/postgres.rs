@@ -15,13 +15,14 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use crate::rows::{AppendRows as _, anchor, default_workspace, event, reads_differently};
 use crate::support::postgres::Postgres;
 
-/// Returns the server that all tests share unless they restart it. Its data does not need to be durable.
+/// Returns the server that all tests share, except tests that restart a server. The data of the server does not need to
+/// be durable.
 fn server() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "full_page_writes=off", "max_connections=500"]).unwrap())
 }
 
-/// A separate database on the shared server.
+/// A database on the shared server that only one test uses.
 pub(crate) struct Database {
     url: String,
 }
@@ -93,7 +94,7 @@ async fn rows_are_still_there_after_reopening() {
     assert_eq!((after.generation, after.workspaces), (before.generation, before.workspaces));
 }
 
-/// The schemas of the two databases are written separately and must have the same tables.
+/// The schemas of SQLite and PostgreSQL are written separately and must have the same tables.
 #[tokio::test]
 async fn the_schema_equals_that_of_sqlite() {
     let sqlite = crate::sqlite::Database::create();
@@ -115,7 +116,7 @@ async fn the_schema_equals_that_of_sqlite() {
     let loose = "select count(*) from information_schema.columns where table_schema = 'public' \
                  and table_name not like '\\_%' and data_type = 'text' and collation_name is distinct from 'C'";
     let loose: i64 = sqlx::query_scalar(loose).fetch_one(&mut database.intruder().await).await.unwrap();
-    assert_eq!(loose, 0, "columns with another collation");
+    assert_eq!(loose, 0, "all text columns have the collation C");
 }
 
 #[tokio::test]
@@ -158,7 +159,7 @@ async fn an_unusable_database_is_reported_without_its_password() {
     let at = |database: &str| format!("database `postgres://postgres@127.0.0.1:{port}/{database}`: ");
     let encoded = url("d").replace("postgres://postgres:", "").replace(&format!("@127.0.0.1:{port}/d"), "");
     for (url, expected) in [
-        (url("absent"), at("absent") + "there is no such database"),
+        (url("absent"), at("absent") + "the database does not exist"),
         (url("readonly"), at("readonly") + "the database is read-only"),
         (format!("postgres://postgres:x{encoded}@127.0.0.1:{port}/d"), at("d") + "the database rejected the login"),
         (url("d") + "?sslmode=require", at("d") + "the TLS connection to the database failed"),
@@ -169,7 +170,7 @@ async fn an_unusable_database_is_reported_without_its_password() {
         assert_eq!(what(Err::<(), _>(refused)), expected);
     }
     let latin = Store::open(StoreOptions::from_url(&url("latin")).unwrap()).await.map(drop).unwrap_err();
-    assert!(latin.to_string().ends_with("its encoding is LATIN1, and must be UTF8"), "{latin}");
+    assert!(latin.to_string().ends_with("its encoding is LATIN1, but must be UTF8"), "{latin}");
 }
 
 /// A server can be configured to confirm commits before they are on disk. The store's sessions override this setting.

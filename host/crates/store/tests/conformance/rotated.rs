@@ -1,4 +1,4 @@
-//! Tests of row key rotation: at every point, only the rows that were valid before the rotation are valid.
+//! Tests of row key rotation: during and after a rotation, only the rows that were valid before the rotation are valid.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn under(store: &Store, newest: u32, older: Option<u32>) -> Store {
     store.clone().with_row_keys(key(newest), older.map(key))
 }
 
-/// However many scopes are rotated, all rows are valid under both keys, and another process can continue the
+/// After the rotation of each scope, all rows are valid under both keys, and another process can continue the
 /// rotation.
 pub(crate) async fn a_rotation_of_the_row_key_can_stop_after_every_scope(store: &Store, _: &mut impl Intruder) {
     let here = bound(store, default_workspace(store).await).await;
@@ -28,12 +28,12 @@ pub(crate) async fn a_rotation_of_the_row_key_can_stop_after_every_scope(store: 
         let rotating = under(store, 2, Some(1));
         assert_eq!((rotating.row_key_version(), rotating.newest_row_key_version()), (Some(1), Some(2)));
         assert_ne!(rotating.rotate_scope(*scope, &|_| ()).await.unwrap(), 0, "{scope}");
-        assert_eq!(problems(&rotating).await, Vec::<String>::new(), "after {scope}");
+        assert_eq!(problems(&rotating).await, Vec::<String>::new(), "no problems after the rotation of {scope}");
         let now = rotating.sealed_generations().await.unwrap();
         assert_eq!(now, total, "{scope}: otherwise an older state could be restored until the next signed head");
         // An operator may insert a row during the rotation, for example with `key recover`.
         rotating.insert_key(&rows::key(None, KeyKind::Root, None, &format!("at {scope}"))).await.unwrap();
-        assert_eq!(problems(&rotating).await, Vec::<String>::new(), "after a change");
+        assert_eq!(problems(&rotating).await, Vec::<String>::new(), "no problems after a change");
         total = rotating.sealed_generations().await.unwrap();
     }
     let rotating = under(store, 2, Some(1));
@@ -81,7 +81,10 @@ pub(crate) async fn rows_under_a_retired_row_key_are_rejected(store: &Store, int
     }
     let snapshot = under(store, 2, None).snapshot().await.unwrap();
     let faults = unverified(&snapshot);
-    assert!(faults.len() == 2 && faults.iter().all(|found| found.ends_with("its seal does not open")), "{faults:?}");
+    assert!(
+        faults.len() == 2 && faults.iter().all(|found| found.ends_with("its seal cannot be decrypted")),
+        "{faults:?}"
+    );
     assert!(snapshot.roles.is_empty());
 }
 
@@ -99,7 +102,7 @@ pub(crate) async fn an_unverified_scope_is_not_rotated(store: &Store, intruder: 
     );
     assert_eq!(rotating.rotate_scope(Scope::Workspace(there.role.workspace_id), &|_| ()).await.unwrap(), 5);
     let rows = under(store, 1, None).scope_rows(Scope::Workspace(workspace)).await.unwrap();
-    assert!(rows.len() == 4 && rows.iter().all(|row| row.is_valid), "none of its rows was written");
+    assert!(rows.len() == 4 && rows.iter().all(|row| row.is_valid), "no row of the scope was written");
     intruder.run("update workspaces set mac = null where name = 'other'".to_owned()).await;
     let refused = rotating.rotate_scope(Scope::Instance, &|_| ()).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");

@@ -49,7 +49,7 @@ pub(crate) fn record(version: u32) -> InstanceKeyRow {
     InstanceKeyRow { name, version: i64::from(version), sealed, created_at: UtcMillis(0) }
 }
 
-/// Sets the row key of a store. Initializes an empty database and seals the rows of an older one.
+/// Sets the row key of a store. Initializes an empty database and seals the rows of an older database.
 pub(crate) async fn keyed(store: Store) -> Result<Store, StoreError> {
     let store = store.with_row_key(Arc::new(TestKey(1)));
     if !store.initialize(&record(1), UtcMillis(0)).await? && !store.is_sealed().await? {

@@ -185,7 +185,7 @@ pub(crate) async fn chain(store: &Store, writer: &str, limit: u32) -> Vec<Result
     rows
 }
 
-/// Whether the only event of the row's writer differs from `row` or cannot be decoded.
+/// Returns whether the only event of the row's writer differs from `row` or cannot be decoded.
 pub(crate) async fn reads_differently(store: &Store, row: &AuditRow) -> bool {
     chain(store, &row.writer, 10).await.pop() != Some(Ok(scanned(row)))
 }
@@ -195,7 +195,7 @@ pub(crate) fn scanned(row: &AuditRow) -> ScannedRow {
     ScannedRow { row: row.clone(), canonical: canonical(row).into_bytes(), contradiction: None }
 }
 
-/// Appends rows with the texts that they have.
+/// Appends rows with their canonical texts.
 pub(crate) trait AppendRows {
     async fn append_rows(&self, rows: &[AuditRow]) -> Result<(), StoreError>;
 }

@@ -86,7 +86,7 @@ pub(crate) async fn sandboxes_are_inserted_listed_and_deleted(store: &Store) {
 
     assert!(store.delete_sandbox(workspace, a.id).await.unwrap());
     assert_eq!(by(SandboxFilter { status: Some(SandboxStatus::Deleting), ..any() }).await, [a.id]);
-    assert!(!store.delete_sandbox(workspace, a.id).await.unwrap(), "it is marked already");
+    assert!(!store.delete_sandbox(workspace, a.id).await.unwrap(), "the sandbox is already marked");
     assert!(!store.delete_sandbox(workspace, SandboxInstanceId::new()).await.unwrap());
     assert_eq!(store.generation().await.unwrap(), generation, "sandboxes do not change the policy");
 }
@@ -101,10 +101,10 @@ pub(crate) async fn a_conversation_has_one_sandbox(store: &Store) {
     };
     let by_name = "sandbox_instances_workspace_id_provider_sandbox_id_key";
     let by_chat = "sandbox_instances_workspace_id_app_id_chat_id_key";
-    // The same sandbox id with another chat, and with another bot.
+    // The sandbox id is already used, first by a sandbox of another chat and then by a sandbox of another bot.
     assert_eq!(refused(SandboxRow { chat_id: Some("1-a".to_owned()), ..sandbox(&one, "a") }).await, by_name);
     assert_eq!(refused(SandboxRow { chat_id: None, ..sandbox(&two, "a") }).await, by_name);
-    // The same chat with another sandbox id.
+    // The chat already has a sandbox with another id.
     assert_eq!(refused(SandboxRow { chat_id: Some("a".to_owned()), ..sandbox(&one, "b") }).await, by_chat);
     inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "c") }).await;
     inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "d") }).await;
@@ -133,7 +133,7 @@ pub(crate) async fn sandboxes_of_other_workspaces_are_not_found(store: &Store) {
     assert!(!store.delete_bot(ours, there.id).await.unwrap());
     assert_eq!(reread(store, &row).await, row);
     let joined = SandboxRow { workspace_id: ours, ..sandbox(&there, "b") };
-    assert!(!store.insert_sandbox(&joined).await.unwrap(), "its bot is in another workspace");
+    assert!(!store.insert_sandbox(&joined).await.unwrap(), "the bot is in another workspace");
     assert_eq!(store.sandbox(ours, joined.id).await.unwrap(), None);
 }
 
@@ -147,14 +147,17 @@ pub(crate) async fn a_sandbox_has_one_lease_at_a_time(store: &Store) {
     assert_eq!(claimed.iter().filter(|claimed| matches!(claimed, Ok(true))).count(), 1, "{claimed:?}");
     let held = reread(store, &row).await;
     assert_eq!((held.status, held.operation_until), (SandboxStatus::Stopping, Some(LATER)));
-    assert!(held.is_claimed(NOW) && !held.is_claimed(LATER), "until the lease expires");
+    assert!(held.is_claimed(NOW) && !held.is_claimed(LATER), "the claim ends when the lease expires");
     // Only one operation can take over an expired lease.
     assert!(store.claim_sandbox(&held, SandboxStatus::Creating, "next", LATER).await.unwrap());
     assert!(!store.claim_sandbox(&held, SandboxStatus::Creating, "other", LATER).await.unwrap());
 
     let b = inserted(store, sandbox(&bot, "b")).await;
     assert!(store.touch_sandbox(b.id, NOW.plus_ms(1)).await.unwrap());
-    assert!(!store.claim_sandbox(&b, SandboxStatus::Stopping, "late", LATER).await.unwrap(), "it was used in between");
+    assert!(
+        !store.claim_sandbox(&b, SandboxStatus::Stopping, "late", LATER).await.unwrap(),
+        "the sandbox was used after the row was read"
+    );
 }
 
 pub(crate) async fn an_operation_settles_only_its_own_lease(store: &Store) {
@@ -183,7 +186,7 @@ pub(crate) async fn an_operation_settles_only_its_own_lease(store: &Store) {
     assert_eq!(reread(store, &row).await, expected);
     assert!(
         !store.settle_sandbox(row.id, "mine", SandboxStatus::Running, &running).await.unwrap(),
-        "its lease has ended"
+        "the lease has ended"
     );
 
     // `None` keeps the stored value, and a mark for deletion takes precedence over the result of an operation.
@@ -203,7 +206,7 @@ pub(crate) async fn uses_are_recorded_while_a_sandbox_is_running(store: &Store) 
     let a = inserted(store, sandbox(&bot, "a")).await;
     let b = inserted(store, SandboxRow { status: SandboxStatus::Stopped, ..sandbox(&bot, "b") }).await;
     assert!(store.touch_sandbox(a.id, LATER).await.unwrap());
-    assert!(store.touch_sandbox(a.id, NOW).await.unwrap(), "even by a clock that is behind");
+    assert!(store.touch_sandbox(a.id, NOW).await.unwrap(), "a use is recorded even if the clock is behind");
     assert_eq!(reread(store, &a).await.last_active_at, LATER);
     assert!(!store.touch_sandbox(b.id, LATER).await.unwrap());
     let uses = [(a.id, LATER.plus_ms(1)), (b.id, LATER), (SandboxInstanceId::new(), LATER)];
@@ -225,28 +228,32 @@ pub(crate) async fn a_deletion_is_retried_until_it_succeeds(store: &Store) {
     assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(BotId::new()), "app", "a").await.unwrap(), 0);
     assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(bot.id), "app", "a").await.unwrap(), 1);
     assert_eq!(store.delete_sandboxes_of_app(workspace, Some(BotId::new()), "app").await.unwrap(), 0);
-    assert_eq!(store.delete_sandboxes_of_app(workspace, None, "app").await.unwrap(), 1, "one was marked already");
+    assert_eq!(
+        store.delete_sandboxes_of_app(workspace, None, "app").await.unwrap(),
+        1,
+        "the other sandbox was already marked"
+    );
     assert_eq!(due("node-1", NOW).await, ["a", "b"]);
-    assert_eq!(due("node-2", NOW).await, ["b"], "the other one is on another host");
+    assert_eq!(due("node-2", NOW).await, ["b"], "the other sandbox is on another host");
     let row = reread(store, &a).await;
     assert_eq!((row.attempts, row.error.as_ref()), (0, None));
 
     assert!(store.claim_sandbox(&row, SandboxStatus::Deleting, "mine", LATER).await.unwrap());
-    assert_eq!(due("node-1", NOW).await, ["b"], "it is leased");
+    assert_eq!(due("node-1", NOW).await, ["b"], "the other deletion is leased");
     assert_eq!(due("node-1", LATER).await, ["a", "b"], "the lease has expired");
     store.postpone_sandbox_deletion(a.id, "another", LATER, "no").await.unwrap();
     store.postpone_sandbox_deletion(a.id, "mine", LATER.plus_ms(1), "it is busy").await.unwrap();
     let row = reread(store, &a).await;
     assert_eq!((row.attempts, row.error.as_deref(), row.operation.as_ref()), (1, Some("it is busy"), None));
     assert_eq!(due("node-1", LATER).await, ["b"]);
-    assert_eq!(due("node-1", LATER.plus_ms(1)).await, ["b", "a"], "the longest overdue first");
+    assert_eq!(due("node-1", LATER.plus_ms(1)).await, ["b", "a"], "the longest overdue deletion is first");
 
     assert!(store.claim_sandbox(&row, SandboxStatus::Deleting, "mine", LATER).await.unwrap());
     assert!(!store.remove_sandbox(a.id, "another").await.unwrap());
     assert!(store.remove_sandbox(a.id, "mine").await.unwrap());
     assert!(!store.remove_sandbox(a.id, "mine").await.unwrap());
     let c = inserted(store, SandboxRow { operation: Some("mine".to_owned()), ..sandbox(&bot, "c") }).await;
-    assert!(!store.remove_sandbox(c.id, "mine").await.unwrap(), "it is not marked for deletion");
+    assert!(!store.remove_sandbox(c.id, "mine").await.unwrap(), "the sandbox is not marked for deletion");
     assert_eq!(reread(store, &b).await.status, SandboxStatus::Deleting);
 }
 
@@ -265,7 +272,7 @@ pub(crate) async fn deleting_a_bot_marks_its_sandboxes_for_deletion(store: &Stor
     assert!(store.delete_bot(workspace, stays.id).await.unwrap());
     assert!(store.delete_workspace(workspace).await.unwrap());
     let due = store.due_sandbox_deletions("node-1", NOW, 10).await.unwrap();
-    assert_eq!(due.len(), 2, "their rows outlive the workspace");
+    assert_eq!(due.len(), 2, "the rows of sandboxes outlive the workspace");
 }
 
 /// Inserts sandboxes while their bot is being deleted.

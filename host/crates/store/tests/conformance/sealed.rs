@@ -119,7 +119,11 @@ pub(crate) async fn a_sealed_record_is_replaced_only_if_it_is_unchanged(store: &
     let texts: Vec<&str> = now.iter().map(|row| row.sealed.as_str()).collect();
     assert_eq!(texts, [records[0].1.as_str(), "saved anew", records[2].1.as_str()]);
     assert_eq!(store.credential_key_versions().await.unwrap(), [1, 2]);
-    assert_eq!(store.replace_sealed(SealedColumn::Credentials, &records, 2).await.unwrap(), 0, "they have changed");
+    assert_eq!(
+        store.replace_sealed(SealedColumn::Credentials, &records, 2).await.unwrap(),
+        0,
+        "the records have changed"
+    );
     assert_eq!(store.generation().await.unwrap(), generation + 1);
 
     let audit = walk(store, SealedColumn::InstanceKeys, 9).await;

@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use crate::rows::{AppendRows as _, anchor, bot, canonical, chain, default_workspace, event, reads_differently};
 use crate::spans::passes;
 
-/// A database in a separate temporary folder.
+/// A database in a temporary folder that only one test uses.
 pub(crate) struct Database {
     folder: tempfile::TempDir,
 }
@@ -56,6 +56,27 @@ impl crate::authentic::Intruder for SqliteConnection {
 
 async fn run(connection: &mut SqliteConnection, sql: impl Into<String>) {
     sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(connection).await.unwrap();
+}
+
+/// While 100 MiB of rows are written, the checkpoint thread copies them into the file. The commits do not copy them.
+#[tokio::test]
+async fn the_log_stays_small_while_rows_are_written() {
+    const BATCHES: i64 = 100;
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    for sequence in 1..=BATCHES {
+        let params = Some("x".repeat(1 << 20));
+        let row = AuditRow { params, ..event(workspace, sequence, AuditKind::Finished, RequestId::new()) };
+        store.append_rows(&[row]).await.unwrap();
+    }
+    let log = database.folder.path().join("monstrum.db-wal");
+    let bytes = fs::metadata(&log).unwrap().len();
+    assert!(bytes < 64 << 20, "the log has {bytes} bytes");
+    store.close().await;
+    assert!(!log.exists(), "the last connection copies the log and deletes it");
+    let store = database.open().await.unwrap();
+    assert_eq!(store.count_events().await.unwrap(), BATCHES);
 }
 
 fn what(result: Result<impl Sized, StoreError>) -> String {
@@ -116,10 +137,13 @@ async fn a_locked_database_is_reported() {
     let workspace = default_workspace(&store).await;
     let mut intruder = database.intruder().await;
     run(&mut intruder, "begin immediate").await;
-    assert_eq!(what(store.insert_bot(&bot(workspace, "b")).await), "it is locked by another process or connection");
+    assert_eq!(
+        what(store.insert_bot(&bot(workspace, "b")).await),
+        "the database is locked by another process or connection"
+    );
     assert_eq!(
         what(store.append_rows(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await),
-        "it is locked by another process or connection"
+        "the database is locked by another process or connection"
     );
     assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads still work");
     run(&mut intruder, "rollback").await;
@@ -134,7 +158,7 @@ async fn a_database_that_is_locked_at_the_start_is_reported() {
     run(&mut intruder, "create table t (x); begin exclusive").await;
     let opened = Store::open(database.options().lock_wait(Duration::from_millis(20))).await;
     let path = database.path().display().to_string();
-    assert_eq!(what(opened), format!("database `{path}`: it is locked by another process or connection"));
+    assert_eq!(what(opened), format!("database `{path}`: the database is locked by another process or connection"));
 }
 
 #[tokio::test]
@@ -168,7 +192,10 @@ async fn a_read_only_folder_is_reported() {
     let path = if is_enforced { database.path() } else { PathBuf::from("/sys/kernel/monstrum.db") };
     assert_eq!(
         what(Store::open(StoreOptions::sqlite(&path)).await),
-        format!("database `{}`: it cannot be opened: the file or its folder cannot be read or written", path.display())
+        format!(
+            "database `{}`: the database cannot be opened: the file or its folder cannot be read or written",
+            path.display()
+        )
     );
 }
 
@@ -178,7 +205,7 @@ async fn a_missing_folder_is_reported() {
     let path = database.folder.path().join("absent/monstrum.db");
     assert_eq!(
         what(Store::open(StoreOptions::sqlite(&path)).await),
-        format!("database `{}`: its folder does not exist", path.display())
+        format!("database `{}`: the folder of the database does not exist", path.display())
     );
 }
 
@@ -285,7 +312,7 @@ async fn insert_of_version_1(intruder: &mut SqliteConnection, row: &AuditRow) {
     insert.execute(intruder).await.unwrap();
 }
 
-/// A call may have begun under an earlier release and have ended under this one.
+/// A call can begin while an earlier release runs and end after an upgrade to this release.
 #[tokio::test]
 async fn rows_of_both_versions_are_one_list_and_one_chain() {
     use AuditKind::{Finished, Interrupted, Started};
@@ -333,11 +360,11 @@ async fn rows_of_both_versions_are_one_list_and_one_chain() {
         }
     };
     for limit in 1..8 {
-        assert_eq!(listed(CallFilter::default(), limit).await, [7, 6, 4, 3, 5, 1], "{limit} a page");
+        assert_eq!(listed(CallFilter::default(), limit).await, [7, 6, 4, 3, 5, 1], "{limit} per page");
         let running = CallFilter { status: Some("running".to_owned()), ..CallFilter::default() };
-        assert_eq!(listed(running, limit).await, [6, 3], "{limit} a page");
+        assert_eq!(listed(running, limit).await, [6, 3], "{limit} per page");
         let bot = CallFilter { bot_id: old[0].bot_id, ..CallFilter::default() };
-        assert_eq!(listed(bot, limit).await, [1], "{limit} a page");
+        assert_eq!(listed(bot, limit).await, [1], "{limit} per page");
     }
 }
 
@@ -423,7 +450,7 @@ async fn a_blob_instead_of_text_does_not_hide_other_rows() {
     assert_eq!(sealed, expected);
 }
 
-/// Another program inserts rows before, between and after the records. They do not all fit on one page.
+/// Another program inserts rows before, between and after the records. The rows do not all fit on one page.
 #[tokio::test]
 async fn rows_with_an_unreadable_key_do_not_hide_sealed_records() {
     const COLUMN: monstrum_store::SealedColumn = monstrum_store::SealedColumn::InstanceKeys;
@@ -496,7 +523,7 @@ async fn unreadable_rows_do_not_prevent_sealing() {
     let counted = shown.len() as u64 - 6;
     assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted);
     let verified = store.verify_rows().await.unwrap();
-    assert_eq!((verified.unverified.len(), verified.refused.len()), (0, 6), "they are rejected");
+    assert_eq!((verified.unverified.len(), verified.refused.len()), (0, 6), "the forged rows are rejected");
     let shown = store.scope_rows(scope).await.unwrap();
     assert_eq!(store.seal_scope(scope, &shown, &refused).await.unwrap(), counted);
     assert_eq!(crate::authentic::problems(&store).await, Vec::<String>::new());

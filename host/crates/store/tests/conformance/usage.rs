@@ -17,7 +17,7 @@ fn call(bot: &BotRow, tokens: i64, credits_millionths: i64) -> Charge {
     Charge { workspace_id, bot_id, task_id: None, month: MONTH.to_owned(), tokens, credits_millionths }
 }
 
-/// Writes a charge in a transaction of its own, and returns whether there was room for it.
+/// Writes a single charge in one transaction, and returns whether the charge was within the budget.
 async fn charge(store: &Store, charge: Charge) -> bool {
     store.append(&[], &[StoreRow::Charge(charge)]).await.unwrap()[0]
 }

@@ -1,4 +1,4 @@
-//! Builds an author's crate with cargo. Messages of cargo go to the terminal unchanged.
+//! Builds an author's crate with cargo. The terminal shows the messages of cargo unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -22,18 +22,19 @@ pub(super) async fn run(dir: &Path, with_cargo_component: bool) -> Result<PathBu
     command.arg("--message-format=json-render-diagnostics").current_dir(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
     let output = command.spawn().map(tokio::process::Child::wait_with_output);
-    let cannot_run =
-        |error| Failure::of("cannot run cargo", &error, "install Rust with rustup, and have cargo in the PATH");
+    let cannot_run = |error| {
+        Failure::of("cannot run cargo", &error, "install Rust with rustup, and check that cargo is in the PATH")
+    };
     let output = output.map_err(cannot_run)?.await.map_err(cannot_run)?;
     if !output.status.success() {
-        let hint = format!("cargo says above what to correct; the target is added by: rustup target add {TARGET}");
+        let hint = format!("correct the errors above; if the target is missing, run: rustup target add {TARGET}");
         return Err(Failure::new("the plugin was not built", hint));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     // cargo builds the author's own crate last.
     let mut messages = text.lines().rev().filter_map(|line| serde_json::from_str(line).ok());
     messages.find_map(|message| component(&message)).ok_or_else(|| {
-        Failure::new("cargo has built no component", "is crate-type = [\"cdylib\"] in the [lib] of Cargo.toml?")
+        Failure::new("cargo built no component", "check that [lib] in Cargo.toml has crate-type = [\"cdylib\"]")
     })
 }
 

@@ -1,5 +1,5 @@
 //! Detects saved files by polling the sources a few times a second. Polling works on every file system without support
-//! by the operating system, and the folder of a plugin is small.
+//! from the operating system, and the folder of a plugin is small.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 
 /// The interval of polling.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long the files must be unchanged before a save counts as complete. Editors and checkouts write several files one
-/// after the other.
+/// The time for which files must be unchanged before a save counts as complete. Editors and checkouts write several
+/// files one after the other.
 const QUIET: Duration = Duration::from_millis(200);
-/// The maximum number of watched files, more than the sources of a plugin have. Further files are ignored.
+/// The maximum number of watched files. Plugins have fewer source files. Further files are ignored.
 const FILES_MAX: usize = 10_000;
-/// Files and folders that builds write. They are not watched.
+/// Files and folders that builds write and that are not watched.
 const BUILT: [&str; 4] = ["target", "plugin.wasm", "bindings.rs", "Cargo.lock"];
 
 /// The modification time and the length of each file.
@@ -29,8 +29,8 @@ impl Watch {
         Watch { dir: dir.to_owned(), seen: files(dir) }
     }
 
-    /// Waits until the files differ from the last poll and have been unchanged for a moment. Saves since the last poll
-    /// count.
+    /// Waits until the files differ from the last poll and have been unchanged for a moment. Saves between the last
+    /// poll and this call also count.
     pub(super) async fn changed(&mut self) {
         loop {
             let found = files(&self.dir);
@@ -55,7 +55,7 @@ impl Watch {
     }
 }
 
-/// Lists the watched files. A file that is deleted meanwhile is left out.
+/// Lists the watched files. Omits a file that another process deletes during the listing.
 fn files(dir: &Path) -> Files {
     let mut found = Files::new();
     let mut folders = vec![dir.to_owned()];

@@ -1,5 +1,5 @@
-//! The files of a new plugin. They are embedded in this program, so that authors need only cargo and its registry, and
-//! use the SDK and the WIT of the host that will load the plugin.
+//! The files of a new plugin, which are embedded in this program. Authors therefore need only cargo and its registry,
+//! and build against the SDK and the WIT files of this version of the host.
 
 use include_dir::{Dir, include_dir};
 
@@ -40,10 +40,10 @@ pub(super) const CONTRACT: &[File] = repository![
     "sdk/LICENSE-APACHE" from "LICENSE-APACHE",
 ];
 
-/// The source folder of the SDK. `build.rs` makes cargo detect new files in it.
+/// The source folder of the SDK. `build.rs` makes cargo detect new files in this folder.
 static SDK_SOURCES: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/../sdk-guest/src");
 
-/// The source files of the SDK, without placeholders.
+/// Returns the source files of the SDK, which have no placeholders.
 pub(super) fn sdk_sources() -> Vec<(String, &'static str)> {
     rust_files(&SDK_SOURCES)
 }

@@ -17,7 +17,7 @@ use super::super::faults;
 const FOLDER: &str = "tests";
 /// The maximum size of a case, enough for a long answer of an upstream.
 const CASE_BYTES_MAX: usize = 1 << 20;
-/// The maximum number of cases. More would take too long to run.
+/// The maximum number of cases. More cases would take too long to run.
 const CASES_MAX: usize = 1_000;
 
 /// One call, the upstream's answers, and the expected result.
@@ -46,7 +46,8 @@ pub(super) struct Resource {
     pub(super) config: Map<String, Value>,
     #[serde(default)]
     pub(super) network: Map<String, Value>,
-    /// The credential's authentication method; by default the first one in the manifest whose fields a person fills in.
+    /// The credential's authentication method. The default is the first method in the manifest whose fields a person
+    /// fills in.
     #[serde(default)]
     pub(super) auth_method: Option<String>,
     /// The fields of the credential, with dummy values. If the map is empty, the resource has no credential.
@@ -54,7 +55,8 @@ pub(super) struct Resource {
     pub(super) credential: BTreeMap<String, String>,
 }
 
-/// The bot's permissions; without either list, the bot may call all tools of the plugin.
+/// The bot's permissions. If `allowed_operations` and `allowed_tools` are both absent, the bot may call all tools of
+/// the plugin.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Grant {
@@ -77,17 +79,18 @@ pub(super) struct Exchange {
     pub(super) answer: Answer,
 }
 
-/// A request as it leaves the host, including its credential. Fields that the case leaves out are not compared.
+/// A request as the host sends it, including its credential. Fields that the case omits are not compared.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
     #[serde(default = "get")]
     pub(super) method: String,
-    /// With a `?`, the query must be equal; without a `?`, every query matches.
+    /// The URL. If it contains a `?`, the query of the request must be equal; otherwise, every query matches.
     pub(super) url: String,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
-    /// A text that must be equal, or JSON whose members must be present.
+    /// The body. A string must be equal to the body of the request. Any other value is compared as JSON: the body of
+    /// the request may have additional members.
     #[serde(default)]
     pub(super) body: Option<Value>,
 }
@@ -104,7 +107,7 @@ pub(super) struct Answer {
     pub(super) status: u16,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
-    /// The body: a string is sent unchanged, any other value as JSON.
+    /// The body. A string is sent unchanged; any other value is sent as JSON.
     #[serde(default)]
     pub(super) body: Option<Value>,
     #[serde(default)]
@@ -132,7 +135,7 @@ pub(super) enum Breakdown {
     Protocol,
 }
 
-/// The answer that the caller must get. Fields that the case leaves out are not compared.
+/// The answer that the caller must receive. Fields that the case omits are not compared.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Expected {
@@ -145,7 +148,7 @@ pub(super) struct Expected {
     pub(super) data: Option<Value>,
 }
 
-/// Distinguishes a null in the case, which is an expected value, from a missing field.
+/// Deserializes a field in which null is an expected value. A missing field is `None` instead.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -156,7 +159,7 @@ pub(super) struct Found {
     pub(super) case: Case,
 }
 
-/// Reads every case of the plugin in `dir`, sorted by name. If cases have faults, shows all faults and fails.
+/// Reads every case of the plugin in `dir`, sorted by name. If cases have errors, shows all errors and fails.
 pub(super) fn read_all(dir: &Path, manifest: &Manifest) -> Result<Vec<Found>, Failure> {
     let folder = dir.join(FOLDER);
     let paths = files(&folder)?;
@@ -165,7 +168,11 @@ pub(super) fn read_all(dir: &Path, manifest: &Manifest) -> Result<Vec<Found>, Fa
     for path in paths {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(&path).map_err(|error| {
-            Failure::of(format!("cannot read {file}"), &error, "a case is a text in UTF-8 that its author may read")
+            Failure::of(
+                format!("cannot read {file}"),
+                &error,
+                "check that the file is UTF-8 text and that you may read it",
+            )
         })?;
         match read(&file, &text, manifest) {
             Ok(case) => cases.push(Found { file, case }),
@@ -178,14 +185,14 @@ pub(super) fn read_all(dir: &Path, manifest: &Manifest) -> Result<Vec<Found>, Fa
     match wrong {
         0 => Ok(cases),
         _ => Err(Failure::new(
-            format!("{wrong} of the cases in {} cannot be read", folder.display()),
-            "correct what is shown above; docs/authors-guide.md has the fields of a case",
+            format!("{wrong} cases in {} are invalid", folder.display()),
+            "correct the errors above; docs/authors-guide.md describes the fields of a case",
         )),
     }
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let hint = "write a first case to tests/NAME.yaml; `monstrum plugin new` makes one to begin with";
+    let hint = "create a case in tests/NAME.yaml; `monstrum plugin new` creates an example";
     let list = || -> std::io::Result<Vec<PathBuf>> {
         std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect()
     };
@@ -196,8 +203,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     match paths.len() {
         0 => Err(Failure::new(format!("no cases in {}", folder.display()), hint)),
         count if count > CASES_MAX => {
-            let message = format!("{count} cases in {}; at most {CASES_MAX} are run", folder.display());
-            Err(Failure::new(message, "move some of them to another plugin"))
+            let message = format!("{count} cases in {} exceed the limit of {CASES_MAX}", folder.display());
+            Err(Failure::new(message, "reduce the number of cases"))
         }
         _ => Ok(paths),
     }
@@ -210,7 +217,10 @@ fn read(file: &str, text: &str, manifest: &Manifest) -> Result<Case, ManifestErr
         return fault("tool", format!("the manifest has no tool `{}`", case.tool));
     }
     if case.resource.auth_method.is_some() && case.resource.credential.is_empty() {
-        return fault("resource.auth_method", "a method needs the fields of a credential".to_owned());
+        return fault(
+            "resource.auth_method",
+            "requires `resource.credential` with the fields of a credential".to_owned(),
+        );
     }
     for (index, Exchange { request, answer }) in case.http.iter().enumerate() {
         let at = |field: &str| format!("http[{index}].{field}");
@@ -220,14 +230,17 @@ fn read(file: &str, text: &str, manifest: &Manifest) -> Result<Case, ManifestErr
         let url = Url::parse(&request.url);
         if !url.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host() && url.fragment().is_none())
         {
-            return fault(&at("request.url"), "expected a whole URL such as https://api.example.com/items".to_owned());
+            return fault(
+                &at("request.url"),
+                "expected an absolute URL such as https://api.example.com/items".to_owned(),
+            );
         }
         if !(200..=599).contains(&answer.status) {
             return fault(&at("answer.status"), "expected a status from 200 to 599".to_owned());
         }
         for (name, value) in &answer.headers {
             if HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err() {
-                return fault(&at("answer.headers"), format!("`{name}` and its value are no header"));
+                return fault(&at("answer.headers"), format!("`{name}` and its value are not a valid header"));
             }
         }
     }
@@ -276,9 +289,9 @@ mod tests {
             ("tool: a_read\n".to_owned(), "c.yaml:1:1: result: required field is missing"),
             (
                 "tool: a_read\nresource: { auth_method: token }\nresult: { status: success }\n".to_owned(),
-                "c.yaml:2:26: resource.auth_method: a method needs",
+                "c.yaml:2:26: resource.auth_method: requires `resource.credential`",
             ),
-            (request("{ request: { url: /items } }"), "c.yaml:4:23: http[0].request.url: expected a whole URL"),
+            (request("{ request: { url: /items } }"), "c.yaml:4:23: http[0].request.url: expected an absolute URL"),
             (
                 request("{ request: { url: 'https://a/', method: 'G T' } }"),
                 "c.yaml:4:45: http[0].request.method: expected",

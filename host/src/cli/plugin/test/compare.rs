@@ -1,13 +1,13 @@
-//! Compares expected and found values, with one line for each difference.
+//! Compares expected and found values, and describes each difference in one line.
 
 use serde_json::Value;
 
-/// The maximum number of differences in a report. With more, the values have little in common.
+/// The maximum number of differences in a report. Values with more differences have little in common.
 const LINES_MAX: usize = 20;
-/// The maximum length of a value in a report. Longer values are truncated; the beginning identifies the value.
+/// The maximum length of a value in a report. Longer values are truncated, because the beginning identifies a value.
 const VALUE_CHARS_MAX: usize = 200;
 
-/// How closely two values must match.
+/// The strictness of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closeness {
     Same,

@@ -1,5 +1,5 @@
-//! The upstream of a case. It replaces the network: it compares each request that the host would send with the case and
-//! returns the case's answer. The real host does everything before and after the network.
+//! The upstream of a case, which replaces the network. It compares each request that the host would send with the case
+//! and returns the case's answer. The real host does everything before and after the network.
 
 use std::net::IpAddr;
 
@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::case::{Answer, Breakdown, Exchange, Wanted};
 use super::compare::{Closeness, differences, shown};
 
-/// The address of every host name. The registry of special addresses lists it as globally reachable, so egress accepts
-/// it. No connection is made to it.
+/// The address of every host name. The registry of special addresses lists this address as globally reachable, so
+/// egress accepts it. No connection is made to this address.
 const ANYWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 9));
 
 /// The upstream of the current case.
@@ -32,12 +32,12 @@ struct Script {
 }
 
 impl Upstream {
-    /// Starts another case.
+    /// Starts the next case.
     pub(super) fn play(&self, exchanges: Vec<Exchange>) {
         *self.script.lock() = Script { waiting: exchanges, faults: Vec::new() };
     }
 
-    /// Ends the case. Returns the faults of its requests, and the expected requests that were not made.
+    /// Ends the case. Returns the differences of its requests, and the expected requests that were not made.
     pub(super) fn finish(&self) -> Vec<String> {
         let Script { waiting, mut faults } = std::mem::take(&mut *self.script.lock());
         let unused =
@@ -91,7 +91,7 @@ impl Wanted {
         self.method == request.method().as_str() && wanted == sent
     }
 
-    /// Returns the differences between the headers and body of `request` and the expected ones.
+    /// Returns the differences between the headers and body of `request` and the expected headers and body.
     fn faults(&self, request: &Request<Vec<u8>>) -> Vec<String> {
         let mut faults = Vec::new();
         for (name, value) in &self.headers {
@@ -145,13 +145,14 @@ impl Answer {
     }
 }
 
-/// The failure for an invalid answer. Cases are validated when they are read, so it does not occur.
+/// Returns the failure for an invalid answer. This failure does not occur, because cases are validated when they are
+/// read.
 fn unusable() -> Failure {
-    Failure::unsent(FailureCode::Internal, "the case's answer is no HTTP")
+    Failure::unsent(FailureCode::Internal, "the case's answer is not valid HTTP")
 }
 
 impl Breakdown {
-    /// Returns the failure with the host's own code and message for it.
+    /// Returns the failure with the code and message that the host uses.
     fn failure(self) -> Failure {
         match self {
             Breakdown::Dns => Failure::unsent(FailureCode::Dns, "the name could not be resolved"),

@@ -15,7 +15,7 @@ const STEPS: u32 = 6;
 /// A step ends only when [`Meter::is_too_slow`] is called, so a busy host that checks late does not blame the client.
 pub struct Meter {
     pace: Pace,
-    /// The bytes of each ended step, for less than one span.
+    /// The bytes of each of the last ended steps, which together are shorter than one span.
     steps: VecDeque<u64>,
     /// The bytes of the current step.
     bytes: u64,
@@ -50,7 +50,7 @@ impl Meter {
         self.running_since.is_some()
     }
 
-    /// Returns the end of the current step, if the meter is running. The meter must be checked then.
+    /// Returns the end of the current step, if the meter is running. The caller must check the meter at that time.
     pub fn step_ends(&self) -> Option<Instant> {
         self.running_since.map(|since| since + self.left)
     }

@@ -1,7 +1,7 @@
 //! The tools of the built-in type `bot`: one bot acts on behalf of another.
 //!
-//! Each call of the other bot is a child call, judged by the other bot's roles and scopes and by the constraints of every
-//! delegation that led there. A delegation can only narrow what is permitted.
+//! Each call of the other bot is a child call. The roles and scopes of the other bot and the constraints of every
+//! delegation in the chain apply to the call. A delegation can only narrow the permissions.
 
 use monstrum_guardian::{Decision, Permit, Question};
 use monstrum_runtime::RESULT_BYTES_MAX;
@@ -15,12 +15,12 @@ use crate::call::session::Session;
 use crate::checks::pay_for_object;
 use crate::plugins::built_in::{CALL_TOOL, LIST_TOOLS};
 
-/// Runs one of the tools of the type.
+/// Runs a tool of the type.
 pub async fn run(execution: &Execution<'_>, permit: &Permit, child_calls: &ChildCalls) -> CallOutcome {
     match permit.tool() {
         CALL_TOOL => call_tool(permit.params(), child_calls).await,
         LIST_TOOLS => list_tools(execution, child_calls).await,
-        // Reached only if a declared tool has no implementation.
+        // This branch runs only if a declared tool has no implementation.
         _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
     }
 }
@@ -54,7 +54,7 @@ async fn list_tools(execution: &Execution<'_>, child_calls: &ChildCalls) -> Call
         Err(unchecked) => return unchecked.outcome(),
     };
     if text.as_str().len() > RESULT_BYTES_MAX {
-        return CallOutcome::error(Code::ResultTooLarge, "the list of tools is larger than 1 MiB");
+        return CallOutcome::error(Code::ResultTooLarge, "the list of tools exceeds the limit of 1 MiB");
     }
     CallOutcome::success(text)
 }

@@ -1,7 +1,7 @@
 //! The tools of the built-in type `sandbox`: commands and files in the sandbox of the conversation.
 //!
-//! A command that fails or exceeds its time limit still ends the call with `success`. If there is no sandbox in which
-//! the command can run, the call ends with an error whose message is written for users.
+//! A command that fails or exceeds its time limit still ends the call with `success`. If no sandbox is available for
+//! the command, the call ends with an error whose message is written for users.
 
 pub mod import;
 mod output;
@@ -30,20 +30,20 @@ use crate::plugins::built_in::{
 };
 use crate::sandboxes::{AccessError, Conversation, Open, Sandboxes};
 
-/// How long a call waits for its sandbox to run. It is longer than the time-out of the start, so that the error of the
-/// start is reported.
+/// The maximum time that a call waits for its sandbox to run. This limit is longer than the time-out of the start, so
+/// that the error of the start is reported.
 const START_MAX: Duration = Duration::from_secs(90);
 /// The time that a call has in addition to the time limit of its command.
 const MARGIN: Duration = Duration::from_secs(30);
-/// The folder in the sandbox that keeps complete outputs, so that a model can read them again later.
+/// The folder in the sandbox for the complete outputs of commands. A model can read these files later.
 const OUTPUTS: &str = ".monstrum/output";
-/// The maximum number of outputs in that folder.
+/// The maximum number of files in the folder [`OUTPUTS`].
 const OUTPUTS_MAX: usize = 20;
 
 /// The message for a command whose sandbox was stopped or deleted.
 const TAKEN_AWAY: &str = "the sandbox was stopped or deleted while the command ran; the command may have had effects";
 
-/// The time limit of a call: the start of its sandbox, the time limit of its command, and a margin.
+/// Returns the time limit of a call: the start of its sandbox, the time limit of its command, and a margin.
 pub fn time_limit(permit: &Permit) -> Duration {
     START_MAX + timeout(permit) + MARGIN
 }
@@ -53,7 +53,7 @@ fn timeout(permit: &Permit) -> Duration {
     seconds.map_or(EXEC_TIMEOUT_DEFAULT, Duration::from_secs)
 }
 
-/// Runs one of the tools of the type.
+/// Runs a tool of the type.
 pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: &Permit) -> CallOutcome {
     let ran = async {
         let machine = Machine { call: execution.call, plugin: &execution.target.plugin, permit };
@@ -62,7 +62,7 @@ pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: 
             LIST_FILES => machine.list(sandboxes).await,
             READ_FILE => machine.read(sandboxes).await,
             WRITE_FILE => machine.write(sandboxes).await,
-            // Reached only if a declared tool has no implementation.
+            // This branch runs only if a declared tool has no implementation.
             _ => Err(Box::new(CallOutcome::error(Code::Unavailable, "this server cannot run the tool"))),
         }
     };
@@ -117,8 +117,8 @@ impl Machine<'_> {
         })
     }
 
-    /// Writes the complete output to a file in the sandbox. If this fails, the answer says so, and the call does not
-    /// fail.
+    /// Writes the complete output to a file in the sandbox. If writing fails, the answer reports the reason, and the
+    /// call does not fail.
     async fn keep(&self, open: &Open, output: &ExecOutput) -> Kept {
         let path = format!("{WORKSPACE}/{OUTPUTS}/{}.txt", self.call.request_id());
         match open.write(&path, Bytes::from(output::whole(output))).await {
@@ -177,7 +177,7 @@ impl Machine<'_> {
         let opened = sandboxes.of_conversation(self.permit.workspace(), bot, &of);
         match tokio::time::timeout(START_MAX, opened).await {
             Ok(Ok(open)) => Ok(open),
-            // There is no room for another sandbox. This error cannot occur after the command has begun.
+            // The server has no room for another sandbox. This error cannot occur after the command has started.
             Ok(Err(AccessError::Provider(SandboxError::Exhausted(message)))) => {
                 Err(Box::new(CallOutcome::error(Code::Busy, message)))
             }
@@ -190,7 +190,7 @@ impl Machine<'_> {
         let chat = self.call.context().get("chat");
         let part = |name: &str| chat.and_then(|chat| chat.get(name)).and_then(Value::as_str).unwrap_or_default();
         if chat.is_none() && self.call.is_of_sandbox_import() {
-            let message = "the call belongs to no conversation, so there is no sandbox";
+            let message = "the call has no conversation, so it cannot use a sandbox";
             return Err(Box::new(CallOutcome::error(Code::Unavailable, message)));
         }
         if chat.is_none() {
@@ -215,7 +215,7 @@ impl Machine<'_> {
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             AccessError::Store(error) => {
-                tracing::error!(%error, "the sandbox's row cannot be read");
+                tracing::error!(%error, "failed to read a sandbox from the database");
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             AccessError::Lost => {
@@ -223,7 +223,7 @@ impl Machine<'_> {
                 if is_command { outcome.with_data(no_answer()) } else { outcome }
             }
             AccessError::OtherUser | AccessError::Conflict(_) => {
-                // All cases get the same answer, so that it does not reveal the owner of the sandbox.
+                // All cases get the same answer, so that the answer does not reveal the owner of the sandbox.
                 let message =
                     "Permission denied: the sandbox of this name belongs to another conversation, user or bot";
                 CallOutcome::failure(Status::PermissionDenied, Code::Denied, message).by_rule("sandbox.conversation")
@@ -238,7 +238,7 @@ impl Machine<'_> {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
             }
             AccessError::Provider(SandboxError::Exhausted(message)) => {
-                // A listing consumes nothing, so the error means that the list is too long.
+                // A listing uses no memory or disk space of the sandbox, so this error means that the list is too long.
                 let is_listing = self.permit.tool() == LIST_FILES;
                 CallOutcome::error(if is_listing { Code::ResultTooLarge } else { Code::Limit }, message)
             }
@@ -254,7 +254,8 @@ fn invalid(path: &str, message: String) -> Box<CallOutcome> {
     Box::new(invalid_params(&[InputError { path: path.to_owned(), message }]))
 }
 
-/// The outcome if the sandbox is not available. For a command, its data has the exit code -1, which no command returns.
+/// Returns the outcome for an unavailable sandbox. For a command, the data has the exit code -1, which no command
+/// returns.
 fn unavailable(language: &Language, plugin: &Plugin, is_command: bool) -> CallOutcome {
     let outcome = CallOutcome::error(Code::Unavailable, unavailable_text(language, plugin));
     if !is_command {
@@ -263,7 +264,7 @@ fn unavailable(language: &Language, plugin: &Plugin, is_command: bool) -> CallOu
     outcome.with_data(no_answer())
 }
 
-/// The data for a command without a result: empty output and the exit code -1, which no command returns.
+/// Returns the data for a command without a result: empty output and the exit code -1, which no command returns.
 fn no_answer() -> JsonText {
     JsonText::from(&json!({
         "stdout": "", "stderr": "", "exitCode": -1, "termination": Termination::Lost.as_str(), "truncated": false,
@@ -271,12 +272,12 @@ fn no_answer() -> JsonText {
     }))
 }
 
-/// The message for a sandbox that cannot be used, in the caller's language.
+/// Returns the message for a sandbox that cannot be used, in the caller's language.
 pub fn unavailable_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), UNAVAILABLE_KEY, UNAVAILABLE_TEXT).to_owned()
 }
 
-/// The message for a conversation whose sandbox has lost its files, in the caller's language.
+/// Returns the message for a conversation whose sandbox has lost its files, in the caller's language.
 pub fn lost_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), LOST_KEY, LOST_TEXT).to_owned()
 }
@@ -292,8 +293,8 @@ fn answer(output: &ExecOutput, stdout: &str, stderr: &str, truncated: bool) -> V
     })
 }
 
-/// Reads the content of a file. Returns `None` if it has more than [`FILE_BYTES_MAX`] bytes. The bytes are counted
-/// while they are read, because the file may grow meanwhile.
+/// Reads the content of a file. Returns `None` if the file has more than [`FILE_BYTES_MAX`] bytes. The bytes are
+/// counted while they are read, because the file may grow during the read.
 pub async fn whole_file(size: u64, mut stream: ByteStream) -> Result<Option<Vec<u8>>, SandboxError> {
     if usize::try_from(size).map_or(true, |size| size > FILE_BYTES_MAX) {
         return Ok(None);
@@ -327,7 +328,7 @@ async fn forget_oldest(open: &Open) {
     names.truncate(names.len().saturating_sub(OUTPUTS_MAX));
     for name in names {
         if let Err(error) = open.remove(&format!("{folder}/{name}")).await {
-            tracing::debug!(error = %with_causes(&error), "an old output could not be removed from its sandbox");
+            tracing::debug!(error = %with_causes(&error), "failed to remove an old output from a sandbox");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The rate limits of bindings. Only calls of the last minutes are remembered, so that deleted bindings and rates that
-//! no binding sets any more use no memory.
+//! The rate limits of bindings. The limiters remember only the calls of the last minutes, so that deleted bindings and
+//! unused rates use no memory.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use governor::{Quota, RateLimiter};
 use monstrum_types::BindingId;
 use parking_lot::Mutex;
 
-/// The number of checks after which limiters are swept. Sweeping costs as much as a few of these checks.
+/// The number of checks between two sweeps of the limiters. A sweep costs as much as a few checks.
 const CHECKS_PER_SWEEP: usize = 4096;
 
 type Limiter<C> = RateLimiter<BindingId, DefaultKeyedStateStore<BindingId>, C, NoOpMiddleware<<C as Clock>::Instant>>;
@@ -25,7 +25,7 @@ pub(super) struct Rates<C: Clock + Clone = DefaultClock> {
 }
 
 struct Limiters<C: Clock> {
-    /// One limiter for each distinct rate, in calls a minute.
+    /// One limiter for each distinct rate, in calls per minute.
     by_rate: HashMap<NonZeroU32, Arc<Limiter<C>>>,
     checks_before_sweep: usize,
 }
@@ -36,8 +36,8 @@ impl<C: Clock + Clone> Rates<C> {
         Rates { clock, limiters: Mutex::new(limiters) }
     }
 
-    /// Counts a call of `binding`, which allows `per_minute` calls a minute. If the call exceeds the rate, returns the
-    /// time after which another call is allowed.
+    /// Counts a call of `binding`, which allows `per_minute` calls per minute. If the call exceeds the rate, returns
+    /// the time after which another call is allowed.
     pub(super) fn check(&self, binding: BindingId, per_minute: NonZeroU32) -> Result<(), Duration> {
         let limiter = self.limiters.lock().of_rate(per_minute, &self.clock);
         limiter.check_key(&binding).map_err(|refused| refused.wait_time_from(self.clock.now()))
@@ -58,7 +58,7 @@ impl<C: Clock + Clone> Limiters<C> {
         })
     }
 
-    /// Removes bindings whose calls no longer count, and limiters without bindings.
+    /// Removes the bindings whose calls no longer count, and the limiters that have no bindings left.
     fn sweep(&mut self) {
         let mut bindings = 0;
         self.by_rate.retain(|_, limiter| {
@@ -67,7 +67,7 @@ impl<C: Clock + Clone> Limiters<C> {
             // A limiter that is in use may be about to count a call.
             !limiter.is_empty() || Arc::strong_count(limiter) > 1
         });
-        // The cost of a sweep grows with the number of bindings, so the number of checks that share it grows too.
+        // The cost of a sweep grows with the number of bindings, so the number of checks between two sweeps grows too.
         self.checks_before_sweep = CHECKS_PER_SWEEP.max(bindings);
     }
 }
@@ -126,7 +126,11 @@ mod tests {
         assert_eq!(rates.check(binding, rate), Err(Duration::from_secs(30)));
         clock.advance(Duration::from_secs(29));
         for other in 3..50 {
-            assert_eq!(rates.check(BindingId::new(), per_minute(other)), Ok(()), "a new rate sweeps");
+            assert_eq!(
+                rates.check(BindingId::new(), per_minute(other)),
+                Ok(()),
+                "a check with a new rate runs the sweep"
+            );
         }
         assert_eq!(rates.check(binding, rate), Err(Duration::from_secs(1)));
         clock.advance(Duration::from_secs(1));

@@ -65,7 +65,7 @@ async fn finished_refreshes_are_not_kept_forever() {
     assert!(refreshes.values().any(|refresh| Arc::ptr_eq(refresh, &under_way)));
 }
 
-/// A provider row that differs from the verified one receives no refresh token.
+/// Checks that the host sends no refresh token to a provider whose row differs from the verified row.
 #[tokio::test]
 async fn an_unverified_provider_is_not_asked() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +126,7 @@ fn resource(workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
     }
 }
 
-/// A credential that was saved for another audience meanwhile is not sent under the earlier rules.
+/// Checks that a credential that was saved again for another audience is not sent under the earlier rules.
 #[tokio::test]
 async fn a_credential_for_another_purpose_is_not_a_newer_token() {
     let folder = tempfile::tempdir().unwrap();

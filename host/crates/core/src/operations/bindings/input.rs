@@ -51,9 +51,9 @@ pub(super) fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis
     row
 }
 
-/// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false if the
-/// stored scopes are kept: a binding can be changed and disabled even if its plugin no longer knows them. Returns
-/// warnings for the caller.
+/// Checks the binding that would be stored, so that a change is judged by its result. `scopes_are_new` is false if the
+/// stored scopes are kept: a binding can be changed and disabled even if its plugin no longer has the scope dimensions.
+/// Returns warnings for the caller.
 pub(super) async fn check(
     app: &App,
     row: &BindingRow,
@@ -96,7 +96,7 @@ pub(super) async fn check(
 
 fn check_alone(errors: &mut InputErrors, row: &BindingRow, before: Option<&BindingRow>) {
     if row.role_id.is_none() && row.permissions.is_none() {
-        errors.add("", "role_id or permissions is required; without them, the binding allows nothing");
+        errors.add("", "`role_id` or `permissions` is required, because a binding with neither allows nothing");
     }
     let limits = row.limits.as_ref().and_then(Value::as_object).into_iter().flatten();
     for (name, _) in limits.filter(|(_, value)| value.as_u64() == Some(0)) {
@@ -118,7 +118,7 @@ fn check_scopes(errors: &mut InputErrors, row: &BindingRow, dimensions: Option<&
             Some(dimensions) if !dimensions.iter().any(|dimension| dimension.key == *key) => {
                 let known: Vec<&str> = dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                errors.add(path, format!("not a scope dimension of this resource's type, which has: {known}"));
+                errors.add(path, format!("unknown scope dimension (known dimensions: {known})"));
             }
             Some(_) => {}
         }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::plugins::built_in;
 
-/// The error of a row whose stored JSON is not of the form that this version writes.
+/// The error for a row whose stored JSON does not have the form that this version writes.
 #[derive(Debug, thiserror::Error)]
 #[error("the stored {0} cannot be read")]
 pub(super) struct Unreadable(String);
@@ -59,7 +59,8 @@ pub(super) fn bot_behind(row: &ResourceRow) -> Option<BotId> {
     row.config.get(built_in::BOT).filter(|_| is_of_type)?.as_str()?.parse().ok()
 }
 
-/// `bot` is the name of the bot that the resource stands for. If that bot no longer exists, the line has its id.
+/// Converts a resource. `bot` is the name of the bot that the resource stands for. If that bot no longer exists, the
+/// line has its id.
 pub(super) fn resource(
     row: &ResourceRow,
     workspace: Option<String>,
@@ -78,7 +79,7 @@ pub(super) fn resource(
     })
 }
 
-/// `bot`, `resource` and `role` are the names of the objects that the binding refers to.
+/// Converts a binding. `bot`, `resource` and `role` are the names of the objects to which the binding refers.
 pub(super) fn binding(
     row: &BindingRow,
     workspace: Option<String>,

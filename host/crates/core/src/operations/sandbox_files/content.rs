@@ -1,5 +1,5 @@
-//! The content of a file or a folder while it is sent. If the content breaks off, the stream ends with an error, so
-//! that a client never mistakes a part for the whole.
+//! The content of a file or a folder while it is sent. If the content is interrupted, the stream ends with an error, so
+//! that a client never mistakes incomplete content for complete content.
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -16,8 +16,8 @@ pub(super) async fn begun(mut content: ByteStream) -> Result<ByteStream, AccessE
     }
 }
 
-/// Limits the content of a file to the length that it had when it was opened. If the file becomes shorter while it is
-/// read, the stream ends with an error.
+/// Limits the content of a file to the length that the file had when it was opened. If the file becomes shorter while
+/// it is read, the stream ends with an error.
 pub(super) fn exactly(bytes: u64, content: ByteStream) -> ByteStream {
     let next = async |(mut content, left): (Option<ByteStream>, u64)| {
         let mut stream = content.take()?;

@@ -18,7 +18,7 @@ use crate::operations::{Caller, OperationError};
 pub struct Record(Entry);
 
 impl Record {
-    /// Writes the row of a read. It is on disk before the read begins. Fails if the audit cannot be written.
+    /// Writes the row of a read. The row is on disk before the read begins. Fails if the audit cannot be written.
     pub(super) async fn begin(
         operation: &'static str,
         app: &App,
@@ -41,8 +41,8 @@ impl Record {
         Ok(Arc::new(Record(entry)))
     }
 
-    /// Records the outcome of a read. `told` returns the name and the number of the things that were read. The row is
-    /// on disk before the answer leaves.
+    /// Records the outcome of a read. `told` returns a name and a number, such as the number of bytes. The row is on
+    /// disk before the answer leaves.
     pub(super) async fn ended<T>(
         &self,
         done: Result<T, OperationError>,
@@ -80,7 +80,7 @@ impl Record {
     }
 }
 
-/// The progress of sending a content, and the row that records it.
+/// The progress of a transfer, and the audit row that records it.
 struct Sent {
     record: Arc<Record>,
     bytes: u64,

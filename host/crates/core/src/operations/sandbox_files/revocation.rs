@@ -1,4 +1,5 @@
-//! Revocation while a request waits or its answer is sent: its key is deleted or rotated, or its bot's switch is turned off.
+//! Revocation while a request waits or its answer is sent: the key of the request is deleted or rotated, or the sandbox
+//! switch of its bot is turned off.
 
 use std::future::Future;
 
@@ -17,8 +18,8 @@ impl Revoked {
     /// Returns the reason for the log.
     pub fn reason(self) -> &'static str {
         match self {
-            Revoked::Key => "its key was deleted or rotated",
-            Revoked::Switch => "the switch use_agent_sandbox of its bot is off",
+            Revoked::Key => "the key of the request was deleted or rotated",
+            Revoked::Switch => "the switch `use_agent_sandbox` of the bot is off",
         }
     }
 }
@@ -27,14 +28,16 @@ impl From<Revoked> for OperationError {
     fn from(revoked: Revoked) -> OperationError {
         match revoked {
             Revoked::Key => OperationError::Unauthenticated("this key was deleted or rotated".to_owned()),
-            Revoked::Switch => OperationError::forbidden("use_agent_sandbox is off for this bot"),
+            Revoked::Switch => {
+                OperationError::forbidden("the switch `use_agent_sandbox` of this bot is off; turn it on first")
+            }
         }
     }
 }
 
 /// Waits until the caller's key is deleted or rotated, or the sandbox switch of its bot is turned off.
 pub async fn revoked(app: &App, caller: &Caller) -> Revoked {
-    // Subscribe before the first check, so that no change is missed.
+    // The subscription precedes the first check, so that no change is missed.
     let mut renewals = app.policy.renewals();
     loop {
         let snapshot = app.policy.load();

@@ -1,5 +1,5 @@
-//! The built-in type `sandbox`: the Linux sandbox of a conversation. A bot's switch grants it, so no resources of this
-//! type can be created. All tools except the shell are for plugins that import `sandbox`.
+//! The built-in type `sandbox`: the Linux sandbox of a conversation. The switch of a bot grants the sandbox, so
+//! resources of this type cannot be created. All tools except the shell are for plugins that import `sandbox`.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::{Plugin, built_in, locales};
 
 /// The name of the type and of its plugin.
 pub const SANDBOX: &str = "sandbox";
-/// Runs a command.
+/// The tool that runs a command.
 pub const SHELL: &str = "sandbox_shell";
-/// Lists a folder. Only plugins that import `sandbox` use it.
+/// The tool that lists a folder, for plugins that import `sandbox`.
 pub const LIST_FILES: &str = "sandbox_list_files";
-/// Reads a file. Only plugins that import `sandbox` use it.
+/// The tool that reads a file, for plugins that import `sandbox`.
 pub const READ_FILE: &str = "sandbox_read_file";
-/// Writes a file. Only plugins that import `sandbox` use it.
+/// The tool that writes a file, for plugins that import `sandbox`.
 pub const WRITE_FILE: &str = "sandbox_write_file";
 /// All tools of the type.
 pub const SANDBOX_TOOLS: [&str; 4] = [SHELL, LIST_FILES, READ_FILE, WRITE_FILE];
 
-/// The maximum length of a command in bytes. A longer script must be written to a file, since the kernel accepts at
+/// The maximum length of a command in bytes. A longer script must be written to a file, because the kernel accepts at
 /// most 128 KiB as one argument.
 pub const COMMAND_BYTES_MAX: usize = 32 << 10;
 
@@ -30,16 +30,17 @@ pub const UNAVAILABLE_TEXT: &str = "The sandbox service is temporarily unavailab
 pub const UNAVAILABLE_KEY: &str = "unavailable";
 
 /// The message for callers if the files of the sandbox are missing.
-pub const LOST_TEXT: &str = "The files of this conversation's sandbox are missing on the server, so nothing was done. An \
-    operator can restore them from a backup, or delete the sandbox: the next command then starts with an empty one.";
+pub const LOST_TEXT: &str = "The files of this conversation's sandbox are missing on the server, so the request was \
+    not carried out. An operator can restore the files from a backup or delete the sandbox. After a deletion, the next \
+    command starts with an empty sandbox.";
 /// The key of [`LOST_TEXT`] in translations.
 pub const LOST_KEY: &str = "lost";
 
 const SHELL_TEXT: &str = "Runs a command with bash in the Linux sandbox of this conversation, starting in /workspace. \
     Files under /workspace stay between commands; environment variables and the current folder do not. There is no \
     terminal and no standard input. Returns stdout, stderr and exitCode. A command that fails is a normal result; a \
-    command that exceeds its timeout is ended with exitCode 124. Of long output only the end is returned; outputFile \
-    then names the file in the sandbox that has the complete output, as far as it was kept.";
+    command that exceeds its timeout is ended with exitCode 124. If the output is too long, only its end is returned, \
+    and outputFile names the file in the sandbox that contains all output that was kept.";
 
 const CHINESE: &[(&str, &str)] = &[
     (UNAVAILABLE_KEY, "沙盒服务暂时不可用,请稍后重试"),
@@ -59,7 +60,7 @@ const CHINESE: &[(&str, &str)] = &[
 pub(super) fn plugin() -> Plugin {
     let mut plugin = built_in(manifest(), locales(&[("zh-CN", CHINESE)]));
     for tool in plugin.tools.iter_mut().filter(|tool| tool.manifest.name.as_str() != SHELL) {
-        Arc::get_mut(tool).expect("there is no other reference yet").is_hidden = true;
+        Arc::get_mut(tool).expect("no other reference exists").is_hidden = true;
     }
     plugin
 }

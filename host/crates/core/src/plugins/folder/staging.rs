@@ -1,8 +1,8 @@
-//! Puts a plugin's folder in place and removes it, each by a single rename. A reader, and also a server that starts
-//! after a power cut, thus sees either the old folder or the new one.
+//! Puts a plugin's folder in place or removes it with a single rename. A reader, and a server that starts after a power
+//! cut, thus sees either the old folder or the new folder.
 //!
-//! A folder is first written under a hidden name next to its place, which scans ignore. It is on disk before it is
-//! renamed.
+//! A folder is first written under a hidden name next to its final place. Scans ignore hidden names. The folder is on
+//! disk before it is renamed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 const STAGED: &str = ".monstrum-staged-";
 /// The prefix of folders that are being removed.
 const REMOVED: &str = ".monstrum-removed-";
-/// The number of attempts to replace a folder that another program changes at the same time.
+/// The maximum number of attempts to replace a folder that another program changes at the same time.
 const ATTEMPTS_MAX: u32 = 8;
 
 /// The reason why a folder was not put in place or removed. The old folder is unchanged.
@@ -33,20 +33,20 @@ pub enum StageError {
     #[error("the file system of {} cannot exchange two folders atomically; use another file system for the \
              plugins", path.display())]
     NoExchange { path: PathBuf },
-    #[error("{} keeps changing; try again", path.display())]
+    #[error("another program keeps changing {}; try again", path.display())]
     Changing { path: PathBuf },
 }
 
-/// A folder that is written but not in place yet. Dropping this value removes it.
+/// A folder that is written but not in place. Dropping this value removes the folder.
 pub struct Staged {
     plugins_dir: PathBuf,
     path: PathBuf,
-    /// The lock on the folder. A server that starts meanwhile then does not treat the folder as a leftover.
+    /// The lock on the folder, so that a server that starts during the install does not treat the folder as a leftover.
     _lock: File,
 }
 
 impl Staged {
-    /// Writes `files`, whose paths must be validated, and waits until they are on disk.
+    /// Writes `files` and waits until they are on disk. The caller must validate the paths of the files.
     pub fn write(
         plugins_dir: &Path,
         plugin: &PluginName,
@@ -85,7 +85,7 @@ impl Staged {
         &self.path
     }
 
-    /// Puts the folder in its place. Returns true if it replaced another folder, which is then removed.
+    /// Puts the folder in its place. Returns true if the folder replaced another folder, which is removed.
     pub fn put_in_place(self, plugin: &PluginName) -> Result<bool, StageError> {
         let place = self.plugins_dir.join(plugin.as_str());
         let replaced = self.exchange(&place)?;
@@ -114,7 +114,7 @@ impl Staged {
 }
 
 impl Drop for Staged {
-    /// Deletes the folder with the hidden name: one that was never put in place, or the replaced one.
+    /// Deletes the folder with the hidden name. This is a folder that was never put in place, or the replaced folder.
     fn drop(&mut self) {
         delete(&self.path);
     }
@@ -143,7 +143,7 @@ pub fn clear_leftovers(plugins_dir: &Path) -> std::io::Result<()> {
         if !name.starts_with(STAGED) && !name.starts_with(REMOVED) {
             continue;
         }
-        // Another process that uses the same plugins folder may be writing it.
+        // Another process that uses the same plugins folder may be writing to this entry.
         let is_held = entry.file_type()?.is_dir()
             && File::open(entry.path())
                 .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK));
@@ -175,7 +175,7 @@ fn sync(folder: &Path) -> Result<(), StageError> {
     synced.map_err(|source| StageError::Write { path: folder.to_owned(), source })
 }
 
-/// Deletes a folder. If this fails, the next start retries it.
+/// Deletes a folder. If the deletion fails, the next start retries it.
 fn delete(path: &Path) {
     let removed = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
@@ -184,8 +184,8 @@ fn delete(path: &Path) {
     };
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "a leftover folder could not be deleted; the next start \
-                                                            retries");
+            tracing::warn!(path = %path.display(), %error, "failed to delete a leftover folder; the next start of the \
+                                                            server retries");
         }
         Ok(()) | Err(_) => {}
     }

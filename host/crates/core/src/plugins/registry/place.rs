@@ -10,18 +10,19 @@ use url::{Host, Url};
 
 const HTTP_HINT: &str = "http:// is allowed only for a loopback address, such as http://127.0.0.1:8000/; use https://";
 
-/// The location of a registry, as an operator writes it.
+/// The location of a registry in the form in which an operator writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Place {
     Folder(PathBuf),
-    /// https, or http on a loopback address. The URL ends with a slash.
+    /// A URL with https, or with http and a loopback address. The URL ends with a slash.
     Web(Url),
 }
 
 impl Place {
-    /// Returns the address that the operator has allowed by writing it as a number. A host name must resolve to public
-    /// addresses or to addresses that the operator allows separately.
+    /// Returns the address of the URL if its host is a numeric address. By writing a numeric address, the operator
+    /// allows connections to it. A host name must resolve to public addresses or to addresses that the operator allows
+    /// separately.
     pub fn named_address(&self) -> Option<IpNet> {
         match self {
             Place::Folder(_) => None,
@@ -44,7 +45,7 @@ impl FromStr for Place {
         if !text.contains("://") {
             return Ok(Place::Folder(PathBuf::from(text)));
         }
-        // Errors do not repeat the text, because it may hold a password.
+        // The errors do not contain the text, because it may contain a password.
         let mut url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
             return Err("the URL must not contain a user, password, query or fragment".to_owned());

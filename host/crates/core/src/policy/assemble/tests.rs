@@ -12,7 +12,7 @@ mod equivalence;
 
 const NOW: UtcMillis = UtcMillis(1_700_000_000_000);
 
-/// Rows, and the other inputs of a snapshot.
+/// The rows, the plugins and the refresher from which a snapshot is assembled.
 struct World {
     rows: PolicyRows,
     serving: Vec<Arc<Plugin>>,
@@ -34,7 +34,7 @@ impl World {
         super::snapshot(self.rows.clone(), &self.serving, &self.refresher, before)
     }
 
-    /// Adds a workspace with a role that has these patterns, and `bots` bots with a binding under that role.
+    /// Adds a workspace that has a role with these patterns, and `bots` bots, each with a binding that has the role.
     fn tenant(&mut self, name: &str, patterns: &[String], bots: usize) -> (WorkspaceId, RoleId) {
         let (id, role) = (WorkspaceId::new(), RoleId::new());
         let (created_at, updated_at) = (NOW, NOW);
@@ -105,7 +105,7 @@ fn binding_row(bot: &BotRow, resource: &ResourceRow, role: RoleId) -> BindingRow
     }
 }
 
-/// Returns all bindings of the workspace by id, including those that switches grant.
+/// Returns all bindings of the workspace by id, including the bindings that switches grant.
 fn bindings(snapshot: &Snapshot, workspace: WorkspaceId) -> HashMap<BindingId, Arc<Binding>> {
     let bots = snapshot.bots.values().filter(|bot| bot.row.workspace_id == workspace);
     bots.flat_map(|bot| &bot.bindings).map(|binding| (binding.row.id, Arc::clone(binding))).collect()
@@ -146,7 +146,7 @@ async fn a_role_is_compiled_once_for_all_its_bindings_when_it_is_first_used() {
     assert_eq!(bound.len(), 11);
     for binding in &bound {
         assert!(Arc::ptr_eq(binding.role.as_ref().unwrap(), &shared));
-        // The lists are shared: each binding holds one reference, and the role another.
+        // The bindings share the lists of the role. The role and each binding hold one reference.
         assert_eq!(shared.rules.as_ref().unwrap().references(), 12);
     }
     assert_eq!(ask(&snapshot, &bound[0], "allowed"), Decision::Allow);
@@ -184,10 +184,10 @@ async fn a_change_keeps_unchanged_objects() {
     resource.name = "renamed".to_owned();
     let fourth = world.snapshot(&third);
     assert_eq!((kept(&third, &fourth, a), kept(&third, &fourth, b)), (5, 5));
-    assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "its role is unchanged");
+    assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "the role is unchanged");
 }
 
-/// A revocation takes effect with the next snapshot, and its assembly compiles no patterns.
+/// Checks that a revocation takes effect with the next snapshot, and that its assembly compiles no patterns.
 #[tokio::test]
 async fn a_revocation_does_not_wait_for_the_patterns_of_others() {
     let mut world = World::new().await;

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::*;
 
-/// Returns a pattern that the engine cannot convert to an automaton. The time for each byte of text grows with `count`.
+/// Returns a pattern that the engine cannot convert to an automaton. The match time for each byte of text grows with
+/// `count`.
 fn slow(count: usize) -> String {
     format!("^[ab]*a[ab]{{{count}}}$")
 }
@@ -47,7 +48,7 @@ fn patterns_of_an_output_schema_are_bounded() {
     let refused = output(&schema, SchemaLimits::Current).unwrap_err();
     assert!(refused.contains("at `/properties/a/anyOf/pattern`: the pattern has more than 10240 bytes"), "{refused}");
     assert!(
-        refused.contains("at `/properties/a/anyOf/maxLength`: next to a `pattern`, maxLength is at most"),
+        refused.contains("at `/properties/a/anyOf/maxLength`: next to a `pattern`, maxLength must be at most"),
         "{refused}"
     );
 
@@ -73,7 +74,7 @@ fn a_match_over_the_budget_is_not_made() {
         let schema = of_a(&schema);
         let (input, output) = (super::schema(&schema), output(&schema, SchemaLimits::Current).unwrap());
         let params = json!({"a": text(4_096)});
-        assert_eq!(input.check(params.clone(), &Effort::of(1 << 20)), Err(Overrun::Steps), "{schema}");
+        assert_eq!(input.check(&Params::new(params.clone()), &Effort::of(1 << 20)), Err(Overrun::Steps), "{schema}");
         assert_eq!(output.matches(&params, &Effort::of(1 << 20)), Err(Overrun::Steps), "{schema}");
         assert!(output.matches(&params, &Effort::of(CHECK_STEPS_MAX)).is_ok(), "{schema}");
     }
@@ -83,11 +84,14 @@ fn a_match_over_the_budget_is_not_made() {
 fn a_check_ends_at_its_deadline_and_when_it_is_cancelled() {
     let schema = super::schema(&of_a(&json!({"type": "string"})));
     let late = Halt::at(Instant::now());
-    assert_eq!(schema.check(json!({"a": "x"}), &Effort::until(1 << 20, late)), Err(Overrun::Deadline));
+    assert_eq!(schema.check(&Params::new(json!({"a": "x"})), &Effort::until(1 << 20, late)), Err(Overrun::Deadline));
     let cancelled = Halt::at(Instant::now() + Duration::from_secs(3600));
     cancelled.cancel();
     // A cancelled check returns no validation errors.
-    assert_eq!(schema.check(json!({"a": 1}), &Effort::until(1 << 20, cancelled)), Err(Overrun::Cancelled));
+    assert_eq!(
+        schema.check(&Params::new(json!({"a": 1})), &Effort::until(1 << 20, cancelled)),
+        Err(Overrun::Cancelled)
+    );
 }
 
 #[test]
@@ -105,14 +109,14 @@ fn a_text_with_a_pattern_has_at_most_4096_characters_by_default() {
     assert_eq!(told(&implied, 4_096), "");
     assert_eq!(
         told(&implied, 4_097),
-        "longer than 4096 characters, the limit of a text with a `pattern`; the schema may state a maxLength of up to \
-         65536"
+        "must not be longer than 4096 characters, the limit for texts with a `pattern`; the schema may set a \
+         maxLength of up to 65536"
     );
     assert_eq!(told(&pattern(json!({"maxLength": 10})), 11), "\"äääääääääää\" is longer than 10 characters");
     assert_eq!(told(&pattern(json!({"maxLength": 5_000})), 5_000), "");
     assert_eq!(
         told(&pattern(json!({"maxLength": 5_000})), 5_001),
-        "the value is longer than 5000 characters; longer than 5000 characters"
+        "the value is longer than 5000 characters; must not be longer than 5000 characters"
     );
     assert_eq!(told(&pattern(json!({"maxLength": 65_536})), 65_536), "");
     assert!(compile(&pattern(json!({"maxLength": 65_536.0})), SchemaLimits::Current).is_ok());
@@ -120,8 +124,8 @@ fn a_text_with_a_pattern_has_at_most_4096_characters_by_default() {
         let refused = compile(&pattern(json!({"maxLength": stated})), SchemaLimits::Current).unwrap_err();
         assert_eq!(
             refused,
-            "at `/properties/a/maxLength`: next to a `pattern`, maxLength is at most 65536: the work of a match grows \
-             with the text"
+            "at `/properties/a/maxLength`: next to a `pattern`, maxLength must be at most 65536, because the work of a \
+             match grows with the text"
         );
     }
     assert_eq!(told(&pattern(json!({"maxLength": 100_000})), 100_000), "", "of a stored version");
@@ -136,7 +140,10 @@ fn a_compiled_pattern_has_at_most_ten_kibibytes() {
     assert!((100..200).contains(&largest), "{largest}");
     for over in [json!({"pattern": slow(largest + 1)}), json!({"patternProperties": {slow(largest + 1): {}}})] {
         let refused = compile(&of_a(&over), SchemaLimits::Current).unwrap_err();
-        assert!(refused.contains("the pattern has more than 10240 bytes once compiled; state lengths"), "{refused}");
+        assert!(
+            refused.contains("the pattern has more than 10240 bytes after compilation; use minLength"),
+            "{refused}"
+        );
         let stored = stored(&of_a(&over));
         assert_eq!(stored.exceeds(), [refused]);
         assert!(checked(&stored, json!({"a": "ab"})).is_err() == over.get("pattern").is_some());
@@ -157,17 +164,20 @@ fn defaults_are_checked_within_the_budget_of_the_manifest() {
     };
     let started = Instant::now();
     let refused = refusal(&six(json!({})));
-    assert!(refused.starts_with("the default at `/a` is not valid: longer than 4096 characters"), "{refused}");
+    assert!(
+        refused.starts_with("the default at `/a` is not valid: must not be longer than 4096 characters"),
+        "{refused}"
+    );
     let schema = six(json!({"maxLength": 65_536}));
     let refused =
         InputSchema::compile(schema.as_object().unwrap(), SchemaLimits::Current, &Effort::of(1 << 24)).unwrap_err();
     assert_eq!(
         refused,
-        "the defaults cannot be checked: the check needs more work than it may take; shorten them, or the patterns that \
-         they are matched with"
+        "the defaults cannot be checked: the check exceeded its work limit; shorten the defaults or the \
+         patterns that apply to them"
     );
     assert!(started.elapsed() < Duration::from_secs(5));
-    // A stored version whose defaults cost this much is still accepted.
+    // The host still accepts a stored version with these defaults.
     assert_eq!(stored(&six(json!({}))).exceeds().len(), 1);
 }
 
@@ -180,11 +190,15 @@ fn schemas_with_too_many_visits_of_a_value_are_refused() {
         assert!(compile(&of_a(&nested(6, keyword)), SchemaLimits::Current).is_ok(), "{keyword}");
         let endless = of_a(&nested(24, keyword));
         let refused = compile(&endless, SchemaLimits::Current).unwrap_err();
-        assert!(refused.starts_with("checking one value may take more than 1048576 steps"), "{refused}");
+        assert!(refused.starts_with("checking one value may exceed 1048576 steps"), "{refused}");
         let stored = stored(&endless);
         assert_eq!(stored.exceeds().len(), 1);
         for params in [json!({"a": {"a": 1}}), json!({"a": [1]})] {
-            assert_eq!(stored.check(params, &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps), "{keyword}");
+            assert_eq!(
+                stored.check(&Params::new(params), &Effort::of(CHECK_STEPS_MAX)),
+                Err(Overrun::Steps),
+                "{keyword}"
+            );
         }
     }
 }
@@ -198,10 +212,10 @@ fn names_are_matched_within_the_budget() {
     let many: Value = (0..40_000)
         .map(|n| (format!("x-{}", format!("{n:0100b}").replace('0', "a").replace('1', "b")), json!("z")))
         .collect();
-    assert_eq!(schema.check(many.clone(), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
+    assert_eq!(schema.check(&Params::new(many.clone()), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
 
     let nested = super::schema(&of_a(&json!({"patternProperties": {"^x-[a-z]+$": {"type": "string"}}})));
-    assert_eq!(nested.check(json!({"a": many}), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
+    assert_eq!(nested.check(&Params::new(json!({"a": many})), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
     let longest = "x".repeat(4_096);
     assert!(checked(&nested, json!({"a": [{longest: 1}]})).is_ok());
     let errors = checked(&nested, json!({"a": [{}, {"x".repeat(4_097): 1}]})).unwrap_err();
@@ -212,7 +226,7 @@ fn names_are_matched_within_the_budget() {
 
 #[test]
 fn lists_of_unique_items_take_linear_time() {
-    // Differently nested lists for which the validator's own hash is equal.
+    // Lists with different nesting to which the validator assigns the same hash.
     let nested = |n: u32| {
         (0..16).fold(json!([]), |inner, bit| if n & (1 << bit) == 0 { json!([inner]) } else { json!([[], inner]) })
     };
@@ -222,9 +236,9 @@ fn lists_of_unique_items_take_linear_time() {
     items.push(items[17].clone());
     assert_eq!(check(&schema, json!({"a": items})), "/a: the value has non-unique elements");
     let effort = Effort::of(3_000 * 256);
-    assert_eq!(schema.check(json!({"a": items}), &effort), Err(Overrun::Steps));
+    assert_eq!(schema.check(&Params::new(json!({"a": items})), &effort), Err(Overrun::Steps));
 
-    // The keyword gives the same results as the validator's own keyword.
+    // The keyword gives the same results as the validator's built-in keyword.
     let own = jsonschema::validator_for(&json!({"uniqueItems": true})).unwrap();
     let values = [
         json!(1),

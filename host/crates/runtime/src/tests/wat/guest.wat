@@ -1,5 +1,6 @@
-;; A component whose core module contains `functions`; `execute` takes the address of its request and returns that of its
-;; result. Bytes 64 to 95 of its memory contain `GET/`, then `{}` at 72. Tests replace the (; block comments ;).
+;; A component whose core module contains `functions`; `execute` receives the address of its request and returns the
+;; address of its result. Bytes 64 to 95 of its memory contain `GET/`, then `{}` at 72. Tests replace the
+;; (; block comments ;).
 (component
     (; types ;)
     (core module $libc
@@ -23,13 +24,13 @@
         (import "host" "exit" (func $exit (param i32)))
         (import "host" "memory" (memory 2))
         (import "host" "cabi_realloc" (func $allocate (param i32 i32 i32 i32) (result i32)))
-        ;; Returns a result of a kind (0 success, 1 error, 2 scope violation) with a text.
+        ;; Stores a result with a kind (0: success, 1: error, 2: scope violation) and a text. Returns its address.
         (func $answer (param $kind i32) (param $text i32) (param $length i32) (result i32)
             (i32.store (i32.const 16) (local.get $kind))
             (i32.store (i32.const 20) (local.get $text))
             (i32.store (i32.const 24) (local.get $length))
             (i32.const 16))
-        ;; GET / without query, headers or body.
+        ;; Sends `GET /` with no query parameters, no headers and no body.
         (func $get
             (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)
                 (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 1)

@@ -1,4 +1,4 @@
-;; The imports of the host interfaces with their types.
+;; Imports the interfaces of the host, with the types that `wit/` defines.
     (import "monstrum:plugin/types@0.1.0" (instance $types
         (type $constraints' (record
             (field "allowed-tools" (option (list string))) (field "scope-constraints" (option string))))

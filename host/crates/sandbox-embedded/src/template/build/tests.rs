@@ -79,7 +79,7 @@ fn what_an_operator_says_is_taken_or_refused() {
         ("file:///srv", "bookworm"),
     ] {
         let error = Source::of(host.path(), &options(mirror, suite)).unwrap_err();
-        assert_eq!(error.to_string(), format!("`{suite}` of `{mirror}` is not a release of packages"));
+        assert_eq!(error.to_string(), format!("the release `{suite}` or the mirror `{mirror}` is not valid"));
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) const API_KEYS: Spec = Spec {
         ("hash", Text),
         ("created_at", Int),
     ],
-    // Used only for display.
+    // The host only displays this column.
     left_out: &["last_used_at"],
     ..COUNTED
 };
@@ -90,8 +90,8 @@ pub(super) const CREDENTIALS: Spec = Spec {
         ("given_for", Text),
         ("created_at", Int),
     ],
-    // The sealed record authenticates itself. A token refresh writes all of these columns without changing the
-    // policy.
+    // The sealed record authenticates itself. A token refresh writes all of these columns, but the policy stays the
+    // same.
     left_out: &["sealed", "key_version", "status", "expires_at", "refreshing_until", "updated_at"],
     ..COUNTED
 };
@@ -162,7 +162,7 @@ pub(super) const PLUGIN_VERSIONS: Spec = Spec {
         ("locales_digest", Text),
         ("created_at", Int),
     ],
-    // Compared with the digests when the content is read.
+    // The host compares these columns with the digests when it reads the content.
     content: &["manifest", "component", "locales"],
     ..COUNTED
 };
@@ -194,7 +194,7 @@ pub(super) const OAUTH_FLOWS: Spec = Spec {
         ("created_at", Int),
         ("expires_at", Int),
     ],
-    // The progress of the authorization changes without a new MAC.
+    // These columns record the progress of the authorization, which changes while the MAC stays the same.
     left_out: &["status", "state_hash", "browser_hash", "sealed", "message", "poll_interval_s", "next_poll_at"],
     is_counted: false,
     ..COUNTED
@@ -213,7 +213,7 @@ pub(super) const SANDBOX_INSTANCES: Spec = Spec {
         ("chat_id", Text),
         ("node", Text),
     ],
-    // The state of the sandbox changes without a new MAC.
+    // These columns record the state of the sandbox, which changes while the MAC stays the same.
     left_out: &[
         "status",
         "operation",

@@ -2,7 +2,8 @@
 
 use super::Spec;
 
-/// The SQL statements of a table. They list columns in this order: covered, left out, the MAC, content.
+/// The SQL statements of a table. Columns appear in this order: columns covered by the MAC, columns not covered by it,
+/// the MAC, and (in `insert` only) the large content columns.
 pub(crate) struct Statements {
     pub(crate) insert: String,
     /// Overwrites the covered columns and the MAC of the row with this key.
@@ -15,7 +16,7 @@ pub(crate) struct Statements {
     pub(crate) all: String,
     /// Selects the rows of one workspace. Valid only for tables with a workspace column.
     pub(crate) of_workspace: String,
-    /// Selects the rows without a workspace. Valid only for tables with a workspace column.
+    /// Selects the rows whose workspace is NULL. Valid only for tables with a workspace column.
     pub(crate) of_no_workspace: String,
     pub(crate) count: String,
     /// Selects the key of one row, if the table has any rows.

@@ -19,7 +19,10 @@ async fn a_locked_table_is_reported() {
     let mut intruder = database.intruder().await;
     run(&mut intruder, "begin; lock table bots in share row exclusive mode").await;
     let generation = store.generation().await.unwrap();
-    assert_eq!(what(store.insert_bot(&bot(workspace, "b")).await), "it is locked by another process or connection");
+    assert_eq!(
+        what(store.insert_bot(&bot(workspace, "b")).await),
+        "the database is locked by another process or connection"
+    );
     assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads still work");
     store.append_rows(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
     run(&mut intruder, "rollback").await;
@@ -36,15 +39,16 @@ async fn a_slow_statement_times_out() {
     let mut intruder = database.intruder().await;
     run(&mut intruder, "begin; lock table audit_rows").await;
     let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
-    assert_eq!(what(store.append_rows(std::slice::from_ref(&row)).await), "the statement took too long");
-    assert_eq!(what(store.last("node-1").await), "the statement took too long");
+    assert_eq!(what(store.append_rows(std::slice::from_ref(&row)).await), "the statement timed out");
+    assert_eq!(what(store.last("node-1").await), "the statement timed out");
     // A scan of the whole audit log may take longer than other statements, but waiting for a lock may not.
-    assert_eq!(what(store.count_events().await), "it is locked by another process or connection");
+    assert_eq!(what(store.count_events().await), "the database is locked by another process or connection");
     run(&mut intruder, "rollback").await;
     store.append_rows(&[row]).await.unwrap();
 }
 
-/// Reads and changes wait for a free connection up to a time limit. The audit log uses a separate connection.
+/// Reads and changes wait for a free connection up to a time limit. Writes to the audit log do not wait, because only
+/// they use the connection of the audit log.
 #[tokio::test]
 async fn waits_for_busy_connections_time_out() {
     let database = Database::create();
@@ -67,16 +71,19 @@ async fn waits_for_busy_connections_time_out() {
         began.elapsed()
     };
     let (reads, (changes, changed), audited) = tokio::join!(reads, changes, audited);
-    assert!(audited < changed, "the audit waited {audited:?}, as long as others wait for the lock: {changed:?}");
+    assert!(
+        audited < changed,
+        "audit writes took {audited:?} and seem to wait for the lock like changes, which took {changed:?}"
+    );
     let mut errors: Vec<_> = reads.into_iter().map(what).chain(changes.into_iter().map(what)).collect();
     errors.sort();
     errors.dedup();
     // Changes in one workspace also wait for its seal. Several waits in one statement can reach the time limit for
     // statements before the limit for locks.
     let known = [
-        "it is locked by another process or connection",
+        "the database is locked by another process or connection",
         "all connections to the database are in use",
-        "the statement took too long",
+        "the statement timed out",
     ];
     assert!(errors.iter().all(|what| known.contains(&what.as_str())), "{errors:?}");
     assert!(known[..2].iter().all(|known| errors.iter().any(|what| what == known)), "{errors:?}");

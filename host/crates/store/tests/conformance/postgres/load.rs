@@ -53,7 +53,7 @@ impl Load {
         Load { stop, answered, workers }
     }
 
-    /// Waits until `count` more steps have completed, successfully or not.
+    /// Waits until the workers have completed `count` more steps, including failed steps.
     async fn steps(&self, count: i64) {
         let (until, goal) = (Instant::now() + WAIT_MAX, self.answered.load(Ordering::Acquire) + count);
         while self.answered.load(Ordering::Acquire) < goal {
@@ -75,7 +75,7 @@ impl Work {
         match store.insert_bot(&bot(workspace, &name)).await {
             Ok(()) => self.bots.push(name),
             Err(StoreError::Unavailable { .. }) => self.refused += 1,
-            Err(other) => panic!("a bot: {other:?}"),
+            Err(other) => panic!("inserting a bot failed: {other:?}"),
         }
         let writer = self.worker.to_string();
         let appended = async {
@@ -96,7 +96,7 @@ impl Work {
 
 async fn check(store: &Store, workspace: WorkspaceId, generation: i64, done: &[Work]) {
     let snapshot = store.snapshot().await.unwrap();
-    assert_eq!(snapshot.generation - generation, snapshot.bots.len() as i64, "a change was written in part");
+    assert_eq!(snapshot.generation - generation, snapshot.bots.len() as i64, "a change was written partially");
     let names: std::collections::HashSet<_> = snapshot.bots.iter().map(|bot| bot.name.as_str()).collect();
     for work in done {
         assert!(!work.bots.is_empty());
@@ -105,9 +105,9 @@ async fn check(store: &Store, workspace: WorkspaceId, generation: i64, done: &[W
         }
         let chain = chain(store, &work.worker.to_string(), 1_000_000).await;
         let sequences: Vec<_> = chain.into_iter().map(|row| row.unwrap().row.sequence).collect();
-        assert_eq!(sequences, (1..=sequences.len() as i64).collect::<Vec<_>>(), "a gap");
+        assert_eq!(sequences, (1..=sequences.len() as i64).collect::<Vec<_>>(), "the sequence numbers have a gap");
         assert!(sequences.len() as i64 >= work.events, "confirmed rows are lost");
-        assert_eq!(sequences.len() % 2, 0, "a batch was written in part");
+        assert_eq!(sequences.len() % 2, 0, "a batch was written partially");
     }
     store.insert_bot(&bot(workspace, "afterwards")).await.unwrap();
 }

@@ -1,5 +1,6 @@
-//! The import `sandbox` of a plugin. Each use is a child call of a built-in tool, with its own row in the audit, and is
-//! judged by the bot's permissions at that moment. It requires the plugin's capability and the bot's switch.
+//! The import `sandbox` of a plugin. Each use is a child call of a built-in tool, which the audit records in a row for
+//! this child call. The bot's current permissions apply to each use. The plugin needs the capability `sandbox`, and the
+//! switch `use_agent_sandbox` of the bot must be on.
 
 use std::sync::{Arc, OnceLock};
 
@@ -55,7 +56,7 @@ impl SandboxImport {
         Ok(entries.iter().map(entry).collect())
     }
 
-    /// Reads a file. Its content has not been redacted.
+    /// Reads a file. The returned content is not redacted.
     pub async fn read(&self, path: String) -> Result<Vec<u8>, Failure> {
         check_path(&path)?;
         let place = Arc::new(OnceLock::new());
@@ -92,7 +93,7 @@ impl SandboxImport {
 /// Rejects an invalid path before a child call is made and recorded.
 fn check_path(path: &str) -> Result<(), Failure> {
     if path.is_empty() || path.len() > PATH_BYTES_MAX {
-        let message = format!("a path must have 1 to {PATH_BYTES_MAX} bytes");
+        let message = format!("the path must be 1 to {PATH_BYTES_MAX} bytes long");
         return Err(Failure::unsent(FailureCode::Invalid, message));
     }
     Ok(())

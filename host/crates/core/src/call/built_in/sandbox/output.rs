@@ -1,27 +1,26 @@
-//! Shortens the output of a command for a model: the end of the output, cut at a line boundary, after a line that says
-//! how much is missing.
+//! Shortens the output of a command for a model. The shortened text starts with a line that states the size of the
+//! removed part. The end of the output follows, starting at a line boundary.
 
 use monstrum_sandbox::{ExecOutput, Output};
 
-/// The maximum size of both streams together. More text in one answer would leave a model too little room in its
-/// context.
+/// The maximum size of both streams together. A longer answer would leave a model too little room in its context.
 pub(super) const TEXT_BYTES_MAX: usize = 50_000;
 /// The maximum number of lines of both streams together.
 pub(super) const LINES_MAX: usize = 2_000;
-/// The maximum size of the line that says how much is missing.
+/// The maximum size of the line that states the size of the removed part.
 const MARKER_BYTES_MAX: usize = 400;
-/// The maximum length of the provider's error message in that line.
+/// The maximum length of the provider's error message in the line that replaces the removed part.
 const REASON_CHARS_MAX: usize = 60;
 
-/// The place of the complete output.
+/// The location of the complete output.
 pub(super) enum Kept {
     /// A file in the sandbox, by its path.
     In(String),
-    /// The output was not kept, for this reason.
+    /// The complete output was not kept. The text is the reason.
     Nowhere(String),
 }
 
-/// Whether the output exceeds a limit for models, or the provider has not captured all of it.
+/// Returns whether the output exceeds a limit for models, or the provider has not captured the complete output.
 pub(super) fn is_too_long(output: &ExecOutput) -> bool {
     let (stdout, stderr) = (&output.stdout, &output.stderr);
     output.is_truncated()
@@ -38,7 +37,7 @@ pub(super) fn cut(output: &ExecOutput, kept: &Kept) -> (String, String) {
     (cut_one(stdout, stdout_bytes, stdout_lines, kept), cut_one(stderr, stderr_bytes, stderr_lines, kept))
 }
 
-/// Returns the content of the file: the captured standard output, then the captured standard error if there is any.
+/// Returns the content of the file: the captured standard output, followed by the captured standard error, if any.
 pub(super) fn whole(output: &ExecOutput) -> String {
     let ExecOutput { stdout, stderr, .. } = output;
     if stderr.text.is_empty() {
@@ -48,7 +47,8 @@ pub(super) fn whole(output: &ExecOutput) -> String {
     format!("{}{between}==> stderr <==\n{}", stdout.text, stderr.text)
 }
 
-/// Divides `max` between two streams: half each. If one needs less than half, the other gets the rest.
+/// Divides `max` equally between two streams. If one stream needs less than half, the other stream gets the remaining
+/// part.
 fn shares(max: usize, first: usize, second: usize) -> (usize, usize) {
     let half = max / 2;
     match (first <= half, second <= half) {
@@ -66,10 +66,10 @@ fn cut_one(stream: &Output, bytes_max: usize, lines_max: usize, kept: &Kept) -> 
     }
     let before = usize::try_from(stream.bytes).unwrap_or(usize::MAX).saturating_sub(stream.text.len());
     let bytes = left_out.len() + if stream.is_truncated { before } else { 0 };
-    // The provider does not report how many lines it has dropped.
+    // The provider does not report the number of dropped lines.
     let in_lines = if stream.is_truncated { String::new() } else { format!(" in {} lines", lines(left_out)) };
     let place = match kept {
-        Kept::In(path) if stream.is_truncated => format!("the part that was kept is in {path}"),
+        Kept::In(path) if stream.is_truncated => format!("the captured part is in {path}"),
         Kept::In(path) => format!("the whole output is in {path}"),
         Kept::Nowhere(reason) => {
             let reason: String =
@@ -172,7 +172,7 @@ mod tests {
         flood.stdout = Output { bytes: 10_000_005, is_truncated: true, ..flood.stdout };
         assert!(is_too_long(&flood));
         let (stdout, _) = cut(&flood, &Kept::In(KEPT.to_owned()));
-        assert_eq!(stdout, format!("[10000000 bytes were cut here; the part that was kept is in {KEPT}]\nlast\n"));
+        assert_eq!(stdout, format!("[10000000 bytes were cut here; the captured part is in {KEPT}]\nlast\n"));
         let (stdout, _) = cut(&flood, &Kept::Nowhere("no space\nleft".to_owned()));
         let expected = "[10000000 bytes were cut here; the output could not be saved to a file: no space left]\nlast\n";
         assert_eq!(stdout, expected);

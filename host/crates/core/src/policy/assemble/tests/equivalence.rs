@@ -1,4 +1,4 @@
-//! Tests that a snapshot to which changes were applied equals one that is assembled from all rows.
+//! Tests that a snapshot with applied changes equals a snapshot that is assembled from all rows.
 
 use std::fmt::{Debug, Write as _};
 
@@ -44,7 +44,7 @@ impl World {
                 let bot = &mut rows.bots[bot_at];
                 bot.use_agent_sandbox = !bot.use_agent_sandbox;
             }
-            // One of three resources has a type that no plugin serves.
+            // A third of the resources have a type that no plugin serves.
             4 => {
                 let resource_type = if second.is_multiple_of(3) { "github" } else { built_in::BOT };
                 rows.resources.push(ResourceRow {
@@ -165,7 +165,7 @@ fn diff<Id: Ord + Copy, R: PartialEq + Clone>(before: &[R], after: &[R], id: imp
     gone.map(|row| (id(row), None)).chain(new.map(|row| (id(row), Some(row.clone())))).collect()
 }
 
-/// Returns the changes in the form in which the store reads them.
+/// Returns the differences between two sets of rows as the changes that the store would read.
 fn changes(before: &PolicyRows, after: &PolicyRows) -> PolicyChanges {
     let resources = diff(&before.resources, &after.resources, |row| row.id);
     let mut credentials = diff(&before.credentials, &after.credentials, |row| row.id);
