@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod architecture;
+mod archive;
 mod call;
 mod canary;
 mod cli;

@@ -1,6 +1,8 @@
 //! A person with write access to a server's files can change its audit, but the change is detected. Every edit,
 //! deletion or reordering of a row, and every truncation behind a signed head, is found.
 
+mod since;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};

@@ -1,5 +1,6 @@
 //! Startup and shutdown of a server. This is the only module that names concrete implementations.
 
+mod archive;
 mod data;
 pub mod doctor;
 mod listen;
@@ -43,6 +44,7 @@ use monstrum_core::policy::key_uses;
 use monstrum_core::policy::pattern_limits::PatternRoom;
 use monstrum_core::sandboxes::FileTurns;
 
+pub use archive::{ArchivingError, archive_offline};
 pub use data::{
     ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, Lock, NODE_FILE, Unsealed, connections_of_servers,
     lost_key_versions,
@@ -205,6 +207,9 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
     ];
     chores.extend(sandboxes::chores(&app, &stop));
+    if let Some(days) = settings.audit_keep_days {
+        chores.push(tokio::spawn(archive::archive_daily(Arc::clone(&app), days.get(), stop.clone())));
+    }
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })

@@ -50,6 +50,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
+    /// Days that rows of the audit stay in the database before they are archived in DATA/audit-archive [default: forever]
+    #[arg(long, env = "MONSTRUM_AUDIT_KEEP_DAYS", value_name = "DAYS")]
+    pub audit_keep_days: Option<NonZeroU32>,
+
     /// Folder of the plugins, with one folder for each plugin [default: DATA/plugins]
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
@@ -291,6 +295,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     pub connections: Connections,
     pub data_dir: PathBuf,
+    /// Rows of the audit that are older are archived daily; `None` archives nothing.
+    pub audit_keep_days: Option<NonZeroU32>,
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
@@ -365,6 +371,7 @@ impl Settings {
             listen: flags.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
             connections,
             data_dir,
+            audit_keep_days: flags.audit_keep_days.or(file.audit_keep_days),
             plugins_dir,
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),

@@ -1,6 +1,7 @@
 //! `monstrum doctor`: finds weak settings and broken parts of an installation, and suggests a remedy for each finding.
 //! The command changes nothing and does not lock the data folder, so a server may be running.
 
+mod archive;
 mod patterns;
 mod rows;
 #[cfg(target_os = "linux")]
@@ -18,7 +19,7 @@ use serde::Serialize;
 
 use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions};
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
-use monstrum_core::audit::find_rollback;
+use monstrum_core::audit::{Anchors, find_rollback};
 use monstrum_core::credentials::Refresher;
 use monstrum_core::plugins::{Plugin, PluginStatus, Plugins};
 use monstrum_core::policy::row_seals::RowKeyError;
@@ -85,6 +86,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
         Err(error) => cannot_open(&mut found, &error),
         Ok(data) => {
             check_heads(&mut found, &data).await;
+            archive::check(&mut found, settings, &data).await;
             if data.store.is_rotating_row_key() {
                 found.broken("database", RowKeyError::Interrupted.to_string(), FINISH_ROTATION);
             }
@@ -359,6 +361,7 @@ fn check_limits(found: &mut Findings, serving: &Plugin) {
 /// Reports rows that another program has written, changed, removed or restored.
 async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
     let verified = data.store.verify_rows().await?;
+    let anchors = Anchors::read(&data.store, &data.audit_keys).await?;
     for row in &verified.refused {
         let remedy = "find out which program wrote the row; then accept the row with `monstrum vault seal --scope`, \
                       or add --delete to delete it";
@@ -371,7 +374,8 @@ async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreE
             scope.scope
         );
         let mut what = scope.to_string();
-        for difference in rows::differences(&data.store, scope.scope).await? {
+        let archived_until = anchors.archived_until();
+        for difference in rows::differences(&data.store, scope.scope, archived_until).await? {
             what.push_str("; ");
             what.push_str(&difference);
         }

@@ -1,7 +1,9 @@
 //! `monstrum audit`: lists calls and changes, and verifies that the audit is unchanged.
 
 mod accept_loss;
+mod archive;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -12,7 +14,7 @@ use super::client::{Client, NOT_MONSTRUM};
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
 use crate::config::Settings;
-use monstrum_core::audit;
+use monstrum_core::audit::{self, SinceHead};
 
 /// The maximum number of rows in a page of the API.
 const PAGE_ROWS_MAX: usize = 1000;
@@ -33,6 +35,8 @@ const VERIFY_EXAMPLES: &str = "\
 Examples:
   monstrum audit verify                              ask the running server
   monstrum audit verify --data-dir /srv/monstrum     read the data folder of a stopped server
+  monstrum audit verify --since-head                 verify only the rows after the latest signed head
+  monstrum audit verify --archive data/audit-archive --data-dir data    verify archived rows; a server may be running
 
 The exit code is 0 if the audit is unchanged, and 1 otherwise.";
 
@@ -61,6 +65,24 @@ pub(super) enum Audit {
     /// Check that no row of the audit was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
+        /// Verify these archived segments instead: manifests, or folders with manifests
+        #[arg(long, value_name = "FILE", num_args = 1..)]
+        archive: Vec<PathBuf>,
+        /// Verify only the rows after a signed head: the latest, or the one of this row or a row before it
+        #[arg(long, value_name = "ROW", num_args = 0..=1, default_missing_value = "latest", conflicts_with = "archive")]
+        since_head: Option<SinceHead>,
+        #[command(flatten)]
+        folder: FolderFlags,
+    },
+    /// Move old rows into signed files; the server must be stopped
+    #[command(after_help = archive::EXAMPLES)]
+    Archive {
+        /// Archive rows from before this day, in UTC, or this moment, in RFC 3339
+        #[arg(long, value_name = "DATE", value_parser = archive::moment)]
+        before: UtcMillis,
+        /// The folder of the files [default: DATA/audit-archive]
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
         #[command(flatten)]
         folder: FolderFlags,
     },
@@ -108,11 +130,16 @@ impl Audit {
                 let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
                 tell_list(&list, options.json, show_changes, "there are more changes; raise --limit")
             }
-            Audit::Verify { folder } => {
+            Audit::Verify { archive, folder, .. } if !archive.is_empty() => {
+                archive::verify(&options.settings(folder)?, &archive, options.json).await
+            }
+            Audit::Archive { before, to, folder } => archive::run(options, folder, before, to).await,
+            Audit::Verify { folder, since_head, .. } => {
                 let report = if is_offline {
-                    verify_folder(&options.settings(folder)?).await?
+                    verify_folder(&options.settings(folder)?, since_head).await?
                 } else {
-                    Client::new(options)?.get(&["api", "audit", "verify"], &[]).await?
+                    let since = since_head.map(|since| ("since_head", since.to_string()));
+                    Client::new(options)?.get(&["api", "audit", "verify"], since.as_slice()).await?
                 };
                 tell(&report, options.json)
             }
@@ -216,11 +243,14 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 }
 
 /// Verifies the data folder of a stopped server. The folder's lock ensures that no server uses it.
-async fn verify_folder(settings: &Settings) -> Result<Value, Failure> {
+async fn verify_folder(settings: &Settings, since: Option<SinceHead>) -> Result<Value, Failure> {
     let running =
         "a server is using the data folder: omit --data-dir to send the request to the server, or stop it first";
     let (data, _lock) = folder::inspect_locked(settings, running).await?;
-    let report = audit::verify(&data.store, &data.audit_keys, &data.path).await;
+    let report = match since {
+        None => audit::verify(&data.store, &data.audit_keys, &data.path).await,
+        Some(since) => audit::verify_since(&data.store, &data.audit_keys, &data.path, since).await,
+    };
     data.store.close().await;
     let report = report.map_err(|error| {
         Failure::from_error(&error, "check that the data folder is complete and that its files are readable")
@@ -234,7 +264,17 @@ fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
     if json {
         output::json(report)?;
     } else if is_valid {
-        output::line(format!("audit chain verified: {rows} rows"))?;
+        let archived = match &report["archived_rows"] {
+            Value::Null => String::new(),
+            archived => format!(" after {} archived ones", output::cell(archived)),
+        };
+        output::line(match &report["since_head"] {
+            Value::Null => format!("audit chain verified: {rows} rows{archived}"),
+            head => {
+                let (row, writer) = (output::cell(&head["sequence"]), output::cell(&head["writer"]));
+                format!("audit chain of {writer} verified after row {row}, which a signed head covers: {rows} rows")
+            }
+        })?;
     } else {
         let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();

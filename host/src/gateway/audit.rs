@@ -60,11 +60,26 @@ pub(super) async fn show(
     Ok(Json(audit::show(&app, &caller, request).await?))
 }
 
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct VerifyQuery {
+    /// Checks only the rows after a signed head: `latest`, or the newest head of the row with this sequence number or a row
+    /// before it.
+    since_head: Option<String>,
+}
+
 /// Verifies every audit chain against the signed heads
-#[utoipa::path(get, path = "/api/audit/verify", tag = "audit",
+#[utoipa::path(get, path = "/api/audit/verify", tag = "audit", params(VerifyQuery),
     responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn verify(State(app): State<Arc<App>>, caller: Root) -> Result<Json<Report>, Problem> {
-    Ok(Json(audit::verify(&app, &caller).await?))
+pub(super) async fn verify(
+    State(app): State<Arc<App>>,
+    caller: Root,
+    Params(query): Params<VerifyQuery>,
+) -> Result<Json<Report>, Problem> {
+    let mut errors = InputErrors::default();
+    let since = parsed(&mut errors, "since_head", query.since_head, "`latest` or the sequence number of a row");
+    errors.check()?;
+    Ok(Json(audit::verify(&app, &caller, since).await?))
 }
 
 /// Streams calls, newest first, with one JSON object per line

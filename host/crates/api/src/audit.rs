@@ -75,7 +75,22 @@ pub struct Report {
     pub valid: bool,
     /// The number of rows that were checked.
     pub rows: u64,
+    /// The number of rows that were archived and are not checked here; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archived_rows: Option<u64>,
+    /// The head after which rows were checked; absent if all rows were checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_head: Option<AuditHeadPlace>,
     pub problems: Vec<AuditProblem>,
+}
+
+/// A signed head.
+#[derive(Serialize, ToSchema)]
+pub struct AuditHeadPlace {
+    /// The writer of the chain.
+    pub writer: String,
+    /// The sequence number of the row before the checked ones.
+    pub sequence: i64,
 }
 
 /// A row or a signed head that failed the verification.

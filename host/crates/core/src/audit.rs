@@ -5,6 +5,8 @@
 //! fsync, and each caller waits for its own commit. If a write fails, no call runs until the database accepts rows
 //! again. Rows for ends of calls that could not be written are kept in memory and written first.
 
+mod anchors;
+mod archive;
 mod chain;
 mod change;
 mod heads;
@@ -27,13 +29,18 @@ use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub use self::anchors::{Anchors, find_anchor_problems, oldest_row};
+pub use self::archive::{
+    ARCHIVE_FOLDER, ARCHIVE_OPERATION, Archive, ArchiveError, ArchiveReport, ArchivedFile, Manifest, Segment,
+    verify_archive,
+};
 pub use self::change::Change;
 pub use self::heads::{HEADS_FILE, Heads, HeadsError};
 pub use self::reading::Reading;
 pub use self::rollback::{
     AcceptedLoss, Rollback, RollbackError, RollbackList, find_rollback, rows_were_sealed, signed_row_key_version,
 };
-pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
+pub use self::verify::{HeadPlace, KeyRing, Problem, Report, SinceHead, VerifyError, verify, verify_since};
 
 use self::chain::Chain;
 use self::writer::{Writer, on_a_thread};

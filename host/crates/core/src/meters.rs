@@ -109,6 +109,16 @@ pub fn egress(outcome: &'static str, took: Duration) {
     histogram!("monstrum_egress_request_seconds", "outcome" => outcome).record(took);
 }
 
+/// Records rows of the audit that were archived.
+pub fn archived(rows: u64) {
+    counter!("monstrum_audit_archived_rows_total").increment(rows);
+}
+
+/// Records an archive of the audit that failed.
+pub fn archive_failed() {
+    counter!("monstrum_audit_archive_failures_total").increment(1);
+}
+
 /// Records a transaction of the audit's writer.
 pub fn commit(rows: usize, took: Duration) {
     histogram!("monstrum_audit_commit_seconds").record(took);

@@ -6,22 +6,28 @@
 //! hash covers the canonical text of all columns, which is computed each time. A chain begins in `audit_events`, if it
 //! has rows there, and continues in `audit_rows`.
 //!
+//! Rows that were archived are deleted from the beginning of a chain, and an anchor remains in their place.
+//!
 //! An edit of any column is detected, because decoding is strict: two different stored values of a column never decode
 //! to the same value, and verification compares the columns of version 2 with `body`. An invalid value makes the row
 //! unreadable, and verification reports the row.
 
+mod anchors;
 mod append;
 mod body;
 mod canonical;
 mod first;
 mod queries;
 mod scan;
+mod spans;
 
 use monstrum_types::{BotId, RequestId, ResourceId, UtcMillis, WorkspaceId};
 
+pub use anchors::AnchorRow;
 pub use append::ChainedRow;
 pub use queries::CallFilter;
 pub use scan::{ScanFrom, ScanPage, ScannedRow, UnreadableRow};
+pub use spans::{SpanRow, SpanScanner};
 
 /// The kind of an audit event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -35,7 +35,8 @@ mod usage;
 mod workspaces;
 
 pub use audit::{
-    AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, UnreadableRow,
+    AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, SpanRow,
+    SpanScanner, UnreadableRow,
 };
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;

@@ -1,4 +1,5 @@
-//! The keys of the audit log: an HMAC key that chains its rows, and an Ed25519 key that signs chain heads.
+//! The keys of the audit log: an HMAC key that chains its rows, and an Ed25519 key that signs heads,
+//! anchors and manifests.
 
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use hmac::{Hmac, KeyInit, Mac};
@@ -8,8 +9,10 @@ use zeroize::Zeroizing;
 
 use crate::{AssociatedData, Sealed, Vault, VaultError, random};
 
-/// A prefix for the message of a head signature, so that the signature is not valid for any other kind of message.
+/// Prefixes for the messages of signatures, so that a signature is not valid for any other kind of message.
 const HEAD_TAG: &[u8] = b"monstrum audit head 1\n";
+const ANCHOR_TAG: &[u8] = b"monstrum audit anchor 1\n";
+const MANIFEST_TAG: &[u8] = b"monstrum audit manifest 1\n";
 
 /// The keys of the audit log. The keys are random rather than derived from the master key, so a rotation of the master
 /// key only reseals the keys, and existing rows stay valid. Each row contains the version of its keys.
@@ -80,17 +83,45 @@ impl AuditKeys {
     /// Signs the head of a chain.
     #[must_use]
     pub fn sign_head(&self, head: &[u8]) -> [u8; 64] {
-        self.head.sign(&tagged(head)).to_bytes()
+        self.sign(HEAD_TAG, head)
     }
 
     /// Returns whether `signature` is this key's signature of `head`.
     #[must_use]
     pub fn verify_head(&self, head: &[u8], signature: &[u8; 64]) -> bool {
-        let key: VerifyingKey = self.head.verifying_key();
-        key.verify_strict(&tagged(head), &Signature::from_bytes(signature)).is_ok()
+        self.verify(HEAD_TAG, head, signature)
     }
-}
 
-fn tagged(head: &[u8]) -> Vec<u8> {
-    [HEAD_TAG, head].concat()
+    /// Signs the anchor of archived rows.
+    #[must_use]
+    pub fn sign_anchor(&self, anchor: &[u8]) -> [u8; 64] {
+        self.sign(ANCHOR_TAG, anchor)
+    }
+
+    /// Whether `signature` is this key's signature of `anchor`.
+    #[must_use]
+    pub fn verify_anchor(&self, anchor: &[u8], signature: &[u8; 64]) -> bool {
+        self.verify(ANCHOR_TAG, anchor, signature)
+    }
+
+    /// Signs the manifest of archived rows.
+    #[must_use]
+    pub fn sign_manifest(&self, manifest: &[u8]) -> [u8; 64] {
+        self.sign(MANIFEST_TAG, manifest)
+    }
+
+    /// Whether `signature` is this key's signature of `manifest`.
+    #[must_use]
+    pub fn verify_manifest(&self, manifest: &[u8], signature: &[u8; 64]) -> bool {
+        self.verify(MANIFEST_TAG, manifest, signature)
+    }
+
+    fn sign(&self, tag: &[u8], message: &[u8]) -> [u8; 64] {
+        self.head.sign(&[tag, message].concat()).to_bytes()
+    }
+
+    fn verify(&self, tag: &[u8], message: &[u8], signature: &[u8; 64]) -> bool {
+        let key: VerifyingKey = self.head.verifying_key();
+        key.verify_strict(&[tag, message].concat(), &Signature::from_bytes(signature)).is_ok()
+    }
 }

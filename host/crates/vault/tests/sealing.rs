@@ -322,3 +322,15 @@ fn a_changed_row_or_head_does_not_verify() {
     assert!(!other.verify_head(b"head", &signature));
     assert!(!keys.verify_head(b"head", &[0; 64]));
 }
+
+#[test]
+fn a_signature_is_valid_for_one_kind_of_message() {
+    let keys = AuditKeys::generate(1).unwrap();
+    let signatures = [keys.sign_head(b"text"), keys.sign_anchor(b"text"), keys.sign_manifest(b"text")];
+    for (number, signature) in signatures.iter().enumerate() {
+        let valid = [AuditKeys::verify_head, AuditKeys::verify_anchor, AuditKeys::verify_manifest];
+        let valid = valid.map(|verify| verify(&keys, b"text", signature));
+        assert_eq!(valid, [0, 1, 2].map(|kind| kind == number));
+        assert!(!keys.verify_anchor(b"other", signature) && !keys.verify_manifest(b"other", signature));
+    }
+}

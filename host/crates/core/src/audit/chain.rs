@@ -5,6 +5,9 @@ use std::sync::Arc;
 use monstrum_store::{AuditRow, ChainedRow, ScanFrom, Store, StoreError, StoreRow};
 use monstrum_vault::AuditKeys;
 
+use super::anchors::Anchors;
+use super::verify::KeyRing;
+
 /// The previous hash in the first row of a chain.
 pub(super) const GENESIS: [u8; 32] = [0; 32];
 
@@ -36,14 +39,14 @@ pub struct Chain {
 impl Chain {
     /// Reads the end of the chain of `writer` from the database, to continue it there.
     pub async fn resume(store: &Store, writer: String, keys: Arc<AuditKeys>) -> Result<Chain, StoreError> {
-        let position = position(store, &writer).await?;
+        let position = position(store, &writer, &keys).await?;
         Ok(Chain { writer, keys, position, head_sequence: None, bodies: String::new(), ends: Vec::new() })
     }
 
     /// Reads the end of the chain from the database again, because a failed commit may have happened nevertheless.
     /// Returns the rows in the database that were not known to be committed.
     pub async fn catch_up(&mut self, store: &Store) -> Result<Vec<AuditRow>, StoreError> {
-        let found = position(store, &self.writer).await?;
+        let found = position(store, &self.writer, &self.keys).await?;
         let known = self.position.sequence;
         if found.sequence < known {
             tracing::error!(known, found = found.sequence, "the database has lost audit rows that it had committed");
@@ -133,10 +136,11 @@ impl Chain {
     }
 }
 
-/// Reads the end of the chain of `writer` from the database.
-async fn position(store: &Store, writer: &str) -> Result<Position, StoreError> {
-    Ok(match store.last(writer).await? {
-        Some(last) => Position { sequence: last.sequence, hash: last.hash },
-        None => Position { sequence: 0, hash: GENESIS },
-    })
+/// Reads the end of the chain of `writer` from the database. If all its rows were archived, its anchor is the end.
+async fn position(store: &Store, writer: &str, keys: &Arc<AuditKeys>) -> Result<Position, StoreError> {
+    if let Some(last) = store.last(writer).await? {
+        return Ok(Position { sequence: last.sequence, hash: last.hash });
+    }
+    let anchors = Anchors::read(store, &KeyRing::from([(keys.version(), Arc::clone(keys))])).await?;
+    Ok(anchors.end(writer))
 }

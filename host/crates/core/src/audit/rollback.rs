@@ -5,6 +5,7 @@
 //! but cannot change the heads. Only the newest head is compared, because each head covers at least as much as the
 //! previous one.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use monstrum_store::{AuditRow, ScanFrom, Store, StoreError};
 use monstrum_types::UtcMillis;
 
+use super::anchors::Anchors;
 use super::heads::{self, HEADS_FILE, Head, Heads, HeadsError, Newest};
 use super::verify::KeyRing;
 
@@ -94,10 +96,13 @@ pub async fn find_rollback(store: &Store, keys: &KeyRing, data_dir: &Path) -> Re
         Newest::Signed(head) => head,
     };
     let mut found = Vec::new();
-    let last = store.last(&head.writer).await?.map_or(0, |row| row.sequence);
+    let last = match store.last(&head.writer).await? {
+        Some(last) => last.sequence,
+        None => Anchors::read(store, keys).await?.end(&head.writer).sequence,
+    };
     if last < head.sequence {
         found.push(Rollback::RowsMissing { writer: head.writer.clone(), signed: head.sequence, found: last });
-    } else if !holds(store, &head).await? {
+    } else if !holds(store, keys, &head).await? {
         found.push(Rollback::RowReplaced { writer: head.writer.clone(), sequence: head.sequence });
     }
     let generation = store.sealed_generations().await?;
@@ -132,8 +137,8 @@ pub fn rows_were_sealed(data_dir: &Path, keys: &KeyRing) -> Result<bool, HeadsEr
     })
 }
 
-/// Whether the database contains the row that `head` covers.
-async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
+/// Whether the database contains the row that `head` covers, or a signed anchor says that the row was archived.
+pub(super) async fn holds(store: &Store, keys: &KeyRing, head: &Head) -> Result<bool, StoreError> {
     if head.sequence == 0 {
         return Ok(true);
     }
@@ -144,7 +149,12 @@ async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
             return Ok(true);
         }
     }
-    Ok(false)
+    let end = Anchors::read(store, keys).await?.end(&head.writer);
+    Ok(match head.sequence.cmp(&end.sequence) {
+        Ordering::Less => true,
+        Ordering::Equal => hex::encode(end.hash) == head.hash,
+        Ordering::Greater => false,
+    })
 }
 
 /// A new file of heads, without the heads that are newer than the database. It has not replaced the old file yet.
@@ -177,7 +187,7 @@ impl AcceptedLoss {
             if is_ours {
                 signed_generation = signed_generation.max(head.policy_generation.unwrap_or(0));
             }
-            if is_ours && !is_ahead && (held_writers.contains(&head.writer) || holds(store, &head).await?) {
+            if is_ours && !is_ahead && (held_writers.contains(&head.writer) || holds(store, keys, &head).await?) {
                 held_writers.insert(head.writer.clone());
                 kept.push(head);
             }

@@ -1,22 +1,34 @@
 //! Verifies the audit: reads every chain, checks every hash and every head, and detects missing rows that a head
-//! covers.
+//! covers. A chain whose first rows were archived begins at its anchor.
+
+mod ahead;
+mod rows;
+mod since;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use monstrum_store::{AuditRow, ScanFrom, ScanPage, ScannedRow, Store, StoreError, UnreadableRow};
+use monstrum_store::{ScanFrom, ScanPage, Store, StoreError};
 use monstrum_vault::AuditKeys;
 use serde::Serialize;
 
-use super::chain::GENESIS;
+use super::anchors::Anchors;
+use super::chain::Position;
 use super::heads::{self, HEADS_FILE, Head, HeadsError};
 use super::rollback::{Rollback, retired_row_key};
+
+pub(super) use rows::{gap, seal};
+pub use since::{HeadPlace, SinceHead};
+
+use rows::{ChainCheck, check_seals};
 
 /// The number of rows that are read at a time.
 const PAGE_ROWS: u32 = 1000;
 /// The maximum number of reported problems. A single problem makes the audit invalid.
 const PROBLEMS_MAX: usize = 1000;
+/// How often a verification is repeated because rows were archived meanwhile. A host archives once a day.
+const ATTEMPTS_MAX: u32 = 5;
 
 /// The result of a verification.
 #[derive(Debug, Serialize)]
@@ -25,11 +37,22 @@ pub struct Report {
     pub valid: bool,
     /// The number of checked rows.
     pub rows: u64,
+    /// The number of rows before the anchors, which were archived and not checked.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub archived_rows: u64,
+    /// The head after which rows were checked, if not all rows were checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_head: Option<HeadPlace>,
     pub problems: Vec<Problem>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// One problem in the audit or the policy rows.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The writer of the chain; empty for a problem that does not belong to a chain, such as one in the file of heads.
     pub writer: String,
@@ -45,6 +68,8 @@ pub enum VerifyError {
     Store(#[from] StoreError),
     #[error("the heads cannot be read")]
     Heads(#[from] HeadsError),
+    #[error("the archive {} cannot be read", path.display())]
+    Folder { path: PathBuf, source: std::io::Error },
 }
 
 /// The audit keys by version.
@@ -52,7 +77,50 @@ pub type KeyRing = BTreeMap<u32, Arc<AuditKeys>>;
 
 /// Verifies all chains and policy rows in `store` against the heads in `data_dir`.
 pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Report, VerifyError> {
+    verify_twice(store, keys, data_dir, None).await
+}
+
+/// Verifies the rows after a signed head in `data_dir`, in the chain of that head only, and the policy rows. The time grows
+/// only with the number of these rows.
+pub async fn verify_since(
+    store: &Store,
+    keys: &KeyRing,
+    data_dir: &Path,
+    since: SinceHead,
+) -> Result<Report, VerifyError> {
+    verify_twice(store, keys, data_dir, Some(since)).await
+}
+
+/// Verifies again if rows were archived meanwhile, because these rows would count as missing.
+async fn verify_twice(
+    store: &Store,
+    keys: &KeyRing,
+    data_dir: &Path,
+    since: Option<SinceHead>,
+) -> Result<Report, VerifyError> {
+    let mut attempt = 1;
+    loop {
+        let anchors = Anchors::read(store, keys).await?;
+        let report = match since {
+            None => verify_after(store, keys, data_dir, &anchors).await?,
+            Some(since) => since::verify(store, keys, data_dir, &anchors, since).await?,
+        };
+        if attempt == ATTEMPTS_MAX || Anchors::read(store, keys).await? == anchors {
+            return Ok(report);
+        }
+        attempt += 1;
+    }
+}
+
+/// Verifies all chains after their anchors.
+async fn verify_after(
+    store: &Store,
+    keys: &KeyRing,
+    data_dir: &Path,
+    anchors: &Anchors,
+) -> Result<Report, VerifyError> {
     let mut found = Findings { rows: 0, problems: Vec::new() };
+    found.problems.extend(anchors.problems.iter().cloned());
     // The heads are read first, so that rows that are written meanwhile are newer than the heads.
     let mut heads: BTreeMap<String, BTreeMap<i64, Head>> = BTreeMap::new();
     let (mut policy_generation, mut row_key_version) = (0, None);
@@ -62,10 +130,10 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
             for line in lines {
                 match line {
                     Ok(head) => {
-                        let (generation, version) = (head.policy_generation, head.row_key_version);
-                        if check_signature(&mut found, keys, &mut heads, head) {
-                            policy_generation = policy_generation.max(generation.unwrap_or(0));
-                            row_key_version = row_key_version.max(version);
+                        if check_signature(&mut found, keys, &head) {
+                            policy_generation = policy_generation.max(head.policy_generation.unwrap_or(0));
+                            row_key_version = row_key_version.max(head.row_key_version);
+                            heads.entry(head.writer.clone()).or_default().insert(head.sequence, head);
                         }
                     }
                     Err(number) => found.add("", number as i64, format!("line {number} of {HEADS_FILE} is not a head")),
@@ -73,13 +141,7 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
             }
         }
     }
-    let sealed = store.sealed_generations().await?;
-    if sealed < policy_generation {
-        found.add("", 0, Rollback::PolicyBehind { signed: policy_generation, found: sealed }.to_string());
-    }
-    if let Some(retired) = retired_row_key(store, row_key_version) {
-        found.add("", 0, retired.to_string());
-    }
+    check_heads_of_policy(&mut found, store, policy_generation, row_key_version).await?;
     // The rows are counted before the chains are read, so that rows that are written meanwhile cannot cause a problem.
     let stored = u64::try_from(store.count_events().await?).unwrap_or_default();
     let mut writers = match store.writers().await {
@@ -92,13 +154,17 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     // Each of the hosts that share a database has only the heads of its own chain. A file without any head is not the
     // file of such a host.
     let may_lack_heads = store.is_shared() && !heads.is_empty();
-    writers.extend(heads.keys().cloned());
+    writers.extend(heads.keys().chain(anchors.writers()).cloned());
     writers.sort();
     writers.dedup();
     for writer in writers {
         let of_writer = heads.remove(&writer);
         let lacks_heads = of_writer.is_none() && !may_lack_heads;
-        let last = check_chain(&mut found, store, keys, &writer, of_writer.unwrap_or_default()).await?;
+        if let Some((head, _)) = of_writer.as_ref().and_then(|heads| heads.last_key_value()) {
+            found.problems.extend(anchors.beyond_head(&writer, *head));
+        }
+        let start = Start { after: anchors.end(&writer), from: i64::MIN };
+        let last = check_chain(&mut found, store, keys, (&writer, start), of_writer.unwrap_or_default()).await?;
         // A host signs its first head at the start, before its first row.
         if lacks_heads && last > 0 {
             found.add(&writer, last, format!("{HEADS_FILE} contains no head of this chain"));
@@ -107,12 +173,36 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     if found.rows < stored {
         found.add("", 0, format!("{} rows belong to no chain", stored - found.rows));
     }
-    // Changes by a host keep the MACs and seals of policy rows valid, so another program has caused any problem here.
+    check_policy_rows(&mut found, store).await?;
+    let Findings { rows, problems } = found;
+    Ok(Report { valid: problems.is_empty(), rows, archived_rows: anchors.rows(), since_head: None, problems })
+}
+
+/// Compares the policy in the database with the state that heads record.
+async fn check_heads_of_policy(
+    found: &mut Findings,
+    store: &Store,
+    generation: i64,
+    row_key_version: Option<u32>,
+) -> Result<(), StoreError> {
+    let sealed = store.sealed_generations().await?;
+    if sealed < generation {
+        found.add("", 0, Rollback::PolicyBehind { signed: generation, found: sealed }.to_string());
+    }
+    if let Some(retired) = retired_row_key(store, row_key_version) {
+        found.add("", 0, retired.to_string());
+    }
+    Ok(())
+}
+
+/// Checks the policy rows. Changes by a host keep their MACs and seals valid, so another program has caused any problem
+/// here.
+async fn check_policy_rows(found: &mut Findings, store: &Store) -> Result<(), StoreError> {
     let rows = store.verify_rows().await?;
     for what in rows.problems() {
         found.add("", 0, what);
     }
-    Ok(Report { valid: found.problems.is_empty(), rows: found.rows, problems: found.problems })
+    Ok(())
 }
 
 struct Findings {
@@ -128,118 +218,70 @@ impl Findings {
     }
 }
 
-/// Adds a head to the heads of its writer if this host signed it. Returns whether it did.
-fn check_signature(
-    found: &mut Findings,
-    keys: &KeyRing,
-    heads: &mut BTreeMap<String, BTreeMap<i64, Head>>,
-    head: Head,
-) -> bool {
+/// Returns whether this host signed a head, and reports it otherwise.
+fn check_signature(found: &mut Findings, keys: &KeyRing, head: &Head) -> bool {
     let is_signed = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
-    if is_signed {
-        heads.entry(head.writer.clone()).or_default().insert(head.sequence, head);
-    } else {
+    if !is_signed {
         found.add(&head.writer, head.sequence, format!("a head in {HEADS_FILE} is not signed by this host"));
     }
     is_signed
 }
 
-/// Checks a chain. Returns the sequence number of its last row.
+/// Where the check of a chain begins.
+#[derive(Clone, Copy)]
+struct Start {
+    /// The row before the first checked row.
+    after: Position,
+    /// The smallest sequence number that is read.
+    from: i64,
+}
+
+/// Checks a chain, whose rows in the database follow `start`. Returns the sequence number of its last row.
 async fn check_chain(
     found: &mut Findings,
     store: &Store,
     keys: &KeyRing,
-    writer: &str,
-    mut heads: BTreeMap<i64, Head>,
+    (writer, start): (&str, Start),
+    heads: BTreeMap<i64, Head>,
 ) -> Result<i64, StoreError> {
-    let mut expected = 1;
-    let mut previous = Some(GENESIS);
-    let mut fetched = Some(store.scan(writer, ScanFrom::START, PAGE_ROWS).await?);
+    let mut chain = ChainCheck::new(found, writer, start.after, heads);
+    check_pages(&mut chain, store, keys, writer, ScanFrom::Version1(start.from)).await?;
+    // Rows of version 2 are checked by several threads first, and the rest one after another.
+    let mut from = start.from;
+    if let Some(at) = chain.position() {
+        let end = ahead::check(store, keys, writer, (at, from), &chain.heads).await?;
+        if end != at {
+            chain.skip_to(end);
+            from = end.sequence + 1;
+        }
+    }
+    check_pages(&mut chain, store, keys, writer, ScanFrom::Version2(from)).await?;
+    Ok(chain.end())
+}
+
+/// Checks the rows of one version from `from` on.
+async fn check_pages(
+    chain: &mut ChainCheck<'_>,
+    store: &Store,
+    keys: &KeyRing,
+    writer: &str,
+    from: ScanFrom,
+) -> Result<(), StoreError> {
+    let mut fetched = Some(store.scan(writer, from, PAGE_ROWS).await?);
     while let Some(ScanPage { rows, next }) = fetched {
+        let next = next.filter(|next| std::mem::discriminant(next) == std::mem::discriminant(&from));
         // The hashes of this page are checked on another thread while the database reads the next page.
-        let ahead = async {
+        let read_ahead = async {
             match next {
-                Some(from) => store.scan(writer, from, PAGE_ROWS).await.map(Some),
+                Some(next) => store.scan(writer, next, PAGE_ROWS).await.map(Some),
                 None => Ok(None),
             }
         };
-        let (seals, ahead) = tokio::join!(check_seals(keys, rows), ahead);
-        fetched = ahead?;
+        let (seals, read) = tokio::join!(check_seals(keys, rows), read_ahead);
+        fetched = read?;
         for (row, seal) in seals {
-            found.rows += 1;
-            let row = match row {
-                Ok(row) => row,
-                Err(unreadable) => {
-                    let sequence = unreadable.sequence.unwrap_or(expected);
-                    found.add(writer, sequence, format!("the row cannot be read: {}", unreadable.what));
-                    heads.remove(&sequence);
-                    expected = sequence + 1;
-                    previous = None;
-                    continue;
-                }
-            };
-            if row.sequence != expected {
-                found.add(writer, expected, gap(expected, row.sequence));
-                previous = None;
-            }
-            // After a gap the previous hash in the row is not checked, so that one missing row causes only one problem.
-            if previous.is_some_and(|previous| previous != row.previous_hash) {
-                found.add(writer, row.sequence, "the row does not follow the previous row");
-            }
-            match seal {
-                Seal::Whole => {}
-                Seal::Altered => found.add(writer, row.sequence, "the row was changed after it was written"),
-                Seal::NoKey => found.add(writer, row.sequence, "the row names an audit key that does not exist"),
-            }
-            if heads.remove(&row.sequence).is_some_and(|head| head.hash != hex::encode(row.hash)) {
-                found.add(writer, row.sequence, "the row is not the one whose head was signed");
-            }
-            expected = row.sequence + 1;
-            previous = Some(row.hash);
+            chain.add(row, &seal);
         }
     }
-    heads.remove(&0);
-    if let Some(last) = heads.keys().next_back() {
-        found.add(writer, *last, format!("rows up to {last} were signed but are missing"));
-    }
-    Ok(expected - 1)
-}
-
-fn gap(expected: i64, sequence: i64) -> String {
-    match sequence - 1 {
-        last if last == expected => format!("row {expected} is missing"),
-        last => format!("rows {expected} to {last} are missing"),
-    }
-}
-
-/// The result of checking the hash of a row.
-enum Seal {
-    Whole,
-    Altered,
-    NoKey,
-}
-
-/// Checks the hashes of `rows`. A row that cannot be read has none that could be right.
-async fn check_seals(
-    keys: &KeyRing,
-    rows: Vec<Result<ScannedRow, UnreadableRow>>,
-) -> Vec<(Result<AuditRow, UnreadableRow>, Seal)> {
-    let keys = keys.clone();
-    let check = move |scanned: Result<ScannedRow, UnreadableRow>| {
-        let seal = scanned.as_ref().map_or(Seal::Altered, |scanned| seal(&keys, scanned));
-        (scanned.map(|scanned| scanned.row), seal)
-    };
-    let checked = tokio::task::spawn_blocking(move || rows.into_iter().map(check).collect()).await;
-    checked.expect("checking hashes does not panic")
-}
-
-fn seal(keys: &KeyRing, ScannedRow { row, canonical, contradiction }: &ScannedRow) -> Seal {
-    if contradiction.is_some() {
-        return Seal::Altered;
-    }
-    match u32::try_from(row.key_version).ok().and_then(|version| keys.get(&version)) {
-        None => Seal::NoKey,
-        Some(keys) if keys.verify_mac(&row.previous_hash, canonical, &row.hash) => Seal::Whole,
-        Some(_) => Seal::Altered,
-    }
+    Ok(())
 }

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures::{Stream, stream};
 use monstrum_api::audit::{
-    AuditEvent, AuditList, AuditProblem, AuditedCall, AuditedCallWithEvents, AuditedChange, AuditedChangeList, Report,
+    AuditEvent, AuditHeadPlace, AuditList, AuditProblem, AuditedCall, AuditedCallWithEvents, AuditedChange,
+    AuditedChangeList, Report,
 };
 use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store};
 use monstrum_types::{RequestId, WorkspaceId};
@@ -15,7 +16,7 @@ use serde_json::Value;
 use super::list;
 use super::{Admin, OperationError, Operator, Root};
 use crate::app::App;
-use crate::audit;
+use crate::audit::{self, SinceHead};
 
 /// The number of calls that an export reads in one query. With this number, an export needs few round trips and little
 /// memory.
@@ -91,12 +92,20 @@ pub async fn show(app: &App, caller: &Operator, request: RequestId) -> Result<Au
     Ok(AuditedCallWithEvents { call, events })
 }
 
-/// Verifies every chain against the signed heads.
-pub async fn verify(app: &App, _: &Root) -> Result<Report, OperationError> {
-    let report = audit::verify(&app.store, &app.audit_keys, &app.data_dir).await;
-    let audit::Report { valid, rows, problems } = report.map_err(OperationError::internal)?;
+/// Verifies every chain against the signed heads, or only the rows after a signed head.
+pub async fn verify(app: &App, _: &Root, since: Option<SinceHead>) -> Result<Report, OperationError> {
+    let (store, keys, data_dir) = (&app.store, &app.audit_keys, &app.data_dir);
+    let report = match since {
+        None => audit::verify(store, keys, data_dir).await,
+        Some(since) => audit::verify_since(store, keys, data_dir, since).await,
+    };
+    let audit::Report { valid, rows, archived_rows, since_head, problems } =
+        report.map_err(OperationError::internal)?;
     let view = |audit::Problem { writer, sequence, what }| AuditProblem { writer, sequence, what };
-    Ok(Report { valid, rows, problems: problems.into_iter().map(view).collect() })
+    let archived_rows = Some(archived_rows).filter(|rows| *rows > 0);
+    let place = |audit::HeadPlace { writer, sequence }| AuditHeadPlace { writer, sequence };
+    let since_head = since_head.map(place);
+    Ok(Report { valid, rows, archived_rows, since_head, problems: problems.into_iter().map(view).collect() })
 }
 
 /// Streams calls, newest first, with one JSON object per line.

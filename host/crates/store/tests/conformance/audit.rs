@@ -1,9 +1,11 @@
 //! Tests of audit events.
 
-use monstrum_store::{AuditKind, AuditRow, CallFilter, ChainedRow, Charge, Page, Store, StoreError, StoreRow};
+use monstrum_store::{
+    AnchorRow, AuditKind, AuditRow, CallFilter, ChainedRow, Charge, Page, Store, StoreError, StoreRow,
+};
 use monstrum_types::{BotId, RequestId, WorkspaceId};
 
-use crate::rows::{AppendRows as _, NOW, bot, chain, default_workspace, event, other_workspace, scanned};
+use crate::rows::{AppendRows as _, NOW, anchor, bot, chain, default_workspace, event, other_workspace, scanned};
 
 use AuditKind::{Finished, Interrupted, Started};
 
@@ -246,4 +248,41 @@ pub(crate) async fn names_sort_by_their_bytes(store: &Store) {
         store.append_rows(&[row]).await.unwrap();
     }
     assert_eq!(store.writers().await.unwrap(), ["", "B", "a-b", "a_b", "ab", "b", "é"]);
+}
+
+pub(crate) async fn archived_rows_are_replaced_with_an_anchor(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let rows: Vec<_> = (1..=5).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
+    let of_another = AuditRow { writer: "node-2".to_owned(), ..event(workspace, 1, Finished, RequestId::new()) };
+    store.append_rows(&rows).await.unwrap();
+    store.append_rows(std::slice::from_ref(&of_another)).await.unwrap();
+    let first = anchor(1, 3);
+    store.replace_with_anchor(&first).await.unwrap();
+    assert_eq!(chain(store, "node-1", 10).await, [Ok(scanned(&rows[3])), Ok(scanned(&rows[4]))]);
+    assert_eq!(chain(store, "node-2", 10).await, [Ok(scanned(&of_another))]);
+    assert!(store.events(workspace, rows[0].request_id).await.unwrap().is_empty());
+    let second = anchor(4, 5);
+    store.replace_with_anchor(&second).await.unwrap();
+    assert_eq!(store.anchors().await.unwrap(), [Ok(first), Ok(second)]);
+    assert_eq!((store.last("node-1").await.unwrap(), store.count_events().await.unwrap()), (None, 1));
+    let next = event(workspace, 6, Finished, RequestId::new());
+    store.append_rows(std::slice::from_ref(&next)).await.unwrap();
+    assert_eq!(store.last("node-1").await.unwrap(), Some(next));
+}
+
+pub(crate) async fn an_anchor_of_another_number_of_rows_deletes_nothing(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let rows: Vec<_> = (1..=3).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
+    store.append_rows(&rows).await.unwrap();
+    for rows in [1, 3] {
+        let refused = store.replace_with_anchor(&AnchorRow { rows, ..anchor(1, 2) }).await;
+        assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "{refused:?}");
+    }
+    assert_eq!((store.count_events().await.unwrap(), store.anchors().await.unwrap()), (3, Vec::new()));
+    store.replace_with_anchor(&anchor(1, 2)).await.unwrap();
+    let again = store.replace_with_anchor(&anchor(1, 2)).await;
+    assert!(
+        matches!(&again, Err(StoreError::Conflict { constraint }) if constraint == "audit_anchors_pkey"),
+        "{again:?}"
+    );
 }

@@ -19,6 +19,7 @@ mod row_key;
 mod rows;
 mod sandboxes;
 mod sealed;
+mod spans;
 mod sqlite;
 mod support;
 mod usage;
@@ -192,6 +193,8 @@ cases! {
         chains_are_scanned_in_pages,
         names_sort_by_their_bytes,
         several_starts_of_a_call_are_one_item,
+        archived_rows_are_replaced_with_an_anchor,
+        an_anchor_of_another_number_of_rows_deletes_nothing,
         rows_of_others_are_written_in_the_same_transaction,
     }
 }

@@ -12,7 +12,7 @@ use monstrum_types::RequestId;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use crate::rows::{AppendRows as _, default_workspace, event, reads_differently};
+use crate::rows::{AppendRows as _, anchor, default_workspace, event, reads_differently};
 use crate::support::postgres::Postgres;
 
 /// Returns the server that all tests share, except tests that restart a server. The data of the server does not need to
@@ -206,6 +206,27 @@ async fn the_audit_rejects_updates_and_deletions() {
         let refused = sqlx::raw_sql(sql).execute(&mut intruder).await.unwrap_err();
         assert!(refused.to_string().contains("audit_rows is append-only"), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn an_anchor_permits_only_the_deletion_of_rows_before_it() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let rows = [1, 2, 3].map(|number| event(workspace, number, AuditKind::Finished, RequestId::new()));
+    store.append_rows(&rows).await.unwrap();
+    store.replace_with_anchor(&anchor(1, 1)).await.unwrap();
+    let mut intruder = database.intruder().await;
+    for (table, sql) in [
+        ("audit_rows", "delete from audit_rows"),
+        ("audit_rows", "delete from audit_rows where sequence = 2"),
+        ("audit_anchors", "update audit_anchors set last_sequence = 3"),
+        ("audit_anchors", "delete from audit_anchors"),
+    ] {
+        let refused = sqlx::raw_sql(sql).execute(&mut intruder).await.unwrap_err();
+        assert!(refused.to_string().contains(&format!("{table} is append-only")), "{sql}: {refused}");
+    }
+    assert_eq!(store.count_events().await.unwrap(), 2);
 }
 
 /// Edits every column of the table in every way that PostgreSQL allows. After each edit, the row must be unreadable

@@ -1,7 +1,7 @@
 //! Sample rows for tests.
 
 use monstrum_store::{
-    AuditKind, AuditRow, BindingRow, BotRow, ChainedRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow,
+    AnchorRow, AuditKind, AuditRow, BindingRow, BotRow, ChainedRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow,
     ResourceRow, RoleRow, ScanFrom, ScannedRow, Store, StoreError, UnreadableRow, WorkspaceRow,
 };
 use monstrum_types::{BindingId, BotId, CredentialId, KeyId, RequestId, ResourceId, RoleId, UtcMillis, WorkspaceId};
@@ -212,4 +212,21 @@ pub(crate) fn canonical(row: &AuditRow) -> String {
     let mut text = String::new();
     row.write_canonical(&mut text);
     text
+}
+
+/// Returns the anchor of the rows from `first` to `last`.
+pub(crate) fn anchor(first: i64, last: i64) -> AnchorRow {
+    AnchorRow {
+        writer: "node-1".to_owned(),
+        first_sequence: first,
+        previous_hash: [1; 32],
+        last_sequence: last,
+        last_hash: [2; 32],
+        last_at: NOW,
+        rows: last - first + 1,
+        manifest_digest: [3; 32],
+        archived_at: NOW.plus_ms(1000),
+        key_version: 1,
+        signature: "ab".repeat(64),
+    }
 }

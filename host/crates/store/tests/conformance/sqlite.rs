@@ -10,7 +10,8 @@ use monstrum_types::RequestId;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use crate::rows::{AppendRows as _, bot, canonical, chain, default_workspace, event, reads_differently};
+use crate::rows::{AppendRows as _, anchor, bot, canonical, chain, default_workspace, event, reads_differently};
+use crate::spans::passes;
 
 /// A database in a temporary folder that only one test uses.
 pub(crate) struct Database {
@@ -270,6 +271,27 @@ async fn the_audit_rejects_updates_and_deletions() {
     }
 }
 
+#[tokio::test]
+async fn an_anchor_permits_only_the_deletion_of_rows_before_it() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let rows = [1, 2, 3].map(|number| event(workspace, number, AuditKind::Finished, RequestId::new()));
+    store.append_rows(&rows).await.unwrap();
+    store.replace_with_anchor(&anchor(1, 1)).await.unwrap();
+    let mut intruder = database.intruder().await;
+    for (table, sql) in [
+        ("audit_rows", "delete from audit_rows"),
+        ("audit_rows", "delete from audit_rows where sequence = 2"),
+        ("audit_anchors", "update audit_anchors set last_sequence = 3"),
+        ("audit_anchors", "delete from audit_anchors"),
+    ] {
+        let refused = sqlx::raw_sql(sql).execute(&mut intruder).await.unwrap_err();
+        assert!(refused.to_string().contains(&format!("{table} is append-only")), "{sql}: {refused}");
+    }
+    assert_eq!(store.count_events().await.unwrap(), 2);
+}
+
 /// Inserts a row of version 1, as earlier releases did.
 async fn insert_of_version_1(intruder: &mut SqliteConnection, row: &AuditRow) {
     let mut columns: serde_json::Map<String, serde_json::Value> =
@@ -374,6 +396,7 @@ async fn an_edit_of_any_column_is_detected() {
             }
             tried += 1;
             assert!(reads_differently(&store, &row).await, "{column} = {edit}");
+            assert!(!passes(&store, &row).await, "{column} = {edit}");
         }
     }
     assert!(tried > 100, "{tried} edits");

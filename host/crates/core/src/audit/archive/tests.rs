@@ -1,0 +1,198 @@
+use std::sync::Arc;
+
+use monstrum_store::{AuditKind, AuditRow, StoreOptions};
+use monstrum_types::{RequestId, WorkspaceId};
+use monstrum_vault::AuditKeys;
+use tempfile::TempDir;
+
+use super::*;
+use crate::audit::chain::Chain;
+use crate::audit::heads::{Heads, PolicyState};
+use crate::audit::rollback::find_rollback;
+use crate::audit::{find_anchor_problems, started, verify};
+use crate::policy::row_seals;
+
+const NOW: UtcMillis = UtcMillis(1_800_000_000_000);
+const LATER: UtcMillis = UtcMillis(NOW.0 + 1_000_000);
+
+/// A data folder with a chain that tests append to.
+struct Folder {
+    folder: TempDir,
+    store: Store,
+    keys: KeyRing,
+    chain: Chain,
+    heads: Heads,
+}
+
+impl Folder {
+    async fn new() -> Folder {
+        let folder = tempfile::tempdir().unwrap();
+        let store = row_seals::open_for_tests(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+        let keys = Arc::new(AuditKeys::generate(1).unwrap());
+        let chain = Chain::resume(&store, "node".to_owned(), Arc::clone(&keys)).await.unwrap();
+        let keys = KeyRing::from([(1, keys)]);
+        let heads = Heads::open(&folder.path().join(HEADS_FILE), &keys).unwrap();
+        Folder { folder, store, keys, chain, heads }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn archive_folder(&self) -> PathBuf {
+        self.path().join(ARCHIVE_FOLDER)
+    }
+
+    /// Appends the start or the end of a call. Every row is a second later than the one before it.
+    async fn append(&mut self, request: RequestId, kind: AuditKind) {
+        let at = NOW.plus_ms(self.chain.position().sequence * 1000);
+        let row = AuditRow { kind, at, ..started(request, WorkspaceId::new(), at) };
+        self.chain.append(&self.store, &mut [row], &[]).await.unwrap();
+    }
+
+    async fn append_calls(&mut self, calls: usize) {
+        for _ in 0..calls {
+            self.append(RequestId::new(), AuditKind::Finished).await;
+        }
+    }
+
+    fn sign(&mut self) {
+        let policy = PolicyState { generation: 1, row_key_version: Some(1) };
+        self.heads.sign(&mut self.chain, policy, NOW).unwrap();
+    }
+
+    async fn open(&self, before: UtcMillis) -> Archive<'_> {
+        Archive::open(&self.store, &self.keys, self.path(), &self.archive_folder(), before).await.unwrap()
+    }
+
+    /// Archives in segments of at least `segment_rows` rows. Returns the first and the last row of each.
+    async fn archive(&self, before: UtcMillis, segment_rows: u64) -> Vec<(i64, i64)> {
+        let mut archive = self.open(before).await;
+        archive.segment_rows = segment_rows;
+        let mut segments = Vec::new();
+        while let Some(segment) = archive.next().await.unwrap() {
+            segment.delete_rows(&self.store, &self.keys, LATER).await.unwrap();
+            segments.push((segment.manifest.first_sequence, segment.manifest.last_sequence));
+        }
+        segments
+    }
+
+    async fn problems(&self) -> Vec<String> {
+        let report = verify(&self.store, &self.keys, self.path()).await.unwrap();
+        let problems = report.problems.into_iter().map(|problem| problem.what);
+        // The policy of the test has another generation than its heads.
+        problems.filter(|what| !what.starts_with("the policy was signed")).collect()
+    }
+
+    async fn archive_problems(&self) -> Vec<String> {
+        let report = verify_archive(&self.store, &self.keys, &[self.archive_folder()]).await.unwrap();
+        report.problems.into_iter().map(|problem| problem.what).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_chain_is_archived_in_segments_and_goes_on() {
+    let mut folder = Folder::new().await;
+    folder.append_calls(8).await;
+    folder.sign();
+    assert_eq!(folder.archive(LATER, 3).await, [(1, 3), (4, 6), (7, 8)]);
+    assert_eq!(folder.store.count_events().await.unwrap(), 0);
+    // All rows were archived, so the anchor is the end of the chain.
+    let keys = Arc::clone(&folder.keys[&1]);
+    let resumed = Chain::resume(&folder.store, "node".to_owned(), keys).await.unwrap();
+    assert_eq!(resumed.position(), folder.chain.position());
+    assert_eq!(folder.chain.catch_up(&folder.store).await.unwrap(), []);
+    assert_eq!(folder.chain.position().sequence, 8);
+    let older = find_rollback(&folder.store, &folder.keys, folder.path()).await.unwrap();
+    assert!(!format!("{older:?}").contains("Row"), "{older:?}");
+    assert_eq!(folder.problems().await, [""; 0]);
+    folder.append_calls(2).await;
+    folder.sign();
+    assert_eq!(folder.problems().await, [""; 0]);
+    assert_eq!(folder.archive(LATER, 3).await, [(9, 10)]);
+    assert_eq!((folder.problems().await, folder.archive_problems().await), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn only_old_rows_that_a_head_covers_are_archived() {
+    let mut folder = Folder::new().await;
+    folder.append_calls(4).await;
+    assert_eq!(folder.archive(LATER, 10).await, [], "no head covers them");
+    folder.sign();
+    folder.append_calls(4).await;
+    assert_eq!(folder.archive(NOW, 10).await, [], "all are newer");
+    assert_eq!(folder.archive(NOW.plus_ms(2000), 10).await, [(1, 2)]);
+    assert_eq!(folder.archive(LATER, 10).await, [(3, 4)], "up to the head");
+}
+
+#[tokio::test]
+async fn the_start_and_the_end_of_a_call_are_not_separated() {
+    use AuditKind::{Finished, Started};
+    let mut folder = Folder::new().await;
+    let (first, second, open) = (RequestId::new(), RequestId::new(), RequestId::new());
+    for (request, kind) in [(first, Started), (second, Started), (first, Finished), (second, Finished), (open, Started)]
+    {
+        folder.append(request, kind).await;
+    }
+    folder.append_calls(1).await;
+    folder.sign();
+    assert_eq!(folder.archive(NOW.plus_ms(3000), 1).await, [], "the second call ends later");
+    // The segment is longer than its usual length, and ends before the open call.
+    assert_eq!(folder.archive(LATER, 1).await, [(1, 4)]);
+    assert_eq!(folder.store.open_starts("node").await.unwrap().len(), 1);
+    folder.append(open, Finished).await;
+    folder.sign();
+    assert_eq!(folder.archive(LATER, 10).await, [(5, 7)]);
+    assert_eq!((folder.problems().await, folder.archive_problems().await), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn an_interrupted_archive_is_finished() {
+    let mut folder = Folder::new().await;
+    folder.append_calls(5).await;
+    folder.sign();
+    let segment = folder.open(NOW.plus_ms(3000)).await.next().await.unwrap().unwrap();
+    assert_eq!(segment.manifest.last_sequence, 3);
+    let manifest = folder.archive_folder().join(segment.manifest.file_name());
+    let before = std::fs::read(&manifest).unwrap();
+    // The rows are still in the database.
+    assert_eq!((folder.problems().await, folder.archive_problems().await), (vec![], vec![]));
+    // A later run ends the same segment, although it would archive more rows.
+    assert_eq!(folder.archive(LATER, 10).await, [(1, 3), (4, 5)]);
+    assert_eq!(std::fs::read(&manifest).unwrap(), before);
+    assert_eq!((folder.problems().await, folder.archive_problems().await), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn a_segment_of_a_lost_state_is_not_overwritten() {
+    let mut folder = Folder::new().await;
+    folder.append_calls(3).await;
+    folder.sign();
+    folder.open(LATER).await.next().await.unwrap().unwrap();
+    let mut other = Folder::new().await;
+    other.keys = folder.keys.clone();
+    other.chain = Chain::resume(&other.store, "node".to_owned(), Arc::clone(&folder.keys[&1])).await.unwrap();
+    other.append_calls(3).await;
+    other.sign();
+    let mut archive =
+        Archive::open(&other.store, &other.keys, other.path(), &folder.archive_folder(), LATER).await.unwrap();
+    let refused = archive.next().await;
+    assert!(matches!(refused, Err(ArchiveError::OtherRows { .. })), "{:?}", refused.err());
+    assert_eq!(other.store.count_events().await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn an_anchor_beyond_the_last_head_is_reported() {
+    let mut folder = Folder::new().await;
+    folder.append_calls(2).await;
+    folder.sign();
+    let heads = std::fs::read(folder.path().join(HEADS_FILE)).unwrap();
+    folder.append_calls(2).await;
+    folder.sign();
+    folder.archive(LATER, 10).await;
+    std::fs::write(folder.path().join(HEADS_FILE), heads).unwrap();
+    let expected = "the anchor of rows up to 4 is beyond the last signed head, which is of row 2";
+    assert_eq!(folder.problems().await, [expected]);
+    let found = find_anchor_problems(&folder.store, &folder.keys, folder.path()).await.unwrap();
+    assert_eq!(found.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>(), [expected]);
+}

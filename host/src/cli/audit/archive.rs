@@ -1,0 +1,109 @@
+//! `monstrum audit archive`: moves old rows of the audit into signed files. `monstrum audit verify --archive`: verifies
+//! these files.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use monstrum_types::{SystemClock, UtcMillis};
+use serde_json::{Value, json};
+
+use super::super::failure::Failure;
+use super::super::{FolderFlags, Options, folder, output};
+use crate::boot::{ArchivingError, Data, archive_offline};
+use crate::config::Settings;
+use monstrum_core::audit::{ARCHIVE_FOLDER, ArchiveError, Segment, verify_archive};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  monstrum audit archive --before 2026-01-01
+  monstrum audit archive --before 2026-01-01 --to /mnt/archive/monstrum --data-dir /srv/monstrum
+
+It moves rows from before that day (in UTC) into files with a signed manifest, and leaves a signed anchor in their place. It
+takes only rows that a signed head covers, and stops before the first call that is still open. Rows are deleted when
+their files are on disk and verified. If it is interrupted, run it again. `monstrum serve --audit-keep-days` does the same daily.";
+
+/// Parses a date or a moment in RFC 3339.
+pub(super) fn moment(text: &str) -> Result<UtcMillis, String> {
+    let is_date = text.len() == "2026-01-01".len();
+    let moment = if is_date { format!("{text}T00:00:00Z").parse() } else { text.parse() };
+    moment.map_err(|_: String| format!("`{text}` is not a date such as 2026-01-01 or an RFC 3339 time"))
+}
+
+pub(super) async fn run(
+    options: &Options,
+    flags: FolderFlags,
+    before: UtcMillis,
+    to: Option<PathBuf>,
+) -> Result<ExitCode, Failure> {
+    let settings = options.settings(flags)?;
+    let running = "a server is running there: stop it first, or let it archive the audit itself (--audit-keep-days)";
+    let data = folder::open(&settings, running).await?;
+    let to = to.unwrap_or_else(|| data.path.join(ARCHIVE_FOLDER));
+    let done = archive_offline(&data, Arc::new(SystemClock), &to, before).await;
+    data.store.close().await;
+    let done = done.map_err(|error| Failure::from_error(&error, hint(&error)))?;
+    tell(options, &done, &to.display().to_string(), before)
+}
+
+fn hint(error: &ArchivingError) -> &'static str {
+    match error {
+        ArchivingError::Archive(ArchiveError::NotAsWritten { .. }) => {
+            "nothing was deleted; `monstrum audit verify` shows every problem"
+        }
+        ArchivingError::Archive(ArchiveError::OtherRows { .. }) => {
+            "nothing was deleted; keep that file, and give another folder with --to"
+        }
+        ArchivingError::Archive(ArchiveError::Write { .. } | ArchiveError::Unsound { .. }) => {
+            "the rows are still in the database; is there room on the disk? may this user write the folder?"
+        }
+        _ => "rows that are not archived are still in the database; run it again",
+    }
+}
+
+fn tell(options: &Options, done: &[Segment], to: &str, before: UtcMillis) -> Result<ExitCode, Failure> {
+    let rows: u64 = done.iter().map(|segment| segment.manifest.rows).sum();
+    if options.json {
+        let segments: Vec<Value> = done.iter().map(Segment::summary).collect();
+        output::json(&json!({ "rows": rows, "folder": to, "segments": segments }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for segment in done {
+        let summary = segment.summary();
+        let [first, last, manifest] =
+            ["first_sequence", "last_sequence", "manifest"].map(|name| output::cell(&summary[name]));
+        output::line(output::plain(&format!("archived rows {first} to {last}: {manifest}")))?;
+    }
+    if done.is_empty() {
+        output::line(format!("nothing to archive before {before}"))?;
+        output::note("only rows that a signed head covers are archived, and none after the start of an open call");
+    } else {
+        output::line(output::plain(&format!("archived {rows} rows to {to}")))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Verifies segments. The database is read for the audit's keys and for the anchors; a server may be running.
+pub(super) async fn verify(settings: &Settings, paths: &[PathBuf], json: bool) -> Result<ExitCode, Failure> {
+    let data = Data::inspect(settings).await.map_err(|error| {
+        Failure::from_error(&error, folder::keys_hint(&error).unwrap_or("run it as the user who runs the server"))
+    })?;
+    let report = verify_archive(&data.store, &data.audit_keys, paths).await;
+    data.store.close().await;
+    let report =
+        report.map_err(|error| Failure::from_error(&error, "name the folder or the manifests of an archive"))?;
+    if json {
+        output::json(&json!(report))?;
+    } else if report.valid {
+        output::line(format!("audit archive verified: {} rows (segments: {})", report.rows, report.segments))?;
+    } else {
+        let row = |problem: &monstrum_core::audit::Problem| {
+            [problem.writer.clone(), problem.sequence.to_string(), output::plain(&problem.what)].to_vec()
+        };
+        output::table(&["WRITER", "SEQUENCE", "PROBLEM"], report.problems.iter().map(row).collect())?;
+        let (problems, rows) = (report.problems.len(), report.rows);
+        output::error(&format!("the archive is not as it was written: {problems} problems in {rows} rows"));
+        output::hint("keep a copy of the archive, and compare it with another copy of it");
+    }
+    Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
