@@ -9,6 +9,7 @@
 
 mod address;
 mod audit;
+mod batch;
 mod bindings;
 mod bots;
 mod credentials;
@@ -37,6 +38,7 @@ mod workspaces;
 pub use audit::{
     AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, UnreadableRow,
 };
+pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
 pub use credentials::CredentialRow;

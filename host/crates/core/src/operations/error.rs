@@ -131,6 +131,7 @@ impl From<StoreError> for OperationError {
         match error {
             StoreError::Conflict { constraint } => OperationError::conflict(conflict_text(&constraint)),
             StoreError::InUse => OperationError::conflict("it is still in use; delete the objects that use it first"),
+            StoreError::ChangedMeanwhile => OperationError::changed_meanwhile(),
             StoreError::UnknownReference => {
                 OperationError::conflict("an object that it refers to was deleted in the meantime")
             }
