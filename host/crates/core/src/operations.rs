@@ -36,4 +36,4 @@ pub mod workspaces;
 
 pub use caller::{Admin, Caller, Operator, Root};
 pub use error::OperationError;
-pub use input::InputErrors;
+pub use input::{InputErrors, json_pointer, shape_error};
