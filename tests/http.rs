@@ -10,6 +10,7 @@ mod errors;
 mod export;
 mod health;
 mod idempotency;
+mod import;
 pub(crate) mod keys;
 mod openapi;
 mod pages;

@@ -103,6 +103,9 @@ impl Scene {
         let export = self.world.api.request(Method::GET, "/api/export").header("Monstrum-Workspace", "default");
         let (status, _, answer) = send(export).await?;
         ensure!(is_unverified(&(status, answer.clone())), "an export of one is refused, too: {status} {answer}");
+        let import = self.world.api.request(Method::POST, "/api/import").body("");
+        let (status, _, answer) = send(import).await?;
+        ensure!(is_unverified(&(status, answer.clone())), "an import is refused, too: {status} {answer}");
         self.is_named(named).await
     }
 

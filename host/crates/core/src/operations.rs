@@ -14,6 +14,7 @@ pub mod conversations;
 pub mod credentials;
 mod error;
 pub mod export;
+pub mod import;
 mod input;
 pub mod keys;
 mod list;

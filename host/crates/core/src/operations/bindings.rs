@@ -1,7 +1,7 @@
 //! Bindings, each of which lets a bot use a resource within limits. Bindings are permissions, so changing them needs an
 //! admin key.
 
-mod input;
+pub(super) mod input;
 
 use monstrum_api::bindings::{Binding, BindingChange, BindingList, NewBinding};
 use monstrum_store::{BindingRow, Page};

@@ -51,6 +51,9 @@ pub enum OperationError {
     /// An error of the host. The cause is logged but never shown to the caller.
     #[error("internal error; the server's log has the cause under this request id")]
     Internal(#[source] Box<dyn Error + Send + Sync>),
+    /// An error of the host after a part of the work was done, which the message names. The cause is only logged.
+    #[error("internal error; the server's log has the cause under this request id; {done}")]
+    BrokenOff { done: String, source: Box<dyn Error + Send + Sync> },
 }
 
 impl OperationError {
@@ -98,9 +101,10 @@ impl OperationError {
             OperationError::Busy(_) => Code::Busy,
             OperationError::Timeout(_) => Code::Timeout,
             OperationError::BadGateway(_) => Code::Upstream,
-            OperationError::Unavailable(_) | OperationError::Unverified(_) | OperationError::Internal(_) => {
-                Code::Unavailable
-            }
+            OperationError::Unavailable(_)
+            | OperationError::Unverified(_)
+            | OperationError::Internal(_)
+            | OperationError::BrokenOff { .. } => Code::Unavailable,
         }
     }
 
