@@ -119,10 +119,18 @@ async fn lines_and_bodies_have_limits() -> Result<()> {
     answers.add("a long line", post(&world.api, IMPORT, &long).await?);
     answers.add("many lines", post(&world.api, IMPORT, &"\n".repeat(200_001)).await?);
     answers.add("many values", post(&world.api, IMPORT, &format!("[{}0]\n", "0,".repeat(1_000_000)).repeat(9)).await?);
+    let workspace = |number: usize| json!({ "kind": "workspace", "name": format!("w{number}"), "sandbox": null });
+    let workspaces: Vec<Value> = (0..1_001).map(workspace).collect();
+    answers.add("many workspaces", post(&world.api, IMPORT, &joined(&workspaces)).await?);
+    let blank = format!("{}\n", " ".repeat((1 << 20) - 1)).repeat(64);
+    answers.add("a large body", post(&world.api, IMPORT, &format!("{blank} ")).await?);
+    assert_eq!(post(&world.api, IMPORT, &blank).await?.0, 200, "the largest body");
     assert_snapshot!(answers, @r#"
     a long line: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 2 errors","request_id":"[id 1]","errors":[{"path":"line 1","message":"a line may have 2097152 bytes at most"},{"path":"line 2: /kind","message":"expected `workspace`, `role`, `bot`, `resource` or `binding`"}]}
     many lines: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"an import may have 200000 lines at most","request_id":"[id 2]"}
     many values: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"an import may have 8000000 values at most","request_id":"[id 3]"}
+    many workspaces: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"an import may have 1000 workspaces at most","request_id":"[id 4]"}
+    a large body: 413 {"type":"urn:monstrum:error:too_large","title":"The body is too large","status":413,"detail":"the body may have 67108864 bytes at most","request_id":"[id 5]"}
     "#);
     Ok(())
 }

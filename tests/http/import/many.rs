@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
+use support::{Postgres, Server};
 
 use super::{IMPORT, binding, bot, changes, import, joined, post, resource, role};
 use crate::http::export::exported;
@@ -26,10 +27,21 @@ fn many(repos: &[&str]) -> String {
     joined(&lines)
 }
 
-/// The time limit is far above the time that the import takes, and far below that of as many single requests.
 #[tokio::test]
 async fn thousands_of_bindings_are_imported_in_one_request() -> Result<()> {
-    let world = World::with(&["test-echo"]).await?;
+    imported_in_transactions(&World::with(&["test-echo"]).await?).await
+}
+
+#[tokio::test]
+async fn on_postgresql_it_is_the_same() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    postgres.sql("postgres", "create database monstrum")?;
+    let server = Server::prepare(&["test-echo"])?.variable("MONSTRUM_DATABASE_URL", &postgres.url("monstrum"));
+    imported_in_transactions(&World::on(server).await?).await
+}
+
+/// The time limit is far above the time that the import takes, and far below that of as many single requests.
+async fn imported_in_transactions(world: &World) -> Result<()> {
     let admin = workspace(&world.api, "acme").await?;
     let lines = many(&["acme/*"]);
     let began = Instant::now();
