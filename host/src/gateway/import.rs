@@ -45,7 +45,7 @@ pub(super) async fn import(
 ) -> Result<Json<Import>, Problem> {
     let dry_run = query.is_dry_run()?;
     let arriving = import::begin(&app, &caller)?;
-    let arriving = read(arriving, request.into_body()).await?;
+    let arriving = in_time(read(arriving, request.into_body())).await?;
     Ok(Json(arriving.finish(&app, dry_run).await?))
 }
 
@@ -59,13 +59,14 @@ impl ImportQuery {
     }
 }
 
-/// Reads the body as it arrives, in at most [`ARRIVAL_MAX`].
-async fn read(arriving: Arriving, body: Body) -> Result<Arriving, Problem> {
+/// Ends reading a body after [`ARRIVAL_MAX`].
+async fn in_time<T>(reading: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
     let too_slow = |_| Problem::timeout(format!("the body must arrive in {} s", ARRIVAL_MAX.as_secs()));
-    tokio::time::timeout(ARRIVAL_MAX, parts(arriving, body)).await.map_err(too_slow)?
+    tokio::time::timeout(ARRIVAL_MAX, reading).await.map_err(too_slow)?
 }
 
-async fn parts(mut arriving: Arriving, mut body: Body) -> Result<Arriving, Problem> {
+/// Reads the body as it arrives.
+async fn read(mut arriving: Arriving, mut body: Body) -> Result<Arriving, Problem> {
     let mut bytes = 0_usize;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| unread_body(&error))?;
@@ -77,4 +78,17 @@ async fn parts(mut arriving: Arriving, mut body: Body) -> Result<Arriving, Probl
         arriving = arriving.read(part).await?;
     }
     Ok(arriving)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_end_loses_its_place() {
+        let ended = in_time(pending::<Result<(), Problem>>()).await;
+        assert_eq!(ended.unwrap_err().status, http::StatusCode::REQUEST_TIMEOUT);
+    }
 }
