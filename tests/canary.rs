@@ -242,6 +242,10 @@ async fn read_everything(ear: &mut Ear<'_>, bots: &[String]) -> Result<()> {
     ] {
         ear.ask(Method::GET, path, None).await?;
     }
+    let role = json!({
+        "kind": "role", "name": "imported", "allowed_operations": null, "allowed_tools": null, "scope_constraints": {},
+    });
+    ear.ask(Method::POST, "/api/import?dry_run", Some(&role)).await?;
     for bot in bots {
         for path in ["", "/resources", "/tools", "/tools?format=openai"] {
             ear.ask(Method::GET, &format!("/api/bots/{bot}{path}"), None).await?;

@@ -11,6 +11,7 @@ mod errors;
 mod export;
 mod health;
 mod idempotency;
+mod import;
 pub(crate) mod keys;
 mod openapi;
 mod pages;

@@ -107,6 +107,9 @@ impl Scene {
             is_unverified(&(status, answer.clone())),
             "an export of one workspace was not rejected: {status} {answer}"
         );
+        let import = self.world.api.request(Method::POST, "/api/import").body("");
+        let (status, _, answer) = send(import).await?;
+        ensure!(is_unverified(&(status, answer.clone())), "an import is refused, too: {status} {answer}");
         self.is_named(named).await
     }
 

@@ -12,6 +12,7 @@ mod credentials;
 mod export;
 mod health;
 mod http;
+mod import;
 mod keys;
 mod oauth;
 mod packages;
@@ -153,6 +154,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(audit::verify))
         .routes(routes!(audit::export))
         .routes(routes!(export::export))
+        .routes(routes!(import::import))
 }
 
 /// Returns every route of the API, with its description.

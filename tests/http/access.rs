@@ -155,6 +155,9 @@ impl Fresh {
                 json!({ "name": name })
             }
             "POST /api/keys" => json!({ "name": name, "kind": "operator" }),
+            "POST /api/import" => json!({
+                "kind": "role", "name": name, "allowed_operations": null, "allowed_tools": null, "scope_constraints": {},
+            }),
             "POST /api/resources" => json!({ "resource_type": "test-echo", "name": name }),
             "PUT /api/resources/{id}/credential" => {
                 json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
@@ -275,6 +278,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  404
     POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  404
     GET    /api/export                                        401  401  200  200  403  403  200
+    POST   /api/import                                        401  401  200  200  403  403  200
     GET    /api/keys                                          401  401  200  200  403  403  200
     POST   /api/keys                                          401  401  201  201  403  403  201
     DELETE /api/keys/{id}                                     401  401  204  204  403  403  404
@@ -415,6 +419,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
     post /api/core/ai/sandbox/download: 503
     post /api/core/ai/sandbox/file: 503
+    post /api/import: 422 "line 1: /unknown"
     post /api/keys: 422 "/unknown"
     post /api/oauth/providers: 422 "/unknown"
     patch /api/oauth/providers/{id}: 422 "/unknown"

@@ -10,12 +10,12 @@ use crate::http::{Answers, made, send, workspace};
 use crate::world::World;
 
 /// Returns the text of an export, which must be JSON Lines.
-async fn exported(api: &Api) -> Result<String> {
+pub(super) async fn exported(api: &Api) -> Result<String> {
     whole(api.request(Method::GET, "/api/export")).await
 }
 
 /// Returns the export of a workspace that a root key names.
-async fn exported_of(root: &Api, workspace: &str) -> Result<String> {
+pub(super) async fn exported_of(root: &Api, workspace: &str) -> Result<String> {
     whole(root.request(Method::GET, "/api/export").header("Monstrum-Workspace", workspace)).await
 }
 
@@ -33,7 +33,7 @@ fn lines(text: &str) -> Result<Vec<Value>> {
 }
 
 /// Creates one object of each kind, with values in every field, and an OAuth provider. `api_base` is an upstream.
-async fn furnish(api: &Api, api_base: &str) -> Result<()> {
+pub(super) async fn furnish(api: &Api, api_base: &str) -> Result<()> {
     let role = json!({
         "name": "reader", "allowed_operations": ["echo.*"], "allowed_tools": ["test_*"],
         "scope_constraints": { "repos": ["acme/*"] },

@@ -79,7 +79,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // Each route with a request body needs a key. A bot key can use only the tools and the sandboxes of its own bot.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 6, "bot": 23, "no key": 26, "operator": 17, "other bot": 26, "unknown key": 26}"#
+        @r#"{"admin": 6, "bot": 24, "no key": 27, "operator": 18, "other bot": 27, "unknown key": 27}"#
     );
     Ok(())
 }

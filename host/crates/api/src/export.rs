@@ -1,8 +1,11 @@
 //! The lines of an export. Each line describes one object and refers to other objects by name, because ids are not
 //! valid in another instance. No line contains a key, a credential or a secret.
+//!
+//! An import reads the same lines. All fields except `workspace` are required, so that a shortened line does not widen
+//! a permission, and unknown fields are errors.
 
 use monstrum_types::{ResourceTypeId, UtcMillis, WorkspaceSandbox};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -11,7 +14,7 @@ use crate::resources::Network;
 use crate::roles::ScopeConstraints;
 
 /// One line of an export: an object whose type is in the field `kind`.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[schema(as = ExportLine)]
 pub enum Line {
@@ -23,22 +26,27 @@ pub enum Line {
 }
 
 /// A workspace. Only an export of all workspaces contains such lines, which precede all other lines.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct WorkspaceLine {
     pub name: String,
     /// The settings of the workspace's sandboxes. Null means the settings of the server.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub sandbox: Option<WorkspaceSandbox>,
 }
 
 /// A role.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct RoleLine {
     /// The name of the workspace. Absent in the export of a single workspace.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
     pub name: String,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub allowed_operations: Option<Vec<String>>,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub allowed_tools: Option<Vec<String>>,
     /// A map from scope keys to patterns.
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
@@ -46,25 +54,29 @@ pub struct RoleLine {
 }
 
 /// A bot.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct BotLine {
     /// The name of the workspace. Absent in the export of a single workspace.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
     pub name: String,
     pub description: String,
     pub system_prompt: String,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub model: Option<String>,
     pub use_agent_sandbox: bool,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub monthly_token_budget: Option<i64>,
 }
 
 /// A resource. The line does not contain the credential of the resource.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ResourceLine {
     /// The name of the workspace. Absent in the export of a single workspace.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
     pub resource_type: ResourceTypeId,
@@ -75,10 +87,11 @@ pub struct ResourceLine {
 }
 
 /// The grant of a resource to a bot. A bot has at most one binding for each resource.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct BindingLine {
     /// The name of the workspace. Absent in the export of a single workspace.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub workspace: Option<String>,
     /// The name of the bot.
@@ -86,17 +99,23 @@ pub struct BindingLine {
     /// The name of the resource.
     pub resource: String,
     /// The name of the role.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub role: Option<String>,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub permissions: Option<Permissions>,
     /// A map from scope keys to patterns.
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: ScopeConstraints,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub delegate: Option<Delegate>,
     /// Globs that match the names of the tools of other plugins that this resource's plugin may call.
     pub allow_calls: Vec<String>,
     pub allow_subscribe: bool,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub limits: Option<Limits>,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub calls_per_minute: Option<u32>,
     pub enabled: bool,
+    #[serde(deserialize_with = "Option::deserialize")]
     pub expires_at: Option<UtcMillis>,
 }

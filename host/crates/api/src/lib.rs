@@ -11,6 +11,7 @@ pub mod bindings;
 pub mod bots;
 pub mod credentials;
 pub mod export;
+pub mod import;
 pub mod keys;
 pub mod list;
 pub mod oauth;

@@ -15,6 +15,7 @@ pub mod conversations;
 pub mod credentials;
 mod error;
 pub mod export;
+pub mod import;
 mod input;
 pub mod keys;
 mod list;
@@ -37,4 +38,4 @@ pub mod workspaces;
 
 pub use caller::{Admin, Caller, Operator, Root};
 pub use error::OperationError;
-pub use input::InputErrors;
+pub use input::{InputErrors, json_pointer, shape_error};

@@ -61,6 +61,14 @@ const PAGE: &str = concat!(
     " from bot_resources where workspace_id = $1 and bot_id = $2 and id > $3 order by id limit $4"
 );
 
+impl BindingRow {
+    /// Returns the row that replaces `old`, unless that belongs to another bot or was changed since `before`.
+    pub(crate) fn over(&self, old: &BindingRow, before: UtcMillis) -> Option<BindingRow> {
+        let is_of_that_version = old.bot_id == self.bot_id && old.updated_at == before;
+        is_of_that_version.then(|| BindingRow { created_at: old.created_at, ..self.clone() })
+    }
+}
+
 impl Store {
     /// Inserts a binding. The bot, the resource and the role must belong to the same workspace.
     pub async fn insert_binding(&self, row: &BindingRow) -> Result<(), StoreError> {
@@ -113,11 +121,7 @@ impl Store {
     /// `updated_at` is no longer `before`, the value that the caller read. Returns whether the binding was updated.
     pub async fn update_binding(&self, row: &BindingRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
-            let next = |old: &BindingRow| {
-                (old.bot_id == row.bot_id && old.updated_at == before)
-                    .then(|| BindingRow { created_at: old.created_at, ..row.clone() })
-            };
-            change.update(args![row.id], next).await
+            change.update(args![row.id], |old| row.over(old, before)).await
         })
     }
 

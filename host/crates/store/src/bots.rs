@@ -35,6 +35,13 @@ const BY_ID: &str = concat!("select ", columns!(), " from bots where workspace_i
 const PAGE: &str =
     concat!("select ", columns!(), " from bots where workspace_id = $1 and id > $2 order by id limit $3");
 
+impl BotRow {
+    /// Returns the row that replaces `old`, unless that was changed since `before`.
+    pub(crate) fn over(&self, old: &BotRow, before: UtcMillis) -> Option<BotRow> {
+        (old.updated_at == before).then(|| BotRow { created_at: old.created_at, ..self.clone() })
+    }
+}
+
 impl Store {
     /// Inserts a bot.
     pub async fn insert_bot(&self, row: &BotRow) -> Result<(), StoreError> {
@@ -55,9 +62,7 @@ impl Store {
     /// longer `before`, the value that the caller read. Returns whether the bot was updated.
     pub async fn update_bot(&self, row: &BotRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
-            let next =
-                |old: &BotRow| (old.updated_at == before).then(|| BotRow { created_at: old.created_at, ..row.clone() });
-            change.update(args![row.id], next).await
+            change.update(args![row.id], |old| row.over(old, before)).await
         })
     }
 

@@ -21,6 +21,9 @@ pub enum StoreError {
     /// The row references a row that does not exist or belongs to another workspace.
     #[error("the row refers to a row that does not exist or belongs to another workspace")]
     UnknownReference,
+    /// A row to replace is missing, or was changed since the caller read it.
+    #[error("the row was changed or deleted in the meantime")]
+    ChangedMeanwhile,
     /// The database is currently unusable because, for example, it is locked, full, read-only or unreachable.
     #[error("{what}")]
     Unavailable {

@@ -9,6 +9,7 @@
 
 mod address;
 mod audit;
+mod batch;
 mod bindings;
 mod bots;
 mod credentials;
@@ -38,6 +39,7 @@ pub use audit::{
     AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, SpanRow,
     SpanScanner, UnreadableRow,
 };
+pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
 pub use credentials::CredentialRow;

@@ -33,6 +33,17 @@ const BY_ID: &str = concat!("select ", columns!(), " from resources where worksp
 const PAGE: &str =
     concat!("select ", columns!(), " from resources where workspace_id = $1 and id > $2 order by id limit $3");
 
+impl ResourceRow {
+    /// Returns the row that replaces `old`, unless that was changed since `before`. The resource type stays unchanged.
+    pub(crate) fn over(&self, old: &ResourceRow, before: UtcMillis) -> Option<ResourceRow> {
+        (old.updated_at == before).then(|| ResourceRow {
+            resource_type: old.resource_type.clone(),
+            created_at: old.created_at,
+            ..self.clone()
+        })
+    }
+}
+
 impl Store {
     /// Inserts a resource.
     pub async fn insert_resource(&self, row: &ResourceRow) -> Result<(), StoreError> {
@@ -58,14 +69,7 @@ impl Store {
     /// whether the resource was updated.
     pub async fn update_resource(&self, row: &ResourceRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
-            let next = |old: &ResourceRow| {
-                (old.updated_at == before).then(|| ResourceRow {
-                    resource_type: old.resource_type.clone(),
-                    created_at: old.created_at,
-                    ..row.clone()
-                })
-            };
-            change.update(args![row.id], next).await
+            change.update(args![row.id], |old| row.over(old, before)).await
         })
     }
 

@@ -34,6 +34,13 @@ const BY_ID: &str = concat!("select ", columns!(), " from roles where workspace_
 const PAGE: &str =
     concat!("select ", columns!(), " from roles where workspace_id = $1 and id > $2 order by id limit $3");
 
+impl RoleRow {
+    /// Returns the row that replaces `old`, unless that was changed since `before`.
+    pub(crate) fn over(&self, old: &RoleRow, before: UtcMillis) -> Option<RoleRow> {
+        (old.updated_at == before).then(|| RoleRow { created_at: old.created_at, ..self.clone() })
+    }
+}
+
 impl Store {
     /// Inserts a role.
     pub async fn insert_role(&self, row: &RoleRow) -> Result<(), StoreError> {
@@ -58,10 +65,7 @@ impl Store {
     /// longer `before`, the value that the caller read. Returns whether the role was updated.
     pub async fn update_role(&self, row: &RoleRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
-            let next = |old: &RoleRow| {
-                (old.updated_at == before).then(|| RoleRow { created_at: old.created_at, ..row.clone() })
-            };
-            change.update(args![row.id], next).await
+            change.update(args![row.id], |old| row.over(old, before)).await
         })
     }
 

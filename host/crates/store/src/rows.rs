@@ -32,6 +32,7 @@ use crate::db::{Arg, FromRow, Row, args, from_row};
 use crate::{Store, StoreError};
 
 pub(crate) use change::{Change, change, insert};
+pub(crate) use encoding::digest;
 pub(crate) use feed::ChangedRow;
 pub use feed::{Changed, PolicyChanges, VerifiedPolicy};
 pub use read::VerifiedRows;

@@ -16,6 +16,8 @@ struct LastChange {
     /// The object after the change; null if the change deleted it.
     after: Value,
     bot: Option<String>,
+    /// The digest of the row after the change, in hex, if the audit has it.
+    digest: Option<String>,
 }
 
 /// Compares the rows of a scope with the audit. Returns one sentence for each difference.
@@ -70,7 +72,9 @@ fn difference(row: &ScopeRow, changes: &BTreeMap<(Table, String), LastChange>) -
     let (updated_at, prefix) = (left("updated_at").and_then(|at| at.parse::<UtcMillis>().ok()), left("prefix"));
     let is_updated_then = updated_at.is_none_or(|at| column("updated_at") == Some(at.0.to_string().as_str()));
     let is_of_that_text = prefix.is_none_or(|prefix| column("prefix") == Some(prefix));
-    (!is_updated_then || !is_of_that_text)
+    let is_of_that_digest =
+        change.digest.as_ref().is_none_or(|wanted| row.digest.map(hex::encode).as_ref() == Some(wanted));
+    (!is_updated_then || !is_of_that_text || !is_of_that_digest)
         .then(|| format!("row {name} differs from its last change in the audit at {at}"))
 }
 
@@ -84,10 +88,10 @@ async fn read_changes(
     for _ in 0..PAGES_MAX {
         let listed = store.changes(workspace, &page).await?;
         for row in &listed.items {
-            if let Some((object, change)) = made(row)
-                && changes.get(&object).is_none_or(|known| known.at < change.at)
-            {
-                changes.insert(object, change);
+            for (object, change) in made(row) {
+                if changes.get(&object).is_none_or(|known| known.at < change.at) {
+                    changes.insert(object, change);
+                }
             }
         }
         match listed.next_cursor {
@@ -98,14 +102,42 @@ async fn read_changes(
     Ok(())
 }
 
-/// Returns the object and the result of a change; returns `None` if the change failed or does not concern exactly one
-/// row.
-fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
+/// A row, and its last change.
+type Made = ((Table, String), LastChange);
+
+/// Returns the objects and the results of a change. The list is empty if the change failed or concerns no rows.
+fn made(row: &AuditRow) -> Vec<Made> {
     if row.status.as_deref() != Some(Status::Success.as_str()) {
-        return None;
+        return Vec::new();
     }
-    let (noun, _) = row.operation.as_deref()?.split_once('.')?;
-    let table = match noun {
+    let params = row.params.as_deref().and_then(|params| serde_json::from_str::<Value>(params).ok());
+    let Some(params) = params else { return Vec::new() };
+    match row.operation.as_deref().and_then(|operation| operation.split_once('.')) {
+        Some(("import", _)) => imported(row, &params),
+        Some((noun, _)) => single(row, noun, &params).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+fn single(row: &AuditRow, noun: &str, params: &Value) -> Option<Made> {
+    let (object, after) = (params["object"].as_str()?.to_owned(), params["after"].clone());
+    let bot = row.bot_id.map(|id| id.to_string());
+    Some(((table(noun)?, object), LastChange { at: row.at, after, bot, digest: None }))
+}
+
+/// Returns the objects that a transaction of an import wrote. The audit has their digests in place of their content.
+fn imported(row: &AuditRow, params: &Value) -> Vec<Made> {
+    let object = |object: &Value| {
+        let text = |field: &str| object[field].as_str().map(str::to_owned);
+        let key = (table(object["kind"].as_str()?)?, text("id")?);
+        let change = LastChange { at: row.at, after: object.clone(), bot: text("bot_id"), digest: text("after") };
+        Some((key, change))
+    };
+    params["after"]["objects"].as_array().into_iter().flatten().filter_map(object).collect()
+}
+
+fn table(noun: &str) -> Option<Table> {
+    Some(match noun {
         "role" => Table::Roles,
         "bot" => Table::Bots,
         "resource" => Table::Resources,
@@ -115,10 +147,7 @@ fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
         "workspace" => Table::Workspaces,
         "trust" => Table::Trust,
         _ => return None,
-    };
-    let params: Value = serde_json::from_str(row.params.as_deref()?).ok()?;
-    let (object, after) = (params["object"].as_str()?.to_owned(), params["after"].clone());
-    Some(((table, object), LastChange { at: row.at, after, bot: row.bot_id.map(|id| id.to_string()) }))
+    })
 }
 
 /// Returns whether a row of a table belongs to a scope. A root key has no workspace and belongs to the instance.

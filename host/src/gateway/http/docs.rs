@@ -303,6 +303,7 @@ mod tests {
         GET /api/audit/verify
         GET /api/audit/export
         GET /api/export
+        POST /api/import
     ";
 
     #[test]

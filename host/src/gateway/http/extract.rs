@@ -1,5 +1,6 @@
 //! The extractors that handlers use: for the caller, a checked body, a page of a list, and ids in the path.
 
+use std::error::Error;
 use std::num::IntErrorKind;
 use std::str::FromStr;
 
@@ -8,7 +9,7 @@ use axum::http::request::Parts;
 use http::{Method, header};
 use http_body_util::{BodyExt, Limited};
 use monstrum_store::{PAGE_ITEMS_MAX, Page};
-use monstrum_types::RequestId;
+use monstrum_types::{InputError, RequestId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
@@ -17,7 +18,7 @@ use crate::gateway::http::pace::TooSlow;
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
-use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root};
+use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root, json_pointer, shape_error};
 
 /// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters that exceed their limit get
 /// a specific error.
@@ -144,10 +145,15 @@ pub(crate) async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> R
     match Limited::new(body, bytes_max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Problem::too_large(bytes_max)),
-        Err(error) => match TooSlow::is_cause_of(error.as_ref()) {
-            Some(too_slow) => Err(Problem::timeout(too_slow.to_string())),
-            None => Err(Problem::invalid_at("", format!("the body could not be read: {error}"))),
-        },
+        Err(error) => Err(unread_body(error.as_ref())),
+    }
+}
+
+/// Returns the problem of a body that could not be read to its end.
+pub(crate) fn unread_body(error: &(dyn Error + 'static)) -> Problem {
+    match TooSlow::is_cause_of(error) {
+        Some(too_slow) => Problem::timeout(too_slow.to_string()),
+        None => Problem::invalid_at("", format!("the body could not be read: {error}")),
     }
 }
 
@@ -186,34 +192,11 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
         let is_of_shape = error.classify() == serde_json::error::Category::Data;
         let position = format!(" at line {} column {}", error.line(), error.column());
         let message = if is_of_shape { message.strip_suffix(&position).unwrap_or(&message) } else { &message };
-        misshapen(&path, message)
+        let InputError { path, message } = shape_error(&path, message);
+        Problem::invalid_at(path, message)
     })?;
     deserializer.end().map_err(|error| Problem::invalid_at("", error.to_string()))?;
     Ok(value)
-}
-
-/// Returns the problem for a body of the wrong type. For a missing or duplicate field, the name of the field is
-/// appended to the path, because the deserializer's path ends at the object.
-fn misshapen(path: &str, message: &str) -> Problem {
-    let field = |begin: &str| message.strip_prefix(begin)?.split_once('`').map(|(field, _)| format!("{path}/{field}"));
-    if let Some(field) = field("missing field `") {
-        Problem::invalid_at(field, "required field is missing")
-    } else if let Some(field) = field("duplicate field `") {
-        Problem::invalid_at(field, "duplicate field")
-    } else {
-        Problem::invalid_at(path, message)
-    }
-}
-
-fn json_pointer(path: &serde_path_to_error::Path) -> String {
-    use serde_path_to_error::Segment;
-    path.iter()
-        .filter_map(|segment| match segment {
-            Segment::Seq { index } => Some(format!("/{index}")),
-            Segment::Map { key } => Some(format!("/{}", key.replace('~', "~0").replace('/', "~1"))),
-            Segment::Enum { .. } | Segment::Unknown => None,
-        })
-        .collect()
 }
 
 fn request_id(parts: &Parts) -> RequestId {

@@ -177,7 +177,7 @@ impl From<OperationError> for Problem {
             OperationError::Unverified(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unverified", "The stored rows failed verification")
             }
-            OperationError::Internal(cause) => {
+            OperationError::Internal(cause) | OperationError::BrokenOff { source: cause, .. } => {
                 tracing::error!(cause = %with_causes(cause.as_ref()), "request failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error")
             }

@@ -1,7 +1,7 @@
 //! Bindings. A binding allows a bot to use a resource within limits. Bindings are permissions, so changing them
 //! requires an admin key.
 
-mod input;
+pub(super) mod input;
 
 use monstrum_api::bindings::{Binding, BindingChange, BindingList, NewBinding};
 use monstrum_store::{BindingRow, Page};

@@ -2,7 +2,7 @@
 
 use monstrum_api::bots::{Bot, BotChange, BotList, MonthlyUsage, NewBot, Prompt, Usage};
 use monstrum_store::{BotRow, Page, UsageRow};
-use monstrum_types::BotId;
+use monstrum_types::{BotId, UtcMillis, WorkspaceId};
 
 use super::change::{Change, changed_at, set};
 use super::list;
@@ -36,10 +36,21 @@ pub async fn create(app: &App, caller: &Operator, new: NewBot) -> Result<Bot, Op
     if new.use_agent_sandbox {
         caller.admin()?;
     }
-    let now = app.clock.now();
-    let row = BotRow {
+    let row = row(new, caller.workspace, app.clock.now());
+    check(&row)?;
+    Change::new("bot.create", &row.id)
+        .of_bot(row.id)
+        .to(&view(row.clone()))
+        .create(app, caller, app.store.insert_bot(&row))
+        .await?;
+    Ok(view(row))
+}
+
+/// Creates a row from an input.
+pub(super) fn row(new: NewBot, workspace: WorkspaceId, now: UtcMillis) -> BotRow {
+    BotRow {
         id: BotId::new(),
-        workspace_id: caller.workspace,
+        workspace_id: workspace,
         name: new.name,
         description: new.description,
         system_prompt: new.system_prompt,
@@ -48,14 +59,7 @@ pub async fn create(app: &App, caller: &Operator, new: NewBot) -> Result<Bot, Op
         monthly_token_budget: new.monthly_token_budget,
         created_at: now,
         updated_at: now,
-    };
-    check(&row)?;
-    Change::new("bot.create", &row.id)
-        .of_bot(row.id)
-        .to(&view(row.clone()))
-        .create(app, caller, app.store.insert_bot(&row))
-        .await?;
-    Ok(view(row))
+    }
 }
 
 /// Lists bots.
@@ -137,7 +141,8 @@ fn is_lifted(before: Option<i64>, after: Option<i64>) -> bool {
     before.is_some_and(|before| after.is_none_or(|after| after > before))
 }
 
-fn check(row: &BotRow) -> Result<(), OperationError> {
+/// Checks a bot as it would be stored.
+pub(super) fn check(row: &BotRow) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", &row.name);
     rules::length(&mut errors, "/description", &row.description, DESCRIPTION_CHARS_MAX);

@@ -151,7 +151,12 @@ pub(super) fn set<T>(field: &mut T, named: Option<T>) {
 /// Returns the time of a change to an object that last changed at `before`. The returned time is always later than
 /// `before`, so that the two versions have different times.
 pub(super) fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
-    app.clock.now().max(before.plus_ms(1))
+    later_than(before, app.clock.now())
+}
+
+/// Returns `now`, or the time just after `before` if that is later.
+pub(super) fn later_than(before: UtcMillis, now: UtcMillis) -> UtcMillis {
+    now.max(before.plus_ms(1))
 }
 
 fn shown(value: &impl Serialize) -> Value {

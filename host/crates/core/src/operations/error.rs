@@ -52,6 +52,9 @@ pub enum OperationError {
     /// An error of the host. The cause is logged but never shown to the caller.
     #[error("internal error; search the server's log for this request id")]
     Internal(#[source] Box<dyn Error + Send + Sync>),
+    /// An error of the host after a part of the work was done, which the message names. The cause is only logged.
+    #[error("internal error; search the server's log for this request id; {done}")]
+    BrokenOff { done: String, source: Box<dyn Error + Send + Sync> },
 }
 
 impl OperationError {
@@ -99,9 +102,10 @@ impl OperationError {
             OperationError::Busy(_) => Code::Busy,
             OperationError::Timeout(_) => Code::Timeout,
             OperationError::BadGateway(_) => Code::Upstream,
-            OperationError::Unavailable(_) | OperationError::Unverified(_) | OperationError::Internal(_) => {
-                Code::Unavailable
-            }
+            OperationError::Unavailable(_)
+            | OperationError::Unverified(_)
+            | OperationError::Internal(_)
+            | OperationError::BrokenOff { .. } => Code::Unavailable,
         }
     }
 
@@ -134,6 +138,7 @@ impl From<StoreError> for OperationError {
             StoreError::InUse => {
                 OperationError::conflict("the object is still in use; delete the objects that use it first")
             }
+            StoreError::ChangedMeanwhile => OperationError::changed_meanwhile(),
             StoreError::UnknownReference => {
                 OperationError::conflict("a referenced object was deleted by another request")
             }

@@ -16,6 +16,7 @@ use monstrum_store::{BindingRow, BotRow, Page, ResourceRow, RoleRow, Store, Stor
 use monstrum_types::{ResourceId, RoleId, WorkspaceId};
 use tokio::sync::mpsc;
 
+use super::list::each_row;
 use super::{Admin, OperationError};
 use crate::app::App;
 use lines::Unreadable;
@@ -97,23 +98,6 @@ async fn all_are_verified(store: &Store) -> Result<(), StoreError> {
             None => return Ok(()),
         }
     }
-}
-
-/// Reads all pages of a list and runs the body for each row.
-macro_rules! each_row {
-    ($first:expr, |$page:ident| $read:expr, |$row:ident| $body:expr) => {{
-        let mut $page = $first;
-        loop {
-            let listed = $read.await?;
-            for $row in listed.items {
-                $body
-            }
-            match listed.next_cursor {
-                Some(cursor) => $page.cursor = Some(cursor),
-                None => break,
-            }
-        }
-    }};
 }
 
 /// A running export.

@@ -2,7 +2,7 @@
 
 use monstrum_types::InputError;
 
-use super::OperationError;
+use super::{OperationError, rules};
 
 /// The errors of an input.
 #[derive(Debug, Default)]
@@ -29,4 +29,30 @@ impl InputErrors {
     pub fn check(self) -> Result<(), OperationError> {
         if self.0.is_empty() { Ok(()) } else { Err(OperationError::Invalid(self.0)) }
     }
+}
+
+/// Returns the error of an input that is not of the expected type. For a missing or duplicate field, the path gets the
+/// name of the field, because the deserializer's path ends at the object.
+pub fn shape_error(path: &str, message: &str) -> InputError {
+    let field = |begin: &str| message.strip_prefix(begin)?.split_once('`').map(|(field, _)| format!("{path}/{field}"));
+    let at = |path: String, message: &str| InputError { path, message: message.to_owned() };
+    if let Some(field) = field("missing field `") {
+        at(field, "required field is missing")
+    } else if let Some(field) = field("duplicate field `") {
+        at(field, "duplicate field")
+    } else {
+        at(path.to_owned(), message)
+    }
+}
+
+/// Returns the JSON pointer to the value at which a deserializer failed.
+pub fn json_pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    path.iter()
+        .filter_map(|segment| match segment {
+            Segment::Seq { index } => Some(format!("/{index}")),
+            Segment::Map { key } => Some(format!("/{}", rules::pointer_token(key))),
+            Segment::Enum { .. } | Segment::Unknown => None,
+        })
+        .collect()
 }

@@ -3,6 +3,24 @@
 use monstrum_api::list::List;
 use monstrum_store::{Listed, Page};
 
+/// Reads all pages of a list and runs the body for each row.
+macro_rules! each_row {
+    ($first:expr, |$page:ident| $read:expr, |$row:ident| $body:expr) => {{
+        let mut $page = $first;
+        loop {
+            let listed = $read.await?;
+            for $row in listed.items {
+                $body
+            }
+            match listed.next_cursor {
+                Some(cursor) => $page.cursor = Some(cursor),
+                None => break,
+            }
+        }
+    }};
+}
+pub(super) use each_row;
+
 /// Builds a page of rows, each converted by `view`.
 pub(super) fn page<R, C: ToString, T>(listed: Listed<R, C>, view: impl FnMut(R) -> T) -> List<T> {
     List {

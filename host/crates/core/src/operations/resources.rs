@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use monstrum_api::resources::{Network, NewResource, Resource, ResourceChange, ResourceList};
 use monstrum_manifest::{ToolDiscovery, check_config};
 use monstrum_store::{KeyKind, Page, ResourceRow};
-use monstrum_types::{InputError, ResourceId, ResourceTypeId};
+use monstrum_types::{InputError, ResourceId, ResourceTypeId, UtcMillis, WorkspaceId};
 use serde_json::{Map, Value, json};
 
 use super::change::{Change, changed_at};
@@ -36,20 +36,24 @@ pub async fn create(app: &App, caller: &Operator, mut new: NewResource) -> Resul
         None => errors.add("/resource_type", NOT_SERVED),
     }
     errors.check()?;
-    let now = app.clock.now();
-    let row = ResourceRow {
+    let row = row(new, caller.workspace, app.clock.now());
+    let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&view(row.clone()));
+    change.create(app, caller, app.store.insert_resource(&row)).await?;
+    shown(app, row).await
+}
+
+/// Creates a row from an input.
+pub(super) fn row(new: NewResource, workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
+    ResourceRow {
         id: ResourceId::new(),
-        workspace_id: caller.workspace,
+        workspace_id: workspace,
         resource_type: new.resource_type,
         name: new.name,
         config: Value::Object(new.config),
         network: json!(new.network),
         created_at: now,
         updated_at: now,
-    };
-    let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&view(row.clone()));
-    change.create(app, caller, app.store.insert_resource(&row)).await?;
-    shown(app, row).await
+    }
 }
 
 /// Lists resources.
@@ -129,7 +133,7 @@ pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), 
         .await
 }
 
-const NOT_SERVED: &str = "no loaded plugin has this resource type";
+pub(super) const NOT_SERVED: &str = "no loaded plugin has this resource type";
 
 /// Rejects operators, because the configuration and the network decide where a credential is sent.
 fn configures(caller: &Caller) -> Result<(), OperationError> {
@@ -190,14 +194,21 @@ async fn check_configuration(
     // loading of a plugin.
     static CONFIGURATIONS: Beside = Beside::new();
     let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
-    let checked = CONFIGURATIONS.run(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
-    let Err(found) = checked.map_err(OperationError::internal)? else { return Ok(()) };
-    for InputError { path, message } in found {
-        // `/name` is a field of the resource. All other paths are in the configuration.
-        let path = if path == "/name" { path } else { format!("/config{path}") };
-        errors.add(path, message);
-    }
+    let found = CONFIGURATIONS.run(move || configuration_errors(&plugin, &name, config)).await;
+    errors.add_under("", found.map_err(OperationError::internal)?);
     Ok(())
+}
+
+/// Returns the errors of a configuration. This compiles the schemas of the tools in it, so it runs beside the serving
+/// threads.
+pub(super) fn configuration_errors(plugin: &Plugin, name: &str, config: Map<String, Value>) -> Vec<InputError> {
+    let Err(found) = check_config(&plugin.manifest.resource_type, name, config) else { return Vec::new() };
+    // `/name` is a field of the resource; all other paths are in its configuration.
+    let in_resource = |InputError { path, message }: InputError| {
+        let path = if path == "/name" { path } else { format!("/config{path}") };
+        InputError { path, message }
+    };
+    found.into_iter().map(in_resource).collect()
 }
 
 /// Checks that a resource of the built-in type names an existing bot, and replaces the bot's name with its id.
@@ -219,7 +230,8 @@ fn settle_bot(
     }
 }
 
-fn check_network(errors: &mut InputErrors, network: &Network) {
+/// Checks the network rules of a resource.
+pub(super) fn check_network(errors: &mut InputErrors, network: &Network) {
     if network.allow_addresses.len() > ADDRESSES_MAX {
         errors.add("/network/allow_addresses", format!("must have at most {ADDRESSES_MAX} entries"));
         return;

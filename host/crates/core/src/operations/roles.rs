@@ -2,7 +2,7 @@
 
 use monstrum_api::roles::{NewRole, Role, RoleChange, RoleList};
 use monstrum_store::{Page, RoleRow};
-use monstrum_types::RoleId;
+use monstrum_types::{RoleId, UtcMillis, WorkspaceId};
 use serde_json::json;
 
 use super::change::{Change, changed_at, set};
@@ -26,25 +26,36 @@ fn view(row: RoleRow) -> Role {
 
 /// Creates a role.
 pub async fn create(app: &App, caller: &Admin, new: NewRole) -> Result<Role, OperationError> {
-    let mut errors = InputErrors::default();
-    rules::name(&mut errors, "/name", &new.name);
-    let now = app.clock.now();
-    let row = RoleRow {
+    let row = row(new, caller.workspace, app.clock.now());
+    check(&row, None)?;
+    let _room = rules::pattern_room(app, caller.workspace, 0, compiled_bytes(lists_of_role(&row))).await?;
+    Change::new("role.create", &row.id).to(&view(row.clone())).create(app, caller, app.store.insert_role(&row)).await?;
+    Ok(with_warnings(app, row))
+}
+
+/// Creates a row from an input.
+pub(super) fn row(new: NewRole, workspace: WorkspaceId, now: UtcMillis) -> RoleRow {
+    RoleRow {
         id: RoleId::new(),
-        workspace_id: caller.workspace,
+        workspace_id: workspace,
         name: new.name,
         allowed_operations: new.allowed_operations.map(|globs| json!(globs)),
         allowed_tools: new.allowed_tools.map(|globs| json!(globs)),
         scope_constraints: json!(new.scope_constraints),
         created_at: now,
         updated_at: now,
-    };
-    rules::scope_keys("/scope_constraints", &row.scope_constraints, None)?;
-    rules::patterns(&mut errors, lists_of_role(&row), Vec::new());
-    errors.check()?;
-    let _room = rules::pattern_room(app, caller.workspace, 0, compiled_bytes(lists_of_role(&row))).await?;
-    Change::new("role.create", &row.id).to(&view(row.clone())).create(app, caller, app.store.insert_role(&row)).await?;
-    Ok(with_warnings(app, row))
+    }
+}
+
+/// Checks a role as it would be stored. What is equal in `before` is not checked.
+pub(super) fn check(row: &RoleRow, before: Option<&RoleRow>) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    if before.is_none_or(|before| before.name != row.name) {
+        rules::name(&mut errors, "/name", &row.name);
+    }
+    rules::scope_keys("/scope_constraints", &row.scope_constraints, before.map(|before| &before.scope_constraints))?;
+    rules::patterns(&mut errors, lists_of_role(row), before.map(lists_of_role).unwrap_or_default());
+    errors.check()
 }
 
 /// Lists roles.
@@ -62,18 +73,12 @@ pub async fn show(app: &App, caller: &Operator, id: RoleId) -> Result<Role, Oper
 pub async fn update(app: &App, caller: &Admin, id: RoleId, change: RoleChange) -> Result<Role, OperationError> {
     let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("role"))?;
     let mut row = before.clone();
-    let mut errors = InputErrors::default();
-    if let Some(name) = change.name {
-        rules::name(&mut errors, "/name", &name);
-        row.name = name;
-    }
+    set(&mut row.name, change.name);
     set(&mut row.allowed_operations, change.allowed_operations.map(|globs| globs.map(|globs| json!(globs))));
     set(&mut row.allowed_tools, change.allowed_tools.map(|globs| globs.map(|globs| json!(globs))));
     set(&mut row.scope_constraints, change.scope_constraints.map(|scopes| json!(scopes.unwrap_or_default())));
     row.updated_at = changed_at(app, before.updated_at);
-    rules::scope_keys("/scope_constraints", &row.scope_constraints, Some(&before.scope_constraints))?;
-    rules::patterns(&mut errors, lists_of_role(&row), lists_of_role(&before));
-    errors.check()?;
+    check(&row, Some(&before))?;
     let (replaced, bytes) = (compiled_bytes(lists_of_role(&before)), compiled_bytes(lists_of_role(&row)));
     let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;
     let change = Change::new("role.update", &id).from(&view(before.clone())).to(&view(row.clone()));

@@ -2,7 +2,7 @@
 
 use monstrum_api::workspaces::{NewWorkspace, Workspace, WorkspaceChange, WorkspaceList};
 use monstrum_store::{DEFAULT_WORKSPACE, Page, StoreError, WorkspaceRow};
-use monstrum_types::{WorkspaceId, WorkspaceSandbox};
+use monstrum_types::{UtcMillis, WorkspaceId, WorkspaceSandbox};
 use serde_json::Value;
 
 use super::change::{Change, changed_at};
@@ -24,13 +24,20 @@ fn view(row: WorkspaceRow) -> Workspace {
 /// Creates a workspace.
 pub async fn create(app: &App, caller: &Root, new: NewWorkspace) -> Result<Workspace, OperationError> {
     check_name(&new.name)?;
-    let now = app.clock.now();
-    let row = WorkspaceRow { id: WorkspaceId::new(), name: new.name, sandbox: None, created_at: now, updated_at: now };
-    Change::new("workspace.create", &row.id)
-        .to(&view(row.clone()))
-        .create(app, caller, app.store.insert_workspace(&row))
-        .await?;
+    let row = row(new, app.clock.now());
+    insert(app, caller, &row).await?;
     Ok(view(row))
+}
+
+/// Creates a row from an input.
+pub(super) fn row(new: NewWorkspace, now: UtcMillis) -> WorkspaceRow {
+    WorkspaceRow { id: WorkspaceId::new(), name: new.name, sandbox: None, created_at: now, updated_at: now }
+}
+
+/// Records and inserts a workspace that has been checked.
+pub(super) async fn insert(app: &App, caller: &Root, row: &WorkspaceRow) -> Result<(), OperationError> {
+    let change = Change::new("workspace.create", &row.id).to(&view(row.clone()));
+    change.create(app, caller, app.store.insert_workspace(row)).await
 }
 
 /// Lists workspaces.
@@ -68,10 +75,22 @@ pub async fn update(
         return Ok(view(row));
     }
     row.updated_at = changed_at(app, before.updated_at);
-    let change = Change::new("workspace.update", &id).from(&view(before.clone()));
-    change.to(&view(row.clone())).update(app, caller, app.store.update_workspace(&row, before.updated_at)).await?;
-    app.sandboxes.settings_have_changed();
+    replace(app, caller, before, &row).await?;
     Ok(view(row))
+}
+
+/// Records a checked change of a workspace and makes it.
+pub(super) async fn replace(
+    app: &App,
+    caller: &Root,
+    before: WorkspaceRow,
+    row: &WorkspaceRow,
+) -> Result<(), OperationError> {
+    let updated_at = before.updated_at;
+    let change = Change::new("workspace.update", &row.id).from(&view(before)).to(&view(row.clone()));
+    change.update(app, caller, app.store.update_workspace(row, updated_at)).await?;
+    app.sandboxes.settings_have_changed();
+    Ok(())
 }
 
 /// Deletes an empty workspace and its keys.
@@ -98,7 +117,8 @@ async fn workspace(app: &App, id: WorkspaceId) -> Result<WorkspaceRow, Operation
     app.store.workspace(id).await?.ok_or_else(|| OperationError::not_found("workspace"))
 }
 
-fn checked_sandbox(sandbox: &WorkspaceSandbox) -> Result<Value, OperationError> {
+/// Checks the settings of sandboxes and returns them as they are stored.
+pub(super) fn checked_sandbox(sandbox: &WorkspaceSandbox) -> Result<Value, OperationError> {
     let mut errors = InputErrors::default();
     for (place, message) in sandboxes::out_of_range(sandbox) {
         errors.add(format!("/sandbox{place}"), message);
@@ -108,7 +128,7 @@ fn checked_sandbox(sandbox: &WorkspaceSandbox) -> Result<Value, OperationError> 
 }
 
 /// Checks a workspace's name. The name must not look like an id, because a header names a workspace by name or by id.
-fn check_name(name: &str) -> Result<(), OperationError> {
+pub(super) fn check_name(name: &str) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", name);
     if name.parse::<WorkspaceId>().is_ok() {

@@ -2,6 +2,9 @@
 //! order. Each of these parts is encoded as a type tag, a length and its bytes. Different rows have different
 //! encodings, and a row has the same encoding in every database system.
 
+use sha2::{Digest as _, Sha256};
+
+use super::Authentic;
 use super::tables::{Kind, Table};
 use crate::StoreError;
 use crate::db::{Arg, Row, invalid_column};
@@ -52,6 +55,21 @@ pub(crate) fn of_row(table: Table, row: &Row) -> Result<Vec<u8>, StoreError> {
         }
     }
     Ok(bytes)
+}
+
+/// Returns the SHA-256 of a row's encoding. Fails if a text of the row cannot be stored.
+pub(crate) fn digest<T: Authentic>(row: &T) -> Result<[u8; 32], StoreError> {
+    let values = row.covered();
+    let has_nul = |value: &Arg<'_>| matches!(value, Arg::Text(Some(text)) if text.contains('\0'));
+    if values.iter().any(has_nul) {
+        return Err(StoreError::Nul);
+    }
+    Ok(Sha256::digest(of_values(T::TABLE, &values)?).into())
+}
+
+/// Returns the SHA-256 of the encoding of a row that was read from the database.
+pub(super) fn digest_of_row(table: Table, row: &Row) -> Result<[u8; 32], StoreError> {
+    Ok(Sha256::digest(of_row(table, row)?).into())
 }
 
 fn with_table(table: &str) -> Vec<u8> {

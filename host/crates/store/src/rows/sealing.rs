@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use monstrum_types::{UtcMillis, WorkspaceId};
 
 use super::change::{Exists, SEALS, change, insert};
+use super::encoding::digest_of_row;
 use super::total::Total;
 use super::verify::scope_of;
 use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
@@ -46,6 +47,8 @@ pub struct ScopeRow {
     pub is_counted: bool,
     /// The columns that the MAC covers, as text.
     pub columns: Vec<(&'static str, String)>,
+    /// The SHA-256 of the bytes that the MAC covers; `None` if the row cannot be decoded.
+    pub digest: Option<[u8; 32]>,
 }
 
 /// A row in the list of [`Store::scope_rows`].
@@ -224,7 +227,8 @@ impl Session {
         let shown = listed.iter().map(|Listed { table, row, is_counted }| {
             let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.display(column))).collect();
             let is_valid = rows.verify(*table, row).is_some();
-            ScopeRow { name: name_of(*table, row), is_valid, is_counted: *is_counted, columns }
+            let digest = digest_of_row(*table, row).ok();
+            ScopeRow { name: name_of(*table, row), is_valid, is_counted: *is_counted, columns, digest }
         });
         Ok(shown.collect())
     }

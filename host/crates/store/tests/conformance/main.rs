@@ -113,6 +113,7 @@ cases! {
         lists_have_pages,
         every_change_raises_the_generation,
         of_two_updates_of_the_same_version_one_fails,
+        rows_are_written_together_or_not_at_all,
         a_snapshot_holds_all_rows,
         a_snapshot_is_consistent,
         a_cancelled_change_is_atomic,

@@ -1,6 +1,8 @@
 //! Tests of the rows that the policy is compiled from.
 
-use monstrum_store::{DEFAULT_WORKSPACE, KeyKind, KeyRow, KeyUse, Page, Store, StoreError, WorkspaceRow};
+use monstrum_store::{
+    ConfigurationRow, DEFAULT_WORKSPACE, KeyKind, KeyRow, KeyUse, Page, RowWrite, Store, StoreError, WorkspaceRow,
+};
 use monstrum_types::{BotId, WorkspaceId};
 use serde_json::json;
 
@@ -415,4 +417,30 @@ pub(crate) async fn of_two_updates_of_the_same_version_one_fails(store: &Store) 
     }
     let stands = store.role(workspace, role.id).await.unwrap().unwrap();
     assert_eq!(stands.allowed_operations, Some(json!([])));
+}
+
+pub(crate) async fn rows_are_written_together_or_not_at_all(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    let (bot, mut role) = (rows::bot(workspace, "another"), there.role.clone());
+    (role.allowed_operations, role.updated_at) = (Some(json!([])), NOW.plus_ms(1));
+    let write = |row: ConfigurationRow, before| RowWrite { row, before };
+    let both = |before| {
+        let bot = write(ConfigurationRow::Bot(bot.clone()), None);
+        [bot, write(ConfigurationRow::Role(role.clone()), Some(before))]
+    };
+    let stale = store.write_rows(workspace, &both(NOW.plus_ms(-1))).await;
+    assert!(matches!(stale, Err(StoreError::ChangedMeanwhile)), "{stale:?}");
+    assert_eq!(store.bot(workspace, bot.id).await.unwrap(), None, "nothing of it was written");
+
+    store.write_rows(workspace, &both(NOW)).await.unwrap();
+    assert_eq!(store.bot(workspace, bot.id).await.unwrap().as_ref(), Some(&bot));
+    assert_eq!(store.role(workspace, role.id).await.unwrap().as_ref(), Some(&role));
+    assert!(store.verify_rows().await.unwrap().problems().is_empty());
+
+    let scope = store.scope_rows(workspace.into()).await;
+    let stored = scope.unwrap().into_iter().find(|row| row.name.key == role.id.to_string()).unwrap();
+    assert_eq!(stored.digest, Some(ConfigurationRow::Role(role.clone()).digest().unwrap()));
+    role.name = "a\0b".to_owned();
+    assert!(matches!(ConfigurationRow::Role(role).digest(), Err(StoreError::Nul)));
 }

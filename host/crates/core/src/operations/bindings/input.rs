@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::operations::change::set;
 use crate::operations::{InputErrors, OperationError, rules, scope_warnings};
+use crate::plugins::Plugin;
 use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
 
 /// Creates a row from an input.
-pub(super) fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis) -> BindingRow {
+pub(in crate::operations) fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis) -> BindingRow {
     BindingRow {
         id: BindingId::new(),
         workspace_id: workspace,
@@ -60,13 +61,9 @@ pub(super) async fn check(
     before: Option<&BindingRow>,
     scopes_are_new: bool,
 ) -> Result<Vec<String>, OperationError> {
-    let stored: HashMap<&str, &Value> = before.map(scopes_of_binding).unwrap_or_default().into_iter().collect();
-    for (path, scopes) in scopes_of_binding(row) {
-        rules::scope_keys(path, scopes, stored.get(path).copied())?;
-    }
     let mut errors = InputErrors::default();
     let mut warnings = Vec::new();
-    check_alone(&mut errors, row, before);
+    check_lists(&mut errors, row, before)?;
     let role = match row.role_id {
         None => None,
         Some(id) => {
@@ -83,8 +80,7 @@ pub(super) async fn check(
             let snapshot = app.policy.load();
             let serving = snapshot.resource_type(&resource.resource_type);
             if scopes_are_new {
-                let dimensions = serving.map(|plugin| plugin.manifest.resource_type.scope_dimensions.as_slice());
-                check_scopes(&mut errors, row, dimensions);
+                check_scopes(&mut errors, row, serving.map(|plugin| dimensions(plugin)));
             }
             if let (Some(plugin), Some(role)) = (serving, &role) {
                 warnings = scope_warnings::of_binding(plugin, &role.name, &role.scope_constraints);
@@ -92,6 +88,35 @@ pub(super) async fn check(
         }
     }
     errors.check().map(|()| warnings)
+}
+
+/// Checks the number of scope keys first, and then all other fields that refer to no other object.
+fn check_lists(errors: &mut InputErrors, row: &BindingRow, before: Option<&BindingRow>) -> Result<(), OperationError> {
+    let stored: HashMap<&str, &Value> = before.map(scopes_of_binding).unwrap_or_default().into_iter().collect();
+    for (path, scopes) in scopes_of_binding(row) {
+        rules::scope_keys(path, scopes, stored.get(path).copied())?;
+    }
+    check_alone(errors, row, before);
+    Ok(())
+}
+
+/// Checks a binding as it would be stored, whose role and resource are known to exist. `serving` is the plugin of the
+/// resource's type. Scopes that are equal in `before` are not compared with those of the type.
+pub(in crate::operations) fn check_whole(
+    row: &BindingRow,
+    before: Option<&BindingRow>,
+    serving: Option<&Plugin>,
+) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    check_lists(&mut errors, row, before)?;
+    if before.is_none_or(|before| before.scope_constraints != row.scope_constraints) {
+        check_scopes(&mut errors, row, serving.map(dimensions));
+    }
+    errors.check()
+}
+
+fn dimensions(plugin: &Plugin) -> &[ScopeDimension] {
+    &plugin.manifest.resource_type.scope_dimensions
 }
 
 fn check_alone(errors: &mut InputErrors, row: &BindingRow, before: Option<&BindingRow>) {

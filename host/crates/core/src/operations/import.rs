@@ -1,0 +1,151 @@
+//! Imports the configuration of a workspace, or of several workspaces, from the lines of an export. An import into the
+//! caller's workspace needs an admin key; lines that name a workspace need a root key.
+//!
+//! All lines are read and checked before anything is written, by the same checks as changes of single objects. Objects
+//! are matched by name: missing ones are created, different ones are changed, and nothing is deleted. Equal objects are
+//! not written, so a repeated import goes on where an earlier one ended. No line can contain an id, a key or a
+//! credential.
+
+mod apply;
+mod check;
+mod existing;
+mod faults;
+mod lines;
+mod permissions;
+mod plan;
+mod targets;
+mod turns;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use monstrum_api::import::{Import, ImportedWorkspace};
+
+use self::apply::Apply;
+use self::check::Check;
+use self::existing::Existing;
+use self::faults::Faults;
+use self::lines::Reader;
+use self::permissions::Listing;
+use self::plan::Plan;
+use self::targets::{Target, targets};
+use self::turns::Turn;
+use super::{Admin, Caller, OperationError, rules};
+use crate::app::App;
+use crate::beside::Beside;
+use crate::policy::pattern_limits::Saving;
+
+pub use self::lines::BODY_BYTES_MAX;
+
+/// The size of the parts of a body that are parsed at once, on a thread that serves no requests.
+const PART_BYTES: usize = 256 << 10;
+
+/// The threads on which lines are parsed and checked.
+static LINES: Beside = Beside::new();
+
+/// An import whose body is arriving.
+pub struct Arriving {
+    caller: Caller,
+    reader: Reader,
+    part: Vec<u8>,
+    turn: Turn,
+}
+
+/// Begins an import. The workspace in which the caller acts has no other import until this one ends.
+pub fn begin(app: &App, caller: &Admin) -> Result<Arriving, OperationError> {
+    app.store.require_verified(caller.workspace)?;
+    let (turn, caller) = (Turn::begin(caller.workspace)?, Caller::clone(caller));
+    Ok(Arriving { reader: Reader::new(caller.clone()), caller, part: Vec::new(), turn })
+}
+
+impl Arriving {
+    /// Reads a part of the body.
+    pub async fn read(mut self, part: Bytes) -> Result<Arriving, OperationError> {
+        self.part.extend_from_slice(&part);
+        if self.part.len() < PART_BYTES { Ok(self) } else { self.parse().await }
+    }
+
+    async fn parse(mut self) -> Result<Arriving, OperationError> {
+        let (mut reader, part) = (self.reader, std::mem::take(&mut self.part));
+        let parsed = LINES.run(move || reader.read(&part).map(|()| reader)).await;
+        self.reader = parsed.map_err(OperationError::internal)??;
+        Ok(self)
+    }
+
+    /// Checks the import whose body has arrived, writes it unless it is a dry run, and returns what has changed or
+    /// would change.
+    pub async fn finish(self, app: &Arc<App>, dry_run: bool) -> Result<Import, OperationError> {
+        let Arriving { caller, reader, mut turn, .. } = self.parse().await?;
+        let (lines, mut faults) = reader.end()?;
+        let targets = targets(app, &caller, lines, &mut faults).await?;
+        turn.extend(targets.iter().map(|target| target.row.id))?;
+        // The snapshot must include changes by other hosts, because roles are compared with the bindings in it.
+        app.policy.renew_if_behind().await?;
+        let mut plans = Vec::with_capacity(targets.len());
+        let mut rooms = Vec::with_capacity(targets.len());
+        let mut listing = Listing::WHOLE;
+        for target in targets {
+            let (planned, found) = plan(app, target, listing, faults).await?;
+            (faults, listing) = (found, planned.1.permissions.listing());
+            rooms.extend(room(app, &planned, &mut faults).await?);
+            plans.push(planned);
+        }
+        faults.check()?;
+        if dry_run {
+            return Ok(shown(dry_run, plans));
+        }
+        // The work runs in a task. Otherwise a caller that disconnects could leave rows that are not in force.
+        let app = Arc::clone(app);
+        let applying = tokio::spawn(async move {
+            let _held = (turn, rooms);
+            Apply::new(&app, &caller, &plans).run(&plans).await.map(|()| plans)
+        });
+        Ok(shown(dry_run, applying.await.map_err(OperationError::internal)??))
+    }
+}
+
+/// Checks the lines of a workspace and plans what to write.
+async fn plan(
+    app: &App,
+    mut target: Target,
+    listing: Listing,
+    mut faults: Faults,
+) -> Result<((Target, Plan), Faults), OperationError> {
+    let lines = std::mem::take(&mut target.lines);
+    let existing = match target.before {
+        Some(_) => Existing::read(&app.store, target.row.id, &lines).await?,
+        None => Existing::default(),
+    };
+    let check = Check::new(app.policy.load(), target.row.id, app.clock.now(), existing, listing);
+    let checked = LINES.run(move || check.run(lines, &mut faults).map(|plan| (plan, faults))).await;
+    let (plan, faults) = checked.map_err(OperationError::internal)??;
+    Ok(((target, plan), faults))
+}
+
+/// Reserves room for the compiled patterns of the rows to be written.
+async fn room(
+    app: &App,
+    (target, plan): &(Target, Plan),
+    faults: &mut Faults,
+) -> Result<Option<Saving>, OperationError> {
+    match rules::pattern_room(app, target.row.id, plan.replaced_bytes, plan.bytes).await {
+        Ok(saving) => Ok(Some(saving)),
+        Err(OperationError::Invalid(errors)) => {
+            for error in errors {
+                faults.add_whole(format!("workspace `{}`: {}", target.row.name, error.message));
+            }
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn shown(dry_run: bool, plans: Vec<(Target, Plan)>) -> Import {
+    let workspaces = plans.into_iter().map(|(target, plan)| {
+        let (state, Plan { created, changed, unchanged, permissions, .. }) = (target.state(), plan);
+        let (permissions, permissions_left_out) = permissions.shown();
+        let workspace = target.row.name;
+        ImportedWorkspace { workspace, state, created, changed, unchanged, permissions, permissions_left_out }
+    });
+    Import { dry_run, workspaces: workspaces.collect() }
+}

@@ -1,0 +1,124 @@
+//! The difference between what bots are granted before and after an import.
+
+use std::collections::BTreeMap;
+
+use monstrum_api::import::{BindingGrant, Grant, ImportedPermissions, RoleGrant};
+use monstrum_store::{BindingRow, RoleRow};
+use monstrum_types::UtcMillis;
+
+/// How much an answer may still list. A grant has the patterns of its role, which may be long, so that the bytes are
+/// limited in addition to the number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listing {
+    grants: usize,
+    bytes: usize,
+}
+
+impl Listing {
+    /// The limits of an answer.
+    pub(super) const WHOLE: Listing = Listing { grants: 1_000, bytes: 4 << 20 };
+}
+
+/// A grant that an answer may list. Its content is copied only if it is listed.
+pub(super) enum GrantOf<'a> {
+    Binding { row: &'a BindingRow, resource: &'a str, role: Option<&'a RoleRow> },
+    Sandbox,
+}
+
+impl<'a> GrantOf<'a> {
+    /// Returns the grant of a binding, or `None` if it is disabled or has expired and so grants nothing.
+    pub(super) fn binding(
+        row: &'a BindingRow,
+        resource: &'a str,
+        role: Option<&'a RoleRow>,
+        now: UtcMillis,
+    ) -> Option<Self> {
+        let is_active = row.enabled && row.expires_at.is_none_or(|end| now < end);
+        is_active.then_some(GrantOf::Binding { row, resource, role })
+    }
+
+    /// Returns the grant of a bot's switch.
+    pub(super) fn switch(use_agent_sandbox: bool) -> Option<Self> {
+        use_agent_sandbox.then_some(GrantOf::Sandbox)
+    }
+
+    fn shown(&self) -> Grant {
+        let GrantOf::Binding { row, resource, role } = self else { return Grant::Sandbox };
+        let role = role.map(|role| RoleGrant {
+            name: role.name.clone(),
+            allowed_operations: role.allowed_operations.clone(),
+            allowed_tools: role.allowed_tools.clone(),
+            scope_constraints: role.scope_constraints.clone(),
+        });
+        Grant::Binding(Box::new(BindingGrant {
+            resource: (*resource).to_owned(),
+            role,
+            permissions: row.permissions.clone(),
+            scope_constraints: row.scope_constraints.clone(),
+            delegate: row.delegate.clone(),
+            allow_calls: row.allow_calls.clone(),
+            allow_subscribe: row.allow_subscribe,
+            limits: row.limits.clone(),
+            calls_per_minute: row.calls_per_minute,
+            expires_at: row.expires_at,
+        }))
+    }
+}
+
+/// The changed grants of a workspace.
+pub(super) struct Differences {
+    bots: BTreeMap<String, (Vec<Grant>, Vec<Grant>)>,
+    listing: Listing,
+    left_out: usize,
+}
+
+impl Differences {
+    pub(super) fn new(listing: Listing) -> Differences {
+        Differences { bots: BTreeMap::new(), listing, left_out: 0 }
+    }
+
+    /// Returns how much may be listed after these differences.
+    pub(super) fn listing(&self) -> Listing {
+        self.listing
+    }
+
+    /// Adds a grant that changes: what a bot loses and what it gains.
+    pub(super) fn add(&mut self, bot: &str, lost: Option<GrantOf<'_>>, gained: Option<GrantOf<'_>>) {
+        for (grant, is_gained) in [(lost, false), (gained, true)] {
+            let Some(grant) = grant else { continue };
+            if self.listing.grants == 0 || self.listing.bytes == 0 {
+                self.left_out += 1;
+                continue;
+            }
+            let shown = grant.shown();
+            let bytes = serde_json::to_vec(&shown).map_or(0, |text| text.len());
+            self.listing.grants -= 1;
+            self.listing.bytes = self.listing.bytes.saturating_sub(bytes);
+            let (gains, loses) = self.bots.entry(bot.to_owned()).or_default();
+            if is_gained { gains.push(shown) } else { loses.push(shown) }
+        }
+    }
+
+    /// Returns the differences by bot, and the number of those that are left out.
+    pub(super) fn shown(self) -> (Vec<ImportedPermissions>, usize) {
+        let shown = |(bot, (gains, loses))| ImportedPermissions { bot, gains, loses };
+        (self.bots.into_iter().map(shown).collect(), self.left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_ends_at_its_number_and_at_its_bytes() {
+        for (grants, bytes) in [(3, 1 << 20), (1_000, 50)] {
+            let mut differences = Differences::new(Listing { grants, bytes });
+            for _ in 0..10 {
+                differences.add("a", None, GrantOf::switch(true));
+            }
+            let (listed, left_out) = differences.shown();
+            assert_eq!((listed[0].gains.len(), left_out), (3, 7), "a sandbox takes 18 bytes");
+        }
+    }
+}
