@@ -1,4 +1,4 @@
-//! The archive of the audit: `audit archive`, `audit verify --archive` and `serve --audit-keep-days`. Rows leave the
+//! The archive of the audit: `audit archive`, `audit verify --archive` and `serve --audit-keep`. Rows leave the
 //! database only into complete files, and every change of files, anchors and remaining rows is found.
 
 mod attacks;

@@ -207,7 +207,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
     ];
     chores.extend(sandboxes::chores(&app, &stop));
-    if let Some(days) = settings.audit_keep_days {
+    if let Some(days) = settings.audit_keep {
         chores.push(tokio::spawn(archive::archive_daily(Arc::clone(&app), days.get(), stop.clone())));
     }
     let served = tokio::spawn(server);

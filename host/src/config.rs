@@ -6,6 +6,7 @@
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
 mod connections;
+mod days;
 mod public_url;
 mod sandboxes;
 
@@ -21,6 +22,7 @@ use serde::Deserialize;
 use url::Url;
 
 pub use connections::Connections;
+pub use days::Days;
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
@@ -50,9 +52,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// Days that rows of the audit stay in the database before they are archived in DATA/audit-archive [default: forever]
-    #[arg(long, env = "MONSTRUM_AUDIT_KEEP_DAYS", value_name = "DAYS")]
-    pub audit_keep_days: Option<NonZeroU32>,
+    /// How long rows of the audit stay in the database before the server archives them in DATA/audit-archive, in days,
+    /// for example 400d [default: forever]
+    #[arg(long, env = "MONSTRUM_AUDIT_KEEP", value_name = "DAYS")]
+    pub audit_keep: Option<Days>,
 
     /// Folder of the plugins, with one folder for each plugin [default: DATA/plugins]
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
@@ -296,7 +299,7 @@ pub struct Settings {
     pub connections: Connections,
     pub data_dir: PathBuf,
     /// Rows of the audit that are older are archived daily; `None` archives nothing.
-    pub audit_keep_days: Option<NonZeroU32>,
+    pub audit_keep: Option<Days>,
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
@@ -371,7 +374,7 @@ impl Settings {
             listen: flags.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
             connections,
             data_dir,
-            audit_keep_days: flags.audit_keep_days.or(file.audit_keep_days),
+            audit_keep: flags.audit_keep.or(file.audit_keep),
             plugins_dir,
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),

@@ -1,4 +1,4 @@
-//! `serve --audit-keep-days`, an audit of an earlier release, and PostgreSQL.
+//! `serve --audit-keep`, an audit of an earlier release, and PostgreSQL.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ async fn rows_of_both_versions_are_archived() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_archives_old_rows_by_itself() -> Result<()> {
-    let mut server = old_rows().await?.argument("--audit-keep-days").argument("1");
+    let mut server = old_rows().await?.argument("--audit-keep").argument("1d");
     server.launch().await?;
     let api = server.api()?;
     let report = eventually("old rows are archived", async || {
@@ -63,7 +63,7 @@ async fn a_server_archives_old_rows_by_itself() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_that_cannot_archive_goes_on_and_says_so() -> Result<()> {
-    let mut server = old_rows().await?.argument("--audit-keep-days").argument("1");
+    let mut server = old_rows().await?.argument("--audit-keep").argument("1d");
     // A file is in the place of the folder.
     std::fs::write(server.data_dir().join("audit-archive"), "")?;
     let rows = verify(&server).await?["rows"].as_u64();
@@ -79,7 +79,7 @@ async fn a_server_that_cannot_archive_goes_on_and_says_so() -> Result<()> {
     server.stop().await?;
 
     let findings = async || {
-        let (_, report) = parsed(&server, &["doctor", "--audit-keep-days", "1"]).await?;
+        let (_, report) = parsed(&server, &["doctor", "--audit-keep", "1d"]).await?;
         let findings: Vec<Value> = report["findings"].as_array().context("findings")?.clone();
         anyhow::Ok(findings.into_iter().filter(|finding| finding["about"] == "audit").collect::<Vec<_>>())
     };

@@ -22,14 +22,13 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
             }
         }
     }
-    let Some(days) = settings.audit_keep_days else { return };
+    let Some(days) = settings.audit_keep else { return };
     let due = SystemClock.now().plus_ms(-(i64::from(days.get()) + DAYS_LATE).saturating_mul(DAY_MS));
     match oldest_row(&data.store, &data.audit_keys, &data.path).await {
         Err(error) => found.broken("audit", with_causes(&error), "run it as the user who runs the server"),
         Ok(oldest) if oldest.is_none_or(|at| at >= due) => {}
         Ok(_) => {
-            let what =
-                format!("rows are more than {DAYS_LATE} days older than audit_keep_days ({days}) and not archived");
+            let what = format!("rows are more than {DAYS_LATE} days older than --audit-keep ({days}) and not archived");
             let remedy =
                 "the server's log says why; is there room on the disk? was there a moment without an open call?";
             found.weak("audit", what, remedy);

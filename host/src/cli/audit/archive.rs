@@ -21,7 +21,7 @@ Examples:
 
 It moves rows from before that day (in UTC) into files with a signed manifest, and leaves a signed anchor in their place. It
 takes only rows that a signed head covers, and stops before the first call that is still open. Rows are deleted when
-their files are on disk and verified. If it is interrupted, run it again. `monstrum serve --audit-keep-days` does the same daily.";
+their files are on disk and verified. If it is interrupted, run it again. `monstrum serve --audit-keep` does the same daily.";
 
 /// Parses a date or a moment in RFC 3339.
 pub(super) fn moment(text: &str) -> Result<UtcMillis, String> {
@@ -37,7 +37,7 @@ pub(super) async fn run(
     to: Option<PathBuf>,
 ) -> Result<ExitCode, Failure> {
     let settings = options.settings(flags)?;
-    let running = "a server is running there: stop it first, or let it archive the audit itself (--audit-keep-days)";
+    let running = "a server is running there: stop it first, or let it archive the audit itself (--audit-keep)";
     let data = folder::open(&settings, running).await?;
     let to = to.unwrap_or_else(|| data.path.join(ARCHIVE_FOLDER));
     let done = archive_offline(&data, Arc::new(SystemClock), &to, before).await;
