@@ -336,6 +336,6 @@ mod tests {
             assert!(Index::parse(text.replacen(from, to, 1).as_bytes()).is_err(), "{from} -> {to}");
         }
         let twice = Index::new(vec![entry("a", "1.0.0+x"), entry("a", "1.0.0+y")]);
-        assert!(twice.unwrap_err().to_string().contains("twice"));
+        assert!(twice.unwrap_err().to_string().contains("more than once"));
     }
 }

@@ -83,13 +83,13 @@ impl StopReason {
 /// Checks and converts the result of a guest.
 pub(crate) fn from_guest(result: WitResult) -> Result<ExecuteResult, StopReason> {
     match result {
-        WitResult::Success(json) => success(json).map(ExecuteResult::Success),
+        WitResult::Success(json) => success(&json).map(ExecuteResult::Success),
         WitResult::Error(message) => Ok(ExecuteResult::Error(cut(message))),
         WitResult::ScopeViolation(reason) => Ok(ExecuteResult::ScopeViolation(cut(reason))),
     }
 }
 
-fn success(json: String) -> Result<JsonText, StopReason> {
+fn success(json: &str) -> Result<JsonText, StopReason> {
     if json.len() > RESULT_BYTES_MAX {
         return Err(StopReason::ResultTooLarge);
     }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug)]
 pub struct JsonText(Arc<str>);
 
-/// The name by which serde_json recognises text that it writes unchanged. Its type `RawValue` has the same name, but
+/// The name by which `serde_json` recognises text that it writes unchanged. Its type `RawValue` has the same name, but
 /// can only be created by parsing the text again.
 const RAW: &str = "$serde_json::private::RawValue";
 /// The whitespace of JSON.
@@ -25,9 +25,9 @@ impl JsonText {
     ///
     /// # Errors
     /// Returns the position and cause of the first syntax error.
-    pub fn parse(text: String) -> Result<Self, serde_json::Error> {
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         // A syntax check alone would accept text that many parsers reject, such as an unpaired surrogate.
-        serde_json::from_str::<Checked>(&text)?;
+        serde_json::from_str::<Checked>(text)?;
         Ok(JsonText(text.trim_matches(WHITESPACE).into()))
     }
 
@@ -131,11 +131,11 @@ mod tests {
     #[test]
     fn text_is_passed_on_unchanged() {
         let written = r#"{"b": 1, "a": [null, true, -2.50, 18446744073709551616, "\u00e9"]}"#;
-        let text = JsonText::parse(written.to_owned()).unwrap();
+        let text = JsonText::parse(written).unwrap();
         assert_eq!(text.as_str(), written);
         assert_eq!(serde_json::to_string(&[&text]).unwrap(), format!("[{written}]"));
         assert_eq!(serde_json::to_value(&text).unwrap(), text.value());
-        assert_eq!(JsonText::parse(format!(" \n{written}\t\r ")).unwrap().as_str(), written);
+        assert_eq!(JsonText::parse(&format!(" \n{written}\t\r ")).unwrap().as_str(), written);
         assert_eq!(text, JsonText::from(&text.value()));
         assert_ne!(text, JsonText::from(&json!({})));
     }
@@ -145,9 +145,9 @@ mod tests {
         for bad in
             ["", "{", "{}{}", "nul", "NaN", "1e999", r#""\ud83d""#, r#"{"\udc00":1}"#, "{\"a\":1,}", "\u{feff}{}"]
         {
-            assert!(JsonText::parse(bad.to_owned()).is_err(), "{bad}");
+            assert!(JsonText::parse(bad).is_err(), "{bad}");
         }
-        let deep = |levels: usize| JsonText::parse(format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
+        let deep = |levels: usize| JsonText::parse(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
         assert!(deep(100).is_ok());
         assert!(deep(200_000).is_err());
     }

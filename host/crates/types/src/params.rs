@@ -101,7 +101,7 @@ mod tests {
         let params = Params::new(json!({"b": 1, "a": "é\n"}));
         let object = params.object().unwrap();
         assert_eq!(object.text(), r#"{"b":1,"a":"é\n"}"#);
-        assert!(std::ptr::eq(object.text(), params.clone().text()));
+        assert!(std::ptr::eq(object.text(), params.text()));
         assert_eq!(object, ObjectParams::from(object.members().clone()));
         assert!(Params::new(json!([])).object().is_none());
     }

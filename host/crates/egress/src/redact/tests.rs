@@ -322,7 +322,7 @@ proptest! {
 #[test]
 fn json_with_duplicate_keys_or_unusual_numbers() {
     let told = |secret: &str, text: &str| {
-        let text = JsonText::parse(text.to_owned()).unwrap();
+        let text = JsonText::parse(text).unwrap();
         redactor(&[secret]).redact_json(text).as_str().to_owned()
     };
     for (secret, text) in [
