@@ -98,7 +98,7 @@ async fn every_fault_of_a_manifest_is_named_by_line_and_field() -> Result<()> {
     reserved-type: failed monstrum.yaml:9:7: resource_type.id: `ssh` is a built-in type and cannot be replaced
     test-echo: loaded 
     too-deep: failed monstrum.yaml:36:72: nested deeper than 64 levels
-    too-large: failed [home]/plugins/too-large/monstrum.yaml has 262957 bytes; at most 262144 are allowed
+    too-large: failed [home]/plugins/too-large/monstrum.yaml has 262944 bytes; at most 262144 are allowed
     tool-name: failed monstrum.yaml:28:13: resource_type.tools[0].name: `Run-Tool` is not a valid tool name: expected 1 to 64 lower-case letters, digits and underscores, starting with a letter
     unknown-field: failed monstrum.yaml:36:1: colour: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
     wrong-type: failed monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0, found a list

@@ -203,7 +203,7 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     let rotated: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(rotated["kind"], "root");
     assert!(
-        String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"),
+        String::from_utf8(output.stderr)?.contains("admin.key was not rewritten"),
         "the command does not say that admin.key is not rewritten"
     );
     assert_eq!(parsed(&server, &["key", "delete", &root]).await?, (Some(0), json!({ "id": root, "deleted": true })));

@@ -158,13 +158,13 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
     [stderr]
     error: the server's URL is invalid
       relative URL without a base
-    hint: give --url or MONSTRUM_URL like http://[upstream]
+    hint: set --url or MONSTRUM_URL to a URL such as http://[upstream]
     [exit 1]
     $ plugin list --key mk_x --url http://me:secret@127.0.0.1:1
     [stderr]
     error: the server's URL is invalid
       it contains a user or password
-    hint: give --url or MONSTRUM_URL like http://[upstream]
+    hint: set --url or MONSTRUM_URL to a URL such as http://[upstream]
     [exit 1]
     $ plugin list --key mk\n_x
     [stderr]

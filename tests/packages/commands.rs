@@ -253,7 +253,7 @@ async fn an_unsigned_package_is_put_in_place_by_hand_and_never_sent() -> Result<
     assert_eq!(version().await?, "1.1.0");
     let before = left(&server)?;
     let (code, stderr) = install("test-echo-1.0.0.mst", &[]).await?;
-    assert!(code == Some(1) && stderr.contains("older than 1.1.0"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("older than the installed version 1.1.0"), "{stderr}");
     let (code, stderr) = install("test-result-1.0.0.mst", &[]).await?;
     assert!(code == Some(1) && stderr.contains("would not load"), "{stderr}");
     let elsewhere = server.home().join("nowhere");

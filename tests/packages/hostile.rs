@@ -341,7 +341,7 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     too-many-folders: 422 … has 1102 entries; at most 1024 are allowed
     too-large-a-package: 413 the body exceeds the limit of 68157440 bytes
     no-manifest: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
-    another-folder: 422 … was renamed: the folder in it has `test-other`, but the manifest has `test-echo`
+    another-folder: 422 … was renamed: the folder in the package contains `test-other`, but the manifest contains `test-echo`
     folder-with-something-beside: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
     folder-in-a-folder: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
     manifest-that-is-no-text: 422 …'s monstrum.yaml is not UTF-8 text

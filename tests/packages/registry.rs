@@ -206,8 +206,8 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     another format: 502 the registry cannot be used: the index is malformed: its format is not `monstrum-registry-1`; create it with `monstrum registry index DIR`
     no JSON: 502 the registry cannot be used: the index is malformed: expected value at line 1 column 1; create it with `monstrum registry index DIR`
     an endless index: 502 [home]/packages/index.json of the registry has more than 16777216 bytes
-    another package in its place: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19401 bytes
-    a longer package: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19401 bytes
+    another package in its place: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19387 bytes
+    a longer package: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19387 bytes
     a link out of it: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: Too many levels of symbolic links (os error 40)
     no package: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: No such file or directory (os error 2)
     the signature of another: 422 /signature: the package was changed after it was signed: its digest is [digest], but the signed digest is [digest]

@@ -54,20 +54,20 @@ async fn every_fault_is_reported_with_its_line_and_nothing_is_written() -> Resul
     line 4 => expected a JSON object
     line 5: /scope_constraints => required field is missing
     line 6: /colour => unknown field `colour`, expected one of `workspace`, `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`
-    line 7: /monthly_token_budget => must be 0 or more
+    line 7: /monthly_token_budget => must be at least 0
     line 8: /config/region => expected one of `eu`, `us`
     line 9: /resource_type => no loaded plugin has this resource type
-    line 10: /network/allow_addresses/0 => write a single address with /32
+    line 10: /network/allow_addresses/0 => expected an address range; write a single address with /32
     line 11: /bot => no such bot in this workspace or in the import
     line 11: /resource => no such resource in this workspace or in the import
     line 11: /role => no such role in this workspace or in the import
-    line 12: /scope_constraints/planets => not a scope dimension of this resource's type, which has: repos, paths, labels, kinds
-    line 13 => role_id or permissions is required; without them, the binding allows nothing
-    line 14: /scope_constraints/repos/0 => a pattern can have at most 4096 bytes
+    line 12: /scope_constraints/planets => unknown scope dimension (known dimensions: repos, paths, labels, kinds)
+    line 13 => `role_id` or `permissions` is required, because a binding with neither allows nothing
+    line 14: /scope_constraints/repos/0 => the pattern is too long; at most 4096 bytes are allowed
     line 15 => line 1 has the same bot
-    line 16 => a text contains U+0000, which cannot be stored
+    line 16 => a string contains U+0000, which the database cannot store
     line 17: /name => must not be empty
-    line 17: /allowed_tools => the list has 201 patterns, but at most 200 are allowed. Use fewer, wider patterns, or split them over several roles
+    line 17: /allowed_tools => the list has 201 patterns; at most 200 are allowed; use fewer, more general patterns, or split the list into several roles
     line 18: /config/region => unknown field
     line 18: /config/bot => required field is missing
     line 20 => EOF while parsing a value at column 9
@@ -126,11 +126,11 @@ async fn lines_and_bodies_have_limits() -> Result<()> {
     answers.add("a large body", post(&world.api, IMPORT, &format!("{blank} ")).await?);
     assert_eq!(post(&world.api, IMPORT, &blank).await?.0, 200, "the largest body");
     assert_snapshot!(answers, @r#"
-    a long line: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 2 errors","request_id":"[id 1]","errors":[{"path":"line 1","message":"a line may have 2097152 bytes at most"},{"path":"line 2: /kind","message":"expected `workspace`, `role`, `bot`, `resource` or `binding`"}]}
-    many lines: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"an import may have 200000 lines at most","request_id":"[id 2]"}
-    many values: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"an import may have 8000000 values at most","request_id":"[id 3]"}
-    many workspaces: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"an import may have 1000 workspaces at most","request_id":"[id 4]"}
-    a large body: 413 {"type":"urn:monstrum:error:too_large","title":"The body is too large","status":413,"detail":"the body may have 67108864 bytes at most","request_id":"[id 5]"}
+    a long line: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"the input has 2 errors","request_id":"[id 1]","errors":[{"path":"line 1","message":"a line may have 2097152 bytes at most"},{"path":"line 2: /kind","message":"expected `workspace`, `role`, `bot`, `resource` or `binding`"}]}
+    many lines: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import may have 200000 lines at most","request_id":"[id 2]"}
+    many values: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import may have 8000000 values at most","request_id":"[id 3]"}
+    many workspaces: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import may have 1000 workspaces at most","request_id":"[id 4]"}
+    a large body: 413 {"type":"urn:monstrum:error:too_large","title":"The body is too large","status":413,"detail":"the body exceeds the limit of 67108864 bytes","request_id":"[id 5]"}
     "#);
     Ok(())
 }
