@@ -180,6 +180,6 @@ mod tests {
     fn a_wrong_answer_and_no_answer_are_faults() {
         assert_eq!(faults(&[tally(5, 0)]), [""; 0]);
         assert_eq!(faults(&[tally(5, 2)]), ["echo: 2 calls had an unexpected outcome, for example: 500"]);
-        assert_eq!(faults(&[tally(0, 0)]), ["echo: none has ended as it should"]);
+        assert_eq!(faults(&[tally(0, 0)]), ["echo: no call had the expected outcome"]);
     }
 }
