@@ -142,7 +142,17 @@ mod tests {
         assert!(judge(nested(RESULT_DEPTH_MAX)).is_ok());
         assert_eq!(judge(nested(RESULT_DEPTH_MAX + 1)), Err(StopReason::BadResult));
         assert_eq!(judge("[".repeat(RESULT_BYTES_MAX)), Err(StopReason::BadResult));
-        for bad in ["", "{", "{}{}", "nul", "NaN", "'a'", "{\"a\":1,}", "\u{feff}{}"] {
+        for bad in [
+            "",
+            "{",
+            "{}{}",
+            "nul",
+            "NaN",
+            "'a'",
+            "{\"a\":1,}",
+            "\u{feff}{}",
+            r#"{"$serde_json::private::RawValue":"x"}"#,
+        ] {
             assert_eq!(judge(bad.to_owned()), Err(StopReason::BadResult), "{bad}");
         }
     }

@@ -117,8 +117,30 @@ impl<'de> Visitor<'de> for Checked {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Checked, A::Error> {
-        while members.next_entry::<Checked, Checked>()?.is_some() {}
+        while members.next_entry::<Name, Checked>()?.is_some() {}
         Ok(Checked)
+    }
+}
+
+/// Accepts any name of a member except [`RAW`]. `serde_json` would replace an object with this name by the JSON in its
+/// value, so the parsed value would not be the one that other parsers read.
+struct Name;
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Name)
+    }
+}
+
+impl Visitor<'_> for Name {
+    type Value = Name;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Name, E> {
+        if name == RAW { Err(E::custom("a member has a reserved name")) } else { Ok(Name) }
     }
 }
 
@@ -146,6 +168,12 @@ mod tests {
             ["", "{", "{}{}", "nul", "NaN", "1e999", r#""\ud83d""#, r#"{"\udc00":1}"#, "{\"a\":1,}", "\u{feff}{}"]
         {
             assert!(JsonText::parse(bad).is_err(), "{bad}");
+        }
+        for reserved in [
+            r#"[{"$serde_json::private::RawValue":"[1]"}]"#,
+            r#"{"a":{"\u0024serde_json::private::RawValue":"not JSON"}}"#,
+        ] {
+            assert!(JsonText::parse(reserved).is_err(), "{reserved}");
         }
         let deep = |levels: usize| JsonText::parse(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
         assert!(deep(100).is_ok());
