@@ -57,8 +57,12 @@ impl Registry {
         }
         files.sort();
         let entries = files.iter().map(|file| entry(&dir, file)).collect::<Result<Vec<_>, _>>()?;
-        let index =
-            Index::new(entries).map_err(|error| Failure::from_error(&error, "remove or rename this package"))?;
+        let index = Index::new(entries).map_err(|error| {
+            Failure::from_error(
+                &error,
+                "remove or correct the package that the error names; if the index is too large, remove packages",
+            )
+        })?;
         let path = dir.join(INDEX);
         write(&dir, &path, &index).map_err(|error| {
             Failure::of(

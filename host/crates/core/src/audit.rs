@@ -103,7 +103,7 @@ impl Auditor {
         let writing = writer.run(rows, closing.clone());
         // A server does the work of a shared database. For SQLite the writer itself does it, on a thread of its own.
         let no_thread = |source: std::io::Error| StoreError::Unavailable {
-            what: "the thread of the audit cannot be started".to_owned(),
+            what: "cannot start the thread of the audit writer".to_owned(),
             source: source.into(),
         };
         let task = if is_shared { tokio::spawn(writing) } else { on_a_thread(writing).map_err(no_thread)? };

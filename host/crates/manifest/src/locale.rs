@@ -109,8 +109,8 @@ impl Locales {
         self.tags().find(|tag| primary(tag).eq_ignore_ascii_case(prefix))
     }
 
-    /// Returns the translation of `key` in the language `tag`. If there is no translation, returns `own`, the
-    /// manifest's text.
+    /// Returns the translation of `key` in the language `tag`, or `own`, the manifest's text, if
+    /// the translation is missing.
     #[must_use]
     pub fn text<'a>(&'a self, tag: Option<&str>, key: &str, own: &'a str) -> &'a str {
         let translated = tag.and_then(|tag| self.files.get(tag)).and_then(|texts| texts.get(key));

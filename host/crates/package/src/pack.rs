@@ -14,7 +14,8 @@ use crate::limits::{FILE_BYTES_MAX, FILES_MAX, UNPACKED_BYTES_MAX};
 pub enum PackError {
     /// The files exceed a limit.
     #[error(
-        "the package exceeds a limit: {FILES_MAX} files, {FILE_BYTES_MAX} bytes per file, {UNPACKED_BYTES_MAX} bytes in total"
+        "the package is too large; at most {FILES_MAX} files, {FILE_BYTES_MAX} bytes per file and {UNPACKED_BYTES_MAX} bytes \
+         in total are allowed"
     )]
     TooMuch,
     /// The archive could not be written.

@@ -23,7 +23,7 @@ use crate::store::{self, State};
 /// The end of a call, and its log, which is not yet redacted.
 #[derive(Debug)]
 pub struct CallEnd {
-    /// The plugin's result, or the reason why there is none.
+    /// The plugin's result, or the reason why the plugin returned none.
     pub outcome: Result<ExecuteResult, StopReason>,
     /// The fuel that the call used. Waiting in host calls uses no fuel. The value is 0 after an internal error of the
     /// host.
@@ -149,7 +149,7 @@ struct Attempt {
     log: SharedLog,
 }
 
-/// The result of a guest, or the reason why there is no result, and the fuel that the guest used.
+/// The end of a guest: its result or the reason for its failure, and the fuel that it used.
 struct GuestEnd<T> {
     answer: Result<T, GuestFailure>,
     fuel_used: u64,

@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Updates a binding, matched by id, bot and workspace. Does nothing if the binding is missing or if its
-    /// `updated_at` is no longer `before`, the value that the caller read. Returns whether the binding was updated.
+    /// `updated_at` differs from `before`, the value that the caller read. Returns whether the binding was updated.
     pub async fn update_binding(&self, row: &BindingRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             change.update(args![row.id], |old| row.over(old, before)).await

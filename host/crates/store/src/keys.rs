@@ -133,7 +133,7 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Sets a new prefix and hash. Does nothing if the key is missing or its hash is no longer the hash of `row`, so
+    /// Sets a new prefix and hash. Does nothing if the key is missing or its hash differs from the hash of `row`, so
     /// only one of two concurrent rotations succeeds. Returns whether the key was rotated. The permissions of the key
     /// stay unchanged.
     pub async fn rotate_key(&self, row: &KeyRow, prefix: &str, hash: &str) -> Result<bool, StoreError> {

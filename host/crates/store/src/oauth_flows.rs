@@ -175,7 +175,7 @@ impl Store {
     }
 
     /// Claims the due poll of an authorization for one host, and schedules the next poll at `next`. Returns `false` if
-    /// another host has already claimed the due poll, or if the authorization is no longer pending.
+    /// another host has already claimed the due poll, or if the authorization has ended.
     pub async fn claim_oauth_poll(
         &self,
         row: &OauthFlowRow,

@@ -80,7 +80,7 @@ impl Store {
     }
 
     /// Updates a provider, matched by id and workspace. Does nothing if the provider is missing or if its
-    /// `updated_at` is no longer `before`, the value that the caller read. The resource type stays unchanged. Returns
+    /// `updated_at` differs from `before`, the value that the caller read. The resource type stays unchanged. Returns
     /// whether the provider was updated.
     pub async fn update_oauth_provider(&self, row: &OauthProviderRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update oauth_providers set client_secret = $3 where workspace_id = $1 and id = $2";

@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// Updates a resource, matched by id and workspace. Does nothing if the resource is missing or if its
-    /// `updated_at` is no longer `before`, the value that the caller read. The resource type stays unchanged. Returns
+    /// `updated_at` differs from `before`, the value that the caller read. The resource type stays unchanged. Returns
     /// whether the resource was updated.
     pub async fn update_resource(&self, row: &ResourceRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {

@@ -295,8 +295,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Records the result of an operation and releases its lease. Returns `false` without writing if `operation` no
-    /// longer holds the lease, or if the status is no longer `from` because the sandbox was marked for deletion.
+    /// Records the result of an operation and releases its lease. Returns `false` without writing if `operation` has
+    /// lost the lease, or if the status differs from `from` because the sandbox was marked for deletion.
     pub async fn settle_sandbox(
         &self,
         id: SandboxInstanceId,

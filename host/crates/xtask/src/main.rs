@@ -156,7 +156,7 @@ fn demo(repository: &Repository, keep: bool) -> Result<()> {
     let mut steps = Steps::new(4);
     steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
     steps.step("plugins", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
-    steps.step("server (some minutes the first time)", || {
+    steps.step("server (takes a few minutes the first time)", || {
         run(repository.cargo().args(["build", "--package", "monstrum-host", "--package", "monstrum-tests", "--bins"]))
     })?;
     steps.begin("demo");
@@ -172,7 +172,7 @@ fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<(
     let mut steps = Steps::new(4);
     steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
     steps.step("plugins", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
-    steps.step("release build (some minutes the first time)", || {
+    steps.step("release build (takes a few minutes the first time)", || {
         let packages = ["--package", "monstrum-host", "--package", "monstrum-tests"];
         run(repository.cargo().args(["build", "--release", "--bins"]).args(packages))
     })?;

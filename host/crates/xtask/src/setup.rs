@@ -110,7 +110,7 @@ fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Resul
     if installed.split_whitespace().any(|word| word == version) {
         return Ok(());
     }
-    say(&format!("installing cargo-{subcommand} {version} (some minutes, once)"));
+    say(&format!("installing cargo-{subcommand} {version} (takes several minutes, once)"));
     let built = repository.target(&format!("cargo-{subcommand}-{version}"));
     let mut cargo = repository.command("cargo");
     // The program needs no debug information.

@@ -34,7 +34,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
         run(repository.cargo_of_plugins().args(["test", "--locked", "--workspace"]))
     })?;
     // One build creates both programs and tests, so that cargo builds shared dependencies once.
-    steps.step("workspace (some minutes the first time)", || {
+    steps.step("workspace (takes a few minutes the first time)", || {
         run(repository.cargo().args(["build", "--locked", "--workspace", "--bins", "--tests"]))
     })?;
     steps.step("a plugin built by cargo-component", || cargo_component_check(repository))?;

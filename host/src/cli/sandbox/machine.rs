@@ -24,7 +24,7 @@ Examples:
   monstrum sandbox template build --data-dir /var/lib/monstrum --mirror https://deb.debian.org/debian --suite bookworm
 
 With --sandbox-template built, a server creates sandboxes from this system instead of the programs of the machine. The
-build requires debootstrap, curl and tar, root, some minutes and 1 GiB. It verifies packages by the signatures of the
+build requires debootstrap, curl and tar, root, a few minutes and 1 GiB. It verifies packages by the signatures of the
 distribution, and npm and bun by their hashes. If the build is interrupted, run the command again. To update the system,
 stop the server and run the command again.";
 

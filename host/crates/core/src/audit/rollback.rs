@@ -87,8 +87,8 @@ pub enum RollbackError {
     Write { path: PathBuf, source: std::io::Error },
 }
 
-/// Compares the database with the newest head in `data_dir`. The list is empty if the database is not older or if there
-/// is no head. A server may be running meanwhile, because the head is read first and the database only grows.
+/// Compares the database with the newest head in `data_dir`. The list is empty if the database is not older or if no
+/// head exists. A server may be running at the same time, because the head is read first and the database only grows.
 pub async fn find_rollback(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Vec<Rollback>, RollbackError> {
     let head = match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
         Newest::Absent => return Ok(Vec::new()),

@@ -53,7 +53,7 @@ pub struct Place {
     _tickets: Vec<Ticket<WorkspaceId, Member>>,
 }
 
-/// Room among the calls of one bot. A call acquires this room before the host does any larger work for the call.
+/// A place among the concurrent calls of one bot. A call acquires it before the host does significant work for the call.
 pub struct BotPlace(Ticket<WorkspaceId, Member>);
 
 /// The lane that had no room at the deadline.

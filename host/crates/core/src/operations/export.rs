@@ -42,7 +42,7 @@ pub enum Extent {
 /// The error of an export that could not be read to its end. The connection is closed early, so that a client does not
 /// mistake a part of an export for a whole one.
 #[derive(Debug, thiserror::Error)]
-#[error("the export was broken off")]
+#[error("the export failed before it was complete")]
 pub struct ExportBroken(#[source] Broken);
 
 /// The reason why an export ends early.
@@ -78,7 +78,7 @@ pub async fn export(
         if let Err(error) = export.run(extent, workspace).await
             && !matches!(error, Broken::NoReader)
         {
-            tracing::error!(%error, "an export was broken off");
+            tracing::error!(%error, "an export failed before it was complete");
             // A client that has gone needs no error.
             drop(sender.send(Err(ExportBroken(error))).await);
         }

@@ -101,7 +101,7 @@ pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, Op
     let change = Change::new("plugin.reload", &name).from(&app.plugins.entry(&name).map(view));
     let load = async {
         let entry = app.plugins.load(&name).await;
-        // If the folder was deleted, the plugin is no longer loaded.
+        // Without its folder, the plugin is unloaded here.
         app.changed().await?;
         entry.ok_or_else(|| OperationError::not_found("plugin"))
     };

@@ -367,8 +367,8 @@ async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) ->
     provider.ensure_running(&name, spec).await.map(Some)
 }
 
-/// Checks that a sandbox belongs to the conversation and the bot. The name of the sandbox is no proof, because two
-/// conversations can have the same name.
+/// Checks that a sandbox belongs to the conversation and the bot. The name of the sandbox does not prove this, because
+/// two conversations can have the same name.
 fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), AccessError> {
     let is = |own: &Option<String>, named: &str| own.as_deref() == Some(named);
     let is_same_chat = is(&row.app_id, of.app_id()) && is(&row.chat_id, of.chat_id());

@@ -62,9 +62,9 @@ impl Pattern {
         is_too_large.then(|| format!("the pattern has more than {PATTERN_BYTES_MAX} bytes after compilation; {HINT}"))
     }
 
-    /// Returns an upper bound of the quarter steps for each byte of text. If the engine cannot convert the expression
-    /// to an automaton, as for `[ab]*a[ab]{100}$`, matching takes 0.22 nanoseconds for each byte of text, multiplied by
-    /// the bytes of the compiled expression.
+    /// Returns an upper bound of the cost of a match for each byte of text, in quarter steps. In the worst case, the
+    /// engine cannot convert the expression to an automaton (for example `[ab]*a[ab]{100}$`). Matching a byte of text
+    /// then takes 0.22 nanoseconds, about a quarter of a step, for each byte of the compiled expression.
     pub(super) fn quarter_steps(&self) -> u64 {
         self.compiled_bytes.map_or(4, |size| size as u64)
     }

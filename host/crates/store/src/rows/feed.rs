@@ -54,7 +54,7 @@ pub struct VerifiedPolicy {
     scopes: imbl::HashMap<Scope, VerifiedScope>,
 }
 
-/// The rows of a scope that matched its seal.
+/// The verified state of a scope: its generation, and the total and addends of its rows, which matched the seal.
 #[derive(Clone)]
 pub(crate) struct VerifiedScope {
     pub(super) generation: i64,

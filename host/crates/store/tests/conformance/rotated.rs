@@ -14,7 +14,7 @@ fn under(store: &Store, newest: u32, older: Option<u32>) -> Store {
     store.clone().with_row_keys(key(newest), older.map(key))
 }
 
-/// After the rotation of each scope, all rows are valid under both keys, and another process can continue the
+/// After each scope is rotated, a store that has both keys accepts all rows, and another process can continue the
 /// rotation.
 pub(crate) async fn a_rotation_of_the_row_key_can_stop_after_every_scope(store: &Store, _: &mut impl Intruder) {
     let here = bound(store, default_workspace(store).await).await;
