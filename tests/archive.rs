@@ -1,5 +1,5 @@
-//! The archive of the audit: `audit archive`, `audit verify --archive` and `serve --audit-keep`. Rows leave the
-//! database only into complete files, and every change of files, anchors and remaining rows is found.
+//! The archive of the audit: `audit archive`, `audit verify --archive` and `serve --audit-keep`. Rows are deleted from
+//! the database only after their files are complete, and every change of files, anchors and remaining rows is detected.
 
 mod attacks;
 mod ends;
@@ -15,7 +15,7 @@ use crate::cli::{parsed, run, told};
 use crate::tamper::sqlite;
 use crate::world::World;
 
-/// A day after every row.
+/// A date that is later than every row.
 const FUTURE: &str = "2999-01-01";
 
 /// A stopped server whose audit has rows of calls and changes.
@@ -43,7 +43,7 @@ impl Archived {
         self.server().data_dir().join("audit-archive")
     }
 
-    /// Archives all rows that a head covers. Returns their number.
+    /// Archives all rows that a head covers. Returns the number of archived rows.
     async fn archive(&self) -> Result<u64> {
         let (code, done) = parsed(self.server(), &["audit", "archive", "--before", FUTURE]).await?;
         ensure!(code == Some(0), "{done}");
@@ -67,7 +67,7 @@ impl Archived {
         Ok(of_audit.map(|finding| finding["what"].to_string()).collect())
     }
 
-    /// Runs the server for one call, and stops it.
+    /// Starts the server, makes one call, and stops the server.
     async fn call_again(&mut self) -> Result<()> {
         self.world.server.launch().await?;
         self.world.api = self.world.server.api()?;
@@ -100,7 +100,7 @@ async fn archived_rows_leave_the_database_and_can_be_verified() -> Result<()> {
     let moved = archived.archive().await?;
     assert_eq!(moved, rows);
     let report = archived.verify().await?;
-    // The archive itself has two rows.
+    // The audit records the archived segment as a change, which has two rows.
     assert_eq!(report, json!({ "valid": true, "rows": 2, "archived_rows": moved, "problems": [] }));
     let report = archived.verify_archive().await?;
     assert_eq!(report, json!({ "valid": true, "segments": 1, "rows": moved, "problems": [] }));
@@ -117,13 +117,14 @@ async fn archived_rows_leave_the_database_and_can_be_verified() -> Result<()> {
     let answer = archived.world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?;
     assert_eq!(archived.world.audit_of(&answer).await?["status"], "success");
     let (status, export) = archived.world.api.get("/api/audit/export").await?;
-    // An export of one line is a single JSON.
+    // An export with one line can be parsed as a single JSON value.
     assert_eq!((status, &export["tool"]), (200, &json!("test_echo_fetch")));
     let report = archived.world.api.verify_audit().await?;
     assert_eq!((&report["valid"], &report["rows"], &report["archived_rows"]), (&json!(true), &json!(4), &json!(moved)));
     let shown = told(archived.server(), &["audit", "verify"]).await?;
-    ensure!(shown.contains(&format!("audit chain verified: 4 rows after {moved} archived ones")), "{shown}");
-    // The archive can be verified while the server runs, and archived only while it does not.
+    ensure!(shown.contains(&format!("audit chain verified: 4 rows after {moved} archived rows")), "{shown}");
+    // The archive can be verified while the server is running. Rows can be archived by command only while the server is
+    // stopped.
     assert_eq!(archived.verify_archive().await?["valid"], true);
     let refused = told(archived.server(), &["audit", "archive", "--before", FUTURE]).await?;
     ensure!(
@@ -132,7 +133,7 @@ async fn archived_rows_leave_the_database_and_can_be_verified() -> Result<()> {
     );
     archived.world.server.stop().await?;
 
-    // A head of archived rows stands for the rows up to the anchor.
+    // If the head covers only archived rows, verification begins after the anchor.
     let folder = archived.server().data_dir();
     let folder = folder.to_str().context("a plain name")?;
     let since = ["audit", "verify", "--since-head", "5", "--data-dir", folder];
@@ -173,7 +174,7 @@ async fn rows_can_be_archived_to_another_folder() -> Result<()> {
     Ok(())
 }
 
-/// A folder whose `node.id` was lost has an older chain, to which no row is added.
+/// If the file `node.id` was lost, the host begins a new chain, and no rows are added to the old chain.
 #[tokio::test]
 async fn all_rows_of_a_chain_can_be_archived() -> Result<()> {
     let mut archived = Archived::make().await?;
@@ -190,7 +191,8 @@ async fn all_rows_of_a_chain_can_be_archived() -> Result<()> {
     Ok(())
 }
 
-/// The database of a backup from before the archive has the rows again, and the archive is repeated.
+/// A database that was backed up before rows were archived contains these rows again after a restore, and they are
+/// archived again.
 #[tokio::test]
 async fn a_restored_backup_from_before_the_archive_is_archived_again() -> Result<()> {
     let mut archived = Archived::make().await?;
@@ -212,7 +214,8 @@ async fn a_restored_backup_from_before_the_archive_is_archived_again() -> Result
     Ok(())
 }
 
-/// `doctor` compares rows of an unverified scope with their last changes. It does not miss changes that were archived.
+/// `doctor` compares rows of an unverified scope with their last changes. It does not report archived changes as
+/// missing.
 #[tokio::test]
 async fn archived_changes_are_no_differences() -> Result<()> {
     let archived = Archived::make().await?;

@@ -1,4 +1,4 @@
-//! Changes of an archived audit by a program that can write the database or the files.
+//! Changes of an archived audit by a program that can write to the database or the files.
 
 use anyhow::{Context, Result, ensure};
 use rstest::rstest;
@@ -16,7 +16,7 @@ const DISARM: [&str; 4] = [
     "drop trigger audit_anchors_no_update",
 ];
 
-/// Two segments, and rows after them.
+/// Returns an audit with two archived segments and later rows in the database.
 async fn twice_archived() -> Result<Archived> {
     let mut archived = Archived::make().await?;
     archived.archive().await?;
@@ -26,7 +26,7 @@ async fn twice_archived() -> Result<Archived> {
     Ok(archived)
 }
 
-/// `is_of_anchor` says whether `doctor` finds the problem too, which reads no rows but the first.
+/// `is_of_anchor` says whether `doctor` also finds the problem. `doctor` reads only the first row of each chain.
 #[rstest]
 #[case::the_newest_anchor_removed(
     &["delete from audit_anchors where first_sequence > 1"], " are missing", true)]
@@ -59,7 +59,7 @@ async fn twice_archived() -> Result<Archived> {
         "create temp table kept as select * from audit_rows order by sequence limit 1",
         "update kept set sequence = 3",
         "insert into audit_rows select * from kept",
-    ], "the row was archived and is in the database again", false)]
+    ], "the row was archived, but it is in the database again", false)]
 #[tokio::test]
 async fn a_changed_database_is_found(
     #[case] statements: &[&str],
@@ -74,11 +74,12 @@ async fn a_changed_database_is_found(
     let diagnosis = archived.diagnosis().await?.join("\n");
     assert_eq!(diagnosis.contains(what), is_of_anchor, "{diagnosis}");
     let refused = told(archived.server(), &["audit", "archive", "--before", FUTURE]).await?;
-    ensure!(refused.contains("the audit is not as it was written") && refused.contains("[exit 1]"), "{refused}");
+    ensure!(refused.contains("the audit failed verification at row") && refused.contains("[exit 1]"), "{refused}");
     Ok(())
 }
 
-/// With the triggers in place, SQL that inserts a forged anchor can delete rows. Verification and `doctor` name it.
+/// SQL that inserts a forged anchor can delete rows although the triggers are in place. Verification and `doctor`
+/// report the anchor and the missing rows.
 #[tokio::test]
 async fn a_forged_anchor_that_satisfies_the_triggers_is_found() -> Result<()> {
     let archived = Archived::make().await?;
@@ -93,7 +94,7 @@ async fn a_forged_anchor_that_satisfies_the_triggers_is_found() -> Result<()> {
     Ok(())
 }
 
-/// The anchors of an older state, with the rows of the newer one.
+/// The anchors are replaced with the anchors of an older state, and the rows are not changed.
 #[tokio::test]
 async fn anchors_of_an_older_state_are_found() -> Result<()> {
     let mut archived = Archived::make().await?;
@@ -109,7 +110,7 @@ async fn anchors_of_an_older_state_are_found() -> Result<()> {
     let report = archived.verify().await?;
     ensure!(report["problems"].to_string().contains(" are missing"), "{report}");
     let report = archived.verify_archive().await?;
-    ensure!(report["problems"].to_string().contains("neither an anchor of the segment nor its rows"), "{report}");
+    ensure!(report["problems"].to_string().contains("neither an anchor for the segment nor its rows"), "{report}");
     Ok(())
 }
 
@@ -124,7 +125,7 @@ async fn a_changed_row_is_not_archived() -> Result<()> {
     Ok(())
 }
 
-/// Edits each part of the files of a segment.
+/// Changes the files of segments at several positions, truncates them and removes them.
 #[tokio::test]
 async fn a_changed_archive_is_found() -> Result<()> {
     let archived = twice_archived().await?;
@@ -145,31 +146,31 @@ async fn a_changed_archive_is_found() -> Result<()> {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             std::fs::write(path, &changed)?;
-            found(if is_manifest { "it is not" } else { "the file was changed" }).await?;
+            found(if is_manifest { "the file is not a manifest" } else { "the file was changed" }).await?;
         }
         std::fs::write(path, &whole[..whole.len() / 2])?;
-        found(if is_manifest { "it is not" } else { "the file was changed" }).await?;
+        found(if is_manifest { "the file is not a manifest" } else { "the file was changed" }).await?;
         std::fs::remove_file(path)?;
         if !is_manifest {
             found("the file cannot be read").await?;
         } else if index == 1 {
-            // Without the first segment, the second one follows its anchor.
+            // Without the first segment, the second segment is compared with the anchor of the first segment.
             assert_eq!(archived.verify_archive().await?["segments"], 1);
         }
         std::fs::write(path, &whole)?;
     }
     let (first, second) = (std::fs::read(&names[1])?, std::fs::read(&names[3])?);
     std::fs::write(&names[1], &second)?;
-    found("the manifest of another segment has this name").await?;
+    found("the file contains the manifest of another segment").await?;
     std::fs::write(&names[1], &first)?;
     assert_eq!(archived.verify_archive().await?["valid"], true);
     let missing = archived.folder().join("none.manifest.json");
     let report = super::verify_archive(archived.server(), &missing).await?;
-    ensure!(report["problems"].to_string().contains("it cannot be read"), "{report}");
+    ensure!(report["problems"].to_string().contains("the file cannot be read"), "{report}");
     Ok(())
 }
 
-/// A segment between two others was removed.
+/// The second of three segments is removed.
 #[tokio::test]
 async fn a_missing_segment_is_found() -> Result<()> {
     let mut archived = twice_archived().await?;
@@ -182,6 +183,6 @@ async fn a_missing_segment_is_found() -> Result<()> {
     manifests.sort();
     std::fs::remove_file(manifests.get(1).context("three segments")?)?;
     let report = archived.verify_archive().await?;
-    ensure!(report["problems"].to_string().contains(" are missing, also in the archive"), "{report}");
+    ensure!(report["problems"].to_string().contains(" are missing between two segments of the archive"), "{report}");
     Ok(())
 }

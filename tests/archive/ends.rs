@@ -1,4 +1,4 @@
-//! Archives that are interrupted: by kill -9, by a full disk, by a database that refuses, and by open calls.
+//! Archiving that is interrupted by `kill -9`, a full disk, a database error or an open call.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::cli::{parsed, told};
 use crate::tamper::sqlite;
 use crate::world::{World, eventually, text};
 
-/// The number of power cuts. Their times range from the start of the process to its end.
+/// The number of runs that are killed. The times of the kills are spread over the duration of a run.
 const CUTS: u32 = 24;
 
 fn files(archived: &Archived) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -25,7 +25,8 @@ fn files(archived: &Archived) -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(found)
 }
 
-/// The files are complete when the database refuses the deletion. The next run writes the same files.
+/// The database rejects the anchor after the files are complete, so no row is deleted. The next run writes the same
+/// files.
 #[tokio::test]
 async fn an_archive_whose_deletion_fails_is_repeated() -> Result<()> {
     let archived = Archived::make().await?;
@@ -43,7 +44,7 @@ async fn an_archive_whose_deletion_fails_is_repeated() -> Result<()> {
 
     sqlite(&data_dir, &["drop trigger refuse"]).await?;
     let (code, done) = parsed(archived.server(), &["audit", "archive", "--before", FUTURE]).await?;
-    // The rows of the failed archive are a segment of their own.
+    // The two rows that record the failed attempt are archived as a separate segment.
     ensure!(code == Some(0) && done["rows"] == rows + 2, "{done}");
     let after = files(&archived)?;
     assert!(before.iter().all(|(name, bytes)| after.get(name) == Some(bytes)), "{:?}", after.keys());
@@ -56,7 +57,7 @@ async fn an_archive_whose_deletion_fails_is_repeated() -> Result<()> {
 async fn an_archive_that_is_killed_at_any_moment_loses_no_row() -> Result<()> {
     let archived = Archived::make().await?;
     let arguments = ["audit", "archive", "--before", FUTURE];
-    // An archive of the first rows takes about as long as each of those that are killed.
+    // The times of the kills are spread over the duration of this run, which is not killed.
     let began = Instant::now();
     archived.archive().await?;
     let whole = began.elapsed();
@@ -68,8 +69,8 @@ async fn an_archive_that_is_killed_at_any_moment_loses_no_row() -> Result<()> {
         ensure!(report["valid"] == true, "after cut {cut}: {report}");
         let in_archive = archived.verify_archive().await?;
         ensure!(in_archive["valid"] == true, "after cut {cut}: {in_archive}");
-        // Every row up to the last one is in the database or in the archive. An archive whose rows were not deleted yet
-        // has them too.
+        // Every row is in the database or in the archive. Rows that were written to the archive but not deleted yet are
+        // in both.
         let database = "select coalesce(max(sequence), 0) - coalesce(min(sequence), 1) + 1, (select coalesce(max(last_sequence), 0) \
                         from audit_anchors), min(sequence) from audit_rows";
         let counted = sqlite(&archived.server().data_dir(), &[database]).await?;
@@ -84,7 +85,7 @@ async fn an_archive_that_is_killed_at_any_moment_loses_no_row() -> Result<()> {
     Ok(())
 }
 
-/// A file system with room for one page.
+/// A file system with space for one page.
 struct FullDisk(tempfile::TempDir);
 
 impl FullDisk {
@@ -133,7 +134,7 @@ async fn open_calls_stay_in_the_database() -> Result<()> {
     let (api, bot) = (world.api.clone(), world.bot.clone());
     let open = tokio::spawn(async move { api.call(&bot, "test_echo_fetch", &json!({ "path": "/echo" })).await });
     world.reached(1).await?;
-    // A change is covered by a head within a second, and so is the start of the call before it.
+    // Within a second, a head covers the change and the start of the call before it.
     world.api.bot("another").await?;
     let rows = last_sequence(&world.server).await?;
     let heads = world.server.data_dir().join("audit-heads.log");

@@ -10,7 +10,7 @@ use crate::postgres::server_on;
 use crate::tamper::sqlite;
 use crate::world::{World, eventually};
 
-/// A data folder of an earlier release. Its rows are some days old and have both versions.
+/// A data folder of an earlier release. Its rows are several days old. Some have version 1 and some have version 2.
 async fn old_rows() -> Result<Server> {
     let server = Server::prepare_on_fixture("7ca6635")?;
     let sealed = run(&server, &["vault", "seal", "--yes"]).await?;
@@ -64,7 +64,7 @@ async fn a_server_archives_old_rows_by_itself() -> Result<()> {
 #[tokio::test]
 async fn a_server_that_cannot_archive_goes_on_and_says_so() -> Result<()> {
     let mut server = old_rows().await?.argument("--audit-keep").argument("1d");
-    // A file is in the place of the folder.
+    // A file has the name of the archive folder, so the folder cannot be created.
     std::fs::write(server.data_dir().join("audit-archive"), "")?;
     let rows = verify(&server).await?["rows"].as_u64();
     server.launch().await?;

@@ -15,14 +15,14 @@ use crate::world::{World, text};
 
 const IMPORT: &str = "/api/import";
 
-/// Sends lines to `path` and returns the answer with any status.
+/// Sends lines to `path`, and returns the status and the body of the response.
 async fn post(api: &Api, path: &str, lines: &str) -> Result<(u16, Value)> {
     let request = api.request(Method::POST, path).header("content-type", "application/jsonl").body(lines.to_owned());
     let (status, _, answer) = send(request).await?;
     Ok((status, answer))
 }
 
-/// Imports lines and returns the answer, which must be a success.
+/// Imports lines and returns the response. Fails unless the response is a success.
 async fn import(api: &Api, lines: &str) -> Result<Value> {
     let (status, answer) = post(api, IMPORT, lines).await?;
     ensure!(status == 200, "{status} {answer}");
@@ -207,7 +207,7 @@ async fn admins_import_into_their_workspace_and_root_keys_into_all() -> Result<(
     Ok(())
 }
 
-/// The audit has the ids and the digests of what an import wrote, and no content.
+/// The audit records the ids and digests of the imported objects, and not their content.
 #[tokio::test]
 async fn the_audit_has_one_row_of_a_transaction() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -227,8 +227,8 @@ async fn the_audit_has_one_row_of_a_transaction() -> Result<()> {
     Ok(())
 }
 
-/// A changed configuration of a resource has the same effect as a PATCH: the credential stays, and waits for an admin
-/// if it would be sent to another place.
+/// An import that changes the configuration of a resource has the same effect as a PATCH: the resource keeps its
+/// credential. If the credential would be sent to another origin, it is not used until an admin confirms it.
 #[tokio::test]
 async fn a_moved_resource_keeps_its_credential_as_a_patch_does() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -277,7 +277,7 @@ async fn doctor_reads_what_an_import_wrote() -> Result<()> {
     };
     let quiet = doctor().await?;
     ensure!(!quiet.contains("the audit records") && !quiet.contains("in the audit"), "{quiet}");
-    // The row keeps its time, so only its digest tells that it was changed.
+    // The statement does not change `updated_at`, so only the digest shows that the row was changed.
     let statement = "update roles set scope_constraints = '{}'";
     crate::tamper::sqlite(&data, &[statement, "delete from bot_resources"]).await?;
     let found = doctor().await?;
@@ -287,7 +287,7 @@ async fn doctor_reads_what_an_import_wrote() -> Result<()> {
     Ok(())
 }
 
-/// An import neither deletes nor renames: objects without a line stay.
+/// An import neither deletes nor renames objects. Objects without a line are not changed.
 #[tokio::test]
 async fn objects_without_a_line_stay() -> Result<()> {
     let world = World::with(&[]).await?;

@@ -17,7 +17,7 @@ async fn verify_since(record: &Record, copy: &Path, head: &str) -> Result<(Optio
     Ok((output.status.code(), report))
 }
 
-/// Rows before the head are not read, and the rows after it must follow it.
+/// Rows before the head are not checked, and the rows after the head must form a chain that follows the head.
 #[tokio::test]
 async fn rows_after_a_head_are_verified_alone() -> Result<()> {
     let record = Record::make().await?;
@@ -35,7 +35,7 @@ async fn rows_after_a_head_are_verified_alone() -> Result<()> {
         (Some(0), &json!(0), &json!(20)),
         "{report}"
     );
-    // The newest head of this row or a row before it.
+    // The newest head of row 19 or of an earlier row is used.
     let (code, report) = verify_since(&record, &copy, "19").await?;
     assert_eq!((code, &report["rows"]), (Some(0), &json!(20 - middle)), "{report}");
     assert_eq!(report["since_head"]["sequence"], middle);
@@ -66,7 +66,7 @@ async fn rows_after_a_head_are_verified_alone() -> Result<()> {
     Ok(())
 }
 
-/// A head that is forged is not one to begin with.
+/// Verification does not begin at a forged head.
 #[tokio::test]
 async fn rows_are_not_verified_after_a_forged_head() -> Result<()> {
     let record = Record::make().await?;

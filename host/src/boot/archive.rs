@@ -1,4 +1,4 @@
-//! Archives rows of the audit: for a command while no server runs, and once a day in a server.
+//! Archives rows of the audit, by command while the server is stopped, or once a day in a running server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use monstrum_core::meters;
 
 /// How often a server archives rows.
 const INTERVAL: Duration = Duration::from_secs(24 * 3600);
-/// How often a server checks whether it is time, and tries again after a failure.
+/// How often a server checks whether archiving is due, and the interval between attempts after a failure.
 const RETRY: Duration = Duration::from_secs(3600);
 const DAY_MS: i64 = 24 * 3600 * 1000;
-/// The key kind in the audit row of an archive by a server.
+/// The key kind in the audit row of a segment that a server archives.
 const SERVER: &str = "server";
 
-/// An error while archiving rows. Segments before it have been archived.
+/// An error while archiving rows. Earlier segments may already have been archived.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchivingError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    #[error("the archive cannot be recorded")]
+    #[error("the archived segment cannot be recorded in the audit")]
     Record(#[from] OfflineError),
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
-    #[error("the audit cannot be written, so nothing was deleted")]
+    #[error("the audit cannot be written, so the rows of the segment were not deleted")]
     Unavailable(#[from] AuditUnavailable),
     #[error("the database has no workspace `{DEFAULT_WORKSPACE}`")]
     NoWorkspace,
@@ -63,13 +63,13 @@ pub async fn archive_offline(
     Ok(done)
 }
 
-/// Archives the rows that are older than `keep_days`, once a day. A failure is repeated every hour.
+/// Archives the rows that are older than `keep_days` once a day. After a failure, tries again every hour.
 pub(super) async fn archive_daily(app: Arc<App>, keep_days: u32, stop: CancellationToken) {
     let mut tick = tokio::time::interval(RETRY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut done: Option<Instant> = None;
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
-        // The ticks are not exact, so an interval may be short of a day by a part of the time between them.
+        // Ticks are not exact, so a run may begin up to half of `RETRY` before a full day has passed.
         if done.is_some_and(|done| done.elapsed() + RETRY / 2 < INTERVAL) {
             continue;
         }
@@ -77,18 +77,21 @@ pub(super) async fn archive_daily(app: Arc<App>, keep_days: u32, stop: Cancellat
         match archive(&app, before).await {
             Ok(rows) => {
                 done = Some(Instant::now());
-                tracing::info!(rows, %before, "the audit was archived");
+                tracing::info!(rows, %before, "archived old audit rows");
             }
             Err(error) => {
                 meters::archive_failed();
                 let error = with_causes(&error);
-                tracing::warn!(error, "the audit was not archived; its rows stay in the database");
+                tracing::warn!(
+                    error,
+                    "cannot archive old audit rows; they stay in the database, and the server tries again in an hour"
+                );
             }
         }
     }
 }
 
-/// Archives rows of a running server. Returns their number.
+/// Archives rows of a running server. Returns the number of archived rows.
 async fn archive(app: &App, before: UtcMillis) -> Result<u64, ArchivingError> {
     let workspace = app.store.workspace_named(DEFAULT_WORKSPACE).await?.ok_or(ArchivingError::NoWorkspace)?;
     let folder = app.data_dir.join(ARCHIVE_FOLDER);

@@ -65,22 +65,22 @@ pub(super) enum Audit {
     /// Check that no row of the audit was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
-        /// Verify these archived segments instead: manifests, or folders with manifests
+        /// Verify archived segments instead of the database: manifests, or folders with manifests
         #[arg(long, value_name = "FILE", num_args = 1..)]
         archive: Vec<PathBuf>,
-        /// Verify only the rows after a signed head: the latest, or the one of this row or a row before it
+        /// Verify only the rows after a signed head: the latest head, or the newest head for ROW or an earlier row
         #[arg(long, value_name = "ROW", num_args = 0..=1, default_missing_value = "latest", conflicts_with = "archive")]
         since_head: Option<SinceHead>,
         #[command(flatten)]
         folder: FolderFlags,
     },
-    /// Move old rows into signed files; the server must be stopped
+    /// Move old rows to signed files; the server must be stopped
     #[command(after_help = archive::EXAMPLES)]
     Archive {
-        /// Archive rows from before this day, in UTC, or this moment, in RFC 3339
+        /// Archive rows that are older than this date (in UTC) or this time (in RFC 3339 format)
         #[arg(long, value_name = "DATE", value_parser = archive::moment)]
         before: UtcMillis,
-        /// The folder of the files [default: DATA/audit-archive]
+        /// The folder for the archive files [default: DATA/audit-archive]
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
         #[command(flatten)]
@@ -266,7 +266,7 @@ fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
     } else if is_valid {
         let archived = match &report["archived_rows"] {
             Value::Null => String::new(),
-            archived => format!(" after {} archived ones", output::cell(archived)),
+            archived => format!(" after {} archived rows", output::cell(archived)),
         };
         output::line(match &report["since_head"] {
             Value::Null => format!("audit chain verified: {rows} rows{archived}"),

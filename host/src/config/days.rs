@@ -1,4 +1,4 @@
-//! A number of days as a setting: `400d`.
+//! A setting that is a number of days, such as `400d`.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// A period of at least one day, written as `400d`.
+/// A period of at least one day, written as a number and `d`, such as `400d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Days(NonZeroU32);
 
 /// The error for a text that is not a period in days.
 #[derive(Debug, thiserror::Error)]
-#[error("expected a number of days from 1, such as 400d")]
+#[error("expected a number of days of at least 1, with the unit d, such as 400d")]
 pub struct NotDays;
 
 impl Days {

@@ -18,22 +18,23 @@ use utoipa::IntoParams;
 use crate::gateway::http::extract::{Params, unread_body};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// How long a body may take to arrive. An import that is arriving occupies one of few places.
+/// The time limit for receiving a body. An import counts as running while its body is being received, and few imports
+/// can run at the same time.
 const ARRIVAL_MAX: Duration = Duration::from_secs(600);
 
 /// The query string of an import.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ImportQuery {
-    /// Whether to check the lines and answer with the changes without making them. `?dry_run` is `?dry_run=true`.
+    /// Whether to check the lines and return the changes without making them. `?dry_run` means `?dry_run=true`.
     #[param(value_type = Option<bool>, default = false)]
     dry_run: Option<String>,
 }
 
 /// Creates and changes the objects that the lines of an export describe
 ///
-/// Objects are matched by name, and nothing is deleted. Lines that name a workspace need a root key. All lines are
-/// checked before anything is written. A repeated import changes nothing, so it needs no `Idempotency-Key`.
+/// Objects are matched by name, and nothing is deleted. Lines that name a workspace require a root key. All lines are
+/// checked before anything is written. A repeated import changes nothing, so no `Idempotency-Key` is needed.
 #[utoipa::path(post, path = "/api/import", tag = "configuration", params(ImportQuery),
     request_body(content = Line, content_type = "application/jsonl", description = "JSONL"),
     responses((status = 200, body = Import), (status = "4XX", body = ProblemBody)))]
@@ -59,13 +60,13 @@ impl ImportQuery {
     }
 }
 
-/// Ends reading a body after [`ARRIVAL_MAX`].
+/// Stops reading a body after [`ARRIVAL_MAX`].
 async fn in_time<T>(reading: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
-    let too_slow = |_| Problem::timeout(format!("the body must arrive in {} s", ARRIVAL_MAX.as_secs()));
+    let too_slow = |_| Problem::timeout(format!("the body was not received within {} s", ARRIVAL_MAX.as_secs()));
     tokio::time::timeout(ARRIVAL_MAX, reading).await.map_err(too_slow)?
 }
 
-/// Reads the body as it arrives.
+/// Parses the body while it is being received.
 async fn read(mut arriving: Arriving, mut body: Body) -> Result<Arriving, Problem> {
     let mut bytes = 0_usize;
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,4 @@
-//! Imports that are refused. Nothing of them is written.
+//! Rejected imports, of which nothing is written.
 
 use anyhow::{Result, ensure};
 use insta::assert_snapshot;
@@ -9,7 +9,7 @@ use crate::http::Answers;
 use crate::http::export::exported;
 use crate::world::{World, text};
 
-/// Formats the errors of an answer, which must be a 422, as lines.
+/// Formats the errors of a response as lines. Fails unless the response has status 422.
 fn errors((status, answer): &(u16, Value)) -> Result<String> {
     ensure!(*status == 422, "{status} {answer}");
     let errors = answer["errors"].as_array().into_iter().flatten();
@@ -126,10 +126,10 @@ async fn lines_and_bodies_have_limits() -> Result<()> {
     answers.add("a large body", post(&world.api, IMPORT, &format!("{blank} ")).await?);
     assert_eq!(post(&world.api, IMPORT, &blank).await?.0, 200, "the largest body");
     assert_snapshot!(answers, @r#"
-    a long line: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"the input has 2 errors","request_id":"[id 1]","errors":[{"path":"line 1","message":"a line may have 2097152 bytes at most"},{"path":"line 2: /kind","message":"expected `workspace`, `role`, `bot`, `resource` or `binding`"}]}
-    many lines: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import may have 200000 lines at most","request_id":"[id 2]"}
-    many values: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import may have 8000000 values at most","request_id":"[id 3]"}
-    many workspaces: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import may have 1000 workspaces at most","request_id":"[id 4]"}
+    a long line: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"the input has 2 errors","request_id":"[id 1]","errors":[{"path":"line 1","message":"the line exceeds the limit of 2097152 bytes"},{"path":"line 2: /kind","message":"expected `workspace`, `role`, `bot`, `resource` or `binding`"}]}
+    many lines: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import can have at most 200000 lines","request_id":"[id 2]"}
+    many values: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import can have at most 8000000 values","request_id":"[id 3]"}
+    many workspaces: 413 {"type":"urn:monstrum:error:too_large","title":"A limit is exceeded","status":413,"detail":"an import can have at most 1000 workspaces","request_id":"[id 4]"}
     a large body: 413 {"type":"urn:monstrum:error:too_large","title":"The body is too large","status":413,"detail":"the body exceeds the limit of 67108864 bytes","request_id":"[id 5]"}
     "#);
     Ok(())

@@ -1,4 +1,4 @@
-//! Imports of many objects, which take several transactions.
+//! Imports of many objects, which are written in several transactions.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,8 @@ async fn on_postgresql_it_is_the_same() -> Result<()> {
     imported_in_transactions(&World::on(server).await?).await
 }
 
-/// The time limit is far above the time that the import takes, and far below that of as many single requests.
+/// The time limit is much longer than the duration of the import, and much shorter than the duration of the same number
+/// of single requests.
 async fn imported_in_transactions(world: &World) -> Result<()> {
     let admin = workspace(&world.api, "acme").await?;
     let lines = many(&["acme/*"]);
@@ -70,7 +71,8 @@ async fn imported_in_transactions(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Of imports into one workspace at the same time, one at most writes; the others are refused.
+/// If several imports into one workspace are sent at the same time, at most one runs at a time, and the others are
+/// rejected.
 #[tokio::test]
 async fn a_workspace_has_one_import_at_a_time() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
@@ -79,7 +81,7 @@ async fn a_workspace_has_one_import_at_a_time() -> Result<()> {
     let (first, second) = tokio::try_join!(post(&admin, IMPORT, &lines), post(&admin, IMPORT, &lines))?;
     let (done, refused) = if first.0 == 200 { (first, second) } else { (second, first) };
     assert_eq!((done.0, refused.0), (200, 409), "{} {}", done.1, refused.1);
-    ensure!(text(&refused.1["detail"]).contains("another import into this workspace is under way"), "{}", refused.1);
+    ensure!(text(&refused.1["detail"]).contains("another import into this workspace is running"), "{}", refused.1);
     import(&admin, &lines).await?;
     Ok(())
 }
@@ -94,7 +96,7 @@ async fn an_import_that_was_broken_off_goes_on() -> Result<()> {
                 when (select count(*) from bot_resources) >= 1900 begin select raise(abort, 'no'); end";
     crate::tamper::sqlite(&data, &[fail]).await?;
     let (status, answer) = post(&world.api, IMPORT, &lines).await?;
-    let done = "2000 of 3131 changed objects were written; the same import again writes the others";
+    let done = "2000 of 3131 changed objects were written; repeat the import to write the remaining objects";
     ensure!(status == 500 && text(&answer["detail"]).ends_with(done), "{status} {answer}");
     let errors = changes(&world.api).await?.into_iter().filter(|change| change["status"] == "error").count();
     assert_eq!(errors, 1, "the audit has the transaction that failed");
@@ -110,7 +112,8 @@ async fn an_import_that_was_broken_off_goes_on() -> Result<()> {
     Ok(())
 }
 
-/// A row changes after it was checked: when the audit has the row of the change, before the change is made.
+/// A row changes after it was checked: a trigger changes it when the audit row of the import is written, before the
+/// import writes its rows.
 #[tokio::test]
 async fn an_object_that_changed_meanwhile_is_a_conflict() -> Result<()> {
     let world = World::with(&[]).await?;

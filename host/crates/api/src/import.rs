@@ -1,4 +1,4 @@
-//! The answer to an import of the lines of an export.
+//! The response to an import of the lines of an export.
 
 use monstrum_types::UtcMillis;
 use serde::Serialize;
@@ -6,31 +6,31 @@ use utoipa::ToSchema;
 
 use crate::bindings::{Delegate, Limits, Permissions};
 
-/// What an import has changed or, for a dry run, would change.
+/// The changes that an import has made or, for a dry run, would make.
 #[derive(Serialize, ToSchema)]
 pub struct Import {
     pub dry_run: bool,
-    /// The workspaces that the lines concern.
+    /// The workspaces to which the lines belong.
     pub workspaces: Vec<ImportedWorkspace>,
 }
 
-/// What an import changes in a workspace.
+/// The changes that an import makes in a workspace.
 #[derive(Serialize, ToSchema)]
 pub struct ImportedWorkspace {
     pub workspace: String,
-    /// What happens to the workspace itself.
+    /// The effect of the import on the workspace itself.
     pub state: ImportedState,
     pub created: ImportedCounts,
     pub changed: ImportedCounts,
-    /// The objects that were already as their lines say.
+    /// The numbers of objects that already matched their lines.
     pub unchanged: ImportedCounts,
-    /// The bots whose grants change, by name. An import lists at most 1 000 grants, and 4 MiB of them.
+    /// The bots whose grants change, by name. A response lists at most 1 000 grants and 4 MiB of grants.
     pub permissions: Vec<ImportedPermissions>,
     /// The number of gained and lost grants that are not listed.
     pub permissions_left_out: usize,
 }
 
-/// What an import does to an object.
+/// The effect of an import on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportedState {
@@ -48,7 +48,7 @@ pub struct ImportedCounts {
     pub bindings: usize,
 }
 
-/// The difference between what a bot was granted before an import and what it is granted after it.
+/// The difference between the grants of a bot before and after an import.
 #[derive(Serialize, ToSchema)]
 pub struct ImportedPermissions {
     pub bot: String,
@@ -56,7 +56,7 @@ pub struct ImportedPermissions {
     pub loses: Vec<Grant>,
 }
 
-/// What a bot is granted: a resource by an enabled binding, or a sandbox in each conversation.
+/// A grant of a bot: a resource through an enabled binding, or a sandbox in each conversation.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Grant {
@@ -64,8 +64,8 @@ pub enum Grant {
     Sandbox,
 }
 
-/// The grant of a resource by a binding that is enabled. A change of any field is a loss of the old grant and a gain of
-/// the new one.
+/// The grant of a resource through an enabled binding. If any field changes, the bot loses the old grant and gains the
+/// new grant.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub struct BindingGrant {
     /// The name of the resource.
@@ -87,7 +87,7 @@ pub struct BindingGrant {
     pub expires_at: Option<UtcMillis>,
 }
 
-/// A role, as a part of a grant.
+/// The role of a binding, as part of a grant.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub struct RoleGrant {
     pub name: String,

@@ -1,9 +1,9 @@
-//! The audit. The entry of a call is opened before its first stage and closed after its last one. No answer leaves the
-//! host before its row is on disk.
+//! The audit. The entry of a call is opened before the first stage of the call and closed after the last stage. No
+//! answer leaves the host before its row is on disk.
 //!
 //! One task writes all rows of this host in one chain. It writes the rows of many calls in one transaction with one
 //! fsync, and each caller waits for its own commit. If a write fails, no call runs until the database accepts rows
-//! again. Rows for ends of calls that could not be written are kept in memory and written first.
+//! again. The end rows of calls that could not be written are kept in memory and are written first.
 
 mod anchors;
 mod archive;
@@ -49,7 +49,7 @@ use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
 use crate::checks::is_large;
 
-/// Rows that wait to be written; more callers wait for room.
+/// The maximum number of queued rows. When the queue is full, callers wait until it has room.
 const QUEUE_ROWS_MAX: usize = 4096;
 
 /// The error for a call that cannot be answered because the audit cannot be written.
@@ -68,11 +68,11 @@ pub struct Auditor {
     clock: Arc<dyn Clock>,
 }
 
-/// What waits to be written.
+/// An item in the queue of the writer.
 enum Pending {
-    /// A row, and rows of others that are on disk together with it or not at all.
+    /// An audit row, and rows of other tables. They are written in the transaction of the audit row.
     Row { row: Box<AuditRow>, with: Vec<StoreRow>, committed: oneshot::Sender<Result<(), AuditUnavailable>> },
-    /// The cost of a call, and whether its budget has room for it.
+    /// The cost of a call. The writer answers whether the budget has room for the cost.
     Charge { charge: Charge, charged: oneshot::Sender<Result<bool, AuditUnavailable>> },
 }
 
@@ -101,7 +101,8 @@ impl Auditor {
         writer.sign_head();
         let closing = CancellationToken::new();
         let writing = writer.run(rows, closing.clone());
-        // A server does the work of a shared database. For SQLite the writer itself does it, on a thread of its own.
+        // The statements of a shared database run on its server. The statements of SQLite block the thread, so the
+        // writer gets a dedicated thread.
         let no_thread = |source: std::io::Error| StoreError::Unavailable {
             what: "cannot start the thread of the audit writer".to_owned(),
             source: source.into(),
@@ -115,8 +116,8 @@ impl Auditor {
         self.closing.cancel();
     }
 
-    /// Sets the current generation of the policy. A head with it is signed within a second. A generation that is older
-    /// than the last one is ignored.
+    /// Sets the current generation of the policy. A head that records the generation is signed within a second. A
+    /// generation that is lower than the current one is ignored.
     pub fn policy_is_at(&self, generation: i64) {
         self.policy_generation.fetch_max(generation, Ordering::AcqRel);
     }
@@ -135,7 +136,8 @@ impl Auditor {
         self.queue.max_capacity() - self.queue.capacity()
     }
 
-    /// Charges a call, if its budget has room for it. The charge is on disk when this returns.
+    /// Charges a call if its budget has room. Returns whether the call was charged. The charge is on disk when this
+    /// function returns.
     pub async fn charge(&self, charge: Charge) -> Result<bool, AuditUnavailable> {
         self.must_be_healthy()?;
         let (charged, outcome) = oneshot::channel();
@@ -143,7 +145,7 @@ impl Auditor {
         outcome.await.unwrap_or(Err(AuditUnavailable))
     }
 
-    /// Opens the entry of a call, whose rows are searched for `secrets`.
+    /// Opens the entry of a call. `secrets` are removed from the rows of the entry.
     pub fn open(&self, call: &IncomingCall, secrets: Arc<CallSecrets>) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let lineage = call.lineage();

@@ -56,7 +56,7 @@ pub(crate) use retry;
 pub(crate) enum Db {
     /// A connection for writes, several connections for reads, and a connection for the audit. If the connection for
     /// the audit is missing, the database is open for reading only. A writer holds `turn`, so that other writers wait
-    /// for `turn` and not for the file lock, where they would sleep between attempts.
+    /// for `turn` instead of the file lock, for which SQLite would sleep between attempts.
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,

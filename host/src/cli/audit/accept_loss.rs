@@ -29,7 +29,7 @@ pub(super) async fn run(options: &Options, flags: FolderFlags, reason: String) -
     let reason = reason.trim();
     if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
         let message = format!("--reason: expected 1 to {REASON_CHARS_MAX} characters");
-        return Err(Failure::new(message, "explain in one or two sentences why the older database is to be used"));
+        return Err(Failure::new(message, "explain in one or two sentences why you want to use the older database"));
     }
     let settings = options.settings(flags)?;
     let data = folder::open_of_any_age(&settings, "a server is using the data folder: stop the server first").await?;

@@ -1,4 +1,4 @@
-//! `monstrum audit archive`: moves old rows of the audit into signed files. `monstrum audit verify --archive`: verifies
+//! `monstrum audit archive`: moves old rows of the audit to signed files. `monstrum audit verify --archive`: verifies
 //! these files.
 
 use std::path::PathBuf;
@@ -19,11 +19,12 @@ Examples:
   monstrum audit archive --before 2026-01-01
   monstrum audit archive --before 2026-01-01 --to /mnt/archive/monstrum --data-dir /srv/monstrum
 
-It moves rows from before that day (in UTC) into files with a signed manifest, and leaves a signed anchor in their place. It
-takes only rows that a signed head covers, and stops before the first call that is still open. Rows are deleted when
-their files are on disk and verified. If it is interrupted, run it again. `monstrum serve --audit-keep` does the same daily.";
+The command writes rows from before that day (in UTC) to files with a signed manifest, and replaces the rows in the
+database with a signed anchor. It archives only rows that a signed head covers, and stops before the first call that is
+still open. Rows are deleted only after their files are on disk and verified. If the command is interrupted, repeat it
+with the same options. `monstrum serve --audit-keep` archives old rows once a day.";
 
-/// Parses a date or a moment in RFC 3339.
+/// Parses a date, which means the start of that day in UTC, or a time in RFC 3339 format.
 pub(super) fn moment(text: &str) -> Result<UtcMillis, String> {
     let is_date = text.len() == "2026-01-01".len();
     let moment = if is_date { format!("{text}T00:00:00Z").parse() } else { text.parse() };
@@ -37,7 +38,7 @@ pub(super) async fn run(
     to: Option<PathBuf>,
 ) -> Result<ExitCode, Failure> {
     let settings = options.settings(flags)?;
-    let running = "a server is running there: stop it first, or let it archive the audit itself (--audit-keep)";
+    let running = "a server is using the data folder: stop the server first, or restart it with --audit-keep";
     let data = folder::open(&settings, running).await?;
     let to = to.unwrap_or_else(|| data.path.join(ARCHIVE_FOLDER));
     let done = archive_offline(&data, Arc::new(SystemClock), &to, before).await;
@@ -49,15 +50,15 @@ pub(super) async fn run(
 fn hint(error: &ArchivingError) -> &'static str {
     match error {
         ArchivingError::Archive(ArchiveError::NotAsWritten { .. }) => {
-            "nothing was deleted; `monstrum audit verify` shows every problem"
+            "run `monstrum audit verify` to list all problems; rows that were not archived are still in the database"
         }
         ArchivingError::Archive(ArchiveError::OtherRows { .. }) => {
-            "nothing was deleted; keep that file, and give another folder with --to"
+            "keep that file, and choose another folder with --to; rows that were not archived are still in the database"
         }
         ArchivingError::Archive(ArchiveError::Write { .. } | ArchiveError::Unsound { .. }) => {
-            "the rows are still in the database; is there room on the disk? may this user write the folder?"
+            "check the free disk space, and that this user may write to the folder; the rows are still in the database"
         }
-        _ => "rows that are not archived are still in the database; run it again",
+        _ => "run the command again; rows that were not archived are still in the database",
     }
 }
 
@@ -76,22 +77,25 @@ fn tell(options: &Options, done: &[Segment], to: &str, before: UtcMillis) -> Res
     }
     if done.is_empty() {
         output::line(format!("nothing to archive before {before}"))?;
-        output::note("only rows that a signed head covers are archived, and none after the start of an open call");
+        output::note("rows are archived only up to the latest signed head and before the first open call");
     } else {
         output::line(output::plain(&format!("archived {rows} rows to {to}")))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Verifies segments. The database is read for the audit's keys and for the anchors; a server may be running.
+/// Verifies segments. The database is read for the keys and the anchors of the audit. A server may be running.
 pub(super) async fn verify(settings: &Settings, paths: &[PathBuf], json: bool) -> Result<ExitCode, Failure> {
     let data = Data::inspect(settings).await.map_err(|error| {
-        Failure::from_error(&error, folder::keys_hint(&error).unwrap_or("run it as the user who runs the server"))
+        Failure::from_error(
+            &error,
+            folder::keys_hint(&error).unwrap_or("run the command as the user who runs the server"),
+        )
     })?;
     let report = verify_archive(&data.store, &data.audit_keys, paths).await;
     data.store.close().await;
-    let report =
-        report.map_err(|error| Failure::from_error(&error, "name the folder or the manifests of an archive"))?;
+    let report = report
+        .map_err(|error| Failure::from_error(&error, "pass the folder or the manifests of an archive to --archive"))?;
     if json {
         output::json(&json!(report))?;
     } else if report.valid {
@@ -102,8 +106,8 @@ pub(super) async fn verify(settings: &Settings, paths: &[PathBuf], json: bool) -
         };
         output::table(&["WRITER", "SEQUENCE", "PROBLEM"], report.problems.iter().map(row).collect())?;
         let (problems, rows) = (report.problems.len(), report.rows);
-        output::error(&format!("the archive is not as it was written: {problems} problems in {rows} rows"));
-        output::hint("keep a copy of the archive, and compare it with another copy of it");
+        output::error(&format!("the archive failed verification: {problems} problems in {rows} rows"));
+        output::hint("keep a copy of the archive, and compare it with a backup");
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,7 +1,7 @@
-//! Anchors: where chains begin in the database after their first rows were archived.
+//! Anchors. An anchor records where a chain begins in the database after its first rows were archived.
 //!
-//! A program that can write the database can insert an anchor and delete rows. An anchor therefore counts only if the key
-//! of the audit's heads has signed it.
+//! A program that can write to the database can insert an anchor and delete rows. An anchor is therefore valid only if
+//! it is signed with the key that signs the heads of the audit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::heads::{self, HEADS_FILE, Newest};
 use super::rollback::RollbackError;
 use super::verify::{KeyRing, Problem, gap};
 
-/// The signed fields of an anchor. A change of a field or of the order makes existing signatures invalid.
+/// The signed fields of an anchor. A change of a field or of the order of the fields makes existing signatures invalid.
 #[derive(Serialize)]
 struct Signed<'a> {
     v: u8,
@@ -67,7 +67,7 @@ fn is_signed(row: &AnchorRow, keys: &KeyRing) -> bool {
 pub struct Anchors {
     /// The signed anchors of each writer, by sequence number.
     signed: BTreeMap<String, Vec<AnchorRow>>,
-    /// Anchors that are not signed, cannot be read, or do not follow one another.
+    /// A problem for each anchor that is not signed, cannot be read, or does not follow the previous anchor.
     pub problems: Vec<Problem>,
 }
 
@@ -91,7 +91,7 @@ impl Anchors {
         Ok(anchors)
     }
 
-    /// Adds a signed anchor, which must follow the one before it.
+    /// Adds a signed anchor. Adds a problem if the anchor does not follow the previous anchor.
     fn add(&mut self, row: AnchorRow) {
         let AnchorRow { first_sequence: first, last_sequence: last, .. } = row;
         let end = self.end(&row.writer);
@@ -101,7 +101,7 @@ impl Anchors {
                 Some(format!("the anchor of archived rows {expected} to {} is missing", first - 1))
             }
             _ if first < expected || row.previous_hash != end.hash => {
-                Some(format!("the anchor of rows {first} to {last} does not follow the one before it"))
+                Some(format!("the anchor of rows {first} to {last} does not follow the previous anchor"))
             }
             _ => None,
         };
@@ -115,7 +115,7 @@ impl Anchors {
         self.problems.push(Problem { writer: writer.to_owned(), sequence, what });
     }
 
-    /// The last archived row of a chain, after which its rows in the database begin.
+    /// Returns the last archived row of a chain. The rows of the chain in the database follow it.
     pub(super) fn end(&self, writer: &str) -> Position {
         let last = self.of(writer).last();
         last.map_or(Position { sequence: 0, hash: GENESIS }, |row| Position {
@@ -124,42 +124,45 @@ impl Anchors {
         })
     }
 
-    /// The signed anchors of a chain.
+    /// Returns the signed anchors of a chain.
     pub(super) fn of(&self, writer: &str) -> &[AnchorRow] {
         self.signed.get(writer).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The writers that have an anchor.
+    /// Returns the writers that have a signed anchor.
     pub(super) fn writers(&self) -> impl Iterator<Item = &String> {
         self.signed.keys()
     }
 
-    /// The number of archived rows.
+    /// Returns the number of archived rows.
     pub fn rows(&self) -> u64 {
         self.signed.values().flatten().map(|row| u64::try_from(row.rows).unwrap_or_default()).sum()
     }
 
-    /// The time of the newest archived row.
+    /// Returns the time of the newest archived row.
     pub fn archived_until(&self) -> Option<UtcMillis> {
         self.signed.values().flatten().map(|row| row.last_at).max()
     }
 
-    /// Returns a problem if rows were archived that no head covers.
+    /// Returns a problem if the anchors of a chain cover rows after row `head`, which is the last row that a signed
+    /// head covers.
     pub(super) fn beyond_head(&self, writer: &str, head: i64) -> Option<Problem> {
         let end = self.end(writer).sequence;
-        let what = || format!("the anchor of rows up to {end} is beyond the last signed head, which is of row {head}");
+        let what =
+            || format!("an anchor covers rows up to {end}, but the last signed head covers rows only up to {head}");
         (end > head).then(|| Problem { writer: writer.to_owned(), sequence: end, what: what() })
     }
 }
 
-/// Finds anchors that are not as this host wrote them, and rows that are missing at the beginning of a chain. Unlike a
-/// verification, this reads only the first row of each chain.
+/// Finds anchors that this host did not sign or that do not follow one another, and rows that are missing at the
+/// beginning of a chain. Unlike a verification, this function reads only the first row of each chain.
 pub async fn find_anchor_problems(
     store: &Store,
     keys: &KeyRing,
     data_dir: &Path,
 ) -> Result<Vec<Problem>, RollbackError> {
-    // A server may archive rows meanwhile. Rows are therefore read before the anchors, and the anchors before the head.
+    // A server may archive rows at the same time. The rows are therefore read before the anchors, and the anchors
+    // before the head.
     let mut first = BTreeMap::new();
     let mut writers: Vec<String> = Anchors::read(store, keys).await?.writers().cloned().collect();
     if let Newest::Signed(head) = heads::newest(&data_dir.join(HEADS_FILE), keys)? {
@@ -184,7 +187,7 @@ pub async fn find_anchor_problems(
     Ok(problems)
 }
 
-/// Returns the time of the oldest row in the database of the chain with the newest head.
+/// Returns the time of the oldest row in the database, in the chain of the newest head.
 pub async fn oldest_row(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Option<UtcMillis>, RollbackError> {
     match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
         Newest::Signed(head) => Ok(first_row(store, &head.writer).await?.map(|row| row.at)),
@@ -192,7 +195,8 @@ pub async fn oldest_row(store: &Store, keys: &KeyRing, data_dir: &Path) -> Resul
     }
 }
 
-/// Returns the first row of a chain in the database, unless it cannot be read, which a verification reports.
+/// Returns the first row of a chain in the database, or `None` if the chain has no rows or the row cannot be read. A
+/// verification reports a row that cannot be read.
 async fn first_row(store: &Store, writer: &str) -> Result<Option<AuditRow>, StoreError> {
     let mut next = Some(ScanFrom::START);
     while let Some(from) = next {

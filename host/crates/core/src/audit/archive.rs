@@ -1,9 +1,11 @@
-//! The archive of the audit: moves the oldest rows of a chain into signed files, and leaves an anchor in their place.
+//! The archive of the audit. It writes the oldest rows of a chain to files with a signed manifest, and replaces the
+//! rows in the database with a signed anchor.
 //!
-//! A segment is a range of consecutive rows of one chain, in compressed files beside a signed manifest. The files are
-//! complete and on disk before one transaction inserts the anchor and deletes the rows. If the process is killed before
-//! this transaction, the next run writes the same files again. Only rows that a signed head covers are archived, and a
-//! segment ends where no call is open, so that the start and the end of a call are never separated.
+//! A segment is a range of consecutive rows of one chain. It consists of compressed files and a signed manifest in the
+//! same folder. The files are complete and on disk before the transaction that inserts the anchor and deletes the rows.
+//! If the process is killed before this transaction, the next run writes the same files again. Only rows that a signed
+//! head covers are archived, and a segment ends where no call is open, so that the start and the end of a call are
+//! never separated.
 
 mod check;
 mod cut;
@@ -38,11 +40,11 @@ pub const ARCHIVE_FOLDER: &str = "audit-archive";
 /// The operation in the audit row of an archived segment.
 pub const ARCHIVE_OPERATION: &str = "audit.archive";
 
-/// The number of rows after which a segment ends. Deleting as many takes SQLite about a second, in which no other row is
-/// written.
+/// The number of rows after which a segment ends. SQLite needs about a second to delete this many rows, and writes no
+/// other row during the deletion.
 const SEGMENT_ROWS: u64 = 50_000;
 
-/// The error if rows cannot be archived. They are still in the database then.
+/// The error if rows cannot be archived. The rows are then still in the database.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error("the audit cannot be read or written")]
@@ -51,17 +53,17 @@ pub enum ArchiveError {
     Heads(#[from] HeadsError),
     #[error("cannot write the archive {}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("the audit is not as it was written: row {sequence} of {writer}: {what}")]
+    #[error("the audit failed verification at row {sequence} of {writer}: {what}")]
     NotAsWritten { writer: String, sequence: i64, what: String },
-    #[error("{} is of another state of the database and contains other rows", path.display())]
+    #[error("{} already exists with different rows, from another state of the database", path.display())]
     OtherRows { path: PathBuf },
-    #[error("the archive {} was not written correctly: {what}", path.display())]
+    #[error("the segment {} failed verification after it was written: {what}", path.display())]
     Unsound { path: PathBuf, what: String },
-    #[error("the writing of the archive was interrupted")]
+    #[error("a task that writes the archive was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
 }
 
-/// A run of the archive. The rows that may be archived are determined when it is opened.
+/// One run of the archive. [`Archive::open`] determines which rows may be archived.
 pub struct Archive<'a> {
     store: &'a Store,
     keys: &'a KeyRing,
@@ -73,8 +75,8 @@ pub struct Archive<'a> {
 }
 
 impl<'a> Archive<'a> {
-    /// Opens the archive in `folder` for rows that are older than `before` and that the heads in `data_dir` cover. Nothing
-    /// is archived from a database whose anchors or heads are not as they were written.
+    /// Opens the archive in `folder` for rows that are older than `before` and that the heads in `data_dir` cover.
+    /// Fails if an anchor is not valid, or if the newest head of a chain does not match the database.
     pub async fn open(
         store: &'a Store,
         keys: &'a KeyRing,
@@ -95,7 +97,7 @@ impl<'a> Archive<'a> {
         }
         for head in newest.values() {
             if !holds(store, keys, head).await? {
-                let what = "a signed head does not match the database".to_owned();
+                let what = "the database does not match the newest signed head".to_owned();
                 let (writer, sequence) = (head.writer.clone(), head.sequence);
                 return Err(ArchiveError::NotAsWritten { writer, sequence, what });
             }
@@ -105,8 +107,8 @@ impl<'a> Archive<'a> {
         Ok(Archive { store, keys, folder: folder.to_owned(), before, segment_rows: SEGMENT_ROWS, heads })
     }
 
-    /// Writes the files of the next segment. The caller then records the archive in the audit and calls
-    /// [`Segment::delete_rows`]. Returns `None` if there is nothing more to archive.
+    /// Writes the files of the next segment. The caller then records the segment in the audit and calls
+    /// [`Segment::delete_rows`]. Returns `None` if no more rows can be archived.
     pub async fn next(&mut self) -> Result<Option<Segment>, ArchiveError> {
         while let Some((writer, head)) = self.heads.last().cloned() {
             let after = Anchors::read(self.store, self.keys).await?.end(&writer);
@@ -120,7 +122,8 @@ impl<'a> Archive<'a> {
         Ok(None)
     }
 
-    /// Finds the manifests of segments that begin after `after`. Returns their last rows and hashes.
+    /// Finds the signed manifests of segments that begin directly after `after`. Returns the sequence number and the
+    /// hash of the last row of each segment.
     fn written_already(&self, writer: &str, after: Position) -> Result<BTreeMap<i64, String>, ArchiveError> {
         let fail = |source| ArchiveError::Write { path: self.folder.clone(), source };
         let prefix = format!("{writer}-{:012}-", after.sequence + 1);
@@ -129,7 +132,7 @@ impl<'a> Archive<'a> {
             let entry = entry.map_err(fail)?;
             let name = entry.file_name();
             let is_named = name.to_str().is_some_and(|name| name.starts_with(&prefix) && name.ends_with(SUFFIX));
-            // A manifest that this host did not sign is written again.
+            // A manifest that this host did not sign is overwritten.
             if is_named && let Ok(manifest) = Manifest::read(&entry.path(), self.keys) {
                 found.insert(manifest.last_sequence, manifest.last_hash);
             }
@@ -137,7 +140,7 @@ impl<'a> Archive<'a> {
         Ok(found)
     }
 
-    /// Writes the file and the manifest of a segment, and verifies what was written.
+    /// Writes the file and the manifest of a segment, and verifies both.
     async fn write(&self, writer: &str, cut: Cut) -> Result<Segment, ArchiveError> {
         let Cut { after, last, first_at, last_at } = cut;
         let first = after.sequence + 1;
@@ -155,7 +158,8 @@ impl<'a> Archive<'a> {
             key_version: 0,
             signature: String::new(),
         };
-        // A segment of a state of the database that was lost must not be overwritten, because nothing else contains it.
+        // If the existing segment was written from a lost state of the database, it must not be overwritten, because it
+        // may contain the only copy of its rows.
         let path = self.folder.join(manifest(Vec::new()).file_name());
         if Manifest::read(&path, self.keys).is_ok_and(|existing| existing.last_hash != hex::encode(last.hash)) {
             return Err(ArchiveError::OtherRows { path });
@@ -191,7 +195,8 @@ impl<'a> Archive<'a> {
         while let Some(page) = pages.next().await? {
             text.clear();
             let mut is_last = false;
-            // The rows were readable when the segment was determined. Missing ones are found when it is verified.
+            // The rows were readable when the segment was determined. The verification of the segment detects rows that
+            // are missing now.
             for scanned in page.into_iter().flatten() {
                 is_last = scanned.row.sequence > cut.last.sequence;
                 if is_last {
@@ -216,7 +221,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The content of the audit row.
+    /// Returns the description of the segment for the audit and for the output of the command.
     pub fn summary(&self) -> Value {
         let Manifest { writer, first_sequence, last_sequence, rows, last_hash, files, .. } = &self.manifest;
         json!({

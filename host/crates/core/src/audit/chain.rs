@@ -14,10 +14,11 @@ pub(super) const GENESIS: [u8; 32] = [0; 32];
 /// The number of rows that are read at a time.
 const SCAN_ROWS: u32 = 1000;
 
-/// How much memory for texts is kept between batches: enough for a batch of usual rows.
+/// The maximum memory in bytes that is kept for the texts of rows between batches. It is enough for a batch of rows of
+/// usual size.
 const BODIES_BYTES_KEPT: usize = 1 << 20;
 
-/// Where a chain stands.
+/// The end of a chain: its last row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The sequence number of the last row; 0 for an empty chain.
@@ -31,7 +32,8 @@ pub struct Chain {
     keys: Arc<AuditKeys>,
     position: Position,
     head_sequence: Option<i64>,
-    /// The texts of the rows of a batch, one after another, and where each ends. Their memory is used again.
+    /// The concatenated texts of the rows of a batch, and the position where each text ends. Later batches reuse the
+    /// memory.
     bodies: String,
     ends: Vec<usize>,
 }
@@ -43,7 +45,7 @@ impl Chain {
         Ok(Chain { writer, keys, position, head_sequence: None, bodies: String::new(), ends: Vec::new() })
     }
 
-    /// Reads the end of the chain from the database again, because a failed commit may have happened nevertheless.
+    /// Reads the end of the chain from the database again, because a commit that returned an error may have happened.
     /// Returns the rows in the database that were not known to be committed.
     pub async fn catch_up(&mut self, store: &Store) -> Result<Vec<AuditRow>, StoreError> {
         let found = position(store, &self.writer, &self.keys).await?;
@@ -78,8 +80,8 @@ impl Chain {
         &self.keys
     }
 
-    /// Appends `rows` as the next links of the chain, and writes `with`, in one transaction. Returns whether each of
-    /// `with` was written. After an error the chain stands where it stood.
+    /// Appends `rows` as the next links of the chain, and writes `with`, in one transaction. Returns, for each item of
+    /// `with`, whether it was written. An error does not change the end of this chain in memory.
     pub async fn append(
         &mut self,
         store: &Store,
@@ -98,11 +100,12 @@ impl Chain {
         Ok(written)
     }
 
-    /// Makes `rows` the next links, with their texts in `bodies`. Returns where the chain stands once they are committed.
+    /// Links `rows` to the end of the chain and writes their texts to `bodies`. Returns the end of the chain after
+    /// `rows` are committed.
     fn link(&mut self, rows: &mut [AuditRow]) -> Position {
         let Chain { writer, keys, bodies, ends, position, .. } = self;
         bodies.clear();
-        // A text of unusual length would stay in memory.
+        // The memory for an unusually long text must not be kept.
         bodies.shrink_to(BODIES_BYTES_KEPT);
         ends.clear();
         let mut end = *position;

@@ -32,8 +32,8 @@ pub struct Change {
 }
 
 impl Auditor {
-    /// Opens the entry of a change. The change must be made only after [`Entry::started`] has returned, because only
-    /// then its row is on disk.
+    /// Opens the entry of a change. The change must not be made before [`Entry::started`] has returned, because its row
+    /// is on disk only then.
     pub fn open_change(&self, change: Change) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let Change { request_id, workspace, key, key_kind, what, object, bot, resource, before, after } = change;

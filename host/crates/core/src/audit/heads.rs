@@ -17,9 +17,10 @@ use super::verify::KeyRing;
 pub const HEADS_FILE: &str = "audit-heads.log";
 /// The number of rows after which a head is signed, in addition to the regular heads every 10 s.
 pub(super) const ROWS_PER_HEAD: i64 = 1000;
-/// The maximum length of a line. A head has about 330 bytes, so a longer line is not a head.
+/// The maximum length of a line. A head has about 330 bytes, so a line that exceeds the limit is not a head.
 const LINE_BYTES_MAX: u64 = 4096;
-/// How much of the end of the file is searched for the newest head. This part contains about 200 heads.
+/// The maximum number of bytes at the end of the file that are searched for the newest head. They contain about 200
+/// heads.
 const NEWEST_BYTES_MAX: u64 = 64 << 10;
 
 /// The error for a file of heads that cannot be used.
@@ -83,7 +84,7 @@ impl Head {
 pub struct Heads {
     path: PathBuf,
     file: File,
-    /// The position of a line that was not written completely and that is still in the file.
+    /// The start of an incomplete line at the end of the file, if a line could not be written completely or removed.
     partial_from: Option<u64>,
     /// The state of the policy in the last head of this run.
     policy: Option<PolicyState>,
@@ -106,7 +107,8 @@ impl Heads {
         file.read_to_end(&mut content).map_err(fail("read"))?;
         let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if whole < content.len() {
-            // The line was never in force. A line break after it would make it a line that is not a head.
+            // An incomplete line was never a valid head. If the next head were appended to it, the result would be an
+            // invalid line.
             file.set_len(whole as u64).map_err(fail("truncate"))?;
         }
         Ok(Heads { path: path.to_owned(), file, partial_from: None, policy: None, floor })
@@ -152,7 +154,8 @@ impl Heads {
         written.and(removed)
     }
 
-    /// Removes a line that was not written completely. If this fails, the next head tries it again.
+    /// Removes a line that was not written completely. If the removal fails, it is repeated before the next head is
+    /// appended.
     fn remove_partial(&mut self) -> std::io::Result<()> {
         if let Some(end) = self.partial_from {
             self.file.set_len(end)?;
@@ -161,7 +164,8 @@ impl Heads {
         Ok(())
     }
 
-    /// Whether the last head records another generation of the policy, or this run has not signed a head yet.
+    /// Whether the last head records a generation of the policy other than `generation`, or this run has not signed a
+    /// head yet.
     pub fn lacks_policy(&self, generation: i64) -> bool {
         self.policy.is_none_or(|signed| signed.generation != generation.max(self.floor))
     }
@@ -170,9 +174,9 @@ impl Heads {
 /// The newest head of a file.
 #[derive(Debug)]
 pub(super) enum Newest {
-    /// The file is missing or has no head.
+    /// The file is missing or contains no head.
     Absent,
-    /// There are heads, but none of the newest was signed with these keys.
+    /// The file contains heads, but none of the newest heads was signed with these keys.
     OtherKeys,
     Signed(Head),
 }
@@ -190,8 +194,8 @@ pub(super) fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> 
     file.seek(SeekFrom::Start(from)).map_err(fail("read"))?;
     let mut tail = Vec::new();
     file.take(NEWEST_BYTES_MAX).read_to_end(&mut tail).map_err(fail("read"))?;
-    // A line that a crash left incomplete has no line break. If the tail begins within a line, that part does not
-    // parse.
+    // A line that a crash left incomplete has no line break. If the tail begins in the middle of a line, the remainder
+    // of that line cannot be parsed and is skipped.
     let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |end| &tail[..end]);
     let mut newest = Newest::Absent;
     for line in whole.split(|byte| *byte == b'\n').rev() {
@@ -223,7 +227,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<Line>>, HeadsError> {
         if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(fail("read"))? == 0 {
             break;
         }
-        // A line that a crash left incomplete is not an error, because its head was never in force.
+        // A line that a crash left incomplete is not an error, because it was never a valid head.
         if line != b"\n" && line.ends_with(b"\n") {
             lines.push(serde_json::from_slice(&line).map_err(|_| number));
         }

@@ -1,5 +1,5 @@
-//! Reads of a conversation's files. They are recorded like calls, with the path and the amount of data, and without the
-//! content.
+//! Reads of the files of a conversation. A read is recorded like a call, with the path and the amount of data, but
+//! without the content.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub struct Reading {
 }
 
 impl Auditor {
-    /// Opens the entry of a read. Data must be read only after [`Entry::started`] has returned, because only then the
-    /// row is on disk.
+    /// Opens the entry of a read. Data must not be read before [`Entry::started`] has returned, because the row is on
+    /// disk only then.
     pub fn open_reading(&self, reading: Reading) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let Reading { request_id, workspace, key, key_kind, operation, object, bot, path } = reading;

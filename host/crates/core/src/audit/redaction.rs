@@ -1,6 +1,6 @@
 //! Redaction of audit rows. Each row is searched for the secrets of its call with a separate budget, so that a call
-//! cannot keep its parameters out of the audit by using up the budget of its answer. Parameters that could not be
-//! searched are withheld.
+//! cannot keep its parameters out of the audit by using up the search budget of its response. Parameters that could not
+//! be searched are withheld.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl Entry {
     pub(super) async fn redacted_row(&self, mut row: AuditRow) -> AuditRow {
         let (task_id, params) = (row.task_id.take(), row.params.take());
         let bytes = task_id.as_ref().map_or(0, String::len) + params.as_ref().map_or(0, String::len);
-        // A copy for the case that the search is not completed.
+        // The copy is used if the search is not completed.
         let searched_bytes = bytes.saturating_mul(self.secrets.redactors().len().max(1));
         let unsearched = params.clone().filter(|_| searched_bytes > INLINE_SEARCH_BYTES_MAX);
         let is_of_change = row.is_of_change();
@@ -52,7 +52,7 @@ impl Entry {
     }
 }
 
-/// Replaces large parameters by their digest and their first KiB.
+/// Replaces large parameters with their digest, their size and their first KiB.
 fn shorten(params: String) -> String {
     const KEPT_BYTES: usize = 1024;
     if params.len() <= PARAMS_BYTES_MAX {

@@ -76,7 +76,7 @@ impl fmt::Display for RollbackList {
     }
 }
 
-/// The error if the comparison fails or the loss cannot be accepted.
+/// The error if the database cannot be compared with the heads or the loss cannot be accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
     #[error("the audit cannot be read")]
@@ -157,7 +157,8 @@ pub(super) async fn holds(store: &Store, keys: &KeyRing, head: &Head) -> Result<
     })
 }
 
-/// A new file of heads, without the heads that are newer than the database. It has not replaced the old file yet.
+/// A new file of heads, which does not contain the heads that are newer than the database. The new file has not
+/// replaced the old one yet.
 pub struct AcceptedLoss {
     data_dir: PathBuf,
     at: UtcMillis,
@@ -166,8 +167,8 @@ pub struct AcceptedLoss {
 
 impl AcceptedLoss {
     /// Writes the heads that match the database into a new file next to the old one. The caller then records the loss
-    /// with [`AcceptedLoss::heads`] and calls [`AcceptedLoss::put_in_place`]. If the process ends in between, only a
-    /// row of the audit has been added.
+    /// with [`AcceptedLoss::heads`] and calls [`AcceptedLoss::put_in_place`]. If the process ends before the last step,
+    /// the old file is still in place, and only an audit row and raised generations may have been added.
     pub async fn prepare(
         store: &Store,
         keys: &KeyRing,
@@ -210,7 +211,7 @@ impl AcceptedLoss {
         Heads::open(&self.data_dir.join(NEW_FILE), keys)
     }
 
-    /// Replaces the old file by the new one. The old file is kept under the returned path.
+    /// Replaces the old file of heads with the new file. The old file is kept under the returned path.
     pub fn put_in_place(self) -> Result<PathBuf, RollbackError> {
         let (new, heads) = (self.data_dir.join(NEW_FILE), self.data_dir.join(HEADS_FILE));
         let kept = self.data_dir.join(format!("audit-heads.superseded-{}.log", self.at.0));

@@ -27,7 +27,8 @@ use rows::{ChainCheck, check_seals};
 const PAGE_ROWS: u32 = 1000;
 /// The maximum number of reported problems. A single problem makes the audit invalid.
 const PROBLEMS_MAX: usize = 1000;
-/// How often a verification is repeated because rows were archived meanwhile. A host archives once a day.
+/// The maximum number of attempts if rows are archived during a verification. A host archives rows once a day, so few
+/// attempts are enough.
 const ATTEMPTS_MAX: u32 = 5;
 
 /// The result of a verification.
@@ -40,7 +41,7 @@ pub struct Report {
     /// The number of rows before the anchors, which were archived and not checked.
     #[serde(skip_serializing_if = "is_zero")]
     pub archived_rows: u64,
-    /// The head after which rows were checked, if not all rows were checked.
+    /// The head after which rows were checked; `None` if all rows were checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_head: Option<HeadPlace>,
     pub problems: Vec<Problem>,
@@ -80,8 +81,8 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     verify_twice(store, keys, data_dir, None).await
 }
 
-/// Verifies the rows after a signed head in `data_dir`, in the chain of that head only, and the policy rows. The time grows
-/// only with the number of these rows.
+/// Verifies the policy rows, and the audit rows after a signed head in `data_dir`. Only the chain of that head is
+/// verified. The time depends only on the number of verified rows.
 pub async fn verify_since(
     store: &Store,
     keys: &KeyRing,
@@ -91,7 +92,7 @@ pub async fn verify_since(
     verify_twice(store, keys, data_dir, Some(since)).await
 }
 
-/// Verifies again if rows were archived meanwhile, because these rows would count as missing.
+/// Repeats a verification if rows were archived during it, because these rows would be reported as missing.
 async fn verify_twice(
     store: &Store,
     keys: &KeyRing,
@@ -121,7 +122,7 @@ async fn verify_after(
 ) -> Result<Report, VerifyError> {
     let mut found = Findings { rows: 0, problems: Vec::new() };
     found.problems.extend(anchors.problems.iter().cloned());
-    // The heads are read first, so that rows that are written meanwhile are newer than the heads.
+    // The heads are read first, so that rows that are written during the verification are newer than the heads.
     let mut heads: BTreeMap<String, BTreeMap<i64, Head>> = BTreeMap::new();
     let (mut policy_generation, mut row_key_version) = (0, None);
     match heads::read(&data_dir.join(HEADS_FILE))? {
@@ -142,7 +143,8 @@ async fn verify_after(
         }
     }
     check_heads_of_policy(&mut found, store, policy_generation, row_key_version).await?;
-    // The rows are counted before the chains are read, so that rows that are written meanwhile cannot cause a problem.
+    // The rows are counted before the chains are read, so that rows that are written during the verification cannot
+    // cause a problem.
     let stored = u64::try_from(store.count_events().await?).unwrap_or_default();
     let mut writers = match store.writers().await {
         Err(StoreError::Corrupt { what }) => {
@@ -151,8 +153,8 @@ async fn verify_after(
         }
         writers => writers?,
     };
-    // Each of the hosts that share a database has only the heads of its own chain. A file without any head is not the
-    // file of such a host.
+    // If several hosts share a database, each host has only the heads of its own chain. The file of such a host
+    // contains at least one head.
     let may_lack_heads = store.is_shared() && !heads.is_empty();
     writers.extend(heads.keys().chain(anchors.writers()).cloned());
     writers.sort();
@@ -165,7 +167,7 @@ async fn verify_after(
         }
         let start = Start { after: anchors.end(&writer), from: i64::MIN };
         let last = check_chain(&mut found, store, keys, (&writer, start), of_writer.unwrap_or_default()).await?;
-        // A host signs its first head at the start, before its first row.
+        // A host signs its first head when it starts, before it writes its first row.
         if lacks_heads && last > 0 {
             found.add(&writer, last, format!("{HEADS_FILE} contains no head of this chain"));
         }
@@ -195,8 +197,8 @@ async fn check_heads_of_policy(
     Ok(())
 }
 
-/// Checks the policy rows. Changes by a host keep their MACs and seals valid, so another program has caused any problem
-/// here.
+/// Checks the policy rows. A host keeps the MACs and seals valid with each change, so a problem here was caused by
+/// another program.
 async fn check_policy_rows(found: &mut Findings, store: &Store) -> Result<(), StoreError> {
     let rows = store.verify_rows().await?;
     for what in rows.problems() {
@@ -218,7 +220,7 @@ impl Findings {
     }
 }
 
-/// Returns whether this host signed a head, and reports it otherwise.
+/// Returns whether this host signed a head. Reports a problem if it did not.
 fn check_signature(found: &mut Findings, keys: &KeyRing, head: &Head) -> bool {
     let is_signed = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
     if !is_signed {
@@ -236,7 +238,7 @@ struct Start {
     from: i64,
 }
 
-/// Checks a chain, whose rows in the database follow `start`. Returns the sequence number of its last row.
+/// Checks the rows of a chain after `start`. Returns the sequence number of its last row.
 async fn check_chain(
     found: &mut Findings,
     store: &Store,
@@ -246,7 +248,8 @@ async fn check_chain(
 ) -> Result<i64, StoreError> {
     let mut chain = ChainCheck::new(found, writer, start.after, heads);
     check_pages(&mut chain, store, keys, writer, ScanFrom::Version1(start.from)).await?;
-    // Rows of version 2 are checked by several threads first, and the rest one after another.
+    // Several threads check the rows of version 2 first. The rows from the first problem on are then checked one after
+    // another.
     let mut from = start.from;
     if let Some(at) = chain.position() {
         let end = ahead::check(store, keys, writer, (at, from), &chain.heads).await?;

@@ -1,7 +1,7 @@
-//! The writer of the audit: takes rows from the queue and commits them in batches, many calls in one transaction.
+//! The writer of the audit. It reads rows from the queue and commits the rows of many calls in one transaction.
 //!
-//! When the database refuses, no call runs until it takes rows again; ends of calls that could not be written are kept
-//! and written first.
+//! If a write fails, no call runs until the database accepts rows again. The end rows of calls that could not be
+//! written are kept in memory and are written first.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -20,23 +20,25 @@ use super::heads::{self, Heads, PolicyState};
 use super::{AuditUnavailable, Pending};
 use crate::meters;
 
-/// Rows of one transaction: enough for every call that can run at once on a small machine.
+/// The maximum number of rows in a transaction. It is enough for all calls that run at the same time on a small
+/// machine.
 const BATCH_ROWS_MAX: usize = 512;
-/// The size of a batch in bytes, beyond which no further row is added: what a disk writes in some 10 ms.
+/// The size in bytes at which no further row is added to a batch. A disk writes this amount in about 10 ms.
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// What a row takes besides its texts of any length.
+/// The estimated size in bytes of a row without its parameters and message.
 const ROW_BYTES: usize = 1 << 10;
-/// Ends of calls kept while the database refuses them.
+/// The maximum number of end rows that are kept in memory while the database does not accept rows.
 const BACKLOG_ROWS_MAX: usize = 10_000;
-/// How often a head is signed, and how often an audit that failed is tried again.
+/// The interval between signed heads.
 const HEAD_INTERVAL: Duration = Duration::from_secs(10);
+/// The interval between attempts to write again after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How often the writer checks whether the policy has changed since the last head, so that a head covers each change
 /// within a second.
 const POLICY_HEAD_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs the writer on a thread of its own, which may wait for the disk. (A thread of tokio's would keep the clock of tests
-/// from advancing.)
+/// Runs the writer on a dedicated thread, which may block on the disk. (A blocking thread of tokio would keep the
+/// paused clock of tests from advancing.)
 pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let (ended, has_ended) = oneshot::channel::<()>();
@@ -50,7 +52,7 @@ pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) ->
     }))
 }
 
-/// The owner of the chain.
+/// The task that owns the chain and writes its rows.
 pub(super) struct Writer {
     store: Store,
     chain: Chain,
@@ -61,27 +63,27 @@ pub(super) struct Writer {
     backlog: Vec<KeptRow>,
 }
 
-/// The end of a call that could not be written, and the rows that belong to it.
+/// The end row of a call that could not be written, and the rows of other tables that belong to it.
 struct KeptRow {
     row: AuditRow,
     with: Vec<StoreRow>,
 }
 
-/// What is written in one transaction.
+/// The rows and charges that are written in one transaction.
 #[derive(Default)]
 struct Batch {
     rows: Vec<AuditRow>,
     with: Vec<StoreRow>,
-    /// For each of `with`, the index of the row to which it belongs. A charge belongs to no row.
+    /// For each item of `with`, the index in `rows` of the audit row to which it belongs; `None` for a charge.
     row_of: Vec<Option<usize>>,
     bytes: usize,
     waiting: Vec<oneshot::Sender<Result<(), AuditUnavailable>>>,
-    /// Callers that wait for a charge, with its index in `with`.
+    /// The callers that wait for a charge, with the index of the charge in `with`.
     charged: Vec<(usize, oneshot::Sender<Result<bool, AuditUnavailable>>)>,
 }
 
 impl Batch {
-    /// Takes what waits in the queue, after `first`, as far as there is room.
+    /// Creates a batch from `first` and the items in the queue, up to the limits of a batch.
     fn fill(first: Pending, queue: &mut mpsc::Receiver<Pending>) -> Batch {
         let mut batch = Batch::default();
         batch.add(first);
@@ -112,7 +114,7 @@ impl Batch {
         }
     }
 
-    /// Answers all callers. `written` says which of `with` were written.
+    /// Sends the result to all callers. `written` says for each item of `with` whether it was written.
     fn answer(&mut self, written: &Result<Vec<bool>, AuditUnavailable>) {
         let committed = written.as_ref().map(|_| ()).map_err(|unavailable| *unavailable);
         let mut gone = 0;
@@ -124,17 +126,17 @@ impl Batch {
             gone += usize::from(caller.send(is_charged).is_err());
         }
         if gone > 0 {
-            tracing::debug!(gone, "callers went away before their rows were committed");
+            tracing::debug!(gone, "callers disconnected before their rows were committed");
         }
     }
 
-    /// Answers the callers that wait for a charge with an error, and removes their charges. Returns whether there were
-    /// any.
+    /// Answers the callers that wait for a charge with an error, and removes their charges. Returns whether the batch
+    /// had charges.
     fn fail_charges(&mut self) -> bool {
         let had_charges = !self.charged.is_empty();
         for (_, caller) in self.charged.drain(..) {
             if caller.send(Err(AuditUnavailable)).is_err() {
-                tracing::debug!("a caller went away before its charge was committed");
+                tracing::debug!("a caller disconnected before its charge was committed");
             }
         }
         let mut owners = self.row_of.iter();
@@ -143,7 +145,8 @@ impl Batch {
         had_charges
     }
 
-    /// The ends of calls, which are worth keeping: their side effects have happened.
+    /// Returns the end rows of calls, with the rows of other tables that belong to them. They must be kept, because the
+    /// side effects of the calls have happened.
     fn into_ends(self) -> impl Iterator<Item = KeptRow> {
         let mut kept: Vec<_> = self.rows.into_iter().map(|row| KeptRow { row, with: Vec::new() }).collect();
         for (row, index) in self.with.into_iter().zip(self.row_of) {
@@ -175,7 +178,7 @@ impl Writer {
         }
     }
 
-    /// Writes until `closing` is cancelled and the queue is empty.
+    /// Writes rows until `closing` is cancelled and the queue is empty.
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Pending>, closing: CancellationToken) {
         let mut next_head = tokio::time::interval(HEAD_INTERVAL);
         let mut retry = tokio::time::interval(RETRY_INTERVAL);
@@ -206,7 +209,7 @@ impl Writer {
         self.policy_generation.load(Ordering::Acquire)
     }
 
-    /// Writes a batch in one transaction, then answers all callers.
+    /// Writes a batch in one transaction, then sends the result to all callers.
     async fn write(&mut self, mut batch: Batch) {
         let began = Instant::now();
         let written = if self.is_healthy() { self.append(&mut batch).await } else { Err(AuditUnavailable) };
@@ -227,11 +230,11 @@ impl Writer {
             && batch.fail_charges()
         {
             // A value of one call must not prevent the rows of other calls.
-            tracing::error!(%error, "the database rejected a batch of the audit; its charges fail");
+            tracing::error!(%error, "the database rejected an audit batch; writing its rows again without its charges");
             written = self.chain.append(&self.store, &mut batch.rows, &batch.with).await;
         }
         written.map_err(|error| {
-            tracing::error!(%error, "the audit cannot be written; no call runs until it can");
+            tracing::error!(%error, "the audit cannot be written; no call runs until the database accepts rows again");
             self.healthy.store(false, Ordering::Release);
             AuditUnavailable
         })
@@ -242,8 +245,9 @@ impl Writer {
         self.backlog.extend(ends.take(room));
     }
 
-    /// Resumes the chain after a failure, unless the database still refuses. Rows that come meanwhile are refused at once:
-    /// a database that does not answer takes many seconds for each attempt, and no call waits for one.
+    /// Resumes the chain after a failure, unless the database still does not accept rows. Rows that arrive during an
+    /// attempt are rejected immediately, because an attempt can take many seconds if the database does not respond, and
+    /// calls must not wait for it.
     async fn retry(&mut self, queue: &mut mpsc::Receiver<Pending>) {
         while !self.is_healthy() {
             let mut ends = Vec::new();
@@ -272,7 +276,7 @@ impl Writer {
                     tracing::info!("the audit can be written again");
                     self.healthy.store(true, Ordering::Release);
                 }
-                // Ends of calls that came in during the attempt are still to be written.
+                // The end rows that arrived during the attempt must still be written.
                 Ok(()) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the audit still cannot be written");
@@ -282,9 +286,10 @@ impl Writer {
         }
     }
 
-    /// Takes the chain up where the database really is, since a failed commit may have happened or not, and writes what
-    /// was kept and is not there yet. A commit that is still under way in a server takes the same places in the chain as
-    /// this one: whichever comes second is refused, so that the chain never forks, and the next attempt finds out.
+    /// Resumes the chain at its end in the database, because a failed commit may have happened. Then writes the kept
+    /// rows that are not in the database yet. An earlier commit may still be running on the database server. It uses
+    /// the same sequence numbers as this write, so the database rejects the later of the two and the chain never forks.
+    /// The next attempt then reads the end of the chain again.
     async fn resume(&mut self) -> Result<(), StoreError> {
         let written = self.chain.catch_up(&self.store).await?;
         let written: HashSet<_> = written.iter().map(|row| (row.request_id, row.kind)).collect();
@@ -299,7 +304,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Calls that a previous run of this writer began and never ended.
+    /// Marks the calls that an earlier run of this writer left open as interrupted.
     pub(super) async fn interrupt_open_calls(&mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
         let open = self.store.open_starts(self.chain.writer()).await?;
@@ -308,7 +313,7 @@ impl Writer {
             self.chain.append(&self.store, &mut rows, &[]).await?;
         }
         if !open.is_empty() {
-            tracing::warn!(calls = open.len(), "calls of the previous run were interrupted");
+            tracing::warn!(calls = open.len(), "calls of the previous run were marked as interrupted");
         }
         Ok(())
     }
@@ -317,7 +322,7 @@ impl Writer {
         let policy =
             PolicyState { generation: self.policy_generation(), row_key_version: self.store.row_key_version() };
         if let Err(error) = self.heads.sign(&mut self.chain, policy, self.clock.now()) {
-            tracing::error!(%error, "the head of the audit could not be signed");
+            tracing::error!(%error, "the head of the audit could not be signed and saved");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Exports the configuration of a workspace, or of all workspaces, as lines. Exporting needs an admin key, and all
-//! workspaces need a root key.
+//! Exports the configuration of a workspace, or of all workspaces, as lines. An export requires an admin key; an export
+//! of all workspaces requires a root key.
 //!
-//! An export holds one page of each list that it is reading. Rows that are not verified are not exported, because the
-//! export would hide that they are not authentic.
+//! An export keeps one page of each list that it reads in memory. Unverified rows are not exported, because the export
+//! would hide that they may not be authentic.
 
 mod lines;
 
@@ -21,16 +21,17 @@ use super::{Admin, OperationError};
 use crate::app::App;
 use lines::Unreadable;
 
-/// The number of rows that an export reads at a time. A prompt may have 200 000 characters, so that a page has few.
+/// The number of rows that an export reads at a time. A prompt can have 200 000 characters, so a page contains few
+/// rows.
 const PAGE_ROWS: u32 = 100;
-/// The size at which lines are sent.
+/// The size in bytes at which the collected lines are sent.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The number of chunks that wait for the client.
+/// The maximum number of chunks that are queued for the client.
 const CHUNKS_WAITING: usize = 4;
-/// The number of names that are kept to resolve the references of bindings.
+/// The maximum number of names that are kept in memory to resolve the references of bindings.
 const NAMES_MAX: usize = 10_000;
 
-/// What an export contains.
+/// The workspaces that an export contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// The workspace in which the caller acts. Its lines name no workspace.
@@ -39,8 +40,8 @@ pub enum Extent {
     AllWorkspaces,
 }
 
-/// The error of an export that could not be read to its end. The connection is closed early, so that a client does not
-/// mistake a part of an export for a whole one.
+/// The error of an export that fails after its first bytes may have been sent. The connection is closed early, so that
+/// a client does not mistake an incomplete export for a complete one.
 #[derive(Debug, thiserror::Error)]
 #[error("the export failed before it was complete")]
 pub struct ExportBroken(#[source] Broken);
@@ -52,18 +53,18 @@ enum Broken {
     Store(#[from] StoreError),
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    #[error("the client has gone")]
+    #[error("the client disconnected")]
     NoReader,
 }
 
-/// Streams the configuration, one JSON object a line: workspaces first, then for each workspace its roles, bots,
-/// resources and bindings, each kind by age.
+/// Streams the configuration with one JSON object per line: first the workspaces, then the roles, bots, resources and
+/// bindings of each workspace. Objects of one kind are sorted by age.
 pub async fn export(
     app: &App,
     caller: &Admin,
     extent: Extent,
 ) -> Result<impl Stream<Item = Result<Bytes, ExportBroken>> + Send + use<>, OperationError> {
-    // An error that is known at the start is an answer, not a broken stream.
+    // An error that is detected at the start is returned as a response, instead of ending the stream early.
     match extent {
         Extent::OwnWorkspace => app.store.require_verified(caller.workspace)?,
         Extent::AllWorkspaces => {
@@ -79,7 +80,7 @@ pub async fn export(
             && !matches!(error, Broken::NoReader)
         {
             tracing::error!(%error, "an export failed before it was complete");
-            // A client that has gone needs no error.
+            // If the client has disconnected, the error cannot be sent.
             drop(sender.send(Err(ExportBroken(error))).await);
         }
     });
@@ -104,7 +105,7 @@ async fn all_are_verified(store: &Store) -> Result<(), StoreError> {
 struct Export {
     store: Store,
     sender: mpsc::Sender<Result<Bytes, ExportBroken>>,
-    /// The lines that are not sent yet.
+    /// The lines that have not been sent yet.
     chunk: BytesMut,
 }
 
@@ -127,7 +128,7 @@ impl Export {
     }
 
     async fn workspace(&mut self, workspace: WorkspaceId, name: Option<&str>) -> Result<(), Broken> {
-        // The rows may have been found to be unverified since the export began.
+        // A failed verification may have been detected since the export began.
         self.store.require_verified(workspace)?;
         let name = || name.map(str::to_owned);
         each_row!(Page::first(PAGE_ROWS), |page| self.store.roles(workspace, &page), |row| {
@@ -155,7 +156,7 @@ impl Export {
         Ok(())
     }
 
-    /// Returns the line of a binding, or `None` if the binding was deleted meanwhile.
+    /// Returns the line of a binding, or `None` if the binding was deleted during the export.
     async fn binding(
         &self,
         bot: &BotRow,
@@ -173,7 +174,8 @@ impl Export {
             (Some(resource), Some(Some(role))) => {
                 Ok(Some(lines::binding(row, workspace, &bot.name, &resource, Some(&role))?))
             }
-            // A role and a resource are deleted only after their bindings.
+            // A role or resource is deleted only after its bindings. If the binding still exists, the row is not
+            // consistent.
             _ => match self.store.binding(row.workspace_id, row.bot_id, row.id).await? {
                 None => Ok(None),
                 Some(_) => Err(Unreadable::of("binding", row.id).into()),
@@ -197,7 +199,7 @@ impl Export {
     }
 }
 
-/// The names of roles and resources that were looked up. Only authentic rows are looked up.
+/// A cache of the names of roles and resources. Only names from authentic rows are added.
 #[derive(Default)]
 struct Names {
     roles: HashMap<RoleId, String>,

@@ -1,10 +1,10 @@
 //! Imports the configuration of a workspace, or of several workspaces, from the lines of an export. An import into the
-//! caller's workspace needs an admin key; lines that name a workspace need a root key.
+//! caller's workspace requires an admin key; lines that name a workspace require a root key.
 //!
-//! All lines are read and checked before anything is written, by the same checks as changes of single objects. Objects
-//! are matched by name: missing ones are created, different ones are changed, and nothing is deleted. Equal objects are
-//! not written, so a repeated import goes on where an earlier one ended. No line can contain an id, a key or a
-//! credential.
+//! All lines are read and checked before anything is written. The checks are the same as for changes of single objects.
+//! Objects are matched by name: missing objects are created, objects that differ are changed, and nothing is deleted.
+//! Equal objects are not written, so a repeated import continues where an earlier import ended. No line can contain an
+//! id, a key or a credential.
 
 mod apply;
 mod check;
@@ -37,13 +37,13 @@ use crate::policy::pattern_limits::Saving;
 
 pub use self::lines::BODY_BYTES_MAX;
 
-/// The size of the parts of a body that are parsed at once, on a thread that serves no requests.
+/// The size in bytes of the parts in which a body is parsed. They are parsed on threads that serve no requests.
 const PART_BYTES: usize = 256 << 10;
 
 /// The threads on which lines are parsed and checked.
 static LINES: Beside = Beside::new();
 
-/// An import whose body is arriving.
+/// An import whose body is being received.
 pub struct Arriving {
     caller: Caller,
     reader: Reader,
@@ -51,7 +51,7 @@ pub struct Arriving {
     turn: Turn,
 }
 
-/// Begins an import. The workspace in which the caller acts has no other import until this one ends.
+/// Begins an import. Other imports into the caller's workspace are rejected until this import ends.
 pub fn begin(app: &App, caller: &Admin) -> Result<Arriving, OperationError> {
     app.store.require_verified(caller.workspace)?;
     let (turn, caller) = (Turn::begin(caller.workspace)?, Caller::clone(caller));
@@ -72,8 +72,8 @@ impl Arriving {
         Ok(self)
     }
 
-    /// Checks the import whose body has arrived, writes it unless it is a dry run, and returns what has changed or
-    /// would change.
+    /// Checks an import after its whole body was received. Writes the objects unless the import is a dry run. Returns
+    /// the changes that were made or, for a dry run, would be made.
     pub async fn finish(self, app: &Arc<App>, dry_run: bool) -> Result<Import, OperationError> {
         let Arriving { caller, reader, mut turn, .. } = self.parse().await?;
         let (lines, mut faults) = reader.end()?;
@@ -94,7 +94,8 @@ impl Arriving {
         if dry_run {
             return Ok(shown(dry_run, plans));
         }
-        // The work runs in a task. Otherwise a caller that disconnects could leave rows that are not in force.
+        // The work runs in a separate task, because otherwise rows could be written but not put in force if the caller
+        // disconnects.
         let app = Arc::clone(app);
         let applying = tokio::spawn(async move {
             let _held = (turn, rooms);
@@ -122,7 +123,7 @@ async fn plan(
     Ok(((target, plan), faults))
 }
 
-/// Reserves room for the compiled patterns of the rows to be written.
+/// Reserves memory for the compiled patterns of the rows to be written.
 async fn room(
     app: &App,
     (target, plan): &(Target, Plan),

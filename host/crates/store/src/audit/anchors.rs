@@ -27,7 +27,7 @@ pub struct AnchorRow {
     /// The SHA-256 digest of the archive's manifest.
     pub manifest_digest: [u8; 32],
     pub archived_at: UtcMillis,
-    /// The version of the audit keys of the signature.
+    /// The version of the audit keys that signed the anchor.
     pub key_version: i64,
     /// The signature in hex digits.
     pub signature: String,
@@ -60,8 +60,8 @@ impl Store {
         Ok(decoded.collect())
     }
 
-    /// Inserts an anchor and deletes the rows that it covers, in one transaction. Nothing changes if the database
-    /// contains another number of these rows than the anchor says.
+    /// Inserts an anchor and deletes the rows that it covers, in one transaction. Fails without changes if the number
+    /// of deleted rows differs from the number in the anchor.
     pub async fn replace_with_anchor(&self, anchor: &AnchorRow) -> Result<(), StoreError> {
         let AnchorRow { writer, first_sequence, last_sequence, last_at, rows, archived_at, key_version, .. } = anchor;
         let [previous, last, manifest] =
@@ -81,14 +81,16 @@ impl Store {
                 *key_version,
                 &anchor.signature
             ];
-            // The anchor comes first, because the triggers permit only the deletion of rows that an anchor covers.
+            // The anchor is inserted first, because the triggers permit only the deletion of rows that an anchor
+            // covers.
             session.run(INSERT, values).await?;
             let mut deleted = 0;
             for delete in [DELETE_1, DELETE_2] {
                 deleted += session.run(delete, args![writer, *last_sequence]).await?;
             }
             if i64::try_from(deleted).ok() != Some(*rows) {
-                let what = format!("audit: {deleted} rows up to {last_sequence} of {writer} instead of {rows}");
+                let what =
+                    format!("audit: found {deleted} rows of {writer} up to row {last_sequence}, expected {rows}");
                 return Err(StoreError::Corrupt { what });
             }
             session.commit().await

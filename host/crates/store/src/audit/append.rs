@@ -27,7 +27,7 @@ static INSERT: LazyLock<BulkInsert> = LazyLock::new(|| {
     )
 });
 
-/// A row with its place in a chain, and its canonical text, which its hash covers.
+/// A row that is linked to its chain, and the canonical text that its hash covers.
 #[derive(Clone, Copy)]
 pub struct ChainedRow<'a> {
     pub row: &'a AuditRow,
@@ -57,9 +57,10 @@ impl ChainedRow<'_> {
 }
 
 impl Store {
-    /// Appends rows to a chain, and writes `with`, in one transaction. If this returns successfully, they are on disk.
-    /// Returns whether each of `with` was written; a charge that exceeds its budget is not, and does not prevent the
-    /// rest. If the connection is lost during the operation, the transaction may or may not have been committed.
+    /// Appends rows to a chain, and writes `with`, in one transaction. If this function succeeds, they are on disk.
+    /// Returns, for each item of `with`, whether it was written. A charge that exceeds its budget is not written; the
+    /// other items are written nevertheless. If the connection is lost during the operation, the transaction may or may
+    /// not have been committed.
     pub async fn append(&self, rows: &[ChainedRow<'_>], with: &[StoreRow]) -> Result<Vec<bool>, StoreError> {
         if rows.is_empty() && with.is_empty() {
             return Ok(Vec::new());

@@ -39,7 +39,7 @@ struct Body {
     writer: String,
 }
 
-/// An integer, which is a string if it exceeds a double.
+/// An integer, which is written as a string if a double cannot represent it exactly.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Integer {
@@ -100,7 +100,7 @@ fn decoded(body: Body, hash: [u8; 32]) -> Option<AuditRow> {
     })
 }
 
-/// Parses an id that may be absent. Returns `None` if it is malformed.
+/// Parses an id that may be absent. Returns `None` if the text is malformed.
 fn parsed<T: std::str::FromStr>(text: Option<String>) -> Option<Option<T>> {
     match text {
         Some(text) => text.parse().ok().map(Some),

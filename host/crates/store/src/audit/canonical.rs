@@ -1,11 +1,11 @@
-//! The canonical text of a row, which its hash covers: RFC 8785 JSON of all fields except the hash. Version 2 also
-//! contains the previous hash, and is stored.
+//! The canonical text of a row, which its hash covers: RFC 8785 JSON of the fields of the row, without the hash. The
+//! text of version 2 also contains the previous hash, and is stored in the database.
 
 use std::fmt::{Display, Write as _};
 
 use super::AuditRow;
 
-/// The largest integer that a double can represent exactly. Larger ones are written as strings, because RFC 8785
+/// The largest integer that a double can represent exactly. Larger integers are written as strings, because RFC 8785
 /// treats numbers as doubles.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 

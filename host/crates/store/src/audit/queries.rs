@@ -1,4 +1,5 @@
-//! Queries of audit rows for the API. Each list is one query of each version's table, merged by request id.
+//! Queries of audit rows for the API. A list reads each version's table with one query, and merges the results by
+//! request id.
 
 use std::cmp::Reverse;
 
@@ -23,7 +24,7 @@ pub struct CallFilter {
     pub until: Option<UtcMillis>,
 }
 
-/// Selects one row per request: its end if that exists, otherwise its interruption, otherwise its last start.
+/// Selects one row per request: the end row if it exists, otherwise the interruption, otherwise the last start row.
 macro_rules! latest {
     ($table:literal, $columns:expr, $condition:expr, $limit:literal) => {
         concat!(
@@ -46,7 +47,8 @@ macro_rules! latest {
     };
 }
 
-/// The conditions of a [`CallFilter`], and `$indexed`, which repeats one of them in a form for which there is an index.
+/// The conditions of a [`CallFilter`], and `$indexed`, which repeats one of the conditions in a form that matches an
+/// index.
 macro_rules! calls {
     ($table:literal, $columns:expr, $status:literal, $indexed:literal) => {
         latest!(
@@ -88,7 +90,7 @@ struct Statements {
     version_2: &'static str,
 }
 
-/// The statements of lists of calls: without a filter for which there is an index, and with one.
+/// The statements of lists of calls. Each statement except `CALLS` repeats one filter in a form that matches an index.
 const CALLS: Statements = Statements { version_1: calls_of_version_1!(""), version_2: calls_of_version_2!("") };
 const OF_BOT: Statements = Statements {
     version_1: calls_of_version_1!(" and bot_id = $3"),
@@ -203,13 +205,13 @@ impl Store {
         let rows: Vec<OfBody> = self.db.all(statements.version_2, &args).await?;
         let mut rows: Vec<AuditRow> = rows.into_iter().map(|OfBody(row)| row).collect();
         rows.extend(self.listed_of_version_1(statements.version_1, workspace, filters_1, page).await?);
-        // A call that was running while its host was upgraded has an end of version 2, which comes first.
+        // If a call was running while its host was upgraded, its end row has version 2 and is sorted first.
         rows.sort_by_key(|row| Reverse(row.request_id));
         rows.dedup_by_key(|row| row.request_id);
         Ok(page.of(rows, |row: &AuditRow| row.request_id))
     }
 
-    /// Returns the rows of version 1 of a page, without starts whose end has version 2.
+    /// Returns the rows of version 1 of a page, without start rows whose end row has version 2.
     async fn listed_of_version_1(
         &self,
         sql: &'static str,

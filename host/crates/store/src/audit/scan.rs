@@ -14,7 +14,7 @@ pub struct ScannedRow {
     pub row: AuditRow,
     /// The text that the hash covers after the previous hash.
     pub canonical: Vec<u8>,
-    /// The first column that contradicts the text, which another program has changed.
+    /// The first column that contradicts the text, because another program has changed one of them.
     pub contradiction: Option<&'static str>,
 }
 

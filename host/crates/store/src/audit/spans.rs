@@ -1,7 +1,8 @@
 //! Scans of parts of a chain on any thread, for verification by several threads.
 //!
-//! A scanner has an SQLite connection of its own, and reads rows of version 2 without copying them. A row that is not
-//! plainly as a host writes it is decoded like in a scan of the whole chain; the caller leaves any other row to that scan.
+//! A scanner has a separate SQLite connection, and reads rows of version 2 without copying them. The columns of a row
+//! are compared with the bytes of its text. If this comparison fails, the text is decoded and compared again. If that
+//! fails too, the scan ends, and the caller checks the row in a scan of the whole chain.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -32,7 +33,7 @@ pub struct SpanRow<'a> {
     pub key_version: u32,
 }
 
-/// A connection for scans, which one thread uses at a time.
+/// A connection for scans. Only one thread can use it at a time.
 pub struct SpanScanner(Connection);
 
 impl Store {
@@ -64,8 +65,9 @@ impl SpanScanner {
         open().map_err(of_rusqlite)
     }
 
-    /// Passes the rows of a chain from `first` to `last` to `check`, in order, until it returns false. Returns whether all
-    /// of these rows are there and `check` returned true for each. Blocks the thread.
+    /// Passes the rows of a chain from `first` to `last` to `check`, in order, until `check` returns `false`. Returns
+    /// whether all of these rows exist, their columns agree with their texts, and `check` returned `true` for each.
+    /// Blocks the thread.
     pub fn all(
         &mut self,
         writer: &str,
@@ -105,7 +107,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Returns `None` if a column has another type.
+    /// Returns the columns of a row, or `None` if a column has a type that a host does not write.
     fn of(row: &'a Row<'_>) -> Option<Columns<'a>> {
         let value = |index| row.get_ref(index).ok();
         let text = |index| match value(index)? {
@@ -157,12 +159,12 @@ impl<'a> Columns<'a> {
     }
 
     /// Compares the columns with the text without decoding it. Returns the previous hash and the version of the audit
-    /// key, or `None` in case of doubt.
+    /// key, or `None` if the columns do not match or the comparison requires decoding.
     ///
     /// The names of fields are found by their bytes: within a string of canonical JSON, a quotation mark follows a
-    /// backslash, so `,"name":` occurs only as a name. Names are sorted, so each is searched behind the one before it.
-    /// If the text is not canonical JSON, a value may be wrong, but then the hash of the row is wrong too, because a host
-    /// computes hashes only of canonical texts.
+    /// backslash, so `,"name":` occurs only as a name. Names are sorted, so the search for each name begins after the
+    /// previous field. If the text is not canonical JSON, a value may be wrong, but then the hash of the row is wrong
+    /// too, because a host hashes only canonical texts.
     fn compared(&self) -> Option<([u8; 32], u32)> {
         let mut fields = Fields { rest: self.body };
         fields.is_id(&names::BOT_ID, self.bot_id)?;
@@ -188,7 +190,8 @@ impl<'a> Columns<'a> {
         Some((previous_hash, u32::try_from(key_version).ok()?))
     }
 
-    /// Decodes the text, and compares the columns with it.
+    /// Decodes the text and compares the columns with it. Returns the previous hash and the version of the audit key,
+    /// or `None` if they do not match.
     fn decoded(&self) -> Option<([u8; 32], u32)> {
         let row = AuditRow::of_body(std::str::from_utf8(self.body).ok()?, *self.hash).ok()?;
         let text = |text: &Option<String>| text.as_ref().map(|text| text.as_bytes().to_vec());
@@ -235,13 +238,13 @@ mod names {
     }
 }
 
-/// The rest of a text, whose fields are read in order.
+/// The part of a text that has not been read yet. Fields are read in order.
 struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// Goes to the value of a field. Returns whether the field is there.
+    /// Moves to the value of a field. Returns whether the field exists.
     fn find(&mut self, name: &Finder<'_>) -> bool {
         match name.find(self.rest) {
             Some(at) => {
@@ -252,8 +255,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns the string of a field, or `Some(None)` if the field is absent. Returns `None` in case of doubt, for example
-    /// if the string has an escaped character.
+    /// Returns the string of a field, or `Some(None)` if the field is absent. Returns `None` if the value requires
+    /// decoding, for example because the string has an escaped character.
     fn text(&mut self, name: &Finder<'_>) -> Option<Option<&'a [u8]>> {
         if !self.find(name) {
             return Some(None);
@@ -277,7 +280,8 @@ impl<'a> Fields<'a> {
         (self.text(name)? == expected).then_some(())
     }
 
-    /// Returns an integer that a double can represent.
+    /// Returns an integer field, or `None` if the field is absent or its value is not an integer that a double can
+    /// represent.
     fn integer(&mut self, name: &Finder<'_>) -> Option<i64> {
         if !self.find(name) {
             return None;
@@ -287,7 +291,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Writes the text of an id.
+/// Writes the text of an id in hyphenated form.
 fn hyphenated<'a>(id: &[u8; 16], text: &'a mut [u8; 36]) -> &'a [u8] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut at = 0;

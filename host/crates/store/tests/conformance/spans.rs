@@ -6,7 +6,7 @@ use monstrum_types::RequestId;
 use crate::rows::{AppendRows as _, canonical, default_workspace, event};
 use crate::sqlite::Database;
 
-/// What a scan passes of a row.
+/// The fields of a row that a scan passes to its check.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     sequence: i64,
@@ -28,7 +28,7 @@ impl Seen {
     }
 }
 
-/// Scans the rows from `first` to `last`. Returns them, and whether all were there.
+/// Scans the rows from `first` to `last`. Returns the rows, and whether all of them exist.
 async fn scan(store: &Store, first: i64, last: i64) -> (Vec<Seen>, bool) {
     let mut seen = Vec::new();
     let mut scanner = store.span_scanner().await.unwrap().unwrap();
@@ -41,7 +41,7 @@ async fn scan(store: &Store, first: i64, last: i64) -> (Vec<Seen>, bool) {
     (seen, all.unwrap())
 }
 
-/// Whether a scan passes exactly this row.
+/// Returns whether a scan of this row passes exactly this row.
 pub(crate) async fn passes(store: &Store, row: &AuditRow) -> bool {
     let (seen, all) = scan(store, row.sequence, row.sequence).await;
     all && seen == [Seen::of(row)]

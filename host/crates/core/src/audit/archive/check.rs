@@ -1,5 +1,5 @@
-//! Verifies the archive: the signatures of manifests, the digests of files, the hashes of rows, and that segments follow
-//! one another and are those of the anchors in the database.
+//! Verifies the archive. It checks the signatures of manifests, the digests of files and the hashes of rows, that the
+//! segments of a chain are consecutive, and that each segment matches its anchor in the database.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,9 +17,10 @@ use crate::audit::chain::{GENESIS, Position};
 use crate::audit::verify::{KeyRing, Problem, VerifyError, gap};
 use crate::beside;
 
-/// The maximum length of a line. The parameters of a row are limited to a few KiB, those of a change to those of a request.
+/// The maximum length of a line. The parameters of a call are limited to a few KiB. The states in the row of a change
+/// are limited by the maximum size of a request.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// The maximum number of problems of a segment.
+/// The maximum number of reported problems of a segment.
 const PROBLEMS_MAX: usize = 1000;
 
 /// The result of verifying an archive.
@@ -42,7 +43,7 @@ pub(super) struct CheckedSegment {
     pub(super) problems: Vec<Problem>,
 }
 
-/// Verifies the segments of manifests, or all segments in folders.
+/// Verifies segments. Each path is a manifest, or a folder whose manifests are all verified.
 pub async fn verify_archive(store: &Store, keys: &KeyRing, paths: &[PathBuf]) -> Result<ArchiveReport, VerifyError> {
     let mut report = ArchiveReport { valid: false, segments: 0, rows: 0, problems: Vec::new() };
     let mut chains: BTreeMap<String, Vec<Manifest>> = BTreeMap::new();
@@ -70,7 +71,7 @@ pub async fn verify_archive(store: &Store, keys: &KeyRing, paths: &[PathBuf]) ->
     Ok(report)
 }
 
-/// Returns the manifests that were named, and those in folders that were named.
+/// Returns the manifests in `paths`, and the manifests in the folders in `paths`.
 fn manifests(paths: &[PathBuf]) -> Result<Vec<PathBuf>, VerifyError> {
     let mut found = Vec::new();
     for path in paths {
@@ -91,7 +92,8 @@ fn manifests(paths: &[PathBuf]) -> Result<Vec<PathBuf>, VerifyError> {
     Ok(found)
 }
 
-/// Checks that segments of a chain follow one another, and the first one the anchor before it.
+/// Checks that the segments of a chain are consecutive, and that the first segment follows the previous anchor or
+/// begins the chain.
 fn check_order(problems: &mut Vec<Problem>, segments: &[Manifest], anchors: &[AnchorRow]) {
     let mut add = |segment: &Manifest, sequence, what| {
         problems.push(Problem { writer: segment.writer.clone(), sequence, what });
@@ -102,30 +104,35 @@ fn check_order(problems: &mut Vec<Problem>, segments: &[Manifest], anchors: &[An
         let previous = match before {
             Some(before) if before.last_sequence + 1 == first => Some(before.last_hash.clone()),
             Some(before) if before.last_sequence + 1 < first => {
-                add(segment, first, format!("{}, also in the archive", gap(before.last_sequence + 1, first)));
+                add(
+                    segment,
+                    first,
+                    format!("{} between two segments of the archive", gap(before.last_sequence + 1, first)),
+                );
                 None
             }
-            // An interrupted command and a later one with an earlier date have archived the same rows.
+            // The segments overlap, because an interrupted command and a later command with an earlier date have
+            // archived the same rows.
             Some(_) => None,
             None if first == 1 => Some(hex::encode(GENESIS)),
             None => {
                 let anchor = anchors.iter().find(|anchor| anchor.last_sequence + 1 == first);
                 if anchor.is_none() {
-                    add(segment, first, format!("no anchor is of the rows before row {first}"));
+                    add(segment, first, format!("the database has no anchor for the rows before row {first}"));
                 }
                 anchor.map(|anchor| hex::encode(anchor.last_hash))
             }
         };
         if previous.is_some_and(|previous| previous != segment.previous_hash) {
-            let what = format!("{}: the segment does not follow the one before it", segment.file_name());
+            let what = format!("{}: the segment does not follow the previous segment or anchor", segment.file_name());
             add(segment, first, what);
         }
         before = before.filter(|before| before.last_sequence > segment.last_sequence).or(Some(segment));
     }
 }
 
-/// Checks that the anchor of a segment names its manifest. A segment without an anchor is that of an interrupted command,
-/// and its rows are still in the database.
+/// Checks that the anchor of a segment names its manifest. A segment without an anchor was written by an interrupted
+/// command, so its rows must still be in the database.
 async fn check_anchor(
     problems: &mut Vec<Problem>,
     store: &Store,
@@ -135,9 +142,9 @@ async fn check_anchor(
     let anchor = anchors.iter().find(|anchor| anchor.last_sequence == segment.last_sequence);
     let what = match anchor {
         Some(anchor) if anchor.manifest_digest == segment.digest() => None,
-        Some(_) => Some("the manifest is not the one of the anchor in the database"),
+        Some(_) => Some("the manifest is not the manifest that the anchor in the database names"),
         None if is_in_database(store, segment).await? => None,
-        None => Some("the database has neither an anchor of the segment nor its rows"),
+        None => Some("the database contains neither an anchor for the segment nor its rows"),
     };
     if let Some(what) = what {
         let what = format!("{}: {what}", segment.file_name());
@@ -170,15 +177,19 @@ pub(super) fn segment(path: &Path, keys: &KeyRing) -> CheckedSegment {
         }
     };
     let mut previous = [0; 32];
-    // A signed manifest contains a hash here; another text fails the check of the first row.
+    // A `previous_hash` that is not a hash is reported below.
     let is_hash = hex::decode_to_slice(&manifest.previous_hash, &mut previous).is_ok();
     let at = Position { sequence: manifest.first_sequence - 1, hash: previous };
     let mut rows = Rows { manifest: &manifest, keys, at, count: 0, problems: Vec::new() };
     if !is_hash {
-        rows.add(path, manifest.first_sequence, "the manifest has no hash of the row before the first");
+        rows.add(
+            path,
+            manifest.first_sequence,
+            "the manifest does not contain the hash of the row before its first row",
+        );
     }
     if path.file_name().is_none_or(|name| name != manifest.file_name().as_str()) {
-        rows.add(path, manifest.first_sequence, "the manifest of another segment has this name");
+        rows.add(path, manifest.first_sequence, "the file contains the manifest of another segment");
     }
     let folder = path.parent().unwrap_or(Path::new(""));
     for file in &manifest.files {
@@ -188,13 +199,13 @@ pub(super) fn segment(path: &Path, keys: &KeyRing) -> CheckedSegment {
         && hex::encode(rows.at.hash) == manifest.last_hash
         && rows.count == manifest.rows;
     if !is_complete && rows.problems.is_empty() {
-        rows.add(path, manifest.last_sequence, "the files do not contain the rows of the manifest");
+        rows.add(path, manifest.last_sequence, "the files do not contain exactly the rows that the manifest lists");
     }
     let Rows { count, problems, .. } = rows;
     CheckedSegment { manifest: Some(manifest), rows: count, problems }
 }
 
-/// The fields of a row that are compared with its place.
+/// The fields of a row that are compared with the position of the row in the segment.
 #[derive(Deserialize)]
 struct Place {
     v: u8,
@@ -203,7 +214,7 @@ struct Place {
     key_version: u32,
 }
 
-/// The rows of a segment while they are verified.
+/// The state of the verification of a segment's rows.
 struct Rows<'a> {
     manifest: &'a Manifest,
     keys: &'a KeyRing,
@@ -224,7 +235,7 @@ impl Rows<'_> {
     fn read_file(&mut self, folder: &Path, file: &ArchivedFile) {
         let path = folder.join(&file.name);
         if file.name.contains('/') {
-            return self.add(&path, file.first_sequence, "the name is not that of a file beside the manifest");
+            return self.add(&path, file.first_sequence, "the manifest names a file outside its own folder");
         }
         match digest_of(&path) {
             Err(error) => {
@@ -234,7 +245,7 @@ impl Rows<'_> {
                 self.add(
                     &path,
                     file.first_sequence,
-                    "the file was changed: its size or digest is not the one in the manifest",
+                    "the file was changed: its size or digest differs from the manifest",
                 );
             }
             Ok(_) => {}
@@ -264,12 +275,12 @@ impl Rows<'_> {
         let place = parts.as_ref().and_then(|line| serde_json::from_slice::<Place>(line.row).ok());
         let (Some(line), Some(place)) = (parts, place) else {
             self.at.sequence = expected;
-            return self.add(path, expected, "the line is not a row");
+            return self.add(path, expected, "the line is not a valid row");
         };
         let keys = self.keys.get(&place.key_version);
         let problem = match () {
             () if place.sequence != expected || place.writer != self.manifest.writer || !matches!(place.v, 1 | 2) => {
-                Some(format!("row {expected} was expected here"))
+                Some(format!("expected row {expected} of this chain, in a known format"))
             }
             () if line.previous_hash != self.at.hash => Some("the row does not follow the previous row".to_owned()),
             () if keys.is_none() => Some("the row names an audit key that does not exist".to_owned()),

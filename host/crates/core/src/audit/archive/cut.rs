@@ -1,5 +1,5 @@
-//! Finds the rows of the next segment, and checks each of them like a verification does, so that no altered row leaves the
-//! database with a valid signature.
+//! Finds the rows of the next segment. Each row is checked as in a verification, so that no manifest is signed for an
+//! altered row.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -25,7 +25,7 @@ impl<'a> Pages<'a> {
         Pages { store, writer, next: Some(ScanFrom::START) }
     }
 
-    /// Returns the next page; `None` behind the last one.
+    /// Returns the next page, or `None` after the last page.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Result<ScannedRow, UnreadableRow>>>, StoreError> {
         let Some(from) = self.next.take() else { return Ok(None) };
         let page = self.store.scan(self.writer, from, PAGE_ROWS).await?;
@@ -34,15 +34,16 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Which rows may be archived.
+/// The limits of a segment.
 pub(super) struct Limit<'a> {
-    /// Only rows from before this time.
+    /// The time before which a row must have been written.
     pub before: UtcMillis,
     /// The last row that a signed head covers.
     pub head: i64,
     /// The number of rows after which a segment ends.
     pub rows: u64,
-    /// The last rows of segments that begin here and whose manifests exist already, with their hashes.
+    /// The sequence numbers and hashes of the last rows of segments that begin at the same row and whose manifests
+    /// already exist.
     pub written: &'a BTreeMap<i64, String>,
 }
 
@@ -56,8 +57,9 @@ pub(super) struct Cut {
     pub last_at: UtcMillis,
 }
 
-/// Finds the longest segment after `after` within `limit` at whose end no call is open. Returns `None` if there is no
-/// row to archive.
+/// Finds the next segment after `after` within `limit`. A segment ends where no call is open. It is longer than
+/// `limit.rows` if a call was open at that row, and it ends earlier where an interrupted command has already written a
+/// segment with the same end. Returns `None` if no row can be archived.
 pub(super) async fn find(
     store: &Store,
     keys: &KeyRing,
@@ -85,7 +87,7 @@ struct Search<'a> {
     /// The last row that was added.
     at: Position,
     first_at: Option<UtcMillis>,
-    /// Calls that have started and not ended.
+    /// The calls that have started and not ended.
     open: HashSet<RequestId>,
     cut: Option<Cut>,
 }
@@ -114,18 +116,18 @@ impl Search<'_> {
             return Ok(false);
         }
         self.cut = Some(Cut { after: self.after, last: self.at, first_at, last_at: at });
-        // An interrupted command has written this segment already.
+        // If an interrupted command has already written this segment, the search ends.
         Ok(self.limit.written.get(&sequence).is_some_and(|written| *written == hex::encode(hash)))
     }
 
-    /// Checks that the row is the next one and was not changed.
+    /// Checks that the row is the next row of the chain and was not changed.
     fn check(&self, scanned: &ScannedRow) -> Result<(), ArchiveError> {
         let (row, expected) = (&scanned.row, self.at.sequence + 1);
         if row.sequence > expected {
             return Err(self.altered(expected, &gap(expected, row.sequence)));
         }
         if row.sequence < expected {
-            return Err(self.altered(row.sequence, "the row was archived and is in the database again"));
+            return Err(self.altered(row.sequence, "the row was archived, but it is in the database again"));
         }
         if row.previous_hash != self.at.hash {
             return Err(self.altered(row.sequence, "the row does not follow the previous row"));

@@ -1,4 +1,4 @@
-//! Writes the files of the archive. A file has a temporary name until it is complete and on disk.
+//! Writes the files of the archive. Each file has a temporary name until it is complete and on disk.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -10,9 +10,10 @@ use zstd::stream::write::Encoder;
 
 use super::ArchiveError;
 
-/// A compromise between time and size. Rows compress to about a tenth at this level.
+/// The zstd compression level, a compromise between time and size. At this level, rows are compressed to about a tenth
+/// of their size.
 const LEVEL: i32 = 6;
-/// Temporary names have this ending and begin with a dot.
+/// The suffix of temporary names. They also begin with a dot.
 const PART: &str = ".part";
 
 /// Creates the folder, which only its owner can read.
@@ -35,7 +36,7 @@ pub(super) fn remove_parts(folder: &Path, writer: &str) -> Result<(), ArchiveErr
     Ok(())
 }
 
-/// A file that is being written. If it is dropped, it is removed.
+/// A file that is being written. Dropping this value removes the file, unless [`Part::put_in_place`] has renamed it.
 pub(super) struct Part {
     file: File,
     path: PathBuf,
@@ -53,12 +54,12 @@ impl Part {
         Ok(Part { file, path, hasher: Sha256::new(), bytes: 0, is_in_place: false })
     }
 
-    /// The number of bytes and their digest.
+    /// Returns the number of written bytes and their digest.
     pub(super) fn written(&self) -> (u64, String) {
         (self.bytes, hex::encode(self.hasher.clone().finalize()))
     }
 
-    /// Brings the content to disk and gives the file its name.
+    /// Syncs the content to disk, and renames the file to `name`.
     pub(super) fn put_in_place(mut self, folder: &Path, name: &str) -> Result<(), ArchiveError> {
         let path = folder.join(name);
         let placed = self.file.sync_all().and_then(|()| std::fs::rename(&self.path, &path));
@@ -89,7 +90,7 @@ impl Drop for Part {
         if let Err(error) = std::fs::remove_file(&self.path)
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(%error, path = %self.path.display(), "an incomplete file of the archive stays");
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove an incomplete archive file");
         }
     }
 }
@@ -124,7 +125,7 @@ impl Compressed {
     }
 }
 
-/// Brings the names of files to disk.
+/// Syncs the folder, so that the names of its files are on disk.
 fn sync_folder(folder: &Path) -> Result<(), ArchiveError> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|source| ArchiveError::Write { path: folder.to_owned(), source })

@@ -1,7 +1,7 @@
-//! The lines of an archived file. A line contains a row as it was hashed, between its hash and its end:
+//! The lines of an archived file. A line contains the hashes of a row and the canonical text that was hashed:
 //! `{"hash":"…","previous_hash":"…","row":{…}}`.
 
-/// The texts around the parts of a line.
+/// The fixed texts before, between and after the parts of a line.
 const BEFORE_HASH: &[u8] = br#"{"hash":""#;
 const BEFORE_PREVIOUS: &[u8] = br#"","previous_hash":""#;
 const BEFORE_ROW: &[u8] = br#"","row":"#;
@@ -33,7 +33,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Splits a line without its line break. Returns `None` for a text that [`Line::write`] does not write.
+    /// Splits a line without its line break. Returns `None` if [`Line::write`] cannot have written the text.
     pub(super) fn read(text: &'a [u8]) -> Option<Line<'a>> {
         let (hash, text) = hash(text.strip_prefix(BEFORE_HASH)?)?;
         let (previous_hash, text) = self::hash(text.strip_prefix(BEFORE_PREVIOUS)?)?;
@@ -42,7 +42,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Splits a hash in lower-case hex digits from the beginning of a text.
+/// Splits a hash in lower-case hex digits off the beginning of a text.
 fn hash(text: &[u8]) -> Option<([u8; 32], &[u8])> {
     let (digits, rest) = text.split_at_checked(64)?;
     let mut hash = [0; 32];

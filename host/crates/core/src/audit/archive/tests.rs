@@ -43,7 +43,7 @@ impl Folder {
         self.path().join(ARCHIVE_FOLDER)
     }
 
-    /// Appends the start or the end of a call. Every row is a second later than the one before it.
+    /// Appends the start or the end of a call. Each row is one second later than the previous row.
     async fn append(&mut self, request: RequestId, kind: AuditKind) {
         let at = NOW.plus_ms(self.chain.position().sequence * 1000);
         let row = AuditRow { kind, at, ..started(request, WorkspaceId::new(), at) };
@@ -65,7 +65,7 @@ impl Folder {
         Archive::open(&self.store, &self.keys, self.path(), &self.archive_folder(), before).await.unwrap()
     }
 
-    /// Archives in segments of at least `segment_rows` rows. Returns the first and the last row of each.
+    /// Archives in segments of at least `segment_rows` rows. Returns the first and the last row of each segment.
     async fn archive(&self, before: UtcMillis, segment_rows: u64) -> Vec<(i64, i64)> {
         let mut archive = self.open(before).await;
         archive.segment_rows = segment_rows;
@@ -80,7 +80,7 @@ impl Folder {
     async fn problems(&self) -> Vec<String> {
         let report = verify(&self.store, &self.keys, self.path()).await.unwrap();
         let problems = report.problems.into_iter().map(|problem| problem.what);
-        // The policy of the test has another generation than its heads.
+        // The heads record generation 1, but the database of the test has no policy. This problem is ignored.
         problems.filter(|what| !what.starts_with("the policy was signed")).collect()
     }
 
@@ -137,7 +137,7 @@ async fn the_start_and_the_end_of_a_call_are_not_separated() {
     folder.append_calls(1).await;
     folder.sign();
     assert_eq!(folder.archive(NOW.plus_ms(3000), 1).await, [], "the second call ends later");
-    // The segment is longer than its usual length, and ends before the open call.
+    // The segment is longer than the limit, because a call was open at that row. It ends before the open call.
     assert_eq!(folder.archive(LATER, 1).await, [(1, 4)]);
     assert_eq!(folder.store.open_starts("node").await.unwrap().len(), 1);
     folder.append(open, Finished).await;
@@ -157,7 +157,7 @@ async fn an_interrupted_archive_is_finished() {
     let before = std::fs::read(&manifest).unwrap();
     // The rows are still in the database.
     assert_eq!((folder.problems().await, folder.archive_problems().await), (vec![], vec![]));
-    // A later run ends the same segment, although it would archive more rows.
+    // A later run writes the same segment again, although it could archive more rows.
     assert_eq!(folder.archive(LATER, 10).await, [(1, 3), (4, 5)]);
     assert_eq!(std::fs::read(&manifest).unwrap(), before);
     assert_eq!((folder.problems().await, folder.archive_problems().await), (vec![], vec![]));
@@ -191,7 +191,7 @@ async fn an_anchor_beyond_the_last_head_is_reported() {
     folder.sign();
     folder.archive(LATER, 10).await;
     std::fs::write(folder.path().join(HEADS_FILE), heads).unwrap();
-    let expected = "the anchor of rows up to 4 is beyond the last signed head, which is of row 2";
+    let expected = "an anchor covers rows up to 4, but the last signed head covers rows only up to 2";
     assert_eq!(folder.problems().await, [expected]);
     let found = find_anchor_problems(&folder.store, &folder.keys, folder.path()).await.unwrap();
     assert_eq!(found.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>(), [expected]);

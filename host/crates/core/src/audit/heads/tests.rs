@@ -24,7 +24,7 @@ fn policy(generation: i64) -> PolicyState {
     PolicyState { generation, row_key_version: Some(1) }
 }
 
-/// The generations of the heads in the file, in order. Panics if a line is not a head.
+/// Returns the policy generations of the heads in the file, in order. Panics if a line is not a head.
 fn generations(path: &Path) -> Vec<i64> {
     let lines = read(path).unwrap().unwrap();
     lines.into_iter().map(|line| line.expect("every line is a head").policy_generation.unwrap()).collect()
@@ -37,7 +37,7 @@ async fn a_line_that_a_crash_left_incomplete_is_removed_at_the_next_start() {
     let mut heads = Heads::open(&path, &keys).unwrap();
     heads.sign(&mut chain, policy(1), NOW).unwrap();
     let whole = fs::read(&path).unwrap();
-    // A crash can end a line anywhere, also just before its line break.
+    // A crash can cut a line at any byte, including the byte before its line break.
     for cut in [1, 100, whole.len() - 1] {
         fs::write(&path, [&whole[..], &whole[..cut]].concat()).unwrap();
         let mut heads = Heads::open(&path, &keys).unwrap();
@@ -50,8 +50,8 @@ async fn a_line_that_a_crash_left_incomplete_is_removed_at_the_next_start() {
     assert_eq!(fs::read(&path).unwrap(), b"", "the first line was incomplete");
 }
 
-/// The test runs itself in another process, because a limit on the size of files is for a whole process. That process
-/// ignores the signal for a file that grows too large.
+/// The test runs itself in another process, because a limit on file sizes applies to a whole process. That process
+/// ignores the signal that is sent when a file exceeds the limit.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the variable tells this process from the other")]
 async fn a_head_that_is_written_in_part_is_removed() {

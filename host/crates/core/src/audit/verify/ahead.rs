@@ -1,8 +1,8 @@
 //! Checks the rows of a chain on all processors.
 //!
-//! The rows are split into spans, which threads check in any order; then the spans are linked in order. Only rows without
-//! any problem count as checked: the caller checks the rest of the chain from the first doubtful span on, one row after
-//! another, and reports its problems.
+//! The rows are split into spans. Threads check the spans in any order, and the results are then linked in order. Only
+//! the spans before the first span that has a problem count as checked. The caller checks all later rows one after
+//! another, and reports their problems.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,10 +16,11 @@ use crate::audit::chain::Position;
 use crate::audit::heads::Head;
 use crate::beside;
 
-/// The number of rows of a span. It takes some milliseconds, so that all threads end at about the same time.
+/// The number of rows of a span. The check of a span takes some milliseconds, so that all threads end at about the same
+/// time.
 const SPAN_ROWS: usize = 4096;
 
-/// The hashes at the ends of a span whose rows are as they were written.
+/// The hashes at both ends of a span whose rows are unchanged.
 #[derive(Clone, Copy)]
 struct Checked {
     /// The hash of the row before the first row.
@@ -27,8 +28,9 @@ struct Checked {
     last: [u8; 32],
 }
 
-/// Checks the rows of version 2 of a chain behind `start`, unless there are other ones whose sequence number is at least
-/// `from`. Returns the last row up to which the chain is as it was written.
+/// Checks the rows of version 2 of a chain after `start`. Checks nothing if the first row with a sequence number of at
+/// least `from` does not directly follow `start`, or if the database is not SQLite. Returns the last row up to which
+/// the chain is unchanged, or `start` if nothing was checked.
 pub(super) async fn check(
     store: &Store,
     keys: &KeyRing,
@@ -48,7 +50,7 @@ pub(super) async fn check(
     for _ in 0..available_parallelism().map_or(1, usize::from).min(spans) {
         match store.span_scanner().await {
             Ok(scanner) => scanners.extend(scanner),
-            Err(error) => tracing::debug!(%error, "the audit is read on one thread"),
+            Err(error) => tracing::debug!(%error, "cannot open a connection for the verification; using fewer threads"),
         }
     }
     if scanners.is_empty() {
@@ -68,7 +70,8 @@ pub(super) async fn check(
     Ok(linked(start, &checked))
 }
 
-/// Follows the spans from `start` on, as far as they are checked and follow one another.
+/// Links the checked spans that follow `start` without a gap. Returns the last row of the last linked span, or `start`
+/// if no span follows it.
 fn linked(start: Position, checked: &BTreeMap<i64, (i64, Checked)>) -> Position {
     let mut at = start;
     while let Some((last, span)) = checked.get(&(at.sequence + 1))
@@ -79,7 +82,7 @@ fn linked(start: Position, checked: &BTreeMap<i64, (i64, Checked)>) -> Position 
     at
 }
 
-/// The spans of a chain, which threads take one after another.
+/// The spans of a chain. Each thread repeatedly checks the next unchecked span.
 struct Work {
     keys: KeyRing,
     writer: String,
@@ -88,9 +91,9 @@ struct Work {
     /// The first and the last row.
     rows: (i64, i64),
     next: AtomicUsize,
-    /// Whether a span has a row that is not as it was written. Later spans are then of no use.
+    /// Whether a problem was found in a span. The remaining spans are then not checked.
     is_doubtful: AtomicBool,
-    /// The checked spans by their first row, with their last row.
+    /// The checked spans by the sequence number of their first row, each with the sequence number of its last row.
     checked: Mutex<BTreeMap<i64, (i64, Checked)>>,
 }
 
@@ -98,7 +101,7 @@ impl Work {
     fn run(self, scanners: Vec<SpanScanner>) -> BTreeMap<i64, (i64, Checked)> {
         std::thread::scope(|scope| {
             for scanner in scanners {
-                // The threads have the low priority of this thread.
+                // The threads inherit the low priority of this thread.
                 scope.spawn(|| self.check_spans(scanner));
             }
         });
@@ -116,14 +119,14 @@ impl Work {
         }
     }
 
-    /// Returns the first and the last row of a span.
+    /// Returns the first and the last row of a span, or `None` after the last span.
     fn span(&self, number: usize) -> Option<(i64, i64)> {
         let offset = i64::try_from(number.checked_mul(SPAN_ROWS)?).ok()?;
         let first = self.rows.0.checked_add(offset).filter(|first| *first <= self.rows.1)?;
         Some((first, self.rows.1.min(first.saturating_add(SPAN_ROWS as i64 - 1))))
     }
 
-    /// Returns `None` if a row is missing, was changed, or cannot be read.
+    /// Checks the rows of a span. Returns `None` if a row is missing, was changed, or cannot be read.
     fn check_span(&self, scanner: &mut SpanScanner, first: i64, last: i64) -> Option<Checked> {
         let mut heads = self.heads.range(first..=last).peekable();
         let (mut previous, mut at) = (None, None);
@@ -141,7 +144,7 @@ impl Work {
             Ok(true) => Some(Checked { previous: previous?, last: at? }),
             Ok(false) => None,
             Err(error) => {
-                tracing::debug!(%error, "rows of the audit are read again one after another");
+                tracing::debug!(%error, "cannot read audit rows in parallel; reading them again one after another");
                 None
             }
         }

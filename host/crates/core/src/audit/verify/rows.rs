@@ -12,13 +12,13 @@ use crate::audit::heads::Head;
 pub(super) struct ChainCheck<'a> {
     found: &'a mut Findings,
     writer: &'a str,
-    /// The row before the first row in the database.
+    /// The last archived row, or the row of the head after which rows are verified.
     start: Position,
     /// The sequence number of the next row.
     expected: i64,
     /// The hash of the last row; `None` after a row that is missing or cannot be read.
     previous: Option<[u8; 32]>,
-    /// The heads of later rows.
+    /// The heads of the rows that are not checked yet.
     pub(super) heads: BTreeMap<i64, Head>,
 }
 
@@ -33,17 +33,21 @@ impl<'a> ChainCheck<'a> {
         let of_later_rows = heads.split_off(&expected);
         let of_start = heads.remove(&start.sequence);
         if start.sequence > 0 && of_start.is_some_and(|head| head.hash != hex::encode(start.hash)) {
-            found.add(writer, start.sequence, "the anchor is not of the row whose head was signed");
+            found.add(
+                writer,
+                start.sequence,
+                "the last row before the checked rows differs from the row that a signed head covers",
+            );
         }
         ChainCheck { found, writer, start, expected, previous: Some(start.hash), heads: of_later_rows }
     }
 
-    /// The last row; `None` if it is missing or cannot be read.
+    /// Returns the last row, or `None` if it cannot be read.
     pub(super) fn position(&self) -> Option<Position> {
         self.previous.map(|hash| Position { sequence: self.expected - 1, hash })
     }
 
-    /// Goes on behind rows that are known to be as they were written.
+    /// Skips the rows up to `end`, which another check has found to be unchanged.
     pub(super) fn skip_to(&mut self, end: Position) {
         self.found.rows += end.sequence.abs_diff(self.expected - 1);
         self.expected = end.sequence + 1;
@@ -60,7 +64,7 @@ impl<'a> ChainCheck<'a> {
         };
         if let Some(sequence) = sequence.filter(|sequence| self.start.sequence > 0 && *sequence <= self.start.sequence)
         {
-            return self.found.add(self.writer, sequence, "the row was archived and is in the database again");
+            return self.found.add(self.writer, sequence, "the row was archived, but it is in the database again");
         }
         match row {
             Ok(row) => self.add_readable(&row, seal),
@@ -80,7 +84,7 @@ impl<'a> ChainCheck<'a> {
             found.add(writer, self.expected, gap(self.expected, row.sequence));
             self.previous = None;
         }
-        // After a gap the previous hash in the row is not checked, so that one missing row causes only one problem.
+        // After a gap, the previous hash in the row is not checked, so that one missing row causes only one problem.
         if self.previous.is_some_and(|previous| previous != row.previous_hash) {
             found.add(writer, row.sequence, "the row does not follow the previous row");
         }
@@ -88,7 +92,7 @@ impl<'a> ChainCheck<'a> {
             found.add(writer, row.sequence, what);
         }
         if self.heads.remove(&row.sequence).is_some_and(|head| head.hash != hex::encode(row.hash)) {
-            found.add(writer, row.sequence, "the row is not the one whose head was signed");
+            found.add(writer, row.sequence, "the row differs from the row that a signed head covers");
         }
         self.expected = row.sequence + 1;
         self.previous = Some(row.hash);
@@ -97,13 +101,17 @@ impl<'a> ChainCheck<'a> {
     /// Reports missing rows at the end. Returns the sequence number of the last row.
     pub(super) fn end(self) -> i64 {
         if let Some(last) = self.heads.keys().next_back() {
-            self.found.add(self.writer, *last, format!("rows up to {last} were signed but are missing"));
+            self.found.add(
+                self.writer,
+                *last,
+                format!("a signed head covers rows up to {last}, but the last rows are missing"),
+            );
         }
         self.expected - 1
     }
 }
 
-/// Says which rows are missing before the row with this sequence number.
+/// Describes the missing rows from `expected` up to the row before `sequence`.
 pub(in crate::audit) fn gap(expected: i64, sequence: i64) -> String {
     match sequence - 1 {
         last if last == expected => format!("row {expected} is missing"),
@@ -129,7 +137,7 @@ impl Seal {
     }
 }
 
-/// Checks the hashes of `rows`. A row that cannot be read has none that could be right.
+/// Checks the hashes of `rows`. The hash of a row that cannot be read counts as altered.
 pub(super) async fn check_seals(
     keys: &KeyRing,
     rows: Vec<Result<ScannedRow, UnreadableRow>>,

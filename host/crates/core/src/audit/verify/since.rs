@@ -1,4 +1,4 @@
-//! Verifies the rows after a signed head, which stands for the rows before it.
+//! Verifies the rows after a signed head. The rows up to the head are not checked.
 
 use std::fmt;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::audit::rollback::holds;
 pub enum SinceHead {
     /// The newest head.
     Latest,
-    /// The newest head of this row or a row before it, in the chain of the newest head.
+    /// The newest head of this row or of an earlier row, in the chain of the newest head.
     Row(i64),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for SinceHead {
 pub struct HeadPlace {
     /// The writer of the chain.
     pub writer: String,
-    /// The sequence number of the last row before the checked ones.
+    /// The sequence number of the last row that the head covers. Checked rows follow it.
     pub sequence: i64,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn verify(
     if let Some(head) = head {
         found.problems.extend(anchors.beyond_head(&head.writer, newest_sequence(&head, &later)));
         if !holds(store, keys, &head).await? {
-            found.add(&head.writer, head.sequence, "the row whose head was signed is missing or was replaced");
+            found.add(&head.writer, head.sequence, "the row that a signed head covers is missing or was replaced");
         }
         let end = anchors.end(&head.writer);
         let at_head = Position { sequence: head.sequence, hash: hash_of(&head) };
@@ -107,7 +107,8 @@ fn newest_sequence(head: &Head, later: &[Head]) -> i64 {
     later.iter().map(|head| head.sequence).fold(head.sequence, i64::max)
 }
 
-/// A text that is not a hash stands for no row, so that the next row does not follow it.
+/// Returns the hash in a head. If the text is not a hash, returns a value that no row follows, so that the verification
+/// reports the next row.
 fn hash_of(head: &Head) -> [u8; 32] {
     let mut hash = [0; 32];
     match hex::decode_to_slice(&head.hash, &mut hash) {
@@ -121,7 +122,7 @@ fn newest(found: &mut Findings, keys: &KeyRing, data_dir: &Path) -> Result<Chose
     let since = match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
         Newest::Signed(head) => Some(head),
         Newest::Absent => {
-            found.add("", 0, format!("{HEADS_FILE} is missing or has no head"));
+            found.add("", 0, format!("{HEADS_FILE} is missing or contains no head"));
             None
         }
         Newest::OtherKeys => {
@@ -132,7 +133,7 @@ fn newest(found: &mut Findings, keys: &KeyRing, data_dir: &Path) -> Result<Chose
     Ok(Chosen { since, later: Vec::new() })
 }
 
-/// Finds the newest head of `row` or a row before it. Heads before it are not checked.
+/// Finds the newest head of `row` or of an earlier row. Older heads are not checked.
 fn of_row(found: &mut Findings, keys: &KeyRing, data_dir: &Path, row: i64) -> Result<Chosen, VerifyError> {
     let mut chosen = Chosen::default();
     let lines = heads::read(&data_dir.join(HEADS_FILE))?.unwrap_or_default();
@@ -155,6 +156,6 @@ fn of_row(found: &mut Findings, keys: &KeyRing, data_dir: &Path, row: i64) -> Re
         }
         chosen.later.push(head);
     }
-    found.add("", 0, format!("{HEADS_FILE} has no signed head of row {row} or a row before it"));
+    found.add("", 0, format!("{HEADS_FILE} contains no signed head for row {row} or an earlier row"));
     Ok(chosen)
 }

@@ -1,5 +1,5 @@
-//! Writes the plans of an import, in transactions of at most [`ROWS_MAX`] rows. Each transaction is a change with a row
-//! in the audit of its workspace, and is in force before the next one begins.
+//! Writes the plans of an import, in transactions of at most [`ROWS_MAX`] rows. Each transaction is recorded as a
+//! change in the audit of its workspace, and is in force before the next transaction begins.
 
 use monstrum_store::RowWrite;
 use monstrum_types::{RequestId, WorkspaceId};
@@ -11,15 +11,15 @@ use crate::app::App;
 use crate::operations::change::Change;
 use crate::operations::{Caller, OperationError, Root, workspaces};
 
-/// The maximum number of rows of a transaction. Other changes of the workspace wait meanwhile.
+/// The maximum number of rows in a transaction. Other changes of the workspace wait until the transaction ends.
 const ROWS_MAX: usize = 1_000;
 
-/// An import that writes. It counts what is in force.
+/// An import that is being written. It counts the objects whose changes are in force.
 pub(super) struct Apply<'a> {
     app: &'a App,
     caller: &'a Caller,
-    /// The id of the next change. The first change has that of the request, and each further one an id of its own,
-    /// because the audit tells changes apart by it.
+    /// The id of the next change. The first change has the id of the request, and each later change has a new id,
+    /// because the audit distinguishes changes by id.
     next_id: RequestId,
     written: usize,
     total: usize,
@@ -32,7 +32,7 @@ impl<'a> Apply<'a> {
         Apply { app, caller, next_id: caller.request, written: 0, total }
     }
 
-    /// Writes everything. An error says how much was written before.
+    /// Writes all plans. An error says how many objects were written before the error.
     pub(super) async fn run(mut self, plans: &[(Target, Plan)]) -> Result<(), OperationError> {
         for (target, plan) in plans {
             if let Err(error) = self.workspace(target, plan).await {
@@ -81,8 +81,9 @@ impl<'a> Apply<'a> {
 
     fn with_progress(&self, error: OperationError) -> OperationError {
         let (written, total) = (self.written, self.total);
-        let done =
-            format!("{written} of {total} changed objects were written; the same import again writes the others");
+        let done = format!(
+            "{written} of {total} changed objects were written; repeat the import to write the remaining objects"
+        );
         let with = |message: String| format!("{message}; {done}");
         match error {
             OperationError::Unauthenticated(message) => OperationError::Unauthenticated(with(message)),

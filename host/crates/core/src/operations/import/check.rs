@@ -1,5 +1,5 @@
 //! Checks the lines of one workspace against the objects that exist, and plans what to write. Nothing is written here.
-//! The checks are those of the operations on single objects.
+//! The checks are the same as in the operations on single objects.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -31,7 +31,8 @@ struct RoleState {
     after: RoleRow,
 }
 
-/// The check of one workspace. The maps contain the objects that exist and those of the lines so far.
+/// The check of one workspace. The maps contain the existing objects and the objects of the lines that were already
+/// checked.
 pub(super) struct Check {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) workspace: WorkspaceId,
@@ -39,11 +40,11 @@ pub(super) struct Check {
     existing: Existing,
     plan: Plan,
     roles: HashMap<String, RoleState>,
-    /// The names of all roles that exist.
+    /// The names of all existing roles.
     role_names: HashMap<RoleId, String>,
     bots: HashMap<String, BotId>,
     resources: HashMap<String, (ResourceId, ResourceTypeId)>,
-    /// The bindings of the lines whose grants have been added.
+    /// The bindings in the lines whose grants have already been added.
     added: HashSet<BindingId>,
 }
 
@@ -158,8 +159,8 @@ impl Check {
         self.write(number, &row, before.as_ref(), faults)
     }
 
-    /// Returns the configuration as it is stored: in a resource of the built-in type, the name of the bot is replaced
-    /// by its id. A stored id of a bot that no longer exists is kept.
+    /// Returns the configuration in the form in which it is stored. For a resource of the built-in type `bot`, the name
+    /// of the bot is replaced with its id. A stored id is kept if its bot no longer exists.
     fn settled(
         &self,
         resource_type: &ResourceTypeId,
@@ -213,14 +214,16 @@ impl Check {
         let before_name = before.as_ref().and_then(|before| self.role_names.get(&before.role_id?));
         let role_before = before_name.and_then(|name| self.roles.get(name)?.before.as_ref());
         let role_after = role_name.and_then(|name| self.roles.get(&name)).map(|state| &state.after);
-        // Every field of a binding but its switch is part of the grant, so that the grants of different rows differ.
+        // Every field of a binding except its switch is part of the grant, so the grants of two rows are equal only if
+        // the rows are equal.
         let lost = before.as_ref().and_then(|row| GrantOf::binding(row, &resource_name, role_before, self.now));
         let gained = GrantOf::binding(&row, &resource_name, role_after, self.now);
         self.plan.permissions.add(&bot_name, lost, gained);
         self.write(number, &row, before.as_ref(), faults)
     }
 
-    /// Adds the grants of all other bindings whose role changes, also of those that the import does not describe.
+    /// Adds the changed grants of all other bindings whose role changes, including bindings that the import does not
+    /// describe.
     fn add_grants_of_roles(&mut self) {
         let mut roles: Vec<&RoleState> = self.roles.values().collect();
         roles.sort_by(|a, b| a.after.name.cmp(&b.after.name));
@@ -272,7 +275,7 @@ fn new_binding(line: BindingLine, resource_id: ResourceId, role_id: Option<RoleI
     }
 }
 
-/// Returns the lines of distinct objects. A second line about the same object is a fault.
+/// Returns the first line for each object. Each further line for the same object is a fault.
 pub(super) fn unique<T, Key: Hash + Eq>(
     lines: Vec<Numbered<T>>,
     faults: &mut Faults,

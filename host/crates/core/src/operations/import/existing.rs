@@ -8,8 +8,8 @@ use monstrum_types::{BotId, ResourceId, ResourceTypeId, WorkspaceId};
 use super::lines::Lines;
 use crate::operations::list::each_row;
 
-/// The objects of a workspace. Only authentic rows are read. Of bots and resources that the import does not describe,
-/// only the ids are kept, because their rows may be large.
+/// The objects of a workspace. Only authentic rows are read. For bots and resources that the import does not describe,
+/// only the ids are kept, because the rows may be large.
 #[derive(Default)]
 pub(super) struct Existing {
     pub(super) roles: HashMap<String, RoleRow>,

@@ -4,10 +4,10 @@ use monstrum_types::InputError;
 
 use crate::operations::OperationError;
 
-/// The maximum number of faults in an answer. The first ones suffice to repair a file step by step.
+/// The maximum number of faults in a response. With the first faults, a file can be corrected step by step.
 const LISTED_MAX: usize = 100;
 
-/// The faults that were found so far. Only the first ones by line are kept.
+/// The faults that were found so far. Only the faults of the first lines are kept.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     first: Vec<(usize, InputError)>,
@@ -15,18 +15,18 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Adds a fault. `path` is a JSON pointer into the object of the line; it is empty for a fault of the whole line.
+    /// Adds a fault. `path` is a JSON pointer into the object of the line, or empty for a fault of the whole line.
     pub(super) fn add(&mut self, line: usize, path: &str, message: impl Into<String>) {
         let separator = if path.is_empty() { "" } else { ": " };
         self.put(line, InputError { path: format!("line {line}{separator}{path}"), message: message.into() });
     }
 
-    /// Adds a fault of the whole import.
+    /// Adds a fault that concerns the whole import.
     pub(super) fn add_whole(&mut self, message: impl Into<String>) {
         self.put(0, InputError { path: String::new(), message: message.into() });
     }
 
-    /// Adds the errors of an object's check. An error of another kind ends the import.
+    /// Adds the validation errors of an object. Any other error is returned and ends the import.
     pub(super) fn add_errors(
         &mut self,
         line: usize,
@@ -52,7 +52,7 @@ impl Faults {
     }
 
     fn keep_first(&mut self) {
-        // The sort is stable, so that the faults of a line stay in their order.
+        // The sort is stable, so the faults of a line keep their order.
         self.first.sort_by_key(|(line, _)| *line);
         self.first.truncate(LISTED_MAX);
     }

@@ -1,4 +1,5 @@
-//! Reads the lines of an import while they arrive. A line that cannot be read is a fault, and reading goes on.
+//! Reads the lines of an import while they arrive. A line that cannot be read is recorded as a fault, and reading
+//! continues with the next line.
 
 use monstrum_api::export::{BindingLine, BotLine, Line, ResourceLine, RoleLine, WorkspaceLine};
 use monstrum_types::InputError;
@@ -11,15 +12,15 @@ use crate::operations::{Caller, OperationError, json_pointer, shape_error};
 
 /// The maximum size of a body.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
-/// The maximum number of lines: more than the objects that a host has in practice.
+/// The maximum number of lines. It exceeds the number of objects that a host has in practice.
 const LINES_MAX: usize = 200_000;
-/// The maximum size of a line: the limit of the bodies that create a single object.
+/// The maximum size of a line, which is also the maximum size of a request that creates a single object.
 const LINE_BYTES_MAX: usize = 2 << 20;
-/// The maximum number of commas in all lines. A parsed value takes up to 20 times the memory of its text, so the number
+/// The maximum number of commas in all lines. A parsed value uses up to 20 times the memory of its text, so the number
 /// of values is limited in addition to the bytes.
 const COMMAS_MAX: usize = 8_000_000;
 
-/// A line and its number in the file, from 1.
+/// A line and its number in the file, counted from 1.
 pub(super) struct Numbered<T> {
     pub(super) number: usize,
     pub(super) line: T,
@@ -45,11 +46,11 @@ impl Lines {
     }
 }
 
-/// The reader of an import. It holds the beginning of a line that has not arrived completely.
+/// The reader of an import. It keeps the beginning of a line that has not been received completely.
 pub(super) struct Reader {
     caller: Caller,
     rest: Vec<u8>,
-    /// Whether the current line is over its limit. Its remaining bytes are skipped.
+    /// Whether the current line exceeds the size limit. The remaining bytes of the line are then skipped.
     skips: bool,
     number: usize,
     commas: usize,
@@ -74,7 +75,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Ends the last line and returns what was read.
+    /// Ends the last line, and returns all lines and faults.
     pub(super) fn end(mut self) -> Result<(Lines, Faults), OperationError> {
         if self.skips || !self.rest.is_empty() {
             self.end_line()?;
@@ -94,10 +95,10 @@ impl Reader {
     fn end_line(&mut self) -> Result<(), OperationError> {
         self.number += 1;
         if self.number > LINES_MAX {
-            return Err(OperationError::OverLimit(format!("an import may have {LINES_MAX} lines at most")));
+            return Err(OperationError::OverLimit(format!("an import can have at most {LINES_MAX} lines")));
         }
         if std::mem::take(&mut self.skips) {
-            self.faults.add(self.number, "", format!("a line may have {LINE_BYTES_MAX} bytes at most"));
+            self.faults.add(self.number, "", format!("the line exceeds the limit of {LINE_BYTES_MAX} bytes"));
             return Ok(());
         }
         let text = std::mem::take(&mut self.rest);
@@ -106,7 +107,7 @@ impl Reader {
         }
         self.commas += text.iter().filter(|byte| **byte == b',').count();
         if self.commas > COMMAS_MAX {
-            return Err(OperationError::OverLimit(format!("an import may have {COMMAS_MAX} values at most")));
+            return Err(OperationError::OverLimit(format!("an import can have at most {COMMAS_MAX} values")));
         }
         match parsed(&text) {
             Ok(line) => self.take(line),
@@ -117,7 +118,8 @@ impl Reader {
         }
     }
 
-    /// Only a root key may send lines that name a workspace. Without it, the first such line ends the import.
+    /// Adds a line. Only a root key may send lines that name a workspace. With any other key, the first such line ends
+    /// the import with an error.
     fn take(&mut self, line: Line) -> Result<(), OperationError> {
         let names_workspace = match &line {
             Line::Workspace(_) => true,
@@ -162,7 +164,7 @@ fn parsed(text: &[u8]) -> Result<Line, InputError> {
         Err(_) => {}
     }
     let (message, column) = (error.to_string(), error.column());
-    // The line of the position is that in this text, which has one line.
+    // The error names a line of this text, which has only one line.
     let what = message.strip_suffix(&format!(" at line {} column {column}", error.line())).unwrap_or(&message);
     Err(match error.classify() {
         Category::Data => shape_error("", what),
@@ -170,8 +172,8 @@ fn parsed(text: &[u8]) -> Result<Line, InputError> {
     })
 }
 
-/// Returns the first error in an object that is not a line. Tracking the path of each value takes long, so only a line
-/// with an error is parsed this way.
+/// Returns the first error in an object that is not a valid line. Tracking the path of each value is slow, so only a
+/// line with an error is parsed this way.
 fn misshapen(mut object: Map<String, Value>) -> Option<InputError> {
     let kind = object.remove("kind");
     match kind.as_ref().and_then(Value::as_str) {

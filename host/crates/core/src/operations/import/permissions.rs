@@ -6,8 +6,8 @@ use monstrum_api::import::{BindingGrant, Grant, ImportedPermissions, RoleGrant};
 use monstrum_store::{BindingRow, RoleRow};
 use monstrum_types::UtcMillis;
 
-/// How much an answer may still list. A grant has the patterns of its role, which may be long, so that the bytes are
-/// limited in addition to the number.
+/// The remaining space for grants in a response. The patterns of a role in a grant may be long, so the size of all
+/// grants is limited in addition to their number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listing {
     grants: usize,
@@ -15,18 +15,19 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// The limits of an answer.
+    /// The limits of a whole response.
     pub(super) const WHOLE: Listing = Listing { grants: 1_000, bytes: 4 << 20 };
 }
 
-/// A grant that an answer may list. Its content is copied only if it is listed.
+/// A grant that a response may list. The content is copied only if the grant is listed.
 pub(super) enum GrantOf<'a> {
     Binding { row: &'a BindingRow, resource: &'a str, role: Option<&'a RoleRow> },
     Sandbox,
 }
 
 impl<'a> GrantOf<'a> {
-    /// Returns the grant of a binding, or `None` if it is disabled or has expired and so grants nothing.
+    /// Returns the grant of a binding, or `None` if the binding is disabled or has expired, and therefore grants
+    /// nothing.
     pub(super) fn binding(
         row: &'a BindingRow,
         resource: &'a str,
@@ -37,7 +38,7 @@ impl<'a> GrantOf<'a> {
         is_active.then_some(GrantOf::Binding { row, resource, role })
     }
 
-    /// Returns the grant of a bot's switch.
+    /// Returns the grant of a sandbox, or `None` if sandboxes are switched off for the bot.
     pub(super) fn switch(use_agent_sandbox: bool) -> Option<Self> {
         use_agent_sandbox.then_some(GrantOf::Sandbox)
     }
@@ -65,7 +66,7 @@ impl<'a> GrantOf<'a> {
     }
 }
 
-/// The changed grants of a workspace.
+/// The changed grants in a workspace, by bot.
 pub(super) struct Differences {
     bots: BTreeMap<String, (Vec<Grant>, Vec<Grant>)>,
     listing: Listing,
@@ -77,12 +78,12 @@ impl Differences {
         Differences { bots: BTreeMap::new(), listing, left_out: 0 }
     }
 
-    /// Returns how much may be listed after these differences.
+    /// Returns the space that remains for other workspaces.
     pub(super) fn listing(&self) -> Listing {
         self.listing
     }
 
-    /// Adds a grant that changes: what a bot loses and what it gains.
+    /// Adds a changed grant: `lost` is the grant before the import, and `gained` is the grant after it.
     pub(super) fn add(&mut self, bot: &str, lost: Option<GrantOf<'_>>, gained: Option<GrantOf<'_>>) {
         for (grant, is_gained) in [(lost, false), (gained, true)] {
             let Some(grant) = grant else { continue };
@@ -99,7 +100,7 @@ impl Differences {
         }
     }
 
-    /// Returns the differences by bot, and the number of those that are left out.
+    /// Returns the differences by bot, and the number of grants that are not listed.
     pub(super) fn shown(self) -> (Vec<ImportedPermissions>, usize) {
         let shown = |(bot, (gains, loses))| ImportedPermissions { bot, gains, loses };
         (self.bots.into_iter().map(shown).collect(), self.left_out)

@@ -1,4 +1,4 @@
-//! What an import writes in one workspace.
+//! The plan of the changes that an import makes in one workspace.
 
 use monstrum_api::import::{ImportedCounts, ImportedState};
 use monstrum_store::{BindingRow, BotRow, ConfigurationRow, ResourceRow, RoleRow, RowWrite, StoreError};
@@ -9,15 +9,16 @@ use super::permissions::{Differences, Listing};
 use crate::operations::change::later_than;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
 
-/// The rows that an import writes in a workspace, in the order of their dependencies, and what the answer says about
-/// them.
+/// The rows that an import writes in a workspace, in the order of their dependencies, and the counts and grants for the
+/// response.
 pub(super) struct Plan {
     pub(super) writes: Vec<Planned>,
     pub(super) created: ImportedCounts,
     pub(super) changed: ImportedCounts,
     pub(super) unchanged: ImportedCounts,
     pub(super) permissions: Differences,
-    /// The memory of the compiled patterns of replaced rows and of written rows, in bytes.
+    /// The maximum memory of the compiled patterns of the rows that are replaced, in bytes. `bytes` is the same for the
+    /// rows that are written.
     pub(super) replaced_bytes: u64,
     pub(super) bytes: u64,
 }
@@ -89,7 +90,8 @@ rows! {
     BindingRow, bindings, |row| compiled_bytes(lists_of_binding(row));
 }
 
-/// Compares the row of a line with the row that it replaces, whose identity and times it gets.
+/// Compares the row of a line with the row that it replaces. The row receives the identity and the times of the
+/// replaced row.
 pub(super) fn compared<R: Row>(row: &mut R, before: Option<&R>, now: UtcMillis) -> ImportedState {
     let Some(before) = before else { return ImportedState::Created };
     row.continue_from(before);

@@ -1,4 +1,4 @@
-//! The workspaces that the lines of an import concern.
+//! The workspaces to which the lines of an import belong.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::operations::change::later_than;
 use crate::operations::{Caller, OperationError, workspaces};
 
-/// The maximum number of workspaces of an import. Each is created in a transaction of its own.
+/// The maximum number of workspaces in an import. Each workspace is created in a separate transaction.
 const WORKSPACES_MAX: usize = 1_000;
 
 /// A workspace and its lines.
@@ -43,7 +43,7 @@ impl Target {
     }
 }
 
-/// Returns the workspaces of the lines. Lines that name no workspace belong to that in which the caller acts.
+/// Returns the workspaces of the lines. Lines that name no workspace belong to the workspace in which the caller acts.
 pub(super) async fn targets(
     app: &App,
     caller: &Caller,
@@ -71,7 +71,7 @@ pub(super) async fn targets(
     let is_concerned = |target: &Target| target.is_described || !target.lines.is_empty();
     let targets: Vec<Target> = targets.by_id.into_values().filter(is_concerned).collect();
     if targets.len() > WORKSPACES_MAX {
-        return Err(OperationError::OverLimit(format!("an import may have {WORKSPACES_MAX} workspaces at most")));
+        return Err(OperationError::OverLimit(format!("an import can have at most {WORKSPACES_MAX} workspaces")));
     }
     for target in &targets {
         app.store.require_verified(target.row.id)?;
@@ -93,7 +93,7 @@ impl Targets<'_> {
         self.by_id.insert(target.row.id, target);
     }
 
-    /// Looks up the workspace with this name, once.
+    /// Returns the workspace with this name, which is looked up only once, or `None` if it does not exist.
     async fn find(&mut self, name: &str) -> Result<Option<&mut Target>, OperationError> {
         if !self.known.contains_key(name) {
             match self.app.store.workspace_named(name).await? {
@@ -133,7 +133,7 @@ impl Targets<'_> {
         Ok(())
     }
 
-    /// Returns the workspace of a line.
+    /// Returns the workspace of a line, or adds a fault if the workspace does not exist.
     async fn of(
         &mut self,
         number: usize,

@@ -1,5 +1,5 @@
-//! Which imports are under way. A workspace has one import at a time, and a host has few, because the lines of an import
-//! are in memory.
+//! Limits for concurrent imports. A workspace has at most one import at a time, and a host has at most [`IMPORTS_MAX`],
+//! because the lines of an import are kept in memory.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::operations::OperationError;
 
-/// The maximum number of imports at a time. A host has memory for two.
+/// The maximum number of concurrent imports on a host, which has memory for two.
 const IMPORTS_MAX: usize = 2;
 
 struct UnderWay {
@@ -18,13 +18,14 @@ struct UnderWay {
 
 static UNDER_WAY: Mutex<UnderWay> = Mutex::new(UnderWay { imports: 0, workspaces: BTreeSet::new() });
 
-/// The turn of an import, in each of its workspaces. It ends when the value is dropped.
+/// A guard that blocks other imports into the workspaces of an import, until it is dropped.
 pub(super) struct Turn {
     workspaces: BTreeSet<WorkspaceId>,
 }
 
 impl Turn {
-    /// Begins an import in a workspace.
+    /// Begins an import into a workspace. Fails if another import into the workspace is running, or if the host already
+    /// runs [`IMPORTS_MAX`] imports.
     pub(super) fn begin(workspace: WorkspaceId) -> Result<Turn, OperationError> {
         {
             let mut under_way = UNDER_WAY.lock();
@@ -32,7 +33,9 @@ impl Turn {
                 return Err(is_importing());
             }
             if under_way.imports >= IMPORTS_MAX {
-                return Err(OperationError::Busy(format!("{IMPORTS_MAX} imports are under way; try again later")));
+                return Err(OperationError::Busy(format!(
+                    "{IMPORTS_MAX} imports are already running; try again later"
+                )));
             }
             under_way.imports += 1;
         }
@@ -41,7 +44,7 @@ impl Turn {
         Ok(turn)
     }
 
-    /// Adds workspaces to the import.
+    /// Adds workspaces to the import. Fails if another import into one of them is running.
     pub(super) fn extend(&mut self, workspaces: impl IntoIterator<Item = WorkspaceId>) -> Result<(), OperationError> {
         let mut under_way = UNDER_WAY.lock();
         for workspace in workspaces {
@@ -58,7 +61,7 @@ impl Turn {
 }
 
 fn is_importing() -> OperationError {
-    OperationError::conflict("another import into this workspace is under way; repeat this one after it")
+    OperationError::conflict("another import into this workspace is running; try again when it has ended")
 }
 
 impl Drop for Turn {
