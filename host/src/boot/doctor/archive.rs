@@ -14,7 +14,7 @@ const DAY_MS: i64 = 24 * 3600 * 1000;
 pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Inspected) {
     match find_anchor_problems(&data.store, &data.audit_keys, &data.path).await {
         Err(error) => {
-            found.broken("audit", with_causes(&error), "run `monstrum doctor` as the user who runs the server")
+            found.broken("audit", with_causes(&error), "run `monstrum doctor` as the user who runs the server");
         }
         Ok(problems) => {
             for Problem { writer, what, .. } in problems {
@@ -28,7 +28,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     let due = SystemClock.now().plus_ms(-(i64::from(days.get()) + DAYS_LATE).saturating_mul(DAY_MS));
     match oldest_row(&data.store, &data.audit_keys, &data.path).await {
         Err(error) => {
-            found.broken("audit", with_causes(&error), "run `monstrum doctor` as the user who runs the server")
+            found.broken("audit", with_causes(&error), "run `monstrum doctor` as the user who runs the server");
         }
         Ok(oldest) if oldest.is_none_or(|at| at >= due) => {}
         Ok(_) => {
