@@ -4,8 +4,8 @@
 //! A segment is a range of consecutive rows of one chain. It consists of compressed files and a signed manifest in the
 //! same folder. The files are complete and on disk before the transaction that inserts the anchor and deletes the rows.
 //! If the process is killed before this transaction, the next run writes the same files again. Only rows that a signed
-//! head covers are archived, and a segment ends where no call is open, so that the start and the end of a call are
-//! never separated.
+//! head covers are archived. The start of a call without an end is not archived, so that the next start of the server
+//! can mark the call as interrupted.
 
 mod check;
 mod cut;

@@ -1,7 +1,7 @@
 //! Finds the rows of the next segment. Each row is checked as in a verification, so that no manifest is signed for an
 //! altered row.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use monstrum_store::{AuditKind, AuditRow, ScanFrom, ScannedRow, Store, StoreError, UnreadableRow};
 use monstrum_types::{RequestId, UtcMillis};
@@ -57,9 +57,11 @@ pub(super) struct Cut {
     pub last_at: UtcMillis,
 }
 
-/// Finds the next segment after `after` within `limit`. A segment ends where no call is open. It is longer than
-/// `limit.rows` if a call was open at that row, and it ends earlier where an interrupted command has already written a
-/// segment with the same end. Returns `None` if no row can be archived.
+/// Finds the next segment after `after` within `limit`. The calls that are open at the end of a segment must have their
+/// end in a later row of the database: a start without an end stays in the database, so that the next start of the
+/// server can mark the call as interrupted. The segment therefore ends before the first call without an end. It also
+/// ends where an interrupted command has already written a segment with the same end. Returns `None` if no row can be
+/// archived.
 pub(super) async fn find(
     store: &Store,
     keys: &KeyRing,
@@ -67,16 +69,17 @@ pub(super) async fn find(
     after: Position,
     limit: &Limit<'_>,
 ) -> Result<Option<Cut>, ArchiveError> {
-    let mut search = Search { writer, keys, limit, after, at: after, first_at: None, open: HashSet::new(), cut: None };
+    let mut search = Search { writer, keys, limit, after, at: after, rows: None, end: None, open: HashMap::new() };
     let mut pages = Pages::new(store, writer);
     while let Some(page) = pages.next().await? {
         for scanned in page {
             if search.add(scanned)? {
-                return Ok(search.cut);
+                return Ok(search.cut());
             }
         }
     }
-    Ok(search.cut)
+    search.end = search.end.or(search.rows);
+    Ok(search.cut())
 }
 
 struct Search<'a> {
@@ -86,10 +89,12 @@ struct Search<'a> {
     after: Position,
     /// The last row that was added.
     at: Position,
-    first_at: Option<UtcMillis>,
-    /// The calls that have started and not ended.
-    open: HashSet<RequestId>,
-    cut: Option<Cut>,
+    /// The rows from `after` to `at`. `None` before the first row.
+    rows: Option<Cut>,
+    /// The longest possible segment. After it is set, the search only looks for the ends of open calls.
+    end: Option<Cut>,
+    /// The calls that have started and not ended, with the rows before their start.
+    open: HashMap<RequestId, Option<Cut>>,
 }
 
 impl Search<'_> {
@@ -97,27 +102,39 @@ impl Search<'_> {
     fn add(&mut self, scanned: Result<ScannedRow, UnreadableRow>) -> Result<bool, ArchiveError> {
         let expected = self.at.sequence + 1;
         let scanned = scanned.map_err(|row| self.altered(row.sequence.unwrap_or(expected), &row.what))?;
-        let row = &scanned.row;
-        let is_beyond = row.sequence > self.limit.head || row.at >= self.limit.before;
-        let has_enough =
-            self.cut.is_some() && (self.at.sequence - self.after.sequence).unsigned_abs() >= self.limit.rows;
-        if is_beyond || has_enough {
-            return Ok(true);
+        if self.end.is_none() && self.is_at_end(&scanned.row) {
+            self.end = self.rows;
+            if self.end.is_none() || self.open.is_empty() {
+                return Ok(true);
+            }
         }
         self.check(&scanned)?;
         let AuditRow { sequence, hash, at, request_id, .. } = scanned.row;
-        let first_at = *self.first_at.get_or_insert(at);
+        let before = self.rows;
         self.at = Position { sequence, hash };
+        let first_at = before.map_or(at, |rows| rows.first_at);
+        self.rows = Some(Cut { after: self.after, last: self.at, first_at, last_at: at });
         match scanned.row.kind {
-            AuditKind::Started => drop(self.open.insert(request_id)),
             AuditKind::Finished | AuditKind::Interrupted => drop(self.open.remove(&request_id)),
+            AuditKind::Started if self.end.is_none() => drop(self.open.entry(request_id).or_insert(before)),
+            AuditKind::Started => {}
         }
-        if !self.open.is_empty() {
-            return Ok(false);
+        if self.end.is_none() && self.limit.written.get(&sequence).is_some_and(|last| *last == hex::encode(hash)) {
+            self.end = self.rows;
         }
-        self.cut = Some(Cut { after: self.after, last: self.at, first_at, last_at: at });
-        // If an interrupted command has already written this segment, the search ends.
-        Ok(self.limit.written.get(&sequence).is_some_and(|written| *written == hex::encode(hash)))
+        Ok(self.end.is_some() && self.open.is_empty())
+    }
+
+    /// Returns whether the segment must end before `row`.
+    fn is_at_end(&self, row: &AuditRow) -> bool {
+        let rows = (self.at.sequence - self.after.sequence).unsigned_abs();
+        row.sequence > self.limit.head || row.at >= self.limit.before || rows >= self.limit.rows
+    }
+
+    /// Returns the longest segment that contains no start of a call without an end.
+    fn cut(&self) -> Option<Cut> {
+        let sequence = |cut: &Option<Cut>| cut.map_or(self.after.sequence, |cut| cut.last.sequence);
+        self.open.values().copied().chain([self.end]).min_by_key(sequence).flatten()
     }
 
     /// Checks that the row is the next row of the chain and was not changed.
