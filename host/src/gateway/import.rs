@@ -1,5 +1,6 @@
 //! `/api/import`: the counterpart of `/api/export`.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +14,19 @@ use monstrum_core::app::App;
 use monstrum_core::operations::Admin;
 use monstrum_core::operations::import::{self, Arriving, BODY_BYTES_MAX};
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::IntoParams;
 
 use crate::gateway::http::extract::{Params, unread_body};
 use crate::gateway::http::problem::{Problem, ProblemBody};
 
-/// The time limit for receiving a body. An import counts as running while its body is being received, and few imports
-/// can run at the same time.
+/// The time limit for receiving a body.
 const ARRIVAL_MAX: Duration = Duration::from_secs(600);
+/// The time limit for receiving a body while another import waits. Few imports can run at the same time, and an import
+/// counts as running while its body is being received.
+const ARRIVAL_MAX_IF_AWAITED: Duration = Duration::from_secs(60);
+/// The interval at which an arriving import looks for waiting imports.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The query string of an import.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -45,8 +51,8 @@ pub(super) async fn import(
     request: Request,
 ) -> Result<Json<Import>, Problem> {
     let dry_run = query.is_dry_run()?;
-    let arriving = import::begin(&app, &caller)?;
-    let arriving = in_time(read(arriving, request.into_body())).await?;
+    let arriving = import::begin(&app, &caller).await?;
+    let arriving = in_time(read(arriving, request.into_body()), import::is_awaited).await?;
     Ok(Json(arriving.finish(&app, dry_run).await?))
 }
 
@@ -60,10 +66,28 @@ impl ImportQuery {
     }
 }
 
-/// Stops reading a body after [`ARRIVAL_MAX`].
-async fn in_time<T>(reading: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
-    let too_slow = |_| Problem::timeout(format!("the body was not received within {} s", ARRIVAL_MAX.as_secs()));
-    tokio::time::timeout(ARRIVAL_MAX, reading).await.map_err(too_slow)?
+/// Stops reading a body after [`ARRIVAL_MAX`], or after [`ARRIVAL_MAX_IF_AWAITED`] if another import waits.
+async fn in_time<T>(
+    reading: impl Future<Output = Result<T, Problem>>,
+    is_awaited: impl Fn() -> bool,
+) -> Result<T, Problem> {
+    let began = Instant::now();
+    let mut reading = pin!(reading);
+    loop {
+        if let Ok(read) = tokio::time::timeout(LOOK_EVERY, &mut reading).await {
+            return read;
+        }
+        let elapsed = began.elapsed();
+        if elapsed >= ARRIVAL_MAX {
+            return Err(Problem::timeout(format!("the body was not received within {} s", ARRIVAL_MAX.as_secs())));
+        }
+        if elapsed >= ARRIVAL_MAX_IF_AWAITED && is_awaited() {
+            let limit = ARRIVAL_MAX_IF_AWAITED.as_secs();
+            return Err(Problem::timeout(format!(
+                "the body was not received within {limit} s, and another import waits; try again later"
+            )));
+        }
+    }
 }
 
 /// Parses the body while it is being received.
@@ -87,9 +111,16 @@ mod tests {
 
     use super::*;
 
+    async fn elapsed_s(is_awaited: bool) -> u64 {
+        let began = Instant::now();
+        let ended = in_time(pending::<Result<(), Problem>>(), || is_awaited).await;
+        assert_eq!(ended.unwrap_err().status, http::StatusCode::REQUEST_TIMEOUT);
+        began.elapsed().as_secs()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_end_loses_its_place() {
-        let ended = in_time(pending::<Result<(), Problem>>()).await;
-        assert_eq!(ended.unwrap_err().status, http::StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(elapsed_s(false).await, 600);
+        assert_eq!(elapsed_s(true).await, 60, "another import waits");
     }
 }

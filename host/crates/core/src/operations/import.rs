@@ -51,11 +51,17 @@ pub struct Arriving {
     turn: Turn,
 }
 
-/// Begins an import. Other imports into the caller's workspace are rejected until this import ends.
-pub fn begin(app: &App, caller: &Admin) -> Result<Arriving, OperationError> {
+/// Begins an import. Waits while the host runs other imports. Other imports into the caller's workspace are rejected
+/// until this import ends.
+pub async fn begin(app: &App, caller: &Admin) -> Result<Arriving, OperationError> {
     app.store.require_verified(caller.workspace)?;
-    let (turn, caller) = (Turn::begin(caller.workspace)?, Caller::clone(caller));
+    let (turn, caller) = (Turn::begin(caller.workspace).await?, Caller::clone(caller));
     Ok(Arriving { reader: Reader::new(caller.clone()), caller, part: Vec::new(), turn })
+}
+
+/// Whether another import waits until an import on this host ends.
+pub fn is_awaited() -> bool {
+    Turn::is_awaited()
 }
 
 impl Arriving {
