@@ -390,3 +390,21 @@ async fn a_key_tells_when_it_was_last_used() -> Result<()> {
     assert!(!server.output().contains("last-use times of API keys"), "{}", server.output());
     Ok(())
 }
+
+#[tokio::test]
+async fn a_used_name_is_a_conflict() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let mut answers = Vec::new();
+    for kind in ["root", "root", "admin", "admin"] {
+        let (status, answer) = api.post("/api/keys", &json!({ "name": "taken", "kind": kind })).await?;
+        answers.push(format!("{kind}: {status} {}", answer["detail"]));
+    }
+    assert_snapshot!(answers.join("\n"), @r#"
+    root: 201 null
+    root: 409 "another root key has this name"
+    admin: 201 null
+    admin: 409 "the name is already used in this workspace"
+    "#);
+    Ok(())
+}

@@ -159,6 +159,7 @@ fn conflict_text(constraint: &str) -> &'static str {
     match constraint {
         "trust_public_key_name_glob_key" => "the key is already trusted for these names",
         "workspaces_name_key" => "another workspace has this name",
+        "api_keys_name_key" => "another root key has this name",
         name if name.ends_with("_name_key") => "the name is already used in this workspace",
         name if name.ends_with("_resource_id_key") => "this resource is already bound to this bot",
         _ => "the object already exists",
