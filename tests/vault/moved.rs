@@ -80,7 +80,8 @@ async fn a_record_in_another_place_does_not_open() -> Result<()> {
         let request = secrets.world.api.request(Method::POST, &path).json(&body);
         let in_place = if crime == "another workspace" { "w" } else { "default" };
         let (status, _, answer) = send(request.header("Monstrum-Workspace", in_place)).await?;
-        // If a MAC protects the place, the workspace is unverified or does not exist.
+        // If the MAC of a row covers the changed columns, the workspace is unverified (503) or unknown (404). Otherwise, the
+        // call runs, but the sealed record does not open.
         let is_unverified = status == 503 && answer["type"] == "urn:monstrum:error:unverified";
         let does_not_open = status == 200 && (code(&answer) == "unauthenticated" || code(&answer) == "plugin");
         ensure!(is_unverified || does_not_open || status == 404, "{crime}: {status} {answer}");

@@ -82,10 +82,7 @@ pub(super) async fn archive_daily(app: Arc<App>, keep_days: u32, stop: Cancellat
             Err(error) => {
                 meters::archive_failed();
                 let error = with_causes(&error);
-                tracing::warn!(
-                    error,
-                    "cannot archive old audit rows; they stay in the database, and the server tries again in an hour"
-                );
+                tracing::warn!(error, "cannot archive old audit rows; the server tries again in an hour");
             }
         }
     }

@@ -1,5 +1,6 @@
-//! The command line's client of the API. A client uses one server and one key, and sends and receives JSON. The client
-//! turns error responses into failures with a message and a hint.
+//! The API client of the command line. A client uses one server and one key. It sends and receives JSON, except that
+//! `upload` sends a multipart form and `open` returns the response body unread, for downloads. It turns error responses
+//! into failures with a message and a hint.
 
 use std::io::Read;
 use std::path::Path;

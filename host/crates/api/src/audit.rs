@@ -93,12 +93,13 @@ pub struct AuditHeadPlace {
     pub sequence: i64,
 }
 
-/// A row or a signed head that failed the verification.
+/// One problem that the verification found.
 #[derive(Serialize, ToSchema)]
 pub struct AuditProblem {
-    /// The id of the host that wrote the chain. Empty for a problem in the file of audit heads.
+    /// The id of the host that wrote the chain. Empty for a problem that does not belong to a chain.
     pub writer: String,
-    /// The sequence number of the row, or the line number in the file of audit heads.
+    /// The sequence number of the row or the signed head, or the line number in the file of audit heads. 0 for other
+    /// problems.
     pub sequence: i64,
     pub what: String,
 }

@@ -161,7 +161,7 @@ pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T
     Ok((read, other.map(|(field, expected)| Misshapen::new(field, format!("expected {expected}")))))
 }
 
-/// Returns the first place where `written` and `canonical` have different kinds of values, and the expected kind.
+/// Returns the first place where `written` has a list for a mapping or a mapping for a string, and the expected kind.
 fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(FieldPath, &'static str)> {
     match (written, canonical) {
         (Value::Object(written), Value::Object(canonical)) => written

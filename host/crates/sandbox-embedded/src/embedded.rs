@@ -266,12 +266,14 @@ impl Inner {
     /// rejects every call.
     fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
         use std::os::unix::fs::MetadataExt as _;
-        let failed = |error: io::Error| {
-            SandboxError::unavailable_because("the free disk space of the host cannot be read", error)
-        };
-        let image = fs::metadata(image).map_err(failed)?;
+        let image = fs::metadata(image).map_err(|error| {
+            SandboxError::unavailable_because("the size of the sandbox's disk image cannot be read", error)
+        })?;
         let may_grow = image.len().saturating_sub(image.blocks() * 512);
-        let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| failed(error.into()))?;
+        let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| {
+            let error = io::Error::from(error);
+            SandboxError::unavailable_because("the free disk space of the host cannot be read", error)
+        })?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if free < may_grow.saturating_add(RESERVE_BYTES) {
             let words = "the host does not have enough free disk space for this sandbox";

@@ -71,7 +71,7 @@ impl Listening {
     }
 }
 
-/// Reads until the server closes the connection. The result is also empty if the server resets the connection.
+/// Reads until the server closes or resets the connection. Returns what was received until then.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = timeout(WAIT_MAX, stream.read_to_end(&mut bytes)).await;

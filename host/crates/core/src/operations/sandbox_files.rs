@@ -33,7 +33,7 @@ pub use revocation::{Revoked, guarded, revoked};
 /// The maximum duration of an operation, counted from the end of its input.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Hashes whole files on threads that serve no requests.
+/// Limits the concurrent hashing of written files, which runs on threads that serve no requests.
 static CONTENTS: Beside = Beside::new();
 
 /// The operations on files, for one caller.

@@ -219,8 +219,9 @@ impl Sandboxes {
         })
     }
 
-    /// Starts the sandbox of an unchanged or new row. The start continues if the caller is cancelled, so that no row
-    /// stays claimed.
+    /// Claims `row`, or inserts it if `is_new` is true, and starts its sandbox. Returns [`Step::Again`] if the stored row
+    /// has changed since the caller read `row`. The start continues if the caller is cancelled, so that no row stays
+    /// claimed.
     async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, AccessError> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });

@@ -453,10 +453,10 @@ fn every_rule_has_an_error() {
     "- method: token\n      oauth_config: {}"
         monstrum.yaml:13:21: resource_type.auth_methods[0].oauth_config: the method `token` does not use OAuth
     "- method: api_key"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` is not a field: the default rules of this method inject it; expected `inject` rules, or one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: the default `inject` rules use `{api_key}`, which is not a field of the credential; add the field to the credential, or add `inject` rules that use its fields (`access_token`)
     "- method: basic"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` is not a field: the default rules of this method inject it; expected `inject` rules, or one of the credential's fields (`access_token`)
-    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` is not a field: the default rules of this method inject it; expected `inject` rules, or one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: the default `inject` rules use `{username}`, which is not a field of the credential; add the field to the credential, or add `inject` rules that use its fields (`access_token`)
+    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: the default `inject` rules use `{password}`, which is not a field of the credential; add the field to the credential, or add `inject` rules that use its fields (`access_token`)
     "- method: token\n    - method: token"
         monstrum.yaml:13:15: resource_type.auth_methods[1].method: duplicate entry `token`
     "- method: oauth2_device_code\n      oauth_config: { token_url: \"file:///x\" }"

@@ -131,16 +131,23 @@ fn template(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field
         if by_oauth || credential.iter().any(|field| field.field == name) {
             continue;
         }
-        let origin = if method.inject.is_some() { "" } else { "the default rules of this method inject it; " };
-        let word = match method.method {
-            AuthKind::None => "the method `none` has no credential",
-            _ if method.inject.is_none() => "expected `inject` rules, or one of the credential's fields",
-            _ => "expected one of the credential's fields",
-        };
-        let known: Vec<String> = credential.iter().map(|field| format!("`{}`", field.field)).collect();
-        let known = if known.is_empty() { "the credential has no fields".to_owned() } else { known.join(", ") };
-        errors.add(at.clone(), format!("`{{{name}}}` is not a field: {origin}{word} ({known})"));
+        errors.add(at.clone(), unknown_field(method, credential, name));
     }
+}
+
+fn unknown_field(method: &AuthMethod, credential: &[Field], name: &str) -> String {
+    if method.method == AuthKind::None {
+        return format!("`{{{name}}}` is not a field: the method `none` has no credential");
+    }
+    let known: Vec<String> = credential.iter().map(|field| format!("`{}`", field.field)).collect();
+    let known = if known.is_empty() { "the credential has no fields".to_owned() } else { known.join(", ") };
+    if method.inject.is_some() {
+        return format!("`{{{name}}}` is not a field: expected one of the credential's fields ({known})");
+    }
+    format!(
+        "the default `inject` rules use `{{{name}}}`, which is not a field of the credential; add the field to the \
+         credential, or add `inject` rules that use its fields ({known})"
+    )
 }
 
 /// Returns whether `name` is a token (RFC 9110).

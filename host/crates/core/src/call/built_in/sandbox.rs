@@ -215,7 +215,7 @@ impl Machine<'_> {
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             AccessError::Store(error) => {
-                tracing::error!(%error, "failed to read a sandbox from the database");
+                tracing::error!(%error, "a database operation for a sandbox failed");
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             AccessError::Lost => {
