@@ -10,7 +10,8 @@ use memchr::memchr;
 use monstrum_core::audit::verify;
 use monstrum_egress::Redactor;
 use monstrum_guardian::{
-    BindingRules, Decision, Grant, GrantSource, Question, ScopeConstraints, SetSource, Subject, ToolRules, decide,
+    BindingRules, Decision, DimensionModes, Grant, GrantSource, Question, ScopeConstraints, SetSource, Subject,
+    ToolRules, decide,
 };
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_store::ScanFrom;
@@ -77,7 +78,11 @@ impl Judge {
             ToolRules::new(TOOL.parse().context("invalid tool name")?, OPERATION.to_owned(), &dimensions, |_| true);
         let grant = Grant { allowed_operations: Some(vec!["echo.*".to_owned()]), allowed_tools: None };
         let set = ScopeConstraints::from([("repos".to_owned(), (0..patterns).map(pattern).collect())]);
-        let binding = BindingRules::new(&[(GrantSource::Role, grant)], &[(SetSource::Binding, set)], &dimensions);
+        let binding = BindingRules::new(
+            &[(GrantSource::Role, grant)],
+            &[(SetSource::Binding, set)],
+            &DimensionModes::of(&dimensions),
+        );
         let last = patterns - 1;
         let params = Map::from_iter([("repo".to_owned(), json!(format!("team-{last}/repository-{last}")))]);
         let judge = Judge { tool, binding, params };

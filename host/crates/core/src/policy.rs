@@ -11,11 +11,14 @@ pub mod api_key;
 mod assemble;
 mod bound;
 pub mod key_uses;
+mod packed_binding;
 pub mod pattern_limits;
 pub mod row_seals;
 mod sharing;
 mod switch;
 pub mod verification;
+
+pub use packed_binding::PackedBinding;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,10 +96,21 @@ impl Bot {
         self.bindings.iter().find(|binding| binding.row.id == id && binding.is_active(now))
     }
 
-    /// Returns the rows of the bot's bindings. The binding that the bot's switch grants has no row.
-    fn stored_bindings(&self) -> impl Iterator<Item = &BindingRow> {
-        let bound = self.bindings.iter().filter(|binding| binding.resource.is_stored).map(|binding| &binding.row);
-        bound.chain(&self.dormant)
+    /// Returns the bindings of the bot that grant something and have a row. The binding that the bot's switch grants has
+    /// no row.
+    fn stored_bindings(&self) -> impl Iterator<Item = &PackedBinding> {
+        self.bindings.iter().filter(|binding| binding.resource.is_stored).map(|binding| &binding.row)
+    }
+
+    /// Returns the rows of all bindings of the bot.
+    fn rows(&self) -> impl Iterator<Item = BindingRow> {
+        self.stored_bindings().map(PackedBinding::unpacked).chain(self.dormant.iter().cloned())
+    }
+
+    /// Returns the ids of all bindings of the bot, of their resources and of their roles.
+    fn references(&self) -> impl Iterator<Item = (BindingId, ResourceId, Option<RoleId>)> {
+        let bound = self.stored_bindings().map(|row| (row.id, row.resource_id, row.role_id));
+        bound.chain(self.dormant.iter().map(|row| (row.id, row.resource_id, row.role_id)))
     }
 
     /// Returns the maximum memory, in bytes, of the compiled patterns of the bot's bindings. The sum includes dormant
@@ -119,7 +133,7 @@ pub struct Role {
 
 /// The grant of a resource to a bot. The grant includes the rules for the tools of the resource's type.
 pub struct Binding {
-    pub row: BindingRow,
+    pub row: PackedBinding,
     pub role: Option<Arc<Role>>,
     pub rules: BindingRules,
     /// The tools of other plugins that the resource's plugin may call.
@@ -139,7 +153,7 @@ impl Binding {
 
     /// Returns whether the binding was assembled from this row, role and resource.
     fn is_made_of(&self, row: &BindingRow, role: Option<&Arc<Role>>, resource: &Arc<Resource>) -> bool {
-        self.row == *row && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
+        self.row.is_of(row) && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
     }
 
     /// Returns whether the plugin of the binding's resource may call `tool`.

@@ -21,5 +21,6 @@ pub use matching::{
 };
 pub use permit::{CallFacts, Permit, authorize, authorize_check, authorize_function};
 pub use policy::{
-    BindingRules, Delegation, DelegationRules, Grant, GrantSource, RoleRules, ScopeConstraints, SetSource, ToolRules,
+    BindingRules, Delegation, DelegationRules, DimensionModes, Grant, GrantSource, RoleRules, ScopeConstraints,
+    SetSource, ToolRules,
 };

@@ -1,7 +1,7 @@
 //! Rules in the form that decisions use: immutable, shared, and compiled on first use.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_types::{Effort, Overrun, ToolName};
@@ -97,8 +97,19 @@ pub struct RoleRules {
 pub struct BindingRules {
     pub(crate) grants: Vec<(GrantSource, Arc<GrantRules>)>,
     pub(crate) sets: Vec<(SetSource, Arc<ConstraintSet>)>,
-    /// The keys and match modes of the dimensions of the resource's type.
-    modes: Box<[(String, MatchMode)]>,
+    modes: DimensionModes,
+}
+
+/// The keys and match modes of the dimensions of a resource type, which all bindings to resources of the type share.
+#[derive(Clone, Debug, Default)]
+pub struct DimensionModes(Arc<[(String, MatchMode)]>);
+
+impl DimensionModes {
+    /// Returns the keys and modes of these dimensions.
+    #[must_use]
+    pub fn of(dimensions: &[ScopeDimension]) -> DimensionModes {
+        DimensionModes(dimensions.iter().map(|dimension| (dimension.key.clone(), dimension.match_mode)).collect())
+    }
 }
 
 /// A [`Delegation`] in the form that decisions use.
@@ -225,18 +236,17 @@ impl RoleRules {
 
 impl BindingRules {
     /// Creates the rules of a binding. A call is permitted only if all grants permit it and all sets are satisfied. If
-    /// no grant has a list, no call is permitted. `dimensions` are the dimensions of the resource's type.
+    /// no grant has a list, no call is permitted. `modes` are those of the resource's type.
     #[must_use]
     pub fn new(
         grants: &[(GrantSource, Grant)],
         sets: &[(SetSource, ScopeConstraints)],
-        dimensions: &[ScopeDimension],
+        modes: &DimensionModes,
     ) -> BindingRules {
-        let modes = dimensions.iter().map(|dimension| (dimension.key.clone(), dimension.match_mode));
         BindingRules {
             grants: grants.iter().map(|(source, grant)| (*source, Arc::new(GrantRules::new(grant)))).collect(),
-            sets: sets.iter().map(|(source, set)| (*source, Arc::new(ConstraintSet::new(set)))).collect(),
-            modes: modes.collect(),
+            sets: sets.iter().map(|(source, set)| (*source, ConstraintSet::shared(set))).collect(),
+            modes: modes.clone(),
         }
     }
 
@@ -250,7 +260,7 @@ impl BindingRules {
 
     /// Returns whether the resource's type has a dimension with this key and match mode.
     pub(crate) fn matches_in(&self, key: &str, mode: MatchMode) -> bool {
-        self.modes.iter().any(|(known, of_type)| known == key && *of_type == mode)
+        self.modes.0.iter().any(|(known, of_type)| known == key && *of_type == mode)
     }
 }
 
@@ -263,6 +273,14 @@ impl DelegationRules {
             set: ConstraintSet::new(&link.scope_constraints),
         }
     }
+
+    /// Like [`DelegationRules::new`], but all links without a restriction share one object.
+    #[must_use]
+    pub fn shared(link: &Delegation) -> Arc<DelegationRules> {
+        static UNRESTRICTED: LazyLock<Arc<DelegationRules>> =
+            LazyLock::new(|| Arc::new(DelegationRules::new(&Delegation::default())));
+        if *link == Delegation::default() { Arc::clone(&UNRESTRICTED) } else { Arc::new(DelegationRules::new(link)) }
+    }
 }
 
 impl ConstraintSet {
@@ -270,6 +288,13 @@ impl ConstraintSet {
         let constraints =
             set.iter().map(|(key, texts)| Constraint { key: key.clone(), patterns: PatternList::new(texts) });
         ConstraintSet { constraints: constraints.collect(), json: serde_json::json!(set).to_string() }
+    }
+
+    /// Like [`ConstraintSet::new`], but all empty sets share one object.
+    fn shared(set: &ScopeConstraints) -> Arc<ConstraintSet> {
+        static EMPTY: LazyLock<Arc<ConstraintSet>> =
+            LazyLock::new(|| Arc::new(ConstraintSet::new(&ScopeConstraints::new())));
+        if set.is_empty() { Arc::clone(&EMPTY) } else { Arc::new(ConstraintSet::new(set)) }
     }
 
     pub(crate) fn constraint(&self, key: &str) -> Option<&Constraint> {

@@ -64,8 +64,8 @@ impl ChildCalls {
         to: BotId,
     ) -> ChildCalls {
         let mut calls = ChildCalls::new(pipeline, parent, digest, until, binding, MadeBy::Bot);
-        let BindingRow { id, bot_id: from, delegate, .. } = &binding.row;
-        calls.lineage.links.push(Link { binding: *id, from: *from, to, delegate: delegate.clone() });
+        let BindingRow { id, bot_id: from, delegate, .. } = binding.row.unpacked();
+        calls.lineage.links.push(Link { binding: id, from, to, delegate });
         calls.bot = to;
         calls
     }

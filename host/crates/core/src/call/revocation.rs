@@ -129,7 +129,7 @@ fn judge(
     let row = &resolved.binding.row;
     let Some(binding) = session.bot.binding(row.id, session.now) else {
         // The snapshot lacks the binding because the plugin is not loaded. The permissions have not changed.
-        if session.bot.dormant.contains(row) && resolved.binding.is_active(session.now) {
+        if session.bot.dormant.iter().any(|dormant| row.is_of(dormant)) && resolved.binding.is_active(session.now) {
             return Ok(());
         }
         return Err(revoked_by(call, "binding", "the binding was deleted or disabled, or has expired").into());

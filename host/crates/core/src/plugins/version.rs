@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use monstrum_egress::{Network, Scope};
-use monstrum_guardian::{PatternSet, ToolRules};
+use monstrum_guardian::{DimensionModes, PatternSet, ToolRules};
 use monstrum_manifest::{
     Capability, InputSchema, Locales, MANIFEST_STEPS_MAX, Manifest, MatchMode, OutputSchema, SchemaLimits,
     ScopeDimension, Tool as ToolManifest,
@@ -35,6 +35,7 @@ pub struct Plugin {
     pub warnings: Vec<String>,
     /// The tools of other plugins that the manifest allows this plugin to call.
     pub calls: PatternSet,
+    pub dimension_modes: DimensionModes,
 }
 
 impl Plugin {
@@ -222,6 +223,7 @@ pub async fn build(
         name: manifest.name.clone(),
         calls,
         warnings,
+        dimension_modes: DimensionModes::of(&manifest.resource_type.scope_dimensions),
         manifest,
         component: Some(component),
         tools,

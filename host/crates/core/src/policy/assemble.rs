@@ -16,7 +16,7 @@ use monstrum_types::{BindingId, BotId, CredentialId, KeyId, PluginName, Resource
 use serde_json::{Map, Value};
 
 use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
-use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, is_same, key_hash, switch};
+use super::{Binding, Bot, Key, NetworkRules, PackedBinding, Resource, Role, Snapshot, is_same, key_hash, switch};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
@@ -236,7 +236,7 @@ impl Assembly<'_> {
             let row = rows.remove(&id).unwrap_or_else(|| known.as_ref().map(|known| known.row.clone()));
             if let Some(row) = row {
                 let mut stored: BTreeMap<BindingId, BindingRow> =
-                    known.iter().flat_map(|known| known.stored_bindings()).map(|row| (row.id, row.clone())).collect();
+                    known.iter().flat_map(|known| known.rows()).map(|row| (row.id, row)).collect();
                 for (id, row) in bindings.remove(&id).unwrap_or_default() {
                     match row {
                         Some(row) => drop(stored.insert(id, row)),
@@ -375,17 +375,17 @@ fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) 
     }
     let scopes = serde_json::from_value::<ScopeConstraints>(row.scope_constraints.clone());
     let sets = [(SetSource::Binding, scopes.map_err(|error| unreadable("`scope_constraints`", &error)).ok()?)];
-    let mut rules = BindingRules::new(&grants, &sets, &resource.plugin.manifest.resource_type.scope_dimensions);
+    let mut rules = BindingRules::new(&grants, &sets, &resource.plugin.dimension_modes);
     if let Some(role) = role {
         rules = rules.under(role.rules.as_ref()?);
     }
     let allow_calls = serde_json::from_value::<Vec<String>>(row.allow_calls.clone());
     let allow_calls = PatternList::new(allow_calls.map_err(|error| unreadable("`allow_calls`", &error)).ok()?);
     let link = row.delegate.clone().map_or(Ok(Delegation::default()), serde_json::from_value);
-    let link = Arc::new(DelegationRules::new(&link.map_err(|error| unreadable("`delegate`", &error)).ok()?));
+    let link = DelegationRules::shared(&link.map_err(|error| unreadable("`delegate`", &error)).ok()?);
     let (role, resource) = (role.cloned(), Arc::clone(resource));
     let pattern_bytes = compiled_bytes(lists_of_binding(row));
-    Some(Arc::new(Binding { row: row.clone(), role, rules, allow_calls, link, resource, pattern_bytes }))
+    Some(Arc::new(Binding { row: PackedBinding::of(row), role, rules, allow_calls, link, resource, pattern_bytes }))
 }
 
 #[cfg(test)]

@@ -33,10 +33,10 @@ impl Bound {
     /// Adds the bindings of a bot.
     pub(super) fn add(&mut self, bot: &Bot) {
         let id = bot.row.id;
-        for row in bot.stored_bindings() {
-            self.bindings.insert(row.id, id);
-            self.resources.entry(row.resource_id).or_default().insert(id);
-            if let Some(role) = row.role_id {
+        for (binding, resource, role) in bot.references() {
+            self.bindings.insert(binding, id);
+            self.resources.entry(resource).or_default().insert(id);
+            if let Some(role) = role {
                 self.roles.entry(role).or_default().insert(id);
             }
         }
@@ -44,10 +44,10 @@ impl Bound {
 
     /// Removes the bindings of a bot. The bindings must be the same as when the bot was added.
     pub(super) fn remove(&mut self, bot: &Bot) {
-        for row in bot.stored_bindings() {
-            self.bindings.remove(&row.id);
-            forget(&mut self.resources, &row.resource_id, bot.row.id);
-            if let Some(role) = row.role_id {
+        for (binding, resource, role) in bot.references() {
+            self.bindings.remove(&binding);
+            forget(&mut self.resources, &resource, bot.row.id);
+            if let Some(role) = role {
                 forget(&mut self.roles, &role, bot.row.id);
             }
         }

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use monstrum_egress::{Network, Scope};
-use monstrum_guardian::{BindingRules, Delegation, DelegationRules, Grant, GrantSource, PatternList};
+use monstrum_guardian::{BindingRules, Delegation, DelegationRules, DimensionModes, Grant, GrantSource, PatternList};
 use monstrum_store::{BindingRow, BotRow, ResourceRow};
 use monstrum_types::{BindingId, ResourceId};
 use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::plugins::{Plugin, built_in};
-use crate::policy::{Binding, Resource};
+use crate::policy::{Binding, PackedBinding, Resource};
 
 /// Returns the binding that the switch of a bot grants, or `None` if the switch is off. `plugin` is the built-in
 /// plugin. Reuses an unchanged binding of `known`.
@@ -25,20 +25,20 @@ pub(super) fn binding(
         return None;
     }
     let row = row(bot);
-    let is_same = |known: &&Arc<Binding>| known.row == row && Arc::ptr_eq(&known.resource.plugin, plugin);
+    let is_same = |known: &&Arc<Binding>| known.row.is_of(&row) && Arc::ptr_eq(&known.resource.plugin, plugin);
     if let Some(known) = known.get(&row.id).copied().filter(is_same) {
         return Some(Arc::clone(known));
     }
     let everything = Grant { allowed_tools: Some(vec!["*".to_owned()]), ..Grant::default() };
     Some(Arc::new(Binding {
-        rules: BindingRules::new(&[(GrantSource::Permissions, everything)], &[], &[]),
+        rules: BindingRules::new(&[(GrantSource::Permissions, everything)], &[], &DimensionModes::default()),
         allow_calls: PatternList::new(Vec::<String>::new()),
-        link: Arc::new(DelegationRules::new(&Delegation::default())),
+        link: DelegationRules::shared(&Delegation::default()),
         // The compiled pattern `*` needs no memory.
         pattern_bytes: 0,
         resource: Arc::new(resource(bot, row.resource_id, plugin)),
         role: None,
-        row,
+        row: PackedBinding::of(&row),
     }))
 }
 

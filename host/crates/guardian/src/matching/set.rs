@@ -34,7 +34,7 @@ impl PatternSet {
     }
 
     /// Like [`PatternSet::new`], but limited by a budget of steps.
-    fn within(mode: MatchMode, patterns: &[String], effort: &Effort) -> Result<Self, Overrun> {
+    fn within(mode: MatchMode, patterns: &[Box<str>], effort: &Effort) -> Result<Self, Overrun> {
         let mut set = PatternSet::empty(mode);
         for pattern in patterns {
             effort.spend(compiling(mode, pattern).steps)?;
@@ -131,22 +131,26 @@ fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
 /// used yet needs memory only for its text.
 #[derive(Clone, Debug)]
 pub struct PatternList {
-    texts: Box<[String]>,
+    texts: Box<[Box<str>]>,
     /// Whether one of the patterns consists only of stars.
     has_star: bool,
-    /// The compiled lists for the modes pattern, path and exact, in this order.
-    compiled: [OnceLock<PatternSet>; 3],
+    /// The compiled lists, which exist after the first comparison. Most of the lists of a large host are not compiled,
+    /// so that their memory counts.
+    compiled: OnceLock<Box<Compiled>>,
 }
+
+/// The compiled lists for the modes pattern, path and exact, in this order.
+type Compiled = [OnceLock<PatternSet>; 3];
 
 impl PatternList {
     /// Stores the patterns without compiling them. Every text is a valid pattern.
     #[must_use]
     pub fn new(texts: impl IntoIterator<Item: Into<String>>) -> Self {
-        let texts: Box<[String]> = texts.into_iter().map(Into::into).collect();
+        let texts: Box<[Box<str>]> = texts.into_iter().map(|text| text.into().into_boxed_str()).collect();
         PatternList {
             has_star: texts.iter().any(|text| !text.is_empty() && text.bytes().all(|byte| byte == b'*')),
             texts,
-            compiled: Default::default(),
+            compiled: OnceLock::new(),
         }
     }
 
@@ -186,11 +190,11 @@ impl PatternList {
     /// Returns whether the list has been compiled for any mode.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
-        self.compiled.iter().any(|place| place.get().is_some())
+        self.compiled.get().is_some_and(|modes| modes.iter().any(|place| place.get().is_some()))
     }
 
     fn place(&self, mode: MatchMode) -> &OnceLock<PatternSet> {
-        let [pattern, path, exact] = &self.compiled;
+        let [pattern, path, exact] = &**self.compiled.get_or_init(Box::default);
         match mode {
             MatchMode::Pattern => pattern,
             MatchMode::Path => path,
@@ -311,7 +315,9 @@ mod tests {
     #[test]
     fn a_list_is_compiled_for_the_modes_in_use() {
         let list = PatternList::new(["/tmp/*"]);
-        let compiled = |list: &PatternList| list.compiled.each_ref().map(|place| place.get().is_some());
+        let compiled = |list: &PatternList| {
+            [MatchMode::Pattern, MatchMode::Path, MatchMode::Exact].map(|mode| list.place(mode).get().is_some())
+        };
         assert!(!list.is_compiled());
         let matches = |mode, value: &str| list.matches(mode, value, &Effort::of(10_000)).unwrap();
         assert!(matches(MatchMode::Pattern, "/tmp/a/b") && matches(MatchMode::Pattern, "/tmp/c"));

@@ -353,7 +353,7 @@ fn templates() {
 
 #[test]
 fn rules_compiled_from_another_manifest_deny() {
-    use monstrum_guardian::{BindingRules, Question, Subject, ToolRules, decide};
+    use monstrum_guardian::{BindingRules, DimensionModes, Question, Subject, ToolRules, decide};
     let tool = ToolRules::new(
         "t".parse().unwrap(),
         "issue.read".to_owned(),
@@ -363,7 +363,7 @@ fn rules_compiled_from_another_manifest_deny() {
     let sets = [(SetSource::Binding, set(&[("repos", &["/srv"])]))];
     let grants: [(GrantSource, Grant); 1] = [(GrantSource::Role, operations(&["*"]))];
     for dimensions in [vec![repos()], Vec::new()] {
-        let binding = BindingRules::new(&grants, &sets, &dimensions);
+        let binding = BindingRules::new(&grants, &sets, &DimensionModes::of(&dimensions));
         let params = json!({"repo": "/srv"});
         let subject = Subject { tool: &tool, binding: &binding, delegation: &[] };
         assert_eq!(denial(decide(&subject, Question::Call(params.as_object().unwrap()))).rule, "scope.repos");

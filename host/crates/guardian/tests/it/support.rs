@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{
-    BindingRules, Decision, Delegation, DelegationRules, Denial, Grant, GrantSource, Question, ScopeConstraints,
-    SetSource, Subject, ToolRules, decide,
+    BindingRules, Decision, Delegation, DelegationRules, Denial, DimensionModes, Grant, GrantSource, Question,
+    ScopeConstraints, SetSource, Subject, ToolRules, decide,
 };
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use serde_json::Value;
@@ -86,7 +86,7 @@ impl World {
                 self.declared.contains(&path)
             });
         let tool = if self.forwards { tool.forwarding() } else { tool };
-        let binding = BindingRules::new(&self.grants, &self.sets, &self.dimensions);
+        let binding = BindingRules::new(&self.grants, &self.sets, &DimensionModes::of(&self.dimensions));
         let delegation: Vec<Arc<DelegationRules>> =
             self.delegation.iter().map(|link| Arc::new(DelegationRules::new(link))).collect();
         ask(&Subject { tool: &tool, binding: &binding, delegation: &delegation })

@@ -234,7 +234,8 @@ impl Check {
                 if self.added.contains(&binding.row.id) {
                     continue;
                 }
-                let grant = |role| GrantOf::binding(&binding.row, &binding.resource.row.name, Some(role), self.now);
+                let row = binding.row.unpacked();
+                let grant = |role| GrantOf::binding(&row, &binding.resource.row.name, Some(role), self.now);
                 self.plan.permissions.add(&bot.row.name, grant(before), grant(after));
             }
         }

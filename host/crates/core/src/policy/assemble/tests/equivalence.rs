@@ -206,7 +206,7 @@ fn described(snapshot: &Snapshot) -> String {
     let bot = |bot: &Arc<Bot>| {
         let bound = bot.bindings.iter().map(|binding| {
             let role = binding.role.as_ref().map(|role| &role.row);
-            format!("\n    {:?} {role:?} {}", binding.row, resource(&binding.resource))
+            format!("\n    {:?} {role:?} {}", binding.row.unpacked(), resource(&binding.resource))
         });
         format!("{:?}{}\n    dormant {:?}", bot.row, bound.collect::<String>(), bot.dormant)
     };
@@ -214,7 +214,7 @@ fn described(snapshot: &Snapshot) -> String {
     let bots = |snapshot: &Snapshot| {
         let mut found = Vec::new();
         for bot in snapshot.bots.values() {
-            for row in bot.stored_bindings() {
+            for row in bot.rows() {
                 found.push(format!("{:?} {:?}", row.id, snapshot.bound.bot_of(row.id)));
                 let mut of_resource: Vec<&BotId> = snapshot.bound.of_resource(row.resource_id).collect();
                 of_resource.sort();

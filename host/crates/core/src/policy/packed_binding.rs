@@ -1,0 +1,126 @@
+//! The row of a binding in a form that needs little memory. A host may hold hundreds of thousands of bindings, and reads
+//! most of their columns only when it assembles the rules of a binding.
+
+use monstrum_store::BindingRow;
+use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis, WorkspaceId};
+use serde_json::Value;
+
+/// The row of a binding, with its JSON columns as one text.
+#[derive(Debug)]
+pub struct PackedBinding {
+    pub id: BindingId,
+    pub bot_id: BotId,
+    pub resource_id: ResourceId,
+    pub role_id: Option<RoleId>,
+    /// A JSON object with the optional members `fuel`, `memory_mib`, `timeout_s` and `concurrent`.
+    pub limits: Option<Box<Value>>,
+    pub calls_per_minute: Option<i64>,
+    pub expires_at: Option<UtcMillis>,
+    pub enabled: bool,
+    allow_subscribe: bool,
+    workspace_id: WorkspaceId,
+    created_at: UtcMillis,
+    updated_at: UtcMillis,
+    /// The columns of [`JsonColumns`] as a JSON list.
+    json: Box<str>,
+}
+
+/// The columns `permissions`, `scope_constraints`, `delegate` and `allow_calls`.
+type JsonColumns<T> = (Option<T>, T, Option<T>, T);
+
+impl PackedBinding {
+    pub(super) fn of(row: &BindingRow) -> PackedBinding {
+        PackedBinding {
+            id: row.id,
+            bot_id: row.bot_id,
+            resource_id: row.resource_id,
+            role_id: row.role_id,
+            limits: row.limits.clone().map(Box::new),
+            calls_per_minute: row.calls_per_minute,
+            expires_at: row.expires_at,
+            enabled: row.enabled,
+            allow_subscribe: row.allow_subscribe,
+            workspace_id: row.workspace_id,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            json: json(row).into_boxed_str(),
+        }
+    }
+
+    /// Returns the row.
+    pub fn unpacked(&self) -> BindingRow {
+        let columns: JsonColumns<Value> = serde_json::from_str(&self.json).expect("the text was written by `json`");
+        let (permissions, scope_constraints, delegate, allow_calls) = columns;
+        BindingRow {
+            id: self.id,
+            workspace_id: self.workspace_id,
+            bot_id: self.bot_id,
+            resource_id: self.resource_id,
+            role_id: self.role_id,
+            permissions,
+            scope_constraints,
+            delegate,
+            allow_calls,
+            allow_subscribe: self.allow_subscribe,
+            limits: self.limits.as_deref().cloned(),
+            calls_per_minute: self.calls_per_minute,
+            enabled: self.enabled,
+            expires_at: self.expires_at,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        }
+    }
+
+    /// Returns whether this is the packed form of `row`.
+    pub fn is_of(&self, row: &BindingRow) -> bool {
+        self.id == row.id && self.updated_at == row.updated_at && self.unpacked() == *row
+    }
+}
+
+fn json(row: &BindingRow) -> String {
+    let BindingRow { permissions, scope_constraints, delegate, allow_calls, .. } = row;
+    let columns: JsonColumns<&Value> = (permissions.as_ref(), scope_constraints, delegate.as_ref(), allow_calls);
+    serde_json::to_string(&columns).expect("JSON values serialize to JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_unpacked_unchanged() {
+        let full = BindingRow {
+            id: BindingId::new(),
+            workspace_id: WorkspaceId::new(),
+            bot_id: BotId::new(),
+            resource_id: ResourceId::new(),
+            role_id: Some(RoleId::new()),
+            permissions: Some(json!({"allowed_tools": ["b", "a"]})),
+            scope_constraints: json!({"z": ["\u{0}\"é"], "a": []}),
+            delegate: Some(json!({"allowed_tools": null})),
+            allow_calls: json!(["jira_*"]),
+            allow_subscribe: true,
+            limits: Some(json!({"fuel": u64::MAX})),
+            calls_per_minute: Some(1),
+            enabled: true,
+            expires_at: Some(UtcMillis(3)),
+            created_at: UtcMillis(1),
+            updated_at: UtcMillis(2),
+        };
+        let empty = BindingRow { permissions: None, delegate: None, limits: None, role_id: None, ..full.clone() };
+        for row in [&full, &empty] {
+            assert_eq!(PackedBinding::of(row).unpacked(), *row);
+            assert!(PackedBinding::of(row).is_of(row));
+        }
+        assert!(!PackedBinding::of(&full).is_of(&empty));
+        assert!(!PackedBinding::of(&full).is_of(&BindingRow { enabled: false, ..full.clone() }));
+    }
+
+    /// The memory of a row counts for each of the bindings of a host.
+    #[test]
+    fn a_packed_row_is_small() {
+        assert!(size_of::<PackedBinding>() <= 200, "{} bytes", size_of::<PackedBinding>());
+    }
+}
