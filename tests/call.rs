@@ -3,6 +3,7 @@
 mod budget;
 mod ceilings;
 mod configured;
+mod content;
 mod delegation;
 mod governed;
 mod jira;

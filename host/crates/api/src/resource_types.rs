@@ -1,8 +1,8 @@
 //! The contract of a resource type.
 
 use monstrum_manifest::{
-    AuthFlow, AuthKind, Cost, CredentialCheck, FieldKind, InjectRule, MatchMode, Mode, OauthConfig, OriginPattern,
-    ToolDiscovery,
+    AuthFlow, AuthKind, Cost, CredentialCheck, Effect, FieldKind, InjectRule, MatchMode, Mode, OauthConfig,
+    OriginPattern, ResultForm, ToolDiscovery,
 };
 use monstrum_types::{Digest, PluginName, ResourceTypeId, ToolName};
 use serde::Serialize;
@@ -62,6 +62,12 @@ pub struct ContractTool {
     pub input_schema: Map<String, Value>,
     /// JSON Schema of the result.
     pub output_schema: Option<Map<String, Value>>,
+    /// `read`, `idempotent` or `write`: the effect of a call on the upstream.
+    #[schema(value_type = String)]
+    pub effect: Effect,
+    /// `json` for any JSON value, or `content` for content blocks as in the Model Context Protocol.
+    #[schema(value_type = String)]
+    pub result: ResultForm,
     #[schema(value_type = Option<Object>)]
     pub cost: Option<Cost>,
 }

@@ -1,6 +1,6 @@
 //! The tools of a bot, calls and their results.
 
-use monstrum_manifest::Cost;
+use monstrum_manifest::{Cost, Effect, ResultForm};
 use monstrum_types::{Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,9 +15,15 @@ pub struct Tool {
     /// parameter `_resource`.
     #[schema(value_type = Map<String, Value>)]
     pub input_schema: JsonText,
-    /// JSON Schema of the result.
+    /// JSON Schema of the result or, if `result` is `content`, of its member `structured`.
     #[schema(value_type = Option<Map<String, Value>>)]
     pub output_schema: Option<JsonText>,
+    /// `read`, `idempotent` or `write`: the effect of a call on the upstream.
+    #[schema(value_type = String)]
+    pub effect: Effect,
+    /// `json` for any JSON value, or `content` for content blocks as in the Model Context Protocol.
+    #[schema(value_type = String)]
+    pub result: ResultForm,
     pub operation: String,
     pub resource_type: ResourceTypeId,
     /// The resources through which the bot has the tool.

@@ -6,11 +6,13 @@
 //! plugins. A check in the pool ends at its deadline, when its caller is dropped, or when it exceeds the step limit of
 //! one check.
 
+mod content;
+
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use monstrum_manifest::{CHECK_STEPS_MAX, OutputSchema};
+use monstrum_manifest::{CHECK_STEPS_MAX, OutputSchema, ResultForm};
 use monstrum_types::{BotId, CallOutcome, Code, Effort, Halt, JsonText, Overrun, WorkspaceId};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -104,14 +106,48 @@ impl Checks {
         }
     }
 
-    /// Returns whether a result matches its tool's `output_schema`. A result that could not be checked does not match.
-    pub async fn matches_output(&self, asker: Asker, schema: Arc<OutputSchema>, result: JsonText) -> bool {
+    /// Checks a result against the declarations of its tool. A result that could not be checked does not match the
+    /// tool's `output_schema`, and is not valid content.
+    pub async fn output(
+        &self,
+        asker: Asker,
+        form: ResultForm,
+        schema: Option<Arc<OutputSchema>>,
+        result: JsonText,
+    ) -> CheckedOutput {
         let check = move |effort: &Effort| {
             effort.spend(BYTE_STEPS.saturating_mul(result.as_str().len() as u64))?;
-            schema.matches(&result.value(), effort)
+            let value = result.value();
+            let described = match form {
+                ResultForm::Json => Some(&value),
+                ResultForm::Content => match content::check(&value) {
+                    Ok(content) => content.structured,
+                    Err(fault) => return Ok(CheckedOutput::Invalid(fault)),
+                },
+            };
+            let matches = match (&schema, described) {
+                (Some(schema), Some(described)) => schema.matches(described, effort)?,
+                (Some(_), None) => false,
+                (None, _) => true,
+            };
+            Ok(if matches { CheckedOutput::Matches } else { CheckedOutput::Mismatch })
         };
-        self.run(asker, check).await.unwrap_or(false)
+        match (self.run(asker, check).await, form) {
+            (Ok(checked), _) => checked,
+            (Err(_), ResultForm::Json) => CheckedOutput::Mismatch,
+            (Err(_), ResultForm::Content) => CheckedOutput::Invalid("the content could not be checked".to_owned()),
+        }
     }
+}
+
+/// The result of checking the data that a tool returned.
+pub enum CheckedOutput {
+    /// The data matches the tool's declarations.
+    Matches,
+    /// The data does not match the tool's `output_schema`. The caller gets the data with a flag.
+    Mismatch,
+    /// The data is not valid content, for this reason. The caller does not get the data.
+    Invalid(String),
 }
 
 impl Default for Checks {

@@ -41,7 +41,7 @@ use crate::beside::in_place;
 use crate::plugins::candidate::{Candidate, Reader};
 use crate::plugins::folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::owners::Owners;
-use crate::plugins::permission_diff::permission_diff;
+use crate::plugins::permission_diff::{RetiredTool, permission_diff};
 use crate::plugins::records::RecordReader;
 use crate::plugins::version::{parse_stored, sha256};
 
@@ -413,18 +413,17 @@ impl Plugins {
         Ok(permission_diff(&serving, manifest, &retired))
     }
 
-    /// Returns the tools of stored versions that `serving` no longer has. Each tool has the operation of the newest
-    /// version with this tool.
+    /// Returns the tools of stored versions that `serving` no longer has, each as in the newest version with this tool.
     async fn retired_tools(
         &self,
         name: &PluginName,
         serving: &Manifest,
-    ) -> Result<BTreeMap<ToolName, String>, StoreError> {
+    ) -> Result<BTreeMap<ToolName, RetiredTool>, StoreError> {
         let mut retired = BTreeMap::new();
         for stored in self.store.plugin_manifests(name).await? {
             let Ok(manifest) = parse_stored(stored.text).await else { continue };
-            let tools = manifest.resource_type.tools.into_iter();
-            retired.extend(tools.map(|tool| (tool.name, tool.operation)));
+            let tools = manifest.resource_type.tools.iter();
+            retired.extend(tools.map(|tool| (tool.name.clone(), RetiredTool::from(tool))));
         }
         retired.retain(|name, _| !serving.resource_type.tools.iter().any(|tool| tool.name == *name));
         Ok(retired)

@@ -1,5 +1,7 @@
 //! The types of `monstrum.yaml`. Serde checks the structure, and the module `validate` checks the content.
 
+use std::fmt;
+
 use monstrum_types::{PluginName, ResourceTypeId, ToolName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,11 +130,61 @@ pub struct Tool {
     pub operation: String,
     /// The JSON Schema of the parameters. If `additionalProperties` is absent, undeclared parameters are rejected.
     pub input_schema: Map<String, Value>,
-    /// The JSON Schema of the result.
+    /// The JSON Schema of the result or, if `result` is `content`, of its member `structured`.
     #[serde(default)]
     pub output_schema: Option<Map<String, Value>>,
     #[serde(default)]
     pub cost: Option<Cost>,
+    /// The effect of a call on the upstream.
+    #[serde(default)]
+    pub effect: Effect,
+    /// The form of the result.
+    #[serde(default)]
+    pub result: ResultForm,
+}
+
+/// The effect of a call on the upstream. The values are ordered: a later value permits more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// The call changes nothing.
+    Read,
+    /// Two calls with the same request id have the effect of one call. The plugin sends the request id to the upstream
+    /// as an idempotency key, for example.
+    Idempotent,
+    /// The call may change something, and a second call may change something again.
+    #[default]
+    Write,
+}
+
+impl Effect {
+    /// Returns the effect as it is written in a manifest.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Effect::Read => "read",
+            Effect::Idempotent => "idempotent",
+            Effect::Write => "write",
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The form of a tool's result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ResultForm {
+    /// Any JSON value.
+    #[default]
+    Json,
+    /// An object with `content`, a list of content blocks as in the Model Context Protocol (`text`, `image`, `audio`,
+    /// `resource` and `resource_link`), and optionally `structured`, a JSON value.
+    Content,
 }
 
 /// The cost of one call.

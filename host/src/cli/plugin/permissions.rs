@@ -2,7 +2,8 @@
 
 use monstrum_guardian::match_glob;
 use monstrum_manifest::{
-    AuthKind, AuthMethod, Capability, FieldKind, InjectRule, Manifest, OriginPattern, ScopeDimension, check_fields,
+    AuthKind, AuthMethod, Capability, Effect, FieldKind, InjectRule, Manifest, OriginPattern, ScopeDimension,
+    check_fields,
 };
 use monstrum_types::{ResourceTypeId, ToolName};
 use serde::Serialize;
@@ -13,7 +14,8 @@ use super::super::output;
 use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::{Plugin, Tool};
 
-/// The summary. For values that depend on the configuration of a resource, the summary uses the manifest's defaults.
+/// A summary of the permissions that a plugin requests. Values that depend on the configuration of a resource are
+/// computed from the manifest's default configuration.
 #[derive(Serialize)]
 pub(super) struct Permissions {
     resource_type: ResourceTypeId,
@@ -55,6 +57,7 @@ struct Credential {
 struct ToolPermission {
     name: ToolName,
     operation: String,
+    effect: Effect,
     /// The dimensions that check the tool's parameters.
     dimensions: Vec<String>,
     /// The dimensions that deny the tool when a binding constrains them.
@@ -121,7 +124,7 @@ impl Permissions {
         if !self.tools.is_empty() {
             output::line("")?;
             output::table(
-                &["TOOL", "OPERATION", "CONSTRAINED BY"],
+                &["TOOL", "OPERATION", "EFFECT", "CONSTRAINED BY"],
                 self.tools.iter().map(ToolPermission::row).collect(),
             )?;
         }
@@ -213,12 +216,14 @@ impl ToolPermission {
         ToolPermission {
             name: tool.manifest.name.clone(),
             operation: operation.clone(),
+            effect: tool.manifest.effect,
             dimensions: keys(checked),
             denied_by: keys(denying),
         }
     }
 
     fn row(&self) -> Vec<String> {
-        vec![self.name.to_string(), self.operation.clone(), words(self.dimensions.iter().cloned())]
+        let effect = self.effect.to_string();
+        vec![self.name.to_string(), self.operation.clone(), effect, words(self.dimensions.iter().cloned())]
     }
 }

@@ -12,6 +12,7 @@ use futures::future::Either;
 use governor::clock::DefaultClock;
 use monstrum_egress::Egress;
 use monstrum_guardian::Permit;
+use monstrum_manifest::ResultForm;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, StopReason};
 use monstrum_types::{CallOutcome, Code, Status};
 use tokio::time::Instant;
@@ -26,7 +27,7 @@ use crate::call::ledger::Ledger;
 use crate::call::permitted::{Execution, TargetKind};
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::refusal::Refusal;
-use crate::checks::{Asker, Checks, is_large_object};
+use crate::checks::{Asker, CheckedOutput, Checks, is_large_object};
 use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::{Ceilings, Plugin, built_in};
 use crate::policy::Binding;
@@ -80,7 +81,7 @@ impl Executor {
     pub async fn execute(&self, execution: &Execution<'_>, permit: Permit, of_bot: Option<BotPlace>) -> CallOutcome {
         let has_large_params = is_large_object(permit.params());
         let permit = FreedBeside::new(permit, has_large_params);
-        let Execution { call, target, secrets, .. } = *execution;
+        let Execution { target, secrets, .. } = *execution;
         if let Some(refused) = target.binding().and_then(|binding| self.over_rate(binding)) {
             return refused;
         }
@@ -126,16 +127,32 @@ impl Executor {
         secrets.redact_with(functions.redactor());
         write_log(&permit, &end, secrets).await;
         meters::fuel(end.fuel_used.saturating_add(functions.search_fuel_used()));
-        let mut outcome = outcome(end, &functions);
-        if let (Some(schema), Some(result)) = (target.tool().and_then(|tool| tool.output.as_ref()), &outcome.data) {
-            let (workspace, bot) = (call.workspace(), permit.bot());
-            let share = execution.pipeline.policy.load().share_of_host(workspace);
-            let asker = Asker { workspace, bot, share, until };
-            let matches = self.checks.matches_output(asker, Arc::clone(schema), result.clone()).await;
-            outcome.output_mismatch = !matches;
-        }
+        let outcome = self.checked(execution, outcome(end, &functions), until).await;
         timer.end(Stage::Execute);
         outcome
+    }
+
+    /// Checks the data of a result against the declarations of the tool.
+    async fn checked(&self, execution: &Execution<'_>, mut outcome: CallOutcome, until: Instant) -> CallOutcome {
+        let Execution { call, target, .. } = *execution;
+        let Some((tool, result)) = target.tool().zip(outcome.data.as_ref()) else { return outcome };
+        let form = tool.manifest.result;
+        if tool.output.is_none() && form == ResultForm::Json {
+            return outcome;
+        }
+        let (workspace, bot) = (call.workspace(), call.bot());
+        let share = execution.pipeline.policy.load().share_of_host(workspace);
+        let asker = Asker { workspace, bot, share, until };
+        match self.checks.output(asker, form, tool.output.clone(), result.clone()).await {
+            CheckedOutput::Matches => outcome,
+            CheckedOutput::Mismatch => {
+                outcome.output_mismatch = true;
+                outcome
+            }
+            CheckedOutput::Invalid(fault) => {
+                CallOutcome::error(Code::BadResult, format!("the plugin returned invalid content: {fault}"))
+            }
+        }
     }
 
     /// Waits for room in all lanes. A root call first waits for a place among the calls of its bot. A child call uses
@@ -259,11 +276,11 @@ fn limits(ceilings: Ceilings, plugin: &Plugin, binding: Option<&Binding>) -> Cal
     CallLimits { fuel, memory_bytes, timeout: Duration::from_secs(timeout_s) }
 }
 
-fn limit_u64(limits: &Option<serde_json::Value>, name: &str) -> Option<u64> {
+fn limit_u64(limits: &Option<Box<serde_json::Value>>, name: &str) -> Option<u64> {
     limits.as_ref()?.get(name)?.as_u64()
 }
 
-fn limit_u32(limits: &Option<serde_json::Value>, name: &str) -> Option<u32> {
+fn limit_u32(limits: &Option<Box<serde_json::Value>>, name: &str) -> Option<u32> {
     limit_u64(limits, name).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
 }
 

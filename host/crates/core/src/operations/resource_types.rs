@@ -54,6 +54,8 @@ fn contract(plugin: &Plugin, language: &Language) -> ResourceType {
         operation: tool.operation.clone(),
         input_schema: tool.input_schema.clone(),
         output_schema: tool.output_schema.clone(),
+        effect: tool.effect,
+        result: tool.result,
         cost: tool.cost,
     });
     let dimensions = resource_type.scope_dimensions.iter().map(|dimension| Dimension {

@@ -163,6 +163,8 @@ fn tool(same: &[ResolvedCall], language: &Language, effort: &Effort) -> Result<T
         description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
         input_schema,
         output_schema: texts.output.clone(),
+        effect: manifest.effect,
+        result: manifest.result,
         operation: manifest.operation.clone(),
         resource_type: first.plugin.manifest.resource_type.id.clone(),
         cost: manifest.cost,

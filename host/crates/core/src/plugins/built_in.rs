@@ -7,7 +7,7 @@ mod sandbox;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use monstrum_guardian::PatternSet;
+use monstrum_guardian::{DimensionModes, PatternSet};
 use monstrum_manifest::{Locales, Manifest, MatchMode};
 use serde_json::{Value, json};
 
@@ -63,6 +63,7 @@ fn bot() -> Value {
                     "name": LIST_TOOLS,
                     "description": "Lists the tools that the other bot can call on your behalf, with their parameters.",
                     "operation": "bot.status",
+                    "effect": "read",
                     "input_schema": {"type": "object", "properties": {}},
                 },
                 {
@@ -104,6 +105,7 @@ fn built_in(manifest: Value, locales: Locales) -> Plugin {
         icon: None,
         warnings: Vec::new(),
         calls: PatternSet::new(MatchMode::Pattern, Vec::<String>::new()),
+        dimension_modes: DimensionModes::of(dimensions),
         manifest,
     }
 }

@@ -7,17 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use monstrum_guardian::match_glob;
-use monstrum_manifest::{AuthMethod, Executor, FieldKind, Manifest, OriginPattern, ResourceType, ScopeDimension, Tool};
+use monstrum_manifest::{
+    AuthMethod, Effect, Executor, FieldKind, Manifest, OriginPattern, ResourceType, ScopeDimension, Tool,
+};
 use monstrum_types::ToolName;
 use serde_json::Value;
 
 /// Returns the permissions that `candidate` requests in addition to those of `serving`, one sentence for each change.
-/// `retired` contains the tools of earlier versions that `serving` no longer has, with their operations. A retired tool
-/// that returns with a different operation is also a change.
+/// `retired` contains the tools of earlier versions that `serving` no longer has. A retired tool that returns with a
+/// different operation or a lower effect is also a change.
 pub(super) fn permission_diff(
     serving: &Manifest,
     candidate: &Manifest,
-    retired: &BTreeMap<ToolName, String>,
+    retired: &BTreeMap<ToolName, RetiredTool>,
 ) -> Vec<String> {
     let mut added = Vec::new();
     let (old, new) = (&serving.resource_type, &candidate.resource_type);
@@ -30,9 +32,9 @@ pub(super) fn permission_diff(
         authentication(serving, candidate, method, &mut added);
     }
     for tool in &new.tools {
-        let before = old.tools.iter().find(|before| before.name == tool.name).map(|before| &before.operation);
-        if let Some(before) = before.or_else(|| retired.get(&tool.name)).filter(|before| **before != tool.operation) {
-            added.push(format!("tool `{}` has operation `{}` instead of `{before}`", tool.name, tool.operation));
+        let before = old.tools.iter().find(|before| before.name == tool.name).map(RetiredTool::from);
+        if let Some(before) = before.or_else(|| retired.get(&tool.name).cloned()) {
+            changed_tool(&before, tool, &mut added);
         }
         if !old.tools.iter().any(|before| before.name == tool.name) && is_outside_of_all(old, new, tool) {
             let (name, operation) = (&tool.name, &tool.operation);
@@ -48,6 +50,30 @@ pub(super) fn permission_diff(
         narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut added);
     }
     added
+}
+
+/// The declarations of a tool of an earlier version.
+#[derive(Clone)]
+pub(super) struct RetiredTool {
+    operation: String,
+    effect: Effect,
+}
+
+impl From<&Tool> for RetiredTool {
+    fn from(tool: &Tool) -> RetiredTool {
+        RetiredTool { operation: tool.operation.clone(), effect: tool.effect }
+    }
+}
+
+fn changed_tool(before: &RetiredTool, tool: &Tool, added: &mut Vec<String>) {
+    let name = &tool.name;
+    if before.operation != tool.operation {
+        added.push(format!("tool `{name}` has operation `{}` instead of `{}`", tool.operation, before.operation));
+    }
+    // Gates and annotations trust the effect, so that a lower effect may make a call run without a question.
+    if tool.effect < before.effect {
+        added.push(format!("tool `{name}` has effect `{}` instead of `{}`", tool.effect, before.effect));
+    }
 }
 
 /// Returns whether no existing scope dimension applies to calls of `tool`. Returns false if the old version has no
@@ -191,7 +217,10 @@ mod tests {
                 other => panic!("{other}"),
             }
         }
-        let retired = BTreeMap::from([("sample_old".parse().unwrap(), "issue.delete".to_owned())]);
+        let retired = BTreeMap::from([(
+            "sample_old".parse().unwrap(),
+            RetiredTool { operation: "issue.delete".to_owned(), effect: Effect::Write },
+        )]);
         permission_diff(&parse(before.clone()), &parse(after), &retired)
     }
 
@@ -249,6 +278,24 @@ mod tests {
         assert_eq!(grown_from(&before, &[(place, Value::Null)]), [""; 0]);
         let other = check("sample_delete", json!({"id": 1}));
         assert_eq!(grown_from(&before, &[(place, other)]), [named(r#"{"id":1}"#)]);
+    }
+
+    #[test]
+    fn a_lower_effect_is_named() {
+        let effect = |pointer: &'static str, effect: &str| (pointer, json!(effect));
+        let tool = "/resource_type/tools/0/effect";
+        let named =
+            |after: &str, before: &str| [format!("tool `sample_delete` has effect `{after}` instead of `{before}`")];
+        assert_eq!(grown(&[effect(tool, "read")]), named("read", "write"));
+        assert_eq!(grown(&[effect(tool, "idempotent")]), named("idempotent", "write"));
+        let mut before = manifest();
+        before["resource_type"]["tools"][0]["effect"] = json!("idempotent");
+        assert_eq!(grown_from(&before, &[effect(tool, "read")]), named("read", "idempotent"));
+        assert_eq!(grown_from(&before, &[effect(tool, "write")]), [""; 0]);
+        let returned = json!({"name": "sample_old", "description": "", "operation": "issue.delete", "effect": "read",
+                              "input_schema": {"type": "object"}});
+        let named = ["tool `sample_old` has effect `read` instead of `write`"];
+        assert_eq!(grown(&[("/resource_type/tools/-", returned)]), named);
     }
 
     #[test]

@@ -89,12 +89,14 @@ fn manifest() -> Value {
                     "name": LIST_FILES,
                     "description": "Lists a folder of the sandbox.",
                     "operation": "sandbox.read",
+                    "effect": "read",
                     "input_schema": of_path,
                 },
                 {
                     "name": READ_FILE,
                     "description": "Reads a file of the sandbox.",
                     "operation": "sandbox.read",
+                    "effect": "read",
                     "input_schema": of_path,
                 },
                 {
