@@ -8,8 +8,8 @@ use crate::world::{World, text};
 
 #[tokio::test]
 async fn content_results_are_checked() -> Result<()> {
-    let world = World::with(&["test-result"]).await?;
-    world.grant_all("test-result").await?;
+    let world = World::with(&["test-content"]).await?;
+    world.grant_all("test-content").await?;
     let of = |content: Value, structured: Value| json!({ "content": content, "structured": structured });
     let image = json!({"type": "image", "mimeType": "image/png", "data": "iVBORw=="});
     let results = [
@@ -23,7 +23,7 @@ async fn content_results_are_checked() -> Result<()> {
     ];
     let mut lines = Vec::new();
     for result in results {
-        let answer = world.call("test_result_content", &json!({ "result": result })).await?;
+        let answer = world.call("test_content_run", &json!({ "result": result })).await?;
         // The call has no effects outside the host, so it has one row.
         let ended = &world.audit_of(&answer).await?["events"][0];
         lines.push(match answer["status"].as_str() {
@@ -49,8 +49,8 @@ async fn content_results_are_checked() -> Result<()> {
 
 #[tokio::test]
 async fn lists_of_tools_show_effect_and_result() -> Result<()> {
-    let world = World::with(&["test-result"]).await?;
-    world.grant_all("test-result").await?;
+    let world = World::with(&["test-content"]).await?;
+    world.grant_all("test-content").await?;
     let (_, listed) = world.api.get(&format!("/api/bots/{}/tools", world.bot)).await?;
     let shown = |tool: &Value| [&tool["name"], &tool["effect"], &tool["result"]].map(ToString::to_string).join(" ");
     let tools = |items: &Value| {
@@ -58,11 +58,10 @@ async fn lists_of_tools_show_effect_and_result() -> Result<()> {
         lines.sort();
         lines.join("\n")
     };
-    let (_, contract) = world.api.get("/api/resource-types/test-result").await?;
+    let (_, contract) = world.api.get("/api/resource-types/test-content").await?;
     assert_eq!(tools(&listed["items"]), tools(&contract["tools"]));
     assert_snapshot!(tools(&listed["items"]), @r#"
-    "test_result_content" "read" "content"
-    "test_result_run" "write" "json"
+    "test_content_run" "read" "content"
     "#);
     Ok(())
 }

@@ -79,6 +79,8 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
             ]
           },
           "output_schema": null,
+          "effect": "read",
+          "result": "json",
           "cost": null
         }
       ],

@@ -23,10 +23,6 @@ struct Results;
 
 impl Guest for Results {
     fn execute(request: ExecuteRequest) -> ExecuteResult {
-        if request.tool_name == "test_result_content" {
-            let result = request.params.strip_prefix("{\"result\":").and_then(|rest| rest.strip_suffix('}'));
-            return ExecuteResult::Success(result.unwrap_or_default().to_owned());
-        }
         // The schema has only one parameter, so its value is the fourth part of the JSON text when the text is split at
         // quotes.
         match request.params.split('"').nth(3).unwrap_or_default() {

@@ -38,15 +38,15 @@ async fn a_good_folder_is_valid() -> Result<()> {
                  basic: basic {username}:{password}, to the origin of api_base
     limits       1000000000 fuel, 64 MiB, 30 s per call
 
-     TOOL                 OPERATION      CONSTRAINED BY
-     test_echo_run        echo.read      repos, paths, labels
-     test_echo_again      echo.read      repos, paths, labels
-     test_echo_write      echo.write     repos, paths, labels, kinds
-     test_echo_open       echo.open      repos
-     test_echo_mismatch   echo.mismatch  repos
-     test_echo_unhandled  nothing.run    nothing
-     test_echo_fetch      fetch.run      nothing
-     test_echo_flood      flood.run      nothing
+     TOOL                 OPERATION      EFFECT  CONSTRAINED BY
+     test_echo_run        echo.read      write   repos, paths, labels
+     test_echo_again      echo.read      write   repos, paths, labels
+     test_echo_write      echo.write     write   repos, paths, labels, kinds
+     test_echo_open       echo.open      write   repos
+     test_echo_mismatch   echo.mismatch  write   repos
+     test_echo_unhandled  nothing.run    write   nothing
+     test_echo_fetch      fetch.run      write   nothing
+     test_echo_flood      flood.run      write   nothing
 
     no scope constrains the parameters of: test_echo_unhandled, test_echo_fetch, test_echo_flood
     [stderr]
@@ -74,7 +74,7 @@ async fn a_good_folder_is_valid() -> Result<()> {
                  token: header Authorization: Bearer {access_token}, to https://api.github.com
     limits       1000000000 fuel, 64 MiB, 30 s per call
 
-     TOOL                  OPERATION            CONSTRAINED BY
+     TOOL                  OPERATION            EFFECT  CONSTRAINED BY
      github_list_issues    issue.read           repos
      github_create_issue   issue.write          repos
      github_update_issue   issue.write          repos
