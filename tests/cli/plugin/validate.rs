@@ -74,15 +74,15 @@ async fn a_good_folder_is_valid() -> Result<()> {
                  token: header Authorization: Bearer {access_token}, to https://api.github.com
     limits       1000000000 fuel, 64 MiB, 30 s per call
 
-     TOOL                  OPERATION            EFFECT  CONSTRAINED BY
-     github_list_issues    issue.read           repos
-     github_create_issue   issue.write          repos
-     github_update_issue   issue.write          repos
-     github_add_labels     issue.label.write    repos
-     github_remove_labels  issue.label.write    repos
-     github_add_comment    issue.comment.write  repos
-     github_list_comments  issue.comment.read   repos
-     github_get_repo       repo.read            repos
+     TOOL                  OPERATION            EFFECT      CONSTRAINED BY
+     github_list_issues    issue.read           read        repos
+     github_create_issue   issue.write          write       repos
+     github_update_issue   issue.write          idempotent  repos
+     github_add_labels     issue.label.write    idempotent  repos
+     github_remove_labels  issue.label.write    idempotent  repos
+     github_add_comment    issue.comment.write  write       repos
+     github_list_comments  issue.comment.read   read        repos
+     github_get_repo       repo.read            read        repos
     [exit 0]
     "#);
     let (code, mut report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
