@@ -10,6 +10,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod against;
 mod bare;
 mod changes;
 mod charged;
@@ -47,6 +48,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use support::Server;
 
+use against::Against;
 use governed::Host;
 use machine::Machine;
 use report::{Report, Row};
@@ -68,6 +70,10 @@ struct Arguments {
     /// Also write the table into docs/performance.md
     #[arg(long)]
     write: bool,
+    /// Compare this build with the build of another revision instead of with floors, and write target/against.json. The
+    /// other revision is built in a worktree in target/against, which is kept
+    #[arg(long, value_name = "REVISION", conflicts_with = "write")]
+    against: Option<String>,
     /// The measured commit
     #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
     revision: String,
@@ -121,6 +127,11 @@ enum Part {
 }
 
 impl Part {
+    /// Returns the name of the part on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     /// Returns whether the part is included in `--quick`.
     fn is_quick(self) -> bool {
         matches!(self, Part::Call | Part::Http | Part::Charged | Part::Guardian | Part::Redaction)
@@ -147,15 +158,20 @@ async fn run(arguments: Arguments) -> Result<()> {
 }
 
 async fn bench(arguments: Arguments) -> Result<()> {
-    let Arguments { json, only, quick, write, revision, rounds, seconds, instead: _ } = arguments;
+    let Arguments { json, only, quick, write, against, revision, rounds, seconds, instead: _ } = arguments;
     let is_wanted = |part: Part| if quick { part.is_quick() } else { only.is_empty() || only.contains(&part) };
+    let parts = Part::value_variants().iter().copied().filter(|part| is_wanted(*part));
+    let (rounds, seconds) = (rounds.into(), seconds.into());
+    if let Some(other) = against {
+        let (own_revision, parts) = (revision, parts.collect());
+        return Against { revision: other, own_revision, parts, rounds, seconds, json }.run().await;
+    }
     let wasm = Server::plugin_source(PLUGIN)?.join("plugin.wasm");
     let machine = Machine::measure(&wasm, &scene::bare_request()).await?;
     println!("  a bare call takes {} on this machine", report::time(machine.bare_us));
     let mut report = Report::new(revision, machine);
     in_process(&mut report, is_wanted).await?;
-    let (rounds, seconds) = (rounds.into(), seconds.into());
-    for part in Part::value_variants().iter().copied().filter(|part| is_wanted(*part)) {
+    for part in parts {
         let rows = measure(part, rounds, seconds, &report.machine).await?;
         report.rows.extend(rows);
     }

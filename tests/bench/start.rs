@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use support::Server;
+use support::{Build, Server};
 
 use crate::load::Connection;
 use crate::machine::Machine;
@@ -18,12 +18,13 @@ const READY_MAX: Duration = Duration::from_secs(600);
 
 /// Measures starts of the server and returns the rows.
 pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
-    let mut none = with_plugins(0)?;
+    let build = Build::current()?;
+    let mut none = with_plugins(&build, 0)?;
     // The first start creates the keys and the database.
     start(&mut none).await?;
     let mut rows = Vec::new();
     for (count, added_max_us) in [(100, 40e3), (1_000, 300e3)] {
-        let mut many = with_plugins(count)?;
+        let mut many = with_plugins(&build, count)?;
         // The first start compiles every plugin.
         let cold = start(&mut many).await?;
         println!("    {count} plugins without precompiled components: {}", time(cold.median_us));
@@ -46,8 +47,9 @@ pub async fn measure(rounds: usize, machine: &Machine) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn with_plugins(count: usize) -> Result<Server> {
-    let server = Server::prepare(&[])?;
+/// Prepares a server of `build` with `count` plugins.
+pub fn with_plugins(build: &Build, count: usize) -> Result<Server> {
+    let server = Server::prepare_from(build.clone(), &[])?;
     for number in 0..count {
         variant::install(&server, PLUGIN, &format!("{PLUGIN}-{number:04}"))?;
     }
@@ -55,7 +57,7 @@ fn with_plugins(count: usize) -> Result<Server> {
 }
 
 /// Starts a server, waits until it is ready, and stops it.
-async fn start(server: &mut Server) -> Result<Sample> {
+pub async fn start(server: &mut Server) -> Result<Sample> {
     const READY: &[u8] = b"GET /readyz HTTP/1.1\r\nHost: bench\r\n\r\n";
     let began = Instant::now();
     server.launch_unready().await?;

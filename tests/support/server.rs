@@ -1,8 +1,9 @@
 //! The real server, run as a process that has its own folders.
 
+mod build;
 mod files;
 
-pub(crate) use files::target_dir;
+pub use build::Build;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ const LISTENING: &str = "listening on ";
 
 /// A server and its folders. Dropping the value kills the process and removes the folders.
 pub struct Server {
+    build: Build,
     home: TempDir,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
@@ -45,7 +47,7 @@ struct Process {
 
 /// Returns the path of the program, for tests that do not run it as a server.
 pub fn program() -> Result<PathBuf> {
-    files::binary("monstrum")
+    Build::current()?.program("monstrum")
 }
 
 /// Installs the TLS library of the process, which the HTTP clients need. Repeated calls have no effect.
@@ -68,10 +70,16 @@ impl Server {
 
     /// Prepares a server, but does not start it. Tests can change its folders or arguments before [`Server::launch`].
     pub fn prepare(plugins: &[&str]) -> Result<Server> {
+        Server::prepare_from(Build::current()?, plugins)
+    }
+
+    /// Like [`Server::prepare`], with the program and the plugins of `build`.
+    pub fn prepare_from(build: Build, plugins: &[&str]) -> Result<Server> {
         install_tls();
         let home =
             tempfile::Builder::new().prefix("monstrum-").tempdir().context("cannot create a temporary folder")?;
         let server = Server {
+            build,
             home,
             arguments: ["--listen", "127.0.0.1:0"].map(str::to_owned).to_vec(),
             variables: Vec::new(),
@@ -129,17 +137,12 @@ impl Server {
 
     /// Installs a plugin in the folder `name`. The caller must change the name in the manifest.
     pub fn install_as(&self, plugin: &str, name: &str) -> Result<()> {
-        files::copy_dir(&Server::plugin_source(plugin)?, &self.plugins_dir().join(name))
+        files::copy_dir(&self.build.plugin(plugin)?, &self.plugins_dir().join(name))
     }
 
-    /// Returns the folder of a built plugin.
+    /// Returns the folder of a plugin of the current build.
     pub fn plugin_source(plugin: &str) -> Result<PathBuf> {
-        let folder = if plugin.starts_with("test-") { "test-plugins" } else { "plugins" };
-        let source = files::target_dir()?.join(folder).join(plugin);
-        if !source.is_dir() {
-            bail!("{} is missing; run: cargo xtask plugins --test", source.display());
-        }
-        Ok(source)
+        Build::current()?.plugin(plugin)
     }
 
     /// Starts the process and waits until it is ready.
@@ -292,8 +295,7 @@ impl Server {
 
     /// Prepares the program with the folders and the environment of this server.
     fn monstrum(&self) -> Result<Command> {
-        let binary = files::binary("monstrum")?;
-        let mut command = Command::new(binary);
+        let mut command = Command::new(self.build.program("monstrum")?);
         command
             .current_dir(self.home.path())
             .env_clear()
