@@ -229,8 +229,8 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
     if ![Part::Call, Part::Cpu, Part::Audit].into_iter().any(&is_wanted) {
         return Ok(());
     }
-    let upstream = Upstream::start().await?;
-    let host = Arc::new(Host::start(&upstream.url()).await?);
+    let (upstream, tls_upstream) = (Upstream::start().await?, Upstream::start_tls().await?);
+    let host = Arc::new(Host::start(&upstream.url(), &tls_upstream.url()).await?);
     if is_wanted(Part::Call) {
         println!("  a governed call in process …");
         let (row, stages) = alone(governed::measure(Arc::clone(&host), report.machine.clone())).await?;
@@ -239,8 +239,9 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
         println!("  the wait for a durable row …");
         let durable = durable::measure(Arc::clone(&host), &report.machine).await?;
         println!("  a call with a request to an upstream …");
-        let egress = egress::measure(&host, &upstream.url(), &report.machine, &durable).await?;
-        report.rows.extend([durable, egress]);
+        let plain = egress::measure(&host, &upstream, &report.machine, &durable).await?;
+        let tls = egress::measure(&host, &tls_upstream, &report.machine, &durable).await?;
+        report.rows.extend([durable, plain, tls]);
     }
     if is_wanted(Part::Cpu) {
         println!("  computing in a guest …");
