@@ -88,6 +88,7 @@ impl Against {
             Part::Reload => servers::reload(builds, rounds, duration).await,
             Part::Suspended => servers::suspended(builds, rounds).await,
             Part::Neighbours => servers::neighbours(builds, rounds, duration).await,
+            Part::Postgres => servers::postgres(builds, rounds, duration).await,
             Part::Call | Part::Guardian | Part::Redaction | Part::Cpu | Part::Audit | Part::Sandbox | Part::Changes => {
                 programs::measure(part, builds, rounds, self.seconds).await
             }

@@ -25,6 +25,7 @@ mod load;
 mod machine;
 mod many;
 mod neighbours;
+mod postgres;
 mod process;
 mod pure;
 mod reload;
@@ -124,6 +125,8 @@ enum Part {
     Sandbox,
     /// A change of the policy on a host with 500 000 bindings
     Changes,
+    /// Calls over HTTP of one and of two hosts on PostgreSQL
+    Postgres,
 }
 
 impl Part {
@@ -206,6 +209,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Neighbours => "hostile neighbours",
         Part::Changes => "a change among 500 000 bindings",
         Part::Sandbox => "sandboxes",
+        Part::Postgres => "hosts on PostgreSQL",
     };
     println!("  {title} …");
     match part {
@@ -221,6 +225,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Neighbours => Ok(vec![neighbours::measure(rounds, seconds).await?]),
         Part::Changes => changes::measure(rounds, machine).await,
         Part::Sandbox => sandboxes::measure(rounds).await,
+        Part::Postgres => postgres::measure(rounds, seconds).await,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::http::{self, Side};
 use crate::load;
 use crate::many::{self, Many};
 use crate::neighbours::Place;
+use crate::postgres::Hosts;
 use crate::reload::{Next, Reloads};
 use crate::report::{Figures, Measure};
 use crate::sample::Sample;
@@ -186,6 +187,18 @@ pub async fn neighbours(builds: &Builds, rounds: usize, duration: Duration) -> R
     in_turn(&mut sides, rounds, async |side| {
         let beside = side.beside(duration).await?;
         Ok(vec![figure("16 connections beside hostile connections", Measure::Tail, beside.sample)])
+    })
+    .await
+}
+
+/// Compares one and two hosts on PostgreSQL. Each side has a PostgreSQL server of its own.
+pub async fn postgres(builds: &Builds, rounds: usize, duration: Duration) -> Result<Pairs> {
+    let mut sides = both(builds, Hosts::start).await?;
+    in_turn(&mut sides, rounds, async |side| {
+        Ok(vec![
+            figure("call over HTTP, one host on PostgreSQL", Measure::Rate, side.load(1, duration).await?),
+            figure("call over HTTP, two hosts on PostgreSQL", Measure::Rate, side.load(2, duration).await?),
+        ])
     })
     .await
 }
