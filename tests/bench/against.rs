@@ -12,7 +12,7 @@ mod servers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use support::Build;
 
@@ -88,6 +88,7 @@ impl Against {
             Part::Reload => servers::reload(builds, rounds, duration).await,
             Part::Suspended => servers::suspended(builds, rounds).await,
             Part::Neighbours => servers::neighbours(builds, rounds, duration).await,
+            Part::StartAll => bail!("the two revisions may not be able to open the same data folder"),
             Part::Postgres => servers::postgres(builds, rounds, duration).await,
             Part::Call | Part::Guardian | Part::Redaction | Part::Cpu | Part::Audit | Part::Sandbox | Part::Changes => {
                 programs::measure(part, builds, rounds, self.seconds).await

@@ -21,6 +21,7 @@ mod floor;
 mod governed;
 mod hostile;
 mod http;
+mod kept;
 mod load;
 mod machine;
 mod many;
@@ -113,8 +114,10 @@ enum Part {
     Cpu,
     /// Verification of the audit
     Audit,
-    /// Starts of the server with many plugins
+    /// Starts of the server with many plugins, and with a long audit
     Start,
+    /// Starts of the server with many plugins, a large policy and a long audit at the same time
+    StartAll,
     /// Replacing a plugin under load
     Reload,
     /// Calls that wait for their upstream
@@ -204,6 +207,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Guardian => "the Guardian",
         Part::Redaction => "redaction",
         Part::Start => "a start with many plugins",
+        Part::StartAll => "a start with everything at once",
         Part::Reload => "hot reload under load",
         Part::Suspended => "calls that wait",
         Part::Neighbours => "hostile neighbours",
@@ -220,6 +224,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Guardian => pure::guardian(machine),
         Part::Redaction => Ok(pure::redaction(machine)),
         Part::Start => start::measure(rounds, machine).await,
+        Part::StartAll => Ok(vec![start::measure_all(rounds, machine).await?]),
         Part::Reload => reload::measure(rounds, seconds).await,
         Part::Suspended => Ok(vec![suspended::measure().await?]),
         Part::Neighbours => Ok(vec![neighbours::measure(rounds, seconds).await?]),

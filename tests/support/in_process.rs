@@ -30,7 +30,11 @@ impl InProcess {
 
     /// Like [`InProcess::start`]. Egress also trusts the certificate authorities `roots`.
     pub async fn start_trusting(plugins: &[&str], roots: Vec<CertificateDer<'static>>) -> Result<InProcess> {
-        let folders = Server::prepare(plugins)?;
+        InProcess::start_in(Server::prepare(plugins)?, roots).await
+    }
+
+    /// Starts the host with the folders of `folders`, a server that is not running.
+    pub async fn start_in(folders: Server, roots: Vec<CertificateDer<'static>>) -> Result<InProcess> {
         let flags = ServeFlags {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             data_dir: Some(folders.data_dir()),

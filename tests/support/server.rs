@@ -29,10 +29,12 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const READY_POLL: Duration = Duration::from_millis(20);
 const LISTENING: &str = "listening on ";
 
-/// A server and its folders. Dropping the value kills the process and removes the folders.
+/// A server and its folders. Dropping the value kills the process and removes the folders, unless they are kept.
 pub struct Server {
     build: Build,
-    home: TempDir,
+    home: PathBuf,
+    /// The folder to remove, which is the home; `None` if the folders are kept.
+    _temporary: Option<TempDir>,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
     printed: Arc<Mutex<String>>,
@@ -75,21 +77,33 @@ impl Server {
 
     /// Like [`Server::prepare`], with the program and the plugins of `build`.
     pub fn prepare_from(build: Build, plugins: &[&str]) -> Result<Server> {
-        install_tls();
         let home =
             tempfile::Builder::new().prefix("monstrum-").tempdir().context("cannot create a temporary folder")?;
+        let mut server = Server::at(build, home.path().to_owned())?;
+        server._temporary = Some(home);
+        for plugin in plugins {
+            server.install(plugin)?;
+        }
+        Ok(server)
+    }
+
+    /// Prepares a server whose folders are in `home` and are kept. Existing folders there are used.
+    pub fn prepare_in(home: &Path) -> Result<Server> {
+        Server::at(Build::current()?, home.to_owned())
+    }
+
+    fn at(build: Build, home: PathBuf) -> Result<Server> {
+        install_tls();
         let server = Server {
             build,
             home,
+            _temporary: None,
             arguments: ["--listen", "127.0.0.1:0"].map(str::to_owned).to_vec(),
             variables: Vec::new(),
             printed: Arc::default(),
             process: None,
         };
         files::make_dir(&server.plugins_dir())?;
-        for plugin in plugins {
-            server.install(plugin)?;
-        }
         Ok(server)
     }
 
@@ -272,13 +286,13 @@ impl Server {
     /// Returns the server's data folder.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        self.home.path().join("data")
+        self.home.join("data")
     }
 
     /// Returns the server's plugins folder.
     #[must_use]
     pub fn plugins_dir(&self) -> PathBuf {
-        self.home.path().join("plugins")
+        self.home.join("plugins")
     }
 
     /// Returns the file of the root key.
@@ -297,7 +311,7 @@ impl Server {
     fn monstrum(&self) -> Result<Command> {
         let mut command = Command::new(self.build.program("monstrum")?);
         command
-            .current_dir(self.home.path())
+            .current_dir(&self.home)
             .env_clear()
             .env("MONSTRUM_DATA_DIR", self.data_dir())
             .env("MONSTRUM_PLUGINS_DIR", self.plugins_dir())
@@ -316,7 +330,7 @@ impl Server {
     /// Returns the folder that contains all folders of the server.
     #[must_use]
     pub fn home(&self) -> &Path {
-        self.home.path()
+        &self.home
     }
 }
 
