@@ -95,6 +95,8 @@ enum Instead {
     #[command(hide = true)]
     Floor(floor::Floor),
     Soak(soak::Soak),
+    #[command(name = soak::host::COMMAND, hide = true)]
+    ArchivingHost(soak::host::ArchivingHost),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -159,6 +161,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     match arguments.instead {
         Some(Instead::Floor(floor)) => floor.serve().await,
         Some(Instead::Soak(soak)) => soak.run().await,
+        Some(Instead::ArchivingHost(host)) => host.serve().await,
         None => bench(arguments).await,
     }
 }

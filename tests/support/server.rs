@@ -35,6 +35,8 @@ pub struct Server {
     home: PathBuf,
     /// The folder to remove, which is the home; `None` if the folders are kept.
     _temporary: Option<TempDir>,
+    /// The program and its first argument that run instead of `monstrum serve`.
+    program: Option<(PathBuf, String)>,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
     printed: Arc<Mutex<String>>,
@@ -98,6 +100,7 @@ impl Server {
             build,
             home,
             _temporary: None,
+            program: None,
             arguments: ["--listen", "127.0.0.1:0"].map(str::to_owned).to_vec(),
             variables: Vec::new(),
             printed: Arc::default(),
@@ -115,6 +118,14 @@ impl Server {
         files::copy_dir(&data.join("plugins"), &server.plugins_dir())?;
         files::copy_private(&data, &server.data_dir())?;
         Ok(server)
+    }
+
+    /// Runs `program`, with `command` as its first argument, instead of `monstrum serve`. It must behave like
+    /// `monstrum serve`.
+    #[must_use]
+    pub fn served_by(mut self, program: PathBuf, command: &str) -> Self {
+        self.program = Some((program, command.to_owned()));
+        self
     }
 
     /// Adds an argument of `monstrum serve`.
@@ -183,8 +194,11 @@ impl Server {
 
     /// Starts the process, waits until it listens, and returns its URL.
     pub async fn launch_unready(&mut self) -> Result<String> {
-        let mut command = self.monstrum()?;
-        command.arg("serve").args(&self.arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (mut command, first) = match &self.program {
+            Some((program, first)) => (self.prepared(program), first.as_str()),
+            None => (self.monstrum()?, "serve"),
+        };
+        command.arg(first).args(&self.arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot run monstrum")?;
         let (listening, mut listens) = watch::channel(None);
         let printed = || Arc::clone(&self.printed);
@@ -307,9 +321,14 @@ impl Server {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Prepares the program with the folders and the environment of this server.
+    /// Prepares `monstrum` with the folders and the environment of this server.
     fn monstrum(&self) -> Result<Command> {
-        let mut command = Command::new(self.build.program("monstrum")?);
+        Ok(self.prepared(&self.build.program("monstrum")?))
+    }
+
+    /// Prepares a program with the folders and the environment of this server.
+    fn prepared(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command
             .current_dir(&self.home)
             .env_clear()
@@ -320,7 +339,7 @@ impl Server {
             // Ctrl-C on the terminal must reach only this process, which then stops the server.
             .process_group(0)
             .kill_on_drop(true);
-        Ok(command)
+        command
     }
 
     fn running(&mut self) -> Result<&mut Process> {
