@@ -9,7 +9,6 @@ use monstrum_core::app::App;
 use monstrum_host::boot::{self, archive_online};
 use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_host::telemetry;
-use monstrum_types::with_causes;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The name of the subcommand.
@@ -28,7 +27,7 @@ pub struct ArchivingHost {
 }
 
 impl ArchivingHost {
-    /// Serves until SIGTERM.
+    /// Serves until SIGTERM, or until rows cannot be archived.
     pub async fn serve(self) -> Result<()> {
         let folder = std::env::current_dir().context("cannot find the working directory")?;
         let settings = Settings::resolve(self.flags, &folder)?;
@@ -38,28 +37,25 @@ impl ArchivingHost {
         println!("listening on http://{}", running.address);
         let keep = Duration::from_secs(self.keep_s.into());
         let stop = running.stop_handle();
-        tokio::select! {
-            _ = terminate.recv() => {}
-            () = archive_repeatedly(&running.app, keep) => {}
-        }
+        let archived = tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            failed = archive_repeatedly(&running.app, keep) => failed,
+        };
         stop.cancel();
         running.stopped().await;
         telemetry.flush().await;
-        Ok(())
+        archived
     }
 }
 
-/// Archives rows that are older than `keep`, without end.
-async fn archive_repeatedly(app: &App, keep: Duration) {
+/// Archives rows that are older than `keep` until this fails.
+async fn archive_repeatedly(app: &App, keep: Duration) -> Result<()> {
     let mut tick = tokio::time::interval(keep / RUNS_A_PERIOD);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let keep_ms = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
     loop {
         tick.tick().await;
-        // The soak test fails if the server logs an error.
-        if let Err(error) = archive_online(app, app.clock.now().plus_ms(-keep_ms)).await {
-            let error = with_causes(&error);
-            tracing::error!(error, "cannot archive the audit");
-        }
+        let before = app.clock.now().plus_ms(-keep_ms);
+        archive_online(app, before).await.context("cannot archive the audit")?;
     }
 }
