@@ -44,7 +44,7 @@ use monstrum_core::policy::key_uses;
 use monstrum_core::policy::pattern_limits::PatternRoom;
 use monstrum_core::sandboxes::FileTurns;
 
-pub use archive::{ArchivingError, archive_offline};
+pub use archive::{ArchivingError, archive_offline, archive_online};
 pub use data::{
     ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, Lock, NODE_FILE, Unsealed, connections_of_servers,
     lost_key_versions,

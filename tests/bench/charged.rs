@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use support::Server;
+use support::{Build, Server};
 
 use crate::load;
 use crate::report::{Measure, Row};
@@ -15,19 +15,37 @@ const FREE: &str = "test_echo_again";
 const CONNECTIONS: usize = 64;
 const BOTS: usize = 4;
 
+/// A server, and the requests for calls of its tools.
+pub struct Charged {
+    pub server: Server,
+    pub address: String,
+    /// The requests of the connections that call a tool with a cost.
+    pub charged: Vec<Vec<u8>>,
+    /// The requests of the connections that call the same tool without a cost.
+    pub free: Vec<Vec<u8>>,
+}
+
+impl Charged {
+    /// Starts a server of `build`.
+    pub async fn start(build: &Build) -> Result<Charged> {
+        let mut server = Server::prepare_from(build.clone(), &[PLUGIN])?;
+        server.launch().await?;
+        let (api, address) = (server.api()?, scene::address(&server)?);
+        let mut bots = Vec::new();
+        for number in 0..BOTS {
+            bots.push(scene::bot(&api, &format!("charged-{number}"), NO_UPSTREAM, &[Grant::all(PLUGIN)]).await?);
+        }
+        let of = |tool: &str| -> Result<Vec<Vec<u8>>> {
+            bots.iter().cycle().take(CONNECTIONS).map(|bot| scene::call(bot, tool, &scene::params())).collect()
+        };
+        let (charged, free) = (of(CHARGED)?, of(FREE)?);
+        Ok(Charged { server, address, charged, free })
+    }
+}
+
 /// Measures calls of a tool with a cost and returns the row.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
-    let mut server = Server::prepare(&[PLUGIN])?;
-    server.launch().await?;
-    let (api, address) = (server.api()?, scene::address(&server)?);
-    let mut bots = Vec::new();
-    for number in 0..BOTS {
-        bots.push(scene::bot(&api, &format!("charged-{number}"), NO_UPSTREAM, &[Grant::all(PLUGIN)]).await?);
-    }
-    let of = |tool: &str| -> Result<Vec<Vec<u8>>> {
-        bots.iter().cycle().take(CONNECTIONS).map(|bot| scene::call(bot, tool, &scene::params())).collect()
-    };
-    let (charged, free) = (of(CHARGED)?, of(FREE)?);
+    let Charged { mut server, address, charged, free } = Charged::start(&Build::current()?).await?;
     let duration = Duration::from_secs(seconds);
     let mut all = Rounds::default();
     for round in 0..=rounds {

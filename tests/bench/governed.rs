@@ -27,6 +27,7 @@ use crate::machine::Machine;
 use crate::report::{Measure, Row, Stage};
 use crate::sample::{Rounds, Sample};
 use crate::scene::{self, Bot, Grant, PLUGIN, TOOL};
+use crate::upstream::authority;
 
 /// The maximum time that governing may add to the bare call on the reference machine.
 const ADDED_MAX_US: f64 = 14.0;
@@ -43,20 +44,24 @@ pub struct Host {
     bot: BotId,
     /// A bot that may use all tools and has no scope patterns.
     free_bot: BotId,
+    /// Such a bot whose upstream speaks TLS.
+    tls_bot: BotId,
 }
 
 impl Host {
-    /// Starts the host with new folders, and creates a bot whose resources use `upstream`.
-    pub async fn start(upstream: &str) -> Result<Host> {
-        let host = InProcess::start(&[PLUGIN, cpu::PLUGIN]).await?;
+    /// Starts the host with new folders, and creates bots whose resources use `upstream` or `tls_upstream`.
+    pub async fn start(upstream: &str, tls_upstream: &str) -> Result<Host> {
+        let (_, authority) = authority()?;
+        let host = InProcess::start_trusting(&[PLUGIN, cpu::PLUGIN], vec![authority]).await?;
         let api = host.api()?;
         let grants = [Grant::with_patterns(), Grant::all(cpu::PLUGIN)];
         let bot = scene::bot(&api, "bench", upstream, &grants).await?;
         let free = scene::bot(&api, "free", upstream, &[Grant::all(PLUGIN)]).await?;
+        let tls = scene::bot(&api, "tls", tls_upstream, &[Grant::all(PLUGIN)]).await?;
         let id = |bot: Bot| bot.id.parse().map_err(|_| anyhow!("the id of the bot is invalid"));
-        let (bot, free_bot) = (id(bot)?, id(free)?);
+        let (bot, free_bot, tls_bot) = (id(bot)?, id(free)?, id(tls)?);
         let workspace = host.running.app.policy.load().default_workspace();
-        Ok(Host { host, workspace, bot, free_bot })
+        Ok(Host { host, workspace, bot, free_bot, tls_bot })
     }
 
     pub fn app(&self) -> &Arc<App> {
@@ -82,9 +87,10 @@ impl Host {
         IncomingCall::bot_tool(RequestId::new(), self.workspace, self.bot, tool.to_owned(), params.clone())
     }
 
-    /// Creates a call by the bot that has no scope patterns.
-    pub fn free_call(&self, tool: &str, params: &Value) -> IncomingCall {
-        IncomingCall::bot_tool(RequestId::new(), self.workspace, self.free_bot, tool.to_owned(), params.clone())
+    /// Creates a call by the bot that has no scope patterns, to an upstream with or without TLS.
+    pub fn free_call(&self, tool: &str, params: &Value, uses_tls: bool) -> IncomingCall {
+        let bot = if uses_tls { self.tls_bot } else { self.free_bot };
+        IncomingCall::bot_tool(RequestId::new(), self.workspace, bot, tool.to_owned(), params.clone())
     }
 }
 

@@ -17,29 +17,30 @@ use crate::report::{Measure, Row};
 use crate::sample::{Rounds, Sample};
 use crate::scene::{self, Bot, PLUGIN, TOOL};
 
-const CONNECTIONS: [usize; 2] = [64, 256];
+pub const CONNECTIONS: [usize; 2] = [64, 256];
 /// The number of bots. One bot may have 32 concurrent calls.
-const BOTS: usize = 10;
+pub const BOTS: usize = 10;
 const CPU_GOAL_US: f64 = 95.0;
 
 const LEAN: &str = "lean floor: axum + bare call + one raw row, group commit, fsync";
 const WITHOUT: &str = "axum + bare call, no database";
 
 /// A server process that answers calls: the real server or a floor.
-struct Side {
-    address: String,
-    pid: u32,
+pub struct Side {
+    pub address: String,
+    pub pid: u32,
 }
 
 /// The measurements of one side in one round.
-struct Turn {
-    sample: Sample,
+pub struct Turn {
+    pub sample: Sample,
     /// The CPU time of the process per call.
-    cpu_us: f64,
+    pub cpu_us: f64,
 }
 
 impl Side {
-    async fn turn(&self, requests: &[Vec<u8>], duration: Duration) -> Result<Turn> {
+    /// Loads the server, and measures its CPU time.
+    pub async fn turn(&self, requests: &[Vec<u8>], duration: Duration) -> Result<Turn> {
         let before = cpu_time(self.pid)?;
         let sample = load::run(&self.address, requests, duration).await?;
         let cpu = cpu_time(self.pid)? - before;

@@ -38,9 +38,19 @@ pub async fn run(address: &str, requests: &[Vec<u8>], duration: Duration) -> Res
     count(address, requests, duration).await?.all_well()
 }
 
+/// Like [`run`], but distributes the connections over several servers.
+pub async fn run_on(addresses: &[String], requests: &[Vec<u8>], duration: Duration) -> Result<Sample> {
+    drive(addresses, alone(requests), duration).await?.all_well()
+}
+
+/// Returns one list for each request.
+fn alone(requests: &[Vec<u8>]) -> Vec<Arc<[Vec<u8>]>> {
+    requests.iter().map(|request| Arc::from([request.clone()])).collect()
+}
+
 /// Like [`run`], but counts failed calls.
 pub async fn count(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Load> {
-    drive(address, requests.iter().map(|request| Arc::from([request.clone()])).collect(), duration).await
+    drive(&[address.to_owned()], alone(requests), duration).await
 }
 
 /// Loads the server at `address` over `connections` connections. Each connection sends all `requests` one after
@@ -49,7 +59,7 @@ pub async fn in_turn(address: &str, requests: &[Vec<u8>], connections: usize, du
     let rotated = |first: usize| [&requests[first % requests.len()..], &requests[..first % requests.len()]].concat();
     let step = requests.len().div_ceil(connections);
     let each = (0..connections).map(|number| Arc::from(rotated(number * step))).collect();
-    drive(address, each, duration).await?.all_well()
+    drive(&[address.to_owned()], each, duration).await?.all_well()
 }
 
 /// Sends one request repeatedly over one connection, and returns the times of the answers.
@@ -66,10 +76,10 @@ pub async fn again(address: &str, request: &[u8], duration: Duration) -> Result<
     Ok(Sample::new(times, began.elapsed()))
 }
 
-/// Loads the server at `address` over one connection per list of requests.
-async fn drive(address: &str, requests: Vec<Arc<[Vec<u8>]>>, duration: Duration) -> Result<Load> {
+/// Loads the servers at `addresses` in turn, over one connection per list of requests.
+async fn drive(addresses: &[String], requests: Vec<Arc<[Vec<u8>]>>, duration: Duration) -> Result<Load> {
     let mut connections = Vec::with_capacity(requests.len());
-    for _ in &requests {
+    for address in addresses.iter().cycle().take(requests.len()) {
         connections.push(Connection::open(address).await?);
     }
     let mut tasks = JoinSet::new();
@@ -84,7 +94,7 @@ async fn drive(address: &str, requests: Vec<Arc<[Vec<u8>]>>, duration: Duration)
         failed += seen.failed;
         failure = failure.or(seen.failure);
     }
-    ensure!(!times.is_empty(), "{address} sent no answers");
+    ensure!(!times.is_empty(), "{} sent no answers", addresses.join(" and "));
     Ok(Load { sample: Sample::new(times, began.elapsed()), failed, failure })
 }
 

@@ -10,6 +10,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod against;
 mod bare;
 mod changes;
 mod charged;
@@ -20,10 +21,12 @@ mod floor;
 mod governed;
 mod hostile;
 mod http;
+mod kept;
 mod load;
 mod machine;
 mod many;
 mod neighbours;
+mod postgres;
 mod process;
 mod pure;
 mod reload;
@@ -47,6 +50,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use support::Server;
 
+use against::Against;
 use governed::Host;
 use machine::Machine;
 use report::{Report, Row};
@@ -68,6 +72,10 @@ struct Arguments {
     /// Also write the table into docs/performance.md
     #[arg(long)]
     write: bool,
+    /// Compare this build with the build of another revision instead of with floors, and write target/against.json. The
+    /// other revision is built in a worktree in target/against, which is kept
+    #[arg(long, value_name = "REVISION", conflicts_with = "write")]
+    against: Option<String>,
     /// The measured commit
     #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
     revision: String,
@@ -87,6 +95,8 @@ enum Instead {
     #[command(hide = true)]
     Floor(floor::Floor),
     Soak(soak::Soak),
+    #[command(name = soak::host::COMMAND, hide = true)]
+    ArchivingHost(soak::host::ArchivingHost),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -106,8 +116,10 @@ enum Part {
     Cpu,
     /// Verification of the audit
     Audit,
-    /// Starts of the server with many plugins
+    /// Starts of the server with many plugins, and with a long audit
     Start,
+    /// Starts of the server with many plugins, a large policy and a long audit at the same time
+    StartAll,
     /// Replacing a plugin under load
     Reload,
     /// Calls that wait for their upstream
@@ -118,9 +130,16 @@ enum Part {
     Sandbox,
     /// A change of the policy on a host with 500 000 bindings
     Changes,
+    /// Calls over HTTP of one and of two hosts on PostgreSQL
+    Postgres,
 }
 
 impl Part {
+    /// Returns the name of the part on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     /// Returns whether the part is included in `--quick`.
     fn is_quick(self) -> bool {
         matches!(self, Part::Call | Part::Http | Part::Charged | Part::Guardian | Part::Redaction)
@@ -142,20 +161,26 @@ async fn run(arguments: Arguments) -> Result<()> {
     match arguments.instead {
         Some(Instead::Floor(floor)) => floor.serve().await,
         Some(Instead::Soak(soak)) => soak.run().await,
+        Some(Instead::ArchivingHost(host)) => host.serve().await,
         None => bench(arguments).await,
     }
 }
 
 async fn bench(arguments: Arguments) -> Result<()> {
-    let Arguments { json, only, quick, write, revision, rounds, seconds, instead: _ } = arguments;
+    let Arguments { json, only, quick, write, against, revision, rounds, seconds, instead: _ } = arguments;
     let is_wanted = |part: Part| if quick { part.is_quick() } else { only.is_empty() || only.contains(&part) };
+    let parts = Part::value_variants().iter().copied().filter(|part| is_wanted(*part));
+    let (rounds, seconds) = (rounds.into(), seconds.into());
+    if let Some(other) = against {
+        let (own_revision, parts) = (revision, parts.collect());
+        return Against { revision: other, own_revision, parts, rounds, seconds, json }.run().await;
+    }
     let wasm = Server::plugin_source(PLUGIN)?.join("plugin.wasm");
     let machine = Machine::measure(&wasm, &scene::bare_request()).await?;
     println!("  a bare call takes {} on this machine", report::time(machine.bare_us));
     let mut report = Report::new(revision, machine);
     in_process(&mut report, is_wanted).await?;
-    let (rounds, seconds) = (rounds.into(), seconds.into());
-    for part in Part::value_variants().iter().copied().filter(|part| is_wanted(*part)) {
+    for part in parts {
         let rows = measure(part, rounds, seconds, &report.machine).await?;
         report.rows.extend(rows);
     }
@@ -185,11 +210,13 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Guardian => "the Guardian",
         Part::Redaction => "redaction",
         Part::Start => "a start with many plugins",
+        Part::StartAll => "a start with everything at once",
         Part::Reload => "hot reload under load",
         Part::Suspended => "calls that wait",
         Part::Neighbours => "hostile neighbours",
         Part::Changes => "a change among 500 000 bindings",
         Part::Sandbox => "sandboxes",
+        Part::Postgres => "hosts on PostgreSQL",
     };
     println!("  {title} …");
     match part {
@@ -200,11 +227,13 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Guardian => pure::guardian(machine),
         Part::Redaction => Ok(pure::redaction(machine)),
         Part::Start => start::measure(rounds, machine).await,
+        Part::StartAll => Ok(vec![start::measure_all(rounds, machine).await?]),
         Part::Reload => reload::measure(rounds, seconds).await,
         Part::Suspended => Ok(vec![suspended::measure().await?]),
         Part::Neighbours => Ok(vec![neighbours::measure(rounds, seconds).await?]),
         Part::Changes => changes::measure(rounds, machine).await,
         Part::Sandbox => sandboxes::measure(rounds).await,
+        Part::Postgres => postgres::measure(rounds, seconds).await,
     }
 }
 
@@ -213,8 +242,8 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
     if ![Part::Call, Part::Cpu, Part::Audit].into_iter().any(&is_wanted) {
         return Ok(());
     }
-    let upstream = Upstream::start().await?;
-    let host = Arc::new(Host::start(&upstream.url()).await?);
+    let (upstream, tls_upstream) = (Upstream::start().await?, Upstream::start_tls().await?);
+    let host = Arc::new(Host::start(&upstream.url(), &tls_upstream.url()).await?);
     if is_wanted(Part::Call) {
         println!("  a governed call in process …");
         let (row, stages) = alone(governed::measure(Arc::clone(&host), report.machine.clone())).await?;
@@ -223,8 +252,9 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
         println!("  the wait for a durable row …");
         let durable = durable::measure(Arc::clone(&host), &report.machine).await?;
         println!("  a call with a request to an upstream …");
-        let egress = egress::measure(&host, &upstream.url(), &report.machine, &durable).await?;
-        report.rows.extend([durable, egress]);
+        let plain = egress::measure(&host, &upstream, &report.machine, &durable).await?;
+        let tls = egress::measure(&host, &tls_upstream, &report.machine, &durable).await?;
+        report.rows.extend([durable, plain, tls]);
     }
     if is_wanted(Part::Cpu) {
         println!("  computing in a guest …");

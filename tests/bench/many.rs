@@ -6,48 +6,78 @@ use anyhow::{Context, Result, ensure};
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use support::{Api, Server};
+use serde_json::Value;
+use support::{Build, Server};
 use tokio::net::TcpListener;
 
 use crate::load;
 use crate::machine::Machine;
 use crate::report::{Measure, Row};
 use crate::sample::Rounds;
-use crate::scene::{self, Bot, Grant, NO_UPSTREAM, PLUGIN};
+use crate::scene::{self, Grant, NO_UPSTREAM, PLUGIN};
 use crate::variant;
 
 const PLUGINS: usize = 100;
 const RESOURCES: usize = 100;
-const CONNECTIONS: usize = 16;
+pub const CONNECTIONS: usize = 16;
 const LIST_ADDED_MAX_US: f64 = 1_000.0;
 
 /// Measures a server with many plugins and resources and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
-    let mut server = Server::prepare(&[PLUGIN])?;
-    let names: Vec<String> = (0..PLUGINS).map(|number| format!("{PLUGIN}-{number:03}")).collect();
-    for name in &names {
-        variant::install(&server, PLUGIN, name)?;
-    }
-    server.launch().await?;
-    let (api, address) = (server.api()?, scene::address(&server)?);
-    let duration = Duration::from_secs(seconds);
-
-    let grants: Vec<Grant<'_>> = names.iter().map(|name| Grant::all(name)).collect();
-    let bot = scene::bot(&api, "many-plugins", NO_UPSTREAM, &grants).await?;
-    let calls = names.iter().map(|name| scene::call(&bot, &variant::tool(PLUGIN, name, scene::TOOL), &scene::params()));
-    let calls = calls.collect::<Result<Vec<_>>>()?;
-    let plugins = in_turn("plugins", &address, &calls, rounds, duration).await?;
-    let list = list(&api, &address, &bot, rounds, duration, machine).await?;
-
-    let mut resources = Vec::new();
-    for number in 0..RESOURCES {
-        let bot = scene::bot(&api, &format!("secret-{number}"), NO_UPSTREAM, &[Grant::with_patterns()]).await?;
-        resources.push(scene::request(&bot)?);
-    }
-    let resources =
-        in_turn("bots with one resource and one secret each", &address, &resources, rounds, duration).await?;
-    server.stop().await?;
+    let mut many = Many::start(&Build::current()?).await?;
+    let (address, duration) = (&many.address, Duration::from_secs(seconds));
+    let plugins = in_turn("plugins", address, &many.of_plugins, rounds, duration).await?;
+    let list = list(&many, rounds, duration, machine).await?;
+    let resources = "bots with one resource and one secret each";
+    let resources = in_turn(resources, address, &many.of_resources, rounds, duration).await?;
+    many.server.stop().await?;
     Ok(vec![list, plugins, resources])
+}
+
+/// A server with many plugins and resources, and the requests for it.
+pub struct Many {
+    pub server: Server,
+    pub address: String,
+    /// A call of each plugin.
+    pub of_plugins: Vec<Vec<u8>>,
+    /// A call of each of many bots, which have a resource and a secret of their own.
+    pub of_resources: Vec<Vec<u8>>,
+    /// The request for the list of a bot's tools, and the body of its answer.
+    pub list: Vec<u8>,
+    pub listed: Value,
+}
+
+impl Many {
+    /// Starts a server of `build`.
+    pub async fn start(build: &Build) -> Result<Many> {
+        let mut server = Server::prepare_from(build.clone(), &[PLUGIN])?;
+        let names: Vec<String> = (0..PLUGINS).map(|number| format!("{PLUGIN}-{number:03}")).collect();
+        for name in &names {
+            variant::install(&server, PLUGIN, name)?;
+        }
+        server.launch().await?;
+        let (api, address) = (server.api()?, scene::address(&server)?);
+        let grants: Vec<Grant<'_>> = names.iter().map(|name| Grant::all(name)).collect();
+        let bot = scene::bot(&api, "many-plugins", NO_UPSTREAM, &grants).await?;
+        let of_plugins =
+            names.iter().map(|name| scene::call(&bot, &variant::tool(PLUGIN, name, scene::TOOL), &scene::params()));
+        let of_plugins = of_plugins.collect::<Result<Vec<_>>>()?;
+        let mut of_resources = Vec::new();
+        for number in 0..RESOURCES {
+            let bot = scene::bot(&api, &format!("secret-{number}"), NO_UPSTREAM, &[Grant::with_patterns()]).await?;
+            of_resources.push(scene::request(&bot)?);
+        }
+        let path = format!("/api/bots/{}/tools", bot.id);
+        let (status, listed) = api.with_key(&bot.key).get(&path).await?;
+        ensure!(status == 200, "cannot list the tools: {status} {listed}");
+        let list = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n\r\n", bot.key);
+        Ok(Many { server, address, of_plugins, of_resources, list: list.into_bytes(), listed })
+    }
+
+    /// Returns the number of listed tools.
+    pub fn tools(&self) -> Result<usize> {
+        Ok(self.listed["items"].as_array().context("the list of tools has no items")?.len())
+    }
 }
 
 /// Compares calls of different tools with repetitions of the first of these calls.
@@ -75,31 +105,19 @@ async fn in_turn(what: &str, address: &str, calls: &[Vec<u8>], rounds: usize, du
 }
 
 /// Compares the list of a bot's tools over one connection with a server that returns the same bytes.
-async fn list(
-    api: &Api,
-    address: &str,
-    bot: &Bot,
-    rounds: usize,
-    duration: Duration,
-    machine: &Machine,
-) -> Result<Row> {
-    let path = format!("/api/bots/{}/tools", bot.id);
-    let (status, body) = api.with_key(&bot.key).get(&path).await?;
-    ensure!(status == 200, "cannot list the tools: {status} {body}");
-    let count = body["items"].as_array().context("the list of tools has no items")?.len();
-    let floor = same_bytes(body.to_string()).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n\r\n", bot.key);
+async fn list(many: &Many, rounds: usize, duration: Duration, machine: &Machine) -> Result<Row> {
+    let floor = same_bytes(many.listed.to_string()).await?;
     let mut all = Rounds::default();
     for round in 0..=rounds {
-        let subject = load::again(address, request.as_bytes(), duration).await?;
-        let floor = load::again(&floor, request.as_bytes(), duration).await?;
+        let subject = load::again(&many.address, &many.list, duration).await?;
+        let floor = load::again(&floor, &many.list, duration).await?;
         if round > 0 {
             all.add(subject, floor);
         }
     }
     let (added, added_max) = (all.added_us(), machine.time_us(LIST_ADDED_MAX_US));
     let goal = format!("p50 <= {added_max:.0} us added (now {added:.0})");
-    let name = format!("list of {count} tools over HTTP");
+    let name = format!("list of {} tools over HTTP", many.tools()?);
     let row = Row::reported((&name, "axum that serves the same bytes"), Measure::Time, &all);
     Ok(row.with_goal(&goal, added <= added_max))
 }

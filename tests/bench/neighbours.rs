@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use support::Server;
+use support::{Build, Server};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::hostile::{self, Kind, Verdict};
-use crate::load::{self, Connection};
+use crate::load::{self, Connection, Load};
 use crate::report::{Measure, Row};
 use crate::sample::Rounds;
 use crate::scene::{self, Bot, PLUGIN};
@@ -27,35 +27,61 @@ const GOAL_US: f64 = 30e3;
 
 /// Measures good calls alongside hostile calls and returns the row.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
-    // The server logs errors only, because this process would keep the log lines of the guests in memory.
-    let mut server = Server::prepare(&[PLUGIN])?.argument("--log=error");
-    hostile::install(&server)?;
-    server.launch().await?;
-    let (api, address, upstream) = (server.api()?, scene::address(&server)?, Upstream::start().await?);
-    let requests = scene::requests(&scene::bots(&api, BOTS).await?, CONNECTIONS)?;
-    let bot = hostile::bot(&api, "hostile", &upstream.url()).await?;
-    let tenant = tenant::requests(&api).await?;
-    load::run(&address, &requests, Duration::from_secs(1)).await?;
-
+    let mut place = Place::start(&Build::current()?).await?;
     let duration = Duration::from_secs(seconds);
-    let (mut all, mut failed, mut hostile_calls) = (Rounds::default(), 0, 0);
+    let (mut all, mut failed) = (Rounds::default(), 0);
     for _ in 0..rounds {
-        let attack = Attack::start(&address, &bot, &tenant)?;
-        tokio::time::sleep(SETTLE).await;
-        let beside = load::count(&address, &requests, duration).await?;
-        hostile_calls += attack.stop().await?;
+        let beside = place.beside(duration).await?;
         failed += beside.failed;
-        all.add(beside.sample, load::run(&address, &requests, duration).await?);
+        all.add(beside.sample, load::run(&place.address, &place.requests, duration).await?);
     }
-    server.stop().await?;
-    ensure!(hostile_calls >= HOSTILE_CONNECTIONS * rounds, "only {hostile_calls} hostile calls were answered");
+    place.server.stop().await?;
     let added_us = all.added_to_tail_us();
-    let hostile_connections = HOSTILE_CONNECTIONS + tenant.len();
+    let hostile_connections = HOSTILE_CONNECTIONS + place.tenant.len();
     let name =
         format!("{CONNECTIONS} connections beside {hostile_connections} hostile connections, some of a hostile tenant");
     let goal = format!("p99 <= 30 ms added (now {:.1}), no call fails ({failed} failed)", added_us / 1e3);
     let is_met = added_us <= GOAL_US && failed == 0;
     Ok(Row::reported((&name, "the same calls alone"), Measure::Tail, &all).with_goal(&goal, is_met))
+}
+
+/// A server with good and hostile bots, and a hostile tenant.
+pub struct Place {
+    pub server: Server,
+    address: String,
+    /// The good requests, one for each connection.
+    requests: Vec<Vec<u8>>,
+    hostile: Bot,
+    /// The requests of the tenant, one for each connection.
+    tenant: Vec<Vec<u8>>,
+    /// The upstream of the hostile bot, which runs as long as the server.
+    _upstream: Upstream,
+}
+
+impl Place {
+    /// Starts a server of `build`.
+    pub async fn start(build: &Build) -> Result<Place> {
+        // The server logs errors only, because this process would keep the log lines of the guests in memory.
+        let mut server = Server::prepare_from(build.clone(), &[PLUGIN])?.argument("--log=error");
+        hostile::install(&server)?;
+        server.launch().await?;
+        let (api, address, upstream) = (server.api()?, scene::address(&server)?, Upstream::start().await?);
+        let requests = scene::requests(&scene::bots(&api, BOTS).await?, CONNECTIONS)?;
+        let hostile = hostile::bot(&api, "hostile", &upstream.url()).await?;
+        let tenant = tenant::requests(&api).await?;
+        load::run(&address, &requests, Duration::from_secs(1)).await?;
+        Ok(Place { server, address, requests, hostile, tenant, _upstream: upstream })
+    }
+
+    /// Measures the good calls during hostile calls.
+    pub async fn beside(&self, duration: Duration) -> Result<Load> {
+        let attack = Attack::start(&self.address, &self.hostile, &self.tenant)?;
+        tokio::time::sleep(SETTLE).await;
+        let beside = load::count(&self.address, &self.requests, duration).await?;
+        let hostile_calls = attack.stop().await?;
+        ensure!(hostile_calls >= HOSTILE_CONNECTIONS, "only {hostile_calls} hostile calls were answered");
+        Ok(beside)
+    }
 }
 
 /// Connections that send hostile calls one after another.

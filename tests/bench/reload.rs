@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
-use support::{Api, Server};
+use support::{Api, Build, Server};
 use tokio_util::sync::CancellationToken;
 
 use crate::load::{self, Load};
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The choice of the next version.
 #[derive(Clone, Copy)]
-enum Next {
+pub enum Next {
     /// Alternates between two versions that were compiled before the measurement.
     OneOfTwo,
     /// A new version that must be compiled.
@@ -29,30 +29,21 @@ enum Next {
 
 /// Measures hot reload and returns the rows.
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
-    let mut server = Server::prepare(&[PLUGIN])?;
-    server.launch().await?;
-    let api = server.api()?;
-    let address = scene::address(&server)?;
-    let requests = scene::requests(&scene::bots(&api, BOTS).await?, CONNECTIONS)?;
-    let mut reloads = Reloads { server: &server, api: &api, count: 0 };
-    reloads.once(Next::OneOfTwo).await?;
-    reloads.once(Next::OneOfTwo).await?;
-    load::run(&address, &requests, Duration::from_secs(1)).await?;
-
+    let mut reloads = Reloads::start(&Build::current()?).await?;
     let duration = Duration::from_secs(seconds);
     let mut rows = Vec::new();
     for next in [Next::OneOfTwo, Next::New] {
         let (mut all, mut failed, before) = (Rounds::default(), 0, reloads.count);
         for _ in 0..rounds {
-            let loaded = reloads.during(load::count(&address, &requests, duration), next).await?;
+            let loaded = reloads.during(duration, next).await?;
             failed += loaded.failed;
-            all.add(loaded.sample, load::run(&address, &requests, duration).await?);
+            all.add(loaded.sample, load::run(&reloads.address, &reloads.requests, duration).await?);
         }
         let done = reloads.count - before;
         ensure!(done >= rounds, "only {done} reloads were completed in {rounds} rounds");
         rows.push(row(next, done, failed, &all));
     }
-    server.stop().await?;
+    reloads.server.stop().await?;
     Ok(rows)
 }
 
@@ -71,16 +62,34 @@ fn row(next: Next, reloads: usize, failed: usize, rounds: &Rounds) -> Row {
     }
 }
 
-struct Reloads<'a> {
-    server: &'a Server,
-    api: &'a Api,
+/// A server whose plugin is replaced repeatedly.
+pub struct Reloads {
+    pub server: Server,
+    api: Api,
+    address: String,
+    requests: Vec<Vec<u8>>,
     count: usize,
 }
 
-impl Reloads<'_> {
-    /// Puts one version after another in force until `load` ends. The last reload is completed, because an aborted
-    /// reload would continue during the measurement of the floor.
-    async fn during(&mut self, load: impl Future<Output = Result<Load>>, next: Next) -> Result<Load> {
+impl Reloads {
+    /// Starts a server of `build`, and compiles two versions of the plugin.
+    pub async fn start(build: &Build) -> Result<Reloads> {
+        let mut server = Server::prepare_from(build.clone(), &[PLUGIN])?;
+        server.launch().await?;
+        let (api, address) = (server.api()?, scene::address(&server)?);
+        let requests = scene::requests(&scene::bots(&api, BOTS).await?, CONNECTIONS)?;
+        let mut reloads = Reloads { server, api, address, requests, count: 0 };
+        reloads.once(Next::OneOfTwo).await?;
+        reloads.once(Next::OneOfTwo).await?;
+        load::run(&reloads.address, &reloads.requests, Duration::from_secs(1)).await?;
+        Ok(reloads)
+    }
+
+    /// Loads the server, and puts one version after another in force until the load ends. The last reload is completed,
+    /// because an aborted reload would continue during the measurement of the floor.
+    pub async fn during(&mut self, duration: Duration, next: Next) -> Result<Load> {
+        let (address, requests) = (self.address.clone(), self.requests.clone());
+        let load = load::count(&address, &requests, duration);
         let is_over = CancellationToken::new();
         let load = async {
             let _over = is_over.clone().drop_guard();
@@ -104,7 +113,7 @@ impl Reloads<'_> {
             Next::OneOfTwo => self.count % 2,
             Next::New => self.count + 2,
         };
-        variant::release(self.server, PLUGIN, patch)?;
+        variant::release(&self.server, PLUGIN, patch)?;
         let (status, entry) = self.api.post(&format!("/api/plugins/{PLUGIN}/reload"), &Value::Null).await?;
         let is_in_force = entry["status"] == "loaded" && entry["version"] == format!("1.0.{patch}");
         ensure!(status == 200 && is_in_force, "the reload of version 1.0.{patch} failed: {status} {entry}");

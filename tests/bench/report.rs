@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::sample::{Rounds, Sample};
@@ -13,7 +13,7 @@ use crate::sample::{Rounds, Sample};
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
 /// The quantity that a row compares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// The time of one run. Less is better.
@@ -29,7 +29,7 @@ pub enum Measure {
 }
 
 /// The results of one side of a row.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Figures {
     Times(Sample),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::future::{join_all, try_join_all};
 use serde_json::json;
-use support::Server;
+use support::{Build, Server};
 
 use crate::load::Connection;
 use crate::process::memory_bytes;
@@ -25,33 +25,59 @@ const ROUNDS: usize = 2;
 
 /// Measures waiting calls and returns the row.
 pub async fn measure() -> Result<Row> {
-    let mut server = Server::prepare(&[PLUGIN])?.argument(&format!("--max-calls-per-plugin={CALLS}"));
-    server.launch().await?;
-    let pid = server.pid().context("the server is not running")?;
-    let upstream = Upstream::start().await?;
-    let (api, address, url) = (server.api()?, scene::address(&server)?, upstream.url());
-    let mut bots = Vec::new();
-    for number in 0..CALLS.div_ceil(CALLS_OF_A_BOT) {
-        bots.push(scene::bot(&api, &format!("waits-{number}"), &url, &[Grant::all(PLUGIN)]).await?);
-    }
-    for bot in &bots {
-        // Each bot makes a first call, so that the measured memory does not include allocations that happen only once.
-        let mut connection = Connection::open(&address).await?;
-        let answer = connection.ask(&scene::call(bot, TOOL, &json!({ "path": OK }))?).await?;
-        ensure!(answer.is_success(), "{answer}");
-    }
-    let idle = memory_bytes(pid)?;
-    let requests = (0..CALLS).map(|number| scene::call(&bots[number % bots.len()], TOOL, &json!({ "path": HELD })));
-    let requests = requests.collect::<Result<Vec<_>>>()?;
-    let mut held = 0;
-    for _ in 0..ROUNDS {
-        held = held.max(round(&address, &requests, &upstream, pid).await?);
-    }
-    server.stop().await?;
+    let mut waiting = Waiting::start(&Build::current()?).await?;
+    let held = waiting.held().await?;
+    let idle = waiting.idle;
+    waiting.server.stop().await?;
     let each = held.saturating_sub(idle) as f64 / CALLS as f64;
     let name = format!("{CALLS} calls that wait for their upstream, memory (Pss)");
     let goal = format!("<= 100 KB per call (now {:.1})", each / 1e3);
     Ok(Row::of_memory((&name, "idle"), held, idle).with_goal(&goal, each <= GOAL_BYTES))
+}
+
+/// A server and the requests for calls that wait for their upstream.
+pub struct Waiting {
+    pub server: Server,
+    upstream: Upstream,
+    requests: Vec<Vec<u8>>,
+    /// The memory of the idle server, in bytes.
+    pub idle: u64,
+}
+
+impl Waiting {
+    /// Starts a server of `build`.
+    pub async fn start(build: &Build) -> Result<Waiting> {
+        let server = Server::prepare_from(build.clone(), &[PLUGIN])?;
+        let mut server = server.argument(&format!("--max-calls-per-plugin={CALLS}"));
+        server.launch().await?;
+        let upstream = Upstream::start().await?;
+        let (api, address, url) = (server.api()?, scene::address(&server)?, upstream.url());
+        let mut bots = Vec::new();
+        for number in 0..CALLS.div_ceil(CALLS_OF_A_BOT) {
+            bots.push(scene::bot(&api, &format!("waits-{number}"), &url, &[Grant::all(PLUGIN)]).await?);
+        }
+        for bot in &bots {
+            // Each bot makes a first call, so that the measured memory does not include allocations that happen only
+            // once.
+            let mut connection = Connection::open(&address).await?;
+            let answer = connection.ask(&scene::call(bot, TOOL, &json!({ "path": OK }))?).await?;
+            ensure!(answer.is_success(), "{answer}");
+        }
+        let idle = memory_bytes(server.pid().context("the server is not running")?)?;
+        let requests = (0..CALLS).map(|number| scene::call(&bots[number % bots.len()], TOOL, &json!({ "path": HELD })));
+        let requests = requests.collect::<Result<Vec<_>>>()?;
+        Ok(Waiting { server, upstream, requests, idle })
+    }
+
+    /// Returns the memory of the server while all calls wait, in bytes: the maximum of all rounds.
+    pub async fn held(&self) -> Result<u64> {
+        let (address, pid) = (scene::address(&self.server)?, self.server.pid().context("the server is not running")?);
+        let mut held = 0;
+        for _ in 0..ROUNDS {
+            held = held.max(round(&address, &self.requests, &self.upstream, pid).await?);
+        }
+        Ok(held)
+    }
 }
 
 /// Starts all calls, waits until they all wait for the upstream, and returns the memory in use.

@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use monstrum_host::boot::{self, Running};
+use monstrum_egress::EgressOptions;
+use monstrum_host::boot::{self, Outside, Running};
 use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_store::{BindingRow, BotRow, ResourceRow, Store};
 use monstrum_types::{BindingId, BotId, Clock, ResourceId, SystemClock, UtcMillis, WorkspaceId};
+use rustls::pki_types::CertificateDer;
 use serde_json::json;
 
 use crate::{Api, Server};
@@ -23,7 +25,16 @@ pub struct InProcess {
 impl InProcess {
     /// Starts the host with these plugins and fresh folders.
     pub async fn start(plugins: &[&str]) -> Result<InProcess> {
-        let folders = Server::prepare(plugins)?;
+        InProcess::start_trusting(plugins, Vec::new()).await
+    }
+
+    /// Like [`InProcess::start`]. Egress also trusts the certificate authorities `roots`.
+    pub async fn start_trusting(plugins: &[&str], roots: Vec<CertificateDer<'static>>) -> Result<InProcess> {
+        InProcess::start_in(Server::prepare(plugins)?, roots).await
+    }
+
+    /// Starts the host with the folders of `folders`, a server that is not running.
+    pub async fn start_in(folders: Server, roots: Vec<CertificateDer<'static>>) -> Result<InProcess> {
         let flags = ServeFlags {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             data_dir: Some(folders.data_dir()),
@@ -31,7 +42,9 @@ impl InProcess {
             ..ServeFlags::default()
         };
         let settings = Settings::resolve(flags, folders.home())?;
-        let running = boot::start(settings).await.context("the host did not start")?;
+        let egress = EgressOptions { extra_roots: roots, ..EgressOptions::default() };
+        let outside = Outside { egress, ..Outside::default() };
+        let running = boot::start_with(settings, outside).await.context("the host did not start")?;
         Ok(InProcess { running, folders })
     }
 

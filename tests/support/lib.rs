@@ -23,4 +23,4 @@ pub use oauth::OauthServer;
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};
 pub use sandboxes::{Asked, SandboxDouble};
-pub use server::{Server, install_tls, program};
+pub use server::{Build, Server, install_tls, program};

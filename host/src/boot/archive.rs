@@ -74,7 +74,7 @@ pub(super) async fn archive_daily(app: Arc<App>, keep_days: u32, stop: Cancellat
             continue;
         }
         let before = app.clock.now().plus_ms(-i64::from(keep_days).saturating_mul(DAY_MS));
-        match archive(&app, before).await {
+        match archive_online(&app, before).await {
             Ok(rows) => {
                 done = Some(Instant::now());
                 tracing::info!(rows, %before, "archived old audit rows");
@@ -88,8 +88,8 @@ pub(super) async fn archive_daily(app: Arc<App>, keep_days: u32, stop: Cancellat
     }
 }
 
-/// Archives rows of a running server. Returns the number of archived rows.
-async fn archive(app: &App, before: UtcMillis) -> Result<u64, ArchivingError> {
+/// Archives the rows of a running server that are older than `before`. Returns the number of archived rows.
+pub async fn archive_online(app: &App, before: UtcMillis) -> Result<u64, ArchivingError> {
     let workspace = app.store.workspace_named(DEFAULT_WORKSPACE).await?.ok_or(ArchivingError::NoWorkspace)?;
     let folder = app.data_dir.join(ARCHIVE_FOLDER);
     let mut archive = Archive::open(&app.store, &app.audit_keys, &app.data_dir, &folder, before).await?;

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(5);
 const LARGE_BYTES: usize = (1 << 20) - 64;
 
 /// The results of one kind of call.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Tally {
     pub name: &'static str,
     pub is_good: bool,
@@ -68,7 +68,25 @@ impl Tally {
 /// All connections.
 pub struct Crew {
     tasks: JoinSet<Result<Vec<Tally>>>,
-    count: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+/// The number of calls made so far, by the part of the connection.
+#[derive(Default)]
+pub struct Counts([AtomicU64; PARTS.len()]);
+
+/// The maximum number of calls per second of each connection, by the part of the connection.
+#[derive(Clone, Copy)]
+pub struct Pace([f64; PARTS.len()]);
+
+/// The parts, each with its number of connections.
+const PARTS: [(Part, usize); 4] =
+    [(Part::Good, GOOD), (Part::Hostile, HOSTILE), (Part::Sleeper, SLEEPERS), (Part::Deserter, DESERTERS)];
+
+/// The good and hostile bots.
+pub struct Bots {
+    good: Vec<Bot>,
+    bad: Vec<Bot>,
 }
 
 /// The role of a connection.
@@ -83,16 +101,39 @@ enum Part {
     Deserter,
 }
 
-impl Crew {
-    /// Creates the bots and opens the connections. All connections together make at most the given number of calls per
-    /// second.
-    pub async fn start(
-        address: &str,
-        api: &Api,
-        upstream: &str,
-        duration: Duration,
-        calls_a_second: f64,
-    ) -> Result<Crew> {
+impl Counts {
+    /// Returns the number of calls of all connections.
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Pace {
+    /// Lets each connection send its next call as soon as the previous call is answered.
+    pub const UNLIMITED: Pace = Pace([f64::INFINITY; PARTS.len()]);
+
+    /// Limits all connections together to `calls_a_second`.
+    pub fn evenly(calls_a_second: f64) -> Pace {
+        Pace([calls_a_second / CONNECTIONS as f64; PARTS.len()])
+    }
+
+    /// Limits the good and hostile connections to `share` of the calls that they made in `elapsed`. The other
+    /// connections wait most of the time, so they are not limited.
+    pub fn share_of(counts: &Counts, elapsed: Duration, share: f64) -> Pace {
+        let mut pace = Pace::UNLIMITED;
+        for ((part, connections), (count, rate)) in PARTS.into_iter().zip(counts.0.iter().zip(&mut pace.0)) {
+            if matches!(part, Part::Good | Part::Hostile) {
+                let calls = count.load(Ordering::Relaxed).max(1);
+                *rate = share * calls as f64 / elapsed.as_secs_f64() / connections as f64;
+            }
+        }
+        pace
+    }
+}
+
+impl Bots {
+    /// Creates the bots and their resources at `upstream`.
+    pub async fn create(api: &Api, upstream: &str) -> Result<Bots> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         let operations = &["echo.read", "echo.write", "fetch.run"];
         let echo = || Grant { plugin: PLUGIN, operations, scope: json!({ "kinds": ["bug", "task-*"] }) };
@@ -103,29 +144,36 @@ impl Crew {
         for number in 0..HOSTILE_BOTS {
             bad.push(hostile::bot(api, &format!("hostile-{number}"), upstream).await?);
         }
-        let parts =
-            [(Part::Good, GOOD), (Part::Hostile, HOSTILE), (Part::Sleeper, SLEEPERS), (Part::Deserter, DESERTERS)];
-        let parts = parts.into_iter().flat_map(|(part, count)| std::iter::repeat_n(part, count));
-        let count = Arc::new(AtomicU64::new(0));
+        Ok(Bots { good, bad })
+    }
+}
+
+impl Crew {
+    /// Opens the connections. They make calls until `duration` has passed, at most at the given pace.
+    pub fn start(address: &str, bots: &Bots, duration: Duration, pace: Pace) -> Result<Crew> {
+        let parts = PARTS.into_iter().enumerate();
+        let parts = parts.flat_map(|(index, (part, count))| std::iter::repeat_n((index, part), count));
+        let counts = Arc::new(Counts::default());
         let mut tasks = JoinSet::new();
-        for (number, part) in parts.enumerate() {
-            let bots = if matches!(part, Part::Good) { &good } else { &bad };
+        for (number, (index, part)) in parts.enumerate() {
+            let bots = if matches!(part, Part::Good) { &bots.good } else { &bots.bad };
             let member = Member {
                 address: address.to_owned(),
                 first: number,
-                pace: Duration::from_secs_f64(CONNECTIONS as f64 / calls_a_second),
+                pace: Duration::from_secs_f64(1.0 / pace.0[index]),
                 until: Instant::now() + duration,
-                count: Arc::clone(&count),
+                index,
+                counts: Arc::clone(&counts),
             };
             let calls = part.calls(&bots[number % bots.len()])?;
             tasks.spawn(member.work(part, calls));
         }
-        Ok(Crew { tasks, count })
+        Ok(Crew { tasks, counts })
     }
 
-    /// Returns the counter of the calls made so far.
-    pub fn count(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.count)
+    /// Returns the counters of the calls made so far.
+    pub fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
     }
 
     /// Waits for all connections and returns the results by kind of call.
@@ -187,7 +235,9 @@ struct Member {
     /// The minimum time between the starts of two calls.
     pace: Duration,
     until: Instant,
-    count: Arc<AtomicU64>,
+    /// The index of the part in [`PARTS`].
+    index: usize,
+    counts: Arc<Counts>,
 }
 
 impl Member {
@@ -211,7 +261,7 @@ impl Member {
             } else if !ask(&mut connection, request, kind, &mut tallies[at]).await {
                 connection = Connection::open(&self.address).await?;
             }
-            self.count.fetch_add(1, Ordering::Relaxed);
+            self.counts.0[self.index].fetch_add(1, Ordering::Relaxed);
         }
         Ok(tallies)
     }

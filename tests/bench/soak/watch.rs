@@ -1,14 +1,16 @@
-//! Samples the resources of the server every few seconds during the soak test. Memory and open files must not grow.
+//! Samples the resources of the server every few seconds during the soak test. Memory and open files must not grow, and
+//! the data folder must stay below its maximum.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use crate::process::{files_open, memory_bytes};
-use crate::soak::MIB;
+use crate::soak::crew::Counts;
+use crate::soak::{FOLDER_BYTES_MAX, MIB, folder_bytes};
 
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The number of samples per line of output.
@@ -26,21 +28,28 @@ pub struct Watch(Vec<Look>);
 struct Look {
     bytes: f64,
     files: f64,
+    /// The size of the data folder, in bytes.
+    disk: u64,
 }
 
 impl Watch {
-    /// Takes samples until `until`.
-    pub async fn until(until: Instant, pid: u32, count: Arc<AtomicU64>) -> Result<Watch> {
+    /// Takes samples of a process and its data folder until `until`.
+    pub async fn until(until: Instant, pid: u32, data: &Path, counts: Arc<Counts>) -> Result<Watch> {
         let began = Instant::now();
         let mut looks = Vec::new();
         let mut tick = tokio::time::interval(INTERVAL);
         while Instant::now() < until {
             tick.tick().await;
-            let look = Look { bytes: memory_bytes(pid)? as f64, files: files_open(pid)? as f64 };
+            let disk = folder_bytes(data)?;
+            let look = Look { bytes: memory_bytes(pid)? as f64, files: files_open(pid)? as f64, disk };
             if looks.len() % LOOKS_A_LINE == 0 {
                 let share = began.elapsed().as_secs_f64() / (until - began).as_secs_f64() * 100.0;
-                let calls = count.load(Ordering::Relaxed);
-                println!("  {share:3.0} %  {calls} calls, {:.0} MiB, {} files", look.bytes / MIB, look.files);
+                let (calls, disk) = (counts.total(), look.disk as f64 / MIB);
+                println!(
+                    "  {share:3.0} %  {calls} calls, {:.0} MiB, {} files, {disk:.0} MiB on disk",
+                    look.bytes / MIB,
+                    look.files
+                );
             }
             looks.push(look);
         }
@@ -58,7 +67,15 @@ impl Watch {
         if has_grown(first, last, NOISE_FILES) {
             faults.push(format!("open files grew from {first} to {last}"));
         }
+        let disk = self.disk_max();
+        if disk > FOLDER_BYTES_MAX {
+            faults.push(format!("the data folder grew to {:.0} MiB", disk as f64 / MIB));
+        }
         faults
+    }
+
+    fn disk_max(&self) -> u64 {
+        self.0.iter().map(|look| look.disk).max().unwrap_or_default()
     }
 
     /// Returns two medians: the median of the first third of the samples after the warm-up, and the median of the last
@@ -81,9 +98,10 @@ impl fmt::Display for Watch {
         let (first_files, last_files) = self.thirds(|look| look.files);
         write!(
             formatter,
-            "first third after the warm-up and last third: {:.0} and {:.0} MiB resident, {first_files} and {last_files} files",
+            "first third after the warm-up and last third: {:.0} and {:.0} MiB resident, {first_files} and {last_files} files; at most {:.0} MiB on disk",
             first_bytes / MIB,
-            last_bytes / MIB
+            last_bytes / MIB,
+            self.disk_max() as f64 / MIB
         )
     }
 }
@@ -97,7 +115,7 @@ mod tests {
     use super::*;
 
     fn watch(bytes: impl Fn(usize) -> f64) -> Watch {
-        Watch((0..90).map(|number| Look { bytes: bytes(number), files: 100.0 }).collect())
+        Watch((0..90).map(|number| Look { bytes: bytes(number), files: 100.0, disk: 0 }).collect())
     }
 
     #[test]
@@ -109,7 +127,13 @@ mod tests {
 
     #[test]
     fn files_that_stay_open_are_a_fault() {
-        let looks = (0..90).map(|number| Look { bytes: 1e6, files: 100.0 + number as f64 });
+        let looks = (0..90).map(|number| Look { bytes: 1e6, files: 100.0 + number as f64, disk: 0 });
         assert_eq!(Watch(looks.collect()).faults(), ["open files grew from 122 to 176"]);
+    }
+
+    #[test]
+    fn a_data_folder_over_its_maximum_is_a_fault() {
+        let looks = (0..90).map(|number| Look { bytes: 1e6, files: 100.0, disk: number * 50_000_000 });
+        assert_eq!(Watch(looks.collect()).faults(), ["the data folder grew to 4244 MiB"]);
     }
 }

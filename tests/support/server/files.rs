@@ -1,33 +1,10 @@
-//! The locations of cargo's output, and folders with the permissions that a server requires.
+//! Folders with the permissions that a server requires, and the folders of fixtures.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-
-/// Returns the path of the program `name`, built with the same profile as the current program.
-pub(crate) fn binary(name: &str) -> Result<PathBuf> {
-    let binary = profile_dir()?.join(name);
-    if !binary.is_file() {
-        bail!("{} is missing; run: cargo xtask test", binary.display());
-    }
-    Ok(binary)
-}
-
-/// Returns cargo's target folder.
-pub(crate) fn target_dir() -> Result<PathBuf> {
-    Ok(profile_dir()?.parent().context("the folder of the profile is not in the target folder")?.to_owned())
-}
-
-/// Returns `target/debug` or `target/release`. Programs are in this folder, and tests are in its folder `deps`.
-fn profile_dir() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
-    let folder = program.parent().context("this program is in no folder")?;
-    let is_test = folder.file_name().is_some_and(|name| name == "deps");
-    let profile = if is_test { folder.parent().context("the folder `deps` has no parent folder")? } else { folder };
-    Ok(profile.to_owned())
-}
+use anyhow::{Context, Result};
 
 /// Creates a folder that only its owner may write to, regardless of the umask.
 pub(crate) fn make_dir(path: &Path) -> Result<()> {

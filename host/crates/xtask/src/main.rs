@@ -91,8 +91,13 @@ fn main() -> ExitCode {
         Task::Deny => deny(&repository),
         Task::Doc => doc(&repository),
         Task::Plugins { test } => build_plugins(&repository, test),
-        Task::Bench { arguments } => bench(&repository, "benches", &[revision(&repository), arguments].concat()),
-        Task::Soak { arguments } => bench(&repository, "soak", &[vec!["soak".to_owned()], arguments].concat()),
+        Task::Bench { arguments } => {
+            let setup = if measures_postgresql(&arguments) { setup::postgresql } else { || Ok(()) };
+            bench(&repository, "benches", setup, &[revision(&repository), arguments].concat())
+        }
+        Task::Soak { arguments } => {
+            bench(&repository, "soak", || Ok(()), &[vec!["soak".to_owned()], arguments].concat())
+        }
         Task::Openapi => generate(&repository, &["openapi"], "host/openapi.json"),
         Task::Schema => generate(&repository, &["plugin", "schema"], "host/crates/manifest/monstrum.schema.json"),
         Task::Settings => settings(&repository),
@@ -167,10 +172,16 @@ fn demo(repository: &Repository, keep: bool) -> Result<()> {
     become_it(demo)
 }
 
-/// Builds the program of the benches in release mode and runs it.
-fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<()> {
+/// Returns whether the benches with these arguments measure hosts on PostgreSQL.
+fn measures_postgresql(arguments: &[String]) -> bool {
+    let has = |part: &str| arguments.iter().any(|argument| argument.contains(part));
+    has("postgres") || !(has("--only") || has("--quick") || has("--help"))
+}
+
+/// Builds the program of the benches in release mode and runs it. `setup` installs what only this run needs.
+fn bench(repository: &Repository, title: &str, setup: impl FnOnce() -> Result<()>, arguments: &[String]) -> Result<()> {
     let mut steps = Steps::new(4);
-    steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
+    steps.step("set-up", || setup::wasm_targets(repository, &[WASIP2]).and_then(|()| setup()))?;
     steps.step("plugins", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
     steps.step("release build (takes a few minutes the first time)", || {
         let packages = ["--package", "monstrum-host", "--package", "monstrum-tests"];
@@ -224,6 +235,16 @@ fn settings(repository: &Repository) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn postgresql_is_installed_for_the_benches_that_use_it() {
+        let measures = |arguments: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            measures_postgresql(&arguments)
+        };
+        assert!(measures(&[]) && measures(&["--rounds", "3"]) && measures(&["--only", "http,postgres"]));
+        assert!(!measures(&["--quick"]) && !measures(&["--only=http"]));
+    }
 
     #[test]
     fn the_tasks_are_well_formed() {

@@ -1,0 +1,192 @@
+//! Compares calls over HTTP of one and of two hosts on a PostgreSQL database with pgbench, which inserts one row of the
+//! audit per transaction from as many clients. All run on this machine.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use support::{Build, Postgres, Server};
+use tokio::process::Command;
+
+use crate::load;
+use crate::report::{Measure, Row};
+use crate::sample::{Rounds, Sample};
+use crate::scene::{self, PLUGIN};
+
+const VARIABLE: &str = "MONSTRUM_DATABASE_URL";
+/// The number of connections to the hosts, and the number of clients of pgbench.
+const CONNECTIONS: usize = 64;
+/// The number of bots. One bot may have 32 concurrent calls.
+const BOTS: usize = 10;
+const GOAL_ONE: f64 = 0.6;
+const GOAL_TWO: f64 = 0.8;
+
+/// Measures calls on PostgreSQL and returns the rows.
+pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
+    let hosts = Hosts::start(&Build::current()?).await?;
+    let duration = Duration::from_secs(seconds);
+    // The first calls load the components and write the row that pgbench inserts.
+    hosts.load(2, Duration::from_secs(1)).await?;
+    let floor = Floor::create(&hosts)?;
+    let (mut one, mut two) = (Rounds::default(), Rounds::default());
+    for round in 0..rounds {
+        let mut samples = [None; 3];
+        for place in 0..samples.len() {
+            let side = (round + place) % samples.len();
+            samples[side] = Some(match side {
+                0 => floor.run(&hosts, seconds).await?,
+                hosts_loaded => hosts.load(hosts_loaded, duration).await?,
+            });
+        }
+        let [Some(floor), Some(by_one), Some(by_two)] = samples else { unreachable!("each side has had its turn") };
+        one.add(by_one, floor);
+        two.add(by_two, floor);
+    }
+    let row = |count: &str, rounds: &Rounds, goal: f64| {
+        let name = format!("call over HTTP, {CONNECTIONS} connections, {count} on one PostgreSQL");
+        let names = (name.as_str(), "pgbench inserting the same row, 64 clients");
+        Row::new(names, Measure::Rate, rounds, &format!(">= {goal}"), |ratio, _| ratio >= goal)
+    };
+    Ok(vec![row("one host", &one, GOAL_ONE), row("two hosts", &two, GOAL_TWO)])
+}
+
+/// A PostgreSQL server and two hosts that share a database on it.
+pub struct Hosts {
+    // The fields are dropped in this order: the hosts end before the database.
+    servers: [Server; 2],
+    postgres: Postgres,
+    url: String,
+    requests: Vec<Vec<u8>>,
+}
+
+impl Hosts {
+    /// Starts PostgreSQL with its default settings, and two hosts of `build`.
+    pub async fn start(build: &Build) -> Result<Hosts> {
+        let postgres = Postgres::start(&[])?;
+        let url = postgres.database()?;
+        let server = || anyhow::Ok(Server::prepare_from(build.clone(), &[PLUGIN])?.variable(VARIABLE, &url));
+        let (mut first, mut second) = (server()?, server()?);
+        first.launch().await?;
+        // Hosts of one database have the same master key.
+        fs::create_dir(second.data_dir()).context("cannot create the data folder of the second host")?;
+        fs::copy(first.data_dir().join("master.key"), second.data_dir().join("master.key"))
+            .context("cannot copy the master key")?;
+        second.launch().await?;
+        let bots = scene::bots(&first.api()?, BOTS).await?;
+        let requests = scene::requests(&bots, CONNECTIONS)?;
+        let hosts = Hosts { servers: [first, second], postgres, url, requests };
+        hosts.applied_by_all().await?;
+        Ok(hosts)
+    }
+
+    /// Waits until the second host has applied the changes made at the first.
+    async fn applied_by_all(&self) -> Result<()> {
+        const APPLIED_MAX: Duration = Duration::from_secs(10);
+        const POLL: Duration = Duration::from_millis(50);
+        let address = scene::address(&self.servers[1])?;
+        let request = self.requests.last().context("there are no requests")?;
+        let applied = async {
+            loop {
+                // The host answers 401 until it knows the key.
+                let mut connection = load::Connection::open(&address).await?;
+                if connection.ask(request).await?.is_success() {
+                    return anyhow::Ok(());
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        tokio::time::timeout(APPLIED_MAX, applied).await.context("the second host does not apply changes")?
+    }
+
+    /// Loads the first `count` hosts with [`CONNECTIONS`] connections in total.
+    pub async fn load(&self, count: usize, duration: Duration) -> Result<Sample> {
+        let addresses = self.servers[..count].iter().map(scene::address).collect::<Result<Vec<_>>>()?;
+        load::run_on(&addresses, &self.requests, duration).await
+    }
+
+    fn database(&self) -> Result<&str> {
+        self.url.split(['/', '?']).nth(3).context("the URL names no database")
+    }
+}
+
+/// A table without keys and indexes, and the script with which pgbench inserts a row of the audit into it.
+struct Floor {
+    folder: tempfile::TempDir,
+}
+
+impl Floor {
+    fn create(hosts: &Hosts) -> Result<Floor> {
+        let sql = |sql: &str| hosts.postgres.sql(hosts.database()?, sql);
+        sql("create table floor_rows as table audit_rows with no data")?;
+        // pgbench replaces names after colons, so the values have semicolons instead.
+        let values = sql("select string_agg(quote_nullable(replace(value, ':', ';')), ', ') from \
+             (select * from audit_rows where kind = 'finished' order by sequence desc limit 1) newest, \
+             json_each_text(row_to_json(newest))")?;
+        ensure!(!values.is_empty(), "no call has written a row");
+        let floor = Floor { folder: tempfile::tempdir().context("cannot create a temporary folder")? };
+        fs::write(floor.script(), format!("insert into floor_rows values ({values});\n"))
+            .context("cannot write the script of pgbench")?;
+        Ok(floor)
+    }
+
+    fn script(&self) -> std::path::PathBuf {
+        self.folder.path().join("insert.sql")
+    }
+
+    /// Runs pgbench, and returns the times of its transactions.
+    async fn run(&self, hosts: &Hosts, seconds: u64) -> Result<Sample> {
+        let mut pgbench = Command::new(hosts.postgres.programs().join("pgbench"));
+        pgbench.args(["--no-vacuum", "--protocol=prepared", "--log", "--jobs=2"]);
+        pgbench.arg(format!("--client={CONNECTIONS}")).arg(format!("--time={seconds}"));
+        pgbench.arg("--file").arg(self.script()).arg(&hosts.url).current_dir(self.folder.path());
+        pgbench.stdin(Stdio::null()).kill_on_drop(true);
+        let output = pgbench.output().await.context("cannot run pgbench")?;
+        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        if !output.status.success() {
+            bail!("pgbench failed with {}: {printed}", output.status);
+        }
+        let times = self.times()?;
+        ensure!(!times.is_empty(), "pgbench has completed no transaction: {printed}");
+        Ok(Sample::new(times, Duration::from_secs(seconds)))
+    }
+
+    /// Reads and removes the logs of pgbench.
+    fn times(&self) -> Result<Vec<Duration>> {
+        let mut times = Vec::new();
+        for entry in fs::read_dir(self.folder.path()).context("cannot read the folder of pgbench")? {
+            let path = entry?.path();
+            if path != self.script() {
+                times.extend(times_of(&path)?);
+                fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            }
+        }
+        Ok(times)
+    }
+}
+
+/// Reads the times of the transactions from a log of pgbench. The third column is the time in microseconds.
+fn times_of(path: &Path) -> Result<Vec<Duration>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let time = |line: &str| {
+        let us = line.split(' ').nth(2).and_then(|column| column.parse().ok());
+        us.map(Duration::from_micros).with_context(|| format!("a line of pgbench's log has no time: {line}"))
+    };
+    text.lines().map(time).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_pgbench_has_the_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pgbench_log.1");
+        fs::write(&path, "0 1 5210 0 1763990000 123456\n3 1 617 0 1763990000 123999\n").unwrap();
+        assert_eq!(times_of(&path).unwrap(), [5_210, 617].map(Duration::from_micros));
+        fs::write(&path, "0 1\n").unwrap();
+        assert!(times_of(&path).is_err());
+    }
+}
