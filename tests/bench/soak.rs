@@ -1,6 +1,7 @@
 //! The soak test: a server runs under good and hostile calls for a long time. Resource usage must not grow, and no
-//! caller may get an answer that another caller caused.
+//! caller may get an answer that another caller caused. The crash test kills a server and cuts its power many times.
 
+mod crash;
 mod crew;
 mod watch;
 
@@ -31,17 +32,29 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Loads a server for a long time with good and hostile calls on 64 connections. Fails if memory or open files grow, if
 /// a call has an unexpected outcome, or if the verification of the audit fails. Calls are paced so that a run of any
-/// length writes at most 3 GB
+/// length writes at most 3 GB. With --crash, kills the server and cuts its power instead
 #[derive(Args)]
 pub struct Soak {
     /// The duration of the run, in minutes
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1440))]
     minutes: u16,
+    /// Kill the server and cut its power at random moments, and fail if an answer is lost or the audit is damaged
+    #[arg(long, conflicts_with = "minutes")]
+    crash: bool,
+    /// The number of kills and power cuts
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..), requires = "crash")]
+    moments: u32,
+    /// The seed of the random moments
+    #[arg(long, default_value_t = 1, requires = "crash")]
+    seed: u64,
 }
 
 impl Soak {
     /// Runs the soak test. Fails if any check fails.
     pub async fn run(self) -> Result<()> {
+        if self.crash {
+            return crash::run(usize::try_from(self.moments)?, self.seed).await;
+        }
         let duration = Duration::from_secs(u64::from(self.minutes) * 60);
         // This process keeps log lines in memory. The run must not log errors.
         let mut server = Server::prepare(&[PLUGIN, cpu::PLUGIN])?.argument("--log=error");
