@@ -1,5 +1,7 @@
 //! Servers that end by a power cut during a thousand calls or by a signal, and starts that must be rejected.
 
+mod moments;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The soak test: a server runs under good and hostile calls for a long time. Resource usage must not grow, and no
-//! caller may get an answer that another caller caused.
+//! caller may get an answer that another caller caused. The crash test kills a server and cuts its power many times.
 
+mod crash;
 mod crew;
 pub mod host;
 mod watch;
@@ -47,7 +48,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Loads a server for a long time with good and hostile calls on 64 connections. Fails if memory or open files grow, if
 /// a call has an unexpected outcome, or if the verification of the audit fails. Calls are paced so that a run of any
-/// length writes at most 3 GB
+/// length writes at most 3 GB. With --crash, kills the server and cuts its power instead
 #[derive(Args)]
 pub struct Soak {
     /// The duration of the run, in minutes [default: 20, or 60 with --hour]
@@ -57,11 +58,23 @@ pub struct Soak {
     /// the end
     #[arg(long)]
     hour: bool,
+    /// Kill the server and cut its power at random moments, and fail if an answer is lost or the audit is damaged
+    #[arg(long, conflicts_with_all = ["minutes", "hour"])]
+    crash: bool,
+    /// The number of kills and power cuts
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..), requires = "crash")]
+    moments: u32,
+    /// The seed of the random moments
+    #[arg(long, default_value_t = 1, requires = "crash")]
+    seed: u64,
 }
 
 impl Soak {
     /// Runs the soak test. Fails if any check fails.
     pub async fn run(self) -> Result<()> {
+        if self.crash {
+            return crash::run(usize::try_from(self.moments)?, self.seed).await;
+        }
         let minutes = self.minutes.unwrap_or(if self.hour { MINUTES_OF_HOUR } else { MINUTES });
         let duration = Duration::from_secs(u64::from(minutes) * 60);
         let mut server = self.server(duration)?;

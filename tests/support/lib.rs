@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod crash;
 mod disk;
 mod github;
 mod in_process;
@@ -15,6 +16,7 @@ mod sandboxes;
 mod server;
 
 pub use api::{Api, Bound};
+pub use crash::{CrashTest, CrashTotals, Fault};
 pub use disk::Disk;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
 pub use in_process::InProcess;

@@ -66,9 +66,10 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run valid and hostile calls on a release build for 20 minutes, and fail on any resource growth or error
+    /// Run valid and hostile calls on a release build for 20 minutes, and fail on any resource growth or error; with
+    /// --crash, kill the server and cut its power 1 000 times, and fail if an answer is lost
     Soak {
-        /// Arguments of the soak, such as --minutes 5
+        /// Arguments of the soak, such as --minutes 5 or --crash --moments 200 --seed 7
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
