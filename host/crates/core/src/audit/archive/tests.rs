@@ -139,7 +139,7 @@ async fn the_start_and_the_end_of_a_call_are_not_separated() {
     assert_eq!(folder.archive(NOW.plus_ms(3000), 1).await, [], "the second call ends later");
     // The segment is longer than the limit, because a call was open at that row. It ends before the open call.
     assert_eq!(folder.archive(LATER, 1).await, [(1, 4)]);
-    assert_eq!(folder.store.open_starts("node").await.unwrap().len(), 1);
+    assert_eq!(folder.store.open_starts("node", 0).await.unwrap().len(), 1);
     folder.append(open, Finished).await;
     folder.sign();
     assert_eq!(folder.archive(LATER, 10).await, [(5, 7)]);
