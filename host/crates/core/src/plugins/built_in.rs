@@ -102,6 +102,7 @@ fn built_in(manifest: Value, locales: Locales) -> Plugin {
         component: None,
         locales,
         icon: None,
+        files: None,
         warnings: Vec::new(),
         calls: PatternSet::new(MatchMode::Pattern, Vec::<String>::new()),
         manifest,
