@@ -15,6 +15,7 @@ pub(crate) mod plugins;
 mod reload;
 mod scopes;
 mod shares;
+mod start_index;
 mod steal;
 
 pub(crate) use steal::pattern;

@@ -176,7 +176,7 @@ async fn a_change_is_covered_by_a_head_soon_and_a_running_server_accepts_no_loss
     let generation = || -> Result<i64> {
         let text = std::fs::read_to_string(&heads)?;
         let last: Value = serde_json::from_str(text.lines().last().context("the audit has no signed head")?)?;
-        assert_eq!((&last["v"], &last["row_key_version"]), (&json!(3), &json!(1)));
+        assert_eq!((&last["v"], &last["row_key_version"]), (&json!(4), &json!(1)));
         last["policy_generation"].as_i64().context("the head does not contain the state of the policy")
     };
     let before = generation()?;

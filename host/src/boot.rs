@@ -18,6 +18,7 @@ use monstrum_egress::{Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use monstrum_sandbox::SandboxProvider;
 use monstrum_types::{Clock, Secret, SystemClock};
+use monstrum_vault::FileKey;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -38,7 +39,7 @@ use monstrum_core::meters;
 use monstrum_core::oauth::Oauth;
 use monstrum_core::plugins::packages::Packages;
 use monstrum_core::plugins::registry::Registry;
-use monstrum_core::plugins::{Plugins, owners};
+use monstrum_core::plugins::{Plugins, StartIndex, Watch, owners};
 use monstrum_core::policy::Policy;
 use monstrum_core::policy::key_uses;
 use monstrum_core::policy::pattern_limits::PatternRoom;
@@ -141,7 +142,9 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     })?;
     let plugins =
         Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock), settings.ceilings)?;
-    let plugins = Arc::new(plugins);
+    let index = StartIndex::new(&data.path, FileKey::derive(&data.vault, "plugin start index"), data.node.clone());
+    let plugins = Arc::new(plugins.with_start_index(index));
+    let watch = plugins.load_unchanged().await;
     let egress = Egress::new(outside.egress);
     let (vault, store) = (&data.vault, &data.store);
     let refresher = Refresher::new(store.clone(), Arc::clone(vault), egress.clone(), Arc::clone(&clock));
@@ -199,7 +202,8 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let router = gateway::router(Arc::clone(&app), gateway::Options { public_docs: settings.public_docs });
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let mut chores = vec![
-        tokio::spawn(follow_plugins(Arc::clone(&app), settings.watch_plugins, stop.clone())),
+        tokio::spawn(follow_plugins(Arc::clone(&app), watch, settings.watch_plugins, stop.clone())),
+        tokio::spawn(load_components(Arc::clone(&app))),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_owners(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
@@ -260,6 +264,7 @@ impl Running {
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
             tracing::warn!("the shutdown timed out before the last-use times of API keys were written");
         }
+        app.plugins.save_start_index().await;
         app.store.close().await;
         tracing::info!("stopped");
     }
@@ -273,8 +278,7 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
 }
 
 /// Loads the plugins folder: first runs the start-up scan, then loads every change.
-async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
-    let mut watch = app.plugins.watch();
+async fn follow_plugins(app: Arc<App>, mut watch: Watch, keeps_watching: bool, stop: CancellationToken) {
     app.scan_plugins(POLICY_POLL).await;
     if !keeps_watching {
         return;
@@ -299,6 +303,15 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Writes the start index and loads the components of unchanged plugins once the host is ready.
+async fn load_components(app: Arc<App>) {
+    // The sender of `scanned` belongs to the app, so it exists until this task ends.
+    if app.scanned.subscribe().wait_for(|is_scanned| *is_scanned).await.is_ok() {
+        app.plugins.save_start_index().await;
+        app.plugins.load_components().await;
     }
 }
 

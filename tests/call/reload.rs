@@ -17,7 +17,7 @@ use crate::world::{World, eventually, text};
 const PLUGIN: &str = "shifting";
 
 /// Returns a component whose calls always return this digit.
-fn component(digit: u8) -> Result<Vec<u8>> {
+pub(super) fn component(digit: u8) -> Result<Vec<u8>> {
     let functions = format!(
         r#"(func (export "execute") (param i32) (result i32)
             (i32.store8 (i32.const 72) (i32.const {}))

@@ -8,6 +8,7 @@
 pub mod built_in;
 mod candidate;
 mod ceilings;
+mod component;
 pub mod folder;
 mod install;
 pub mod owners;
@@ -15,6 +16,8 @@ pub mod packages;
 mod permission_diff;
 mod records;
 pub mod registry;
+mod start;
+mod start_index;
 mod trusted_types;
 mod version;
 mod watch;
@@ -23,16 +26,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{OwnedKind, OwnerRow, PluginRow, Store, StoreError};
 use monstrum_types::{Clock, Digest, PluginName, ToolName, with_causes};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 pub use ceilings::Ceilings;
+pub use component::PluginComponent;
 pub use install::{InstallError, Installed, Package, UninstallError};
+pub use start_index::{START_INDEX_FILE, StartIndex};
 pub use trusted_types::TrustedTypes;
 pub use version::{LoadError, Plugin, Tool, build};
 pub use watch::Watch;
@@ -69,6 +75,19 @@ pub struct Entry {
     pub pending: Option<Pending>,
     /// Whether the host retries the load. The value is true if the database, and not the plugin, caused the failure.
     pub is_to_retry: bool,
+}
+
+impl Entry {
+    /// Returns a copy in which a plugin has failed if its component could not be loaded at its first use.
+    fn observed(&self) -> Entry {
+        let entry = self.clone();
+        match entry.serving.as_ref().and_then(|serving| serving.failure()).map(ToString::to_string) {
+            Some(error) if entry.status == PluginStatus::Loaded => {
+                Entry { status: PluginStatus::Failed, error: Some(error), ..entry }
+            }
+            _ => entry,
+        }
+    }
 }
 
 /// A version that waits for approval.
@@ -130,6 +149,10 @@ pub struct Plugins {
     records: RecordReader,
     /// The built-in plugins of the platform.
     built_in: Vec<Arc<Plugin>>,
+    index: Option<StartIndex>,
+    /// Whether the index does not contain the plugins in force.
+    index_is_due: AtomicBool,
+    writing_index: Mutex<()>,
 }
 
 impl Plugins {
@@ -146,11 +169,21 @@ impl Plugins {
         let reader = Reader { dir, runtime, store: store.clone(), ceilings, clock };
         let (entries, loading) = (RwLock::default(), tokio::sync::Mutex::default());
         let records = RecordReader::new(store.clone());
-        Ok(Plugins { reader, store, entries, loading, records, built_in: built_in::all() })
+        Ok(Plugins {
+            reader,
+            store,
+            entries,
+            loading,
+            records,
+            built_in: built_in::all(),
+            index: None,
+            index_is_due: AtomicBool::new(false),
+            writing_index: Mutex::default(),
+        })
     }
 
-    /// Removes the leftovers of interrupted installs and loads every plugin folder. Loads the plugins that own a name
-    /// before all other plugins. Each of the two groups is sorted by name. If a plugin fails to load, the scan
+    /// Removes the leftovers of interrupted installs and loads every plugin folder that [`Plugins::load_unchanged`] has
+    /// not loaded. Loads the plugins that own a name before all other plugins. Each of the two groups is sorted by name. If a plugin fails to load, the scan
     /// continues with the next plugin.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
@@ -161,7 +194,9 @@ impl Plugins {
     }
 
     async fn scan_alone(&self) -> Result<(), FolderError> {
-        let names = self.owners_first(self.names()?).await;
+        let mut names = self.names()?;
+        names.retain(|name| !self.entries.read().contains_key(name));
+        let names = self.owners_first(names).await;
         let dir = &self.reader.dir;
         staging::clear_leftovers(dir).map_err(|source| FolderError::Read { path: dir.clone(), source })?;
         let mut versions = pin!(self.reader.read_all(names));
@@ -190,8 +225,14 @@ impl Plugins {
     /// Moves the plugins that own a name to the front, because a new version of such a plugin may free the name of a
     /// tool. If the database cannot be read, the order does not matter, because no version can be assessed.
     async fn owners_first(&self, mut names: Vec<String>) -> Vec<String> {
+        if names.is_empty() {
+            return names;
+        }
         match self.records.read().await {
-            Ok(records) => names.sort_by_key(|name| !records.owners.has(name)),
+            Ok(records) => {
+                let owners = records.owners.plugins();
+                names.sort_by_key(|name| !owners.contains(name.as_str()));
+            }
             Err(error) => tracing::warn!(%error, "failed to read the owners of resource types and tools"),
         }
         names
@@ -221,7 +262,12 @@ impl Plugins {
             Err(error) => Err(error),
         };
         let entry = match admitted {
-            Ok(entry) => entry,
+            Ok(entry) => {
+                if entry.serving.as_ref().is_some_and(|serving| serving.files.is_some()) {
+                    self.index_is_due.store(true, Ordering::Release);
+                }
+                entry
+            }
             Err(error) => {
                 tracing::error!(plugin.name = name, error = %with_causes(&error), "failed to load a plugin");
                 self.failed(name, &error).await
@@ -259,6 +305,7 @@ impl Plugins {
         tracing::info!(plugin.name = name, plugin.version = row.version, grows = ?added, "a plugin was approved");
         let entry = loaded(plugin);
         self.entries.write().insert(name.to_owned(), entry.clone());
+        self.index_is_due.store(true, Ordering::Release);
         // Plugins that lost a name must stop serving, so their folders are loaded again.
         for loser in owners::losers(&takes) {
             if self.entry(loser.as_str()).is_some() {
@@ -269,13 +316,13 @@ impl Plugins {
     }
 
     /// Starts a watch of the plugins folder.
-    pub fn watch(&self) -> Watch {
+    fn watch(&self) -> Watch {
         Watch::new(&self.reader.dir)
     }
 
     /// Returns all plugins, sorted by name.
     pub fn entries(&self) -> Vec<Entry> {
-        self.entries.read().values().cloned().collect()
+        self.entries.read().values().map(Entry::observed).collect()
     }
 
     /// Returns all serving versions, including the built-in plugins.
@@ -286,7 +333,7 @@ impl Plugins {
 
     /// Returns the plugin with this name.
     pub fn entry(&self, name: &str) -> Option<Entry> {
-        self.entries.read().get(name).cloned()
+        self.entries.read().get(name).map(Entry::observed)
     }
 
     /// Assesses every version in the plugins folder in the same way as a server start, but stores nothing in the
@@ -364,7 +411,9 @@ impl Plugins {
         if assessment.added.is_empty() && !(assessment.is_recorded && assessment.owns_all) {
             let names = owners::names(&candidate.plugin.manifest);
             // Another host on the same database may have claimed a name since the assessment.
-            assessment.takes = self.store.serve_plugin(&candidate.row(), &names, &[]).await?;
+            let served = self.store.serve_plugin(&candidate.row(), &names, &[]).await;
+            self.records.forget().await;
+            assessment.takes = served?;
             assessment.added = owners::sentences(&assessment.takes);
         }
         let added = &assessment.added;
@@ -432,7 +481,8 @@ impl Plugins {
     /// Returns the version that serves while the version in the folder cannot: the current version or, after a server
     /// start, the recorded version. Returns `None` if a name of that version now belongs to another plugin.
     async fn before(&self, name: &str) -> Option<Arc<Plugin>> {
-        if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
+        let serving = self.entry(name).and_then(|entry| entry.serving);
+        if let Some(serving) = serving.filter(|serving| serving.failure().is_none()) {
             return match self.records.read().await {
                 Ok(records) if !records.owners.permit(&serving) => None,
                 // If the database cannot be read, the policy uses the owners that it has already loaded.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::Manifest;
 
 /// Maximum size of a translation file in bytes, equal to the maximum size of a manifest.
@@ -12,7 +14,8 @@ const LOCALES_MAX: usize = 200;
 const ACCEPTED_MAX: usize = 32;
 
 /// The translations of a plugin, by language tag.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Locales {
     files: BTreeMap<String, BTreeMap<String, String>>,
 }

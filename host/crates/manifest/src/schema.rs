@@ -16,7 +16,7 @@ mod walk;
 mod weight;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jsonschema::{PatternOptions, Validator};
 use monstrum_types::{Effort, InputError, ObjectParams, Overrun, Params};
@@ -39,10 +39,20 @@ const ERRORS_MAX: usize = 100;
 /// The cost, in steps, of looking up one parameter among the declared parameters.
 const PARAMETER_STEPS: u64 = 128;
 
-/// A tool's `input_schema`, ready to check parameters.
+/// The base cost, in steps, of compiling a schema at its first check. It exceeds the limit for work on a serving thread.
+const COMPILE_STEPS: u64 = 1 << 16;
+
+/// A tool's `input_schema`, which checks parameters.
 #[derive(Debug)]
 pub struct InputSchema {
     root: Value,
+    /// The compiled schema, or the reason why the schema does not compile.
+    checker: OnceLock<Result<InputChecker, String>>,
+}
+
+/// A compiled `input_schema`.
+#[derive(Debug)]
+struct InputChecker {
     compiled: Compiled,
     defaults: Defaults,
     /// The parameters that the schema declares at its top level; `None` if the schema allows undeclared parameters.
@@ -81,28 +91,31 @@ impl InputSchema {
     /// Returns a message for the author if the schema is not a JSON Schema for objects, has an external or recursive
     /// reference, has a pattern that cannot run in linear time, rejects one of its own defaults, or exceeds `limits`.
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits, effort: &Effort) -> Result<InputSchema, String> {
-        match schema.get("type") {
-            None => {}
-            Some(Value::String(kind)) if kind == "object" => {}
-            Some(_) => return Err("at `/type`: parameters are an object, so the type must be `object`".to_owned()),
-        }
         let root = Value::Object(schema.clone());
-        let (compiled, patterns) = Compiled::of(&root, limits)?;
-        let declared = declared(&root, &patterns);
-        if let Some(name) = declared.names.iter().find(|name| name.starts_with('_')) {
-            let name = cut(name, 64);
-            return Err(format!("parameter `{name}`: names that start with `_` are reserved for the platform"));
-        }
-        let closed = if is_open(schema) { None } else { Some(declared) };
-        let defaults = Defaults::of(&root, &root);
-        let mut compiled = InputSchema { root, compiled, defaults, closed };
-        match compiled.check_defaults(effort) {
-            // Earlier releases checked the defaults without these limits, so a stored version may contain such
-            // defaults.
-            Err(why) if limits == SchemaLimits::Stored => compiled.compiled.exceeds.push(why),
-            checked => checked?,
-        }
-        Ok(compiled)
+        let checker = InputChecker::of(&root, limits, effort)?;
+        Ok(InputSchema { root, checker: OnceLock::from(Ok(checker)) })
+    }
+
+    /// Creates a schema that this build has compiled before. The first check compiles the schema, unless [`prepare`]
+    /// has compiled it.
+    ///
+    /// [`prepare`]: InputSchema::prepare
+    #[must_use]
+    pub fn known(schema: &Map<String, Value>) -> InputSchema {
+        InputSchema { root: Value::Object(schema.clone()), checker: OnceLock::new() }
+    }
+
+    /// Compiles the schema if it is not compiled yet.
+    ///
+    /// # Errors
+    /// Returns the reason why the schema does not compile.
+    pub fn prepare(&self) -> Result<(), &str> {
+        self.checker().map(|_| ())
+    }
+
+    fn checker(&self) -> Result<&InputChecker, &str> {
+        let compile = || InputChecker::of(&self.root, SchemaLimits::Stored, &Effort::of(MANIFEST_STEPS_MAX));
+        self.checker.get_or_init(compile).as_ref().map_err(String::as_str)
     }
 
     /// Checks parameters and fills in the defaults, also in nested objects, within the budget `effort`. The inner
@@ -114,6 +127,70 @@ impl InputSchema {
         let Some(params) = params.object() else {
             return Ok(Err(vec![InputError { path: String::new(), message: "expected an object".to_owned() }]));
         };
+        if self.checker.get().is_none() {
+            effort.spend(COMPILE_STEPS)?;
+        }
+        match self.checker() {
+            Ok(checker) => checker.check(params, effort),
+            Err(why) => {
+                let message = format!("the input_schema of the tool is not valid: {why}");
+                Ok(Err(vec![InputError { path: String::new(), message }]))
+            }
+        }
+    }
+
+    /// Returns whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects,
+    /// also inside lists. The function also finds parameter names that contain dots.
+    #[must_use]
+    pub fn declares(&self, dotted_path: &str) -> bool {
+        declares_in(&self.root, &self.root, dotted_path)
+    }
+
+    /// Returns whether the schema accepts parameters that it does not declare.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.root.as_object().is_some_and(is_open)
+    }
+
+    /// Returns the exceeded limits, each as a sentence with its location. The list is empty unless the schema was
+    /// compiled with [`SchemaLimits::Stored`].
+    #[must_use]
+    pub fn exceeds(&self) -> &[String] {
+        self.checker().map_or(&[], |checker| &checker.compiled.exceeds)
+    }
+
+    /// Returns the number of regular expressions in the schema.
+    pub(crate) fn patterns(&self) -> usize {
+        self.checker().map_or(0, |checker| checker.compiled.pattern_count)
+    }
+}
+
+impl InputChecker {
+    fn of(root: &Value, limits: SchemaLimits, effort: &Effort) -> Result<InputChecker, String> {
+        let members = root.as_object().ok_or("the schema is not an object")?;
+        match members.get("type") {
+            None => {}
+            Some(Value::String(kind)) if kind == "object" => {}
+            Some(_) => return Err("at `/type`: parameters are an object, so the type must be `object`".to_owned()),
+        }
+        let (compiled, patterns) = Compiled::of(root, limits)?;
+        let declared = declared(root, &patterns);
+        if let Some(name) = declared.names.iter().find(|name| name.starts_with('_')) {
+            let name = cut(name, 64);
+            return Err(format!("parameter `{name}`: names that start with `_` are reserved for the platform"));
+        }
+        let closed = if is_open(members) { None } else { Some(declared) };
+        let mut checker = InputChecker { compiled, defaults: Defaults::of(root, root), closed };
+        match checker.check_defaults(effort) {
+            // Earlier releases checked the defaults without these limits, so a stored version may contain such
+            // defaults.
+            Err(why) if limits == SchemaLimits::Stored => checker.compiled.exceeds.push(why),
+            checked => checked?,
+        }
+        Ok(checker)
+    }
+
+    fn check(&self, params: ObjectParams, effort: &Effort) -> Result<Result<ObjectParams, Vec<InputError>>, Overrun> {
         let _paying = Paying::from(effort);
         let mut found = self.undeclared(params.members(), effort)?;
         let params = if self.defaults.are_missing_in(params.members()) {
@@ -129,31 +206,6 @@ impl InputSchema {
         }
         self.compiled.collect(params.value(), &weight, effort, &mut found)?;
         Ok(Err(found))
-    }
-
-    /// Returns whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects,
-    /// also inside lists. The function also finds parameter names that contain dots.
-    #[must_use]
-    pub fn declares(&self, dotted_path: &str) -> bool {
-        declares_in(&self.root, &self.root, dotted_path)
-    }
-
-    /// Returns whether the schema accepts parameters that it does not declare.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.closed.is_none()
-    }
-
-    /// Returns the exceeded limits, each as a sentence with its location. The list is empty unless the schema was
-    /// compiled with [`SchemaLimits::Stored`].
-    #[must_use]
-    pub fn exceeds(&self) -> &[String] {
-        &self.compiled.exceeds
-    }
-
-    /// Returns the number of regular expressions in the schema.
-    pub(crate) fn patterns(&self) -> usize {
-        self.compiled.pattern_count
     }
 
     fn undeclared(&self, params: &Map<String, Value>, effort: &Effort) -> Result<Vec<InputError>, Overrun> {
@@ -196,7 +248,11 @@ impl InputSchema {
 
 /// A tool's `output_schema`. The host still returns a result that does not match, with a flag.
 #[derive(Debug)]
-pub struct OutputSchema(Compiled);
+pub struct OutputSchema {
+    root: Value,
+    /// The compiled schema, or the reason why the schema does not compile.
+    compiled: OnceLock<Result<Compiled, String>>,
+}
 
 impl OutputSchema {
     /// Compiles a schema.
@@ -204,28 +260,53 @@ impl OutputSchema {
     /// # Errors
     /// Returns a message for the author, for the same reasons as [`InputSchema::compile`].
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits) -> Result<OutputSchema, String> {
-        let (compiled, _) = Compiled::of(&Value::Object(schema.clone()), limits)?;
-        Ok(OutputSchema(compiled))
+        let root = Value::Object(schema.clone());
+        let (compiled, _) = Compiled::of(&root, limits)?;
+        Ok(OutputSchema { root, compiled: OnceLock::from(Ok(compiled)) })
     }
 
-    /// Returns whether a result matches the schema. The check runs within the budget `effort`.
+    /// Creates a schema that this build has compiled before, like [`InputSchema::known`].
+    #[must_use]
+    pub fn known(schema: &Map<String, Value>) -> OutputSchema {
+        OutputSchema { root: Value::Object(schema.clone()), compiled: OnceLock::new() }
+    }
+
+    /// Compiles the schema if it is not compiled yet.
+    ///
+    /// # Errors
+    /// Returns the reason why the schema does not compile.
+    pub fn prepare(&self) -> Result<(), &str> {
+        self.compiled().map(|_| ())
+    }
+
+    fn compiled(&self) -> Result<&Compiled, &str> {
+        let compile = || Compiled::of(&self.root, SchemaLimits::Stored).map(|(compiled, _)| compiled);
+        self.compiled.get_or_init(compile).as_ref().map_err(String::as_str)
+    }
+
+    /// Returns whether a result matches the schema. The check runs within the budget `effort`. No result matches a
+    /// schema that does not compile.
     ///
     /// # Errors
     /// Fails if the budget is exhausted before the check ends.
     pub fn matches(&self, answer: &Value, effort: &Effort) -> Result<bool, Overrun> {
+        if self.compiled.get().is_none() {
+            effort.spend(COMPILE_STEPS)?;
+        }
+        let Ok(compiled) = self.compiled() else { return Ok(false) };
         let _paying = Paying::from(effort);
         let weight = Weight::of(answer, effort)?;
-        self.0.is_valid(answer, &weight, effort)
+        compiled.is_valid(answer, &weight, effort)
     }
 
     /// Returns the exceeded limits in the same form as [`InputSchema::exceeds`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {
-        &self.0.exceeds
+        self.compiled().map_or(&[], |compiled| &compiled.exceeds)
     }
 
     pub(crate) fn patterns(&self) -> usize {
-        self.0.pattern_count
+        self.compiled().map_or(0, |compiled| compiled.pattern_count)
     }
 }
 

@@ -47,6 +47,10 @@ impl Cache {
         Ok(Cache { dir, mac, build: build_id(engine), temporary: AtomicU64::new(0) })
     }
 
+    pub(crate) fn build_id(&self) -> [u8; 32] {
+        self.build
+    }
+
     /// Loads the compiled form of a component from the cache. Returns `None` if the cache has no entry for the
     /// component, or if the entry is not authentic or cannot be loaded.
     pub(crate) fn load(&self, engine: &wasmtime::Engine, digest: &Digest) -> Option<Component> {

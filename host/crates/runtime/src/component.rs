@@ -45,6 +45,19 @@ struct Loaded {
     function_names: OnceLock<Vec<String>>,
 }
 
+/// The result of an earlier load of a component. See [`Runtime::load_cached`].
+#[derive(Clone, Debug)]
+pub struct KnownComponent {
+    /// The plugin.
+    pub plugin: PluginName,
+    /// The SHA-256 of the component's bytes.
+    pub digest: Digest,
+    /// The capabilities that the manifest lists.
+    pub capabilities: Vec<Capability>,
+    /// The names of the component's functions.
+    pub functions: Vec<String>,
+}
+
 /// The exports of an instance.
 pub(crate) struct Started {
     pub(crate) executor: Guest,
@@ -110,7 +123,7 @@ pub(crate) async fn load(
         cache: Arc::clone(&runtime.cache),
         plugin: plugin.clone(),
         capabilities: capabilities.to_vec(),
-        wasm,
+        wasm: Arc::new(wasm),
     });
     let panicked = || {
         // The component most likely caused the panic of the parser or the compiler.
@@ -134,13 +147,35 @@ pub(crate) async fn load(
     Ok(component)
 }
 
+/// Implements [`Runtime::load_cached`].
+pub(crate) fn load_cached(
+    runtime: &Runtime,
+    known: &KnownComponent,
+    wasm: &Arc<Vec<u8>>,
+) -> Result<Option<Component>, LoadError> {
+    let work = Work {
+        engine: Arc::clone(&runtime.engine),
+        cache: Arc::clone(&runtime.cache),
+        plugin: known.plugin.clone(),
+        capabilities: known.capabilities.clone(),
+        wasm: Arc::clone(wasm),
+    };
+    let found = digest_of(wasm);
+    if found != known.digest {
+        return Err(LoadError::OtherDigest { plugin: known.plugin.clone(), digest: known.digest.clone(), found });
+    }
+    let Checked::Known(component) = work.checked_with(found)? else { return Ok(None) };
+    component.0.function_names.get_or_init(|| known.functions.clone());
+    Ok(Some(component))
+}
+
 /// The part of loading that computes and reads files. It runs on a blocking thread.
 struct Work {
     engine: Arc<Engine>,
     cache: Arc<Cache>,
     plugin: PluginName,
     capabilities: Vec<Capability>,
-    wasm: Vec<u8>,
+    wasm: Arc<Vec<u8>>,
 }
 
 /// A component whose imports and exports were checked.
@@ -153,8 +188,11 @@ enum Checked {
 
 impl Work {
     fn checked(&self) -> Result<Checked, LoadError> {
+        self.checked_with(digest_of(&self.wasm))
+    }
+
+    fn checked_with(&self, digest: Digest) -> Result<Checked, LoadError> {
         let imports = imports::check(&self.plugin, &self.wasm, &self.capabilities)?;
-        let digest = digest_of(&self.wasm);
         match self.cache.load(&self.engine.wasmtime, &digest) {
             Some(compiled) => self.linked(&compiled, imports, digest).map(Checked::Known),
             None => Ok(Checked::New { imports, digest }),
@@ -162,7 +200,7 @@ impl Work {
     }
 
     fn compiled(&self, imports: Vec<String>, digest: Digest) -> Result<Component, LoadError> {
-        let compiled = wasmtime::component::Component::from_binary(&self.engine.wasmtime, &self.wasm);
+        let compiled = wasmtime::component::Component::from_binary(&self.engine.wasmtime, self.wasm.as_slice());
         let compiled = compiled.map_err(|source| LoadError::Compile {
             plugin: self.plugin.clone(),
             digest: digest.clone(),
@@ -208,7 +246,7 @@ fn named_in<'imports>(error: &wasmtime::Error, imports: &'imports [String]) -> &
     imports.iter().find(|import| text.contains(&format!("`{import}`"))).map_or("an import", String::as_str)
 }
 
-fn digest_of(wasm: &[u8]) -> Digest {
+pub(crate) fn digest_of(wasm: &[u8]) -> Digest {
     let text = format!("sha256:{}", hex::encode(Sha256::digest(wasm)));
     text.parse().expect("a hexadecimal SHA-256 is a valid digest")
 }

@@ -20,7 +20,7 @@ use wasmtime::{
 
 use crate::cache::Cache;
 use crate::compile::{COMPILE_TIMEOUT, Compiler};
-use crate::component::{self, Component};
+use crate::component::{self, Component, KnownComponent};
 use crate::error::{LoadError, RuntimeError};
 use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_MAX};
 use crate::store::{self, State};
@@ -90,6 +90,25 @@ impl Runtime {
         memory_bytes: u64,
     ) -> Result<Component, LoadError> {
         component::load(self, plugin, component, capabilities, memory_bytes).await
+    }
+
+    /// Loads a component that [`load`] of this build has loaded before, without a trial. Returns `None` if its compiled
+    /// form is not in the cache; call [`load`] then. Blocks the thread. Fails if the component has another digest.
+    ///
+    /// [`load`]: Runtime::load
+    pub fn load_cached(
+        &self,
+        known: &KnownComponent,
+        component: &Arc<Vec<u8>>,
+    ) -> Result<Option<Component>, LoadError> {
+        component::load_cached(self, known, component)
+    }
+
+    /// Returns a hash of this build, the settings of its engine, and the features of the machine. Results of an earlier
+    /// [`Runtime::load`] are valid only under the same hash.
+    #[must_use]
+    pub fn build_id(&self) -> [u8; 32] {
+        self.cache.build_id()
     }
 }
 

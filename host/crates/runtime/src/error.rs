@@ -138,6 +138,18 @@ pub enum LoadError {
         /// The time limit.
         limit: Duration,
     },
+    /// The bytes of the component are not those that were loaded before.
+    #[error(
+        "the component of plugin `{plugin}` has the digest `{found}` in place of `{digest}`; install the plugin again"
+    )]
+    OtherDigest {
+        /// The plugin.
+        plugin: PluginName,
+        /// The expected digest.
+        digest: Digest,
+        /// The digest of the bytes.
+        found: Digest,
+    },
     /// The component compiles, but does not start.
     #[error("the component of plugin `{plugin}` does not start: {reason}")]
     Trial {

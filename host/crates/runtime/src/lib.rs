@@ -26,7 +26,7 @@ mod wasi_http;
 
 pub use bindings::{DelegateConstraints, ExecuteRequest};
 pub use call::CallEnd;
-pub use component::Component;
+pub use component::{Component, KnownComponent};
 pub use engine::{Runtime, RuntimeOptions};
 pub use error::{LoadError, RuntimeError};
 pub use host::{HOST_CALLS_MAX, HTTP_CALLS_MAX, HostCalls};

@@ -10,6 +10,7 @@
 mod associated;
 mod audit;
 mod error;
+mod file_key;
 mod master;
 mod row_key;
 mod sealed;
@@ -18,6 +19,7 @@ mod vault;
 pub use associated::AssociatedData;
 pub use audit::AuditKeys;
 pub use error::VaultError;
+pub use file_key::FileKey;
 pub use master::MasterKeys;
 pub use row_key::RowKey;
 pub use sealed::Sealed;

@@ -1,8 +1,10 @@
 //! The chain of a writer. Each row contains its sequence number, the hash of the previous row, and its own hash.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use monstrum_store::{AuditRow, ChainedRow, ScanFrom, Store, StoreError, StoreRow};
+use monstrum_store::{AuditKind, AuditRow, ChainedRow, ScanFrom, Store, StoreError, StoreRow};
+use monstrum_types::RequestId;
 use monstrum_vault::AuditKeys;
 
 use super::anchors::Anchors;
@@ -32,6 +34,8 @@ pub struct Chain {
     keys: Arc<AuditKeys>,
     position: Position,
     head_sequence: Option<i64>,
+    /// The sequence numbers of the rows `started` of this run whose calls have not ended.
+    open: HashMap<RequestId, i64>,
     /// The concatenated texts of the rows of a batch, and the position where each text ends. Later batches reuse the
     /// memory.
     bodies: String,
@@ -42,7 +46,8 @@ impl Chain {
     /// Reads the end of the chain of `writer` from the database, to continue it there.
     pub async fn resume(store: &Store, writer: String, keys: Arc<AuditKeys>) -> Result<Chain, StoreError> {
         let position = position(store, &writer, &keys).await?;
-        Ok(Chain { writer, keys, position, head_sequence: None, bodies: String::new(), ends: Vec::new() })
+        let (open, bodies, ends) = (HashMap::new(), String::new(), Vec::new());
+        Ok(Chain { writer, keys, position, head_sequence: None, open, bodies, ends })
     }
 
     /// Reads the end of the chain from the database again, because a commit that returned an error may have happened.
@@ -62,7 +67,24 @@ impl Chain {
             next = page.next;
         }
         self.position = found;
+        self.note(&written);
         Ok(written)
+    }
+
+    /// Records which calls the committed rows start and end.
+    pub fn note(&mut self, rows: &[AuditRow]) {
+        for row in rows {
+            match row.kind {
+                AuditKind::Started => _ = self.open.entry(row.request_id).or_insert(row.sequence),
+                AuditKind::Finished | AuditKind::Interrupted => _ = self.open.remove(&row.request_id),
+            }
+        }
+    }
+
+    /// Returns the sequence number of the oldest row `started` whose call has not ended, or of the next row if all
+    /// calls have ended.
+    pub fn open_from(&self) -> i64 {
+        self.open.values().copied().min().unwrap_or(self.position.sequence + 1)
     }
 
     /// The writer of the chain.
@@ -76,7 +98,7 @@ impl Chain {
     }
 
     /// The keys with which the hashes are computed.
-    pub fn keys(&self) -> &AuditKeys {
+    pub fn keys(&self) -> &Arc<AuditKeys> {
         &self.keys
     }
 
@@ -97,6 +119,7 @@ impl Chain {
             .collect();
         let written = store.append(&chained, with).await?;
         self.position = end;
+        self.note(rows);
         Ok(written)
     }
 

@@ -43,7 +43,8 @@ pub struct PolicyState {
 }
 
 /// One line of the file. Lines of older versions stay valid. Version 1 dates from before policy rows were
-/// authenticated, and version 2 from before the row key could be rotated.
+/// authenticated, version 2 from before the row key could be rotated, and version 3 from before heads bounded the search
+/// for open calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Head {
@@ -57,6 +58,10 @@ pub(super) struct Head {
     /// The version of the oldest row key under which rows were valid; since version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_key_version: Option<u32>,
+    /// The sequence number of the oldest row `started` whose call had not ended, or of the next row if all calls had
+    /// ended; since version 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_from: Option<i64>,
     pub at: UtcMillis,
     pub key_version: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -73,8 +78,12 @@ impl Head {
     /// Whether the head was signed with `keys` and has the fields of its version.
     pub(super) fn is_signed_by(&self, keys: &AuditKeys) -> bool {
         let mut signature = [0; 64];
-        let known = (self.v, self.policy_generation, self.row_key_version);
-        matches!(known, (1, None, None) | (2, Some(_), None) | (3, Some(_), Some(_)))
+        let known = (self.v, self.policy_generation, self.row_key_version, self.open_from);
+        let has_fields_of_version = matches!(
+            known,
+            (1, None, None, None) | (2, Some(_), None, None) | (3, Some(_), Some(_), None) | (4, Some(_), _, Some(_))
+        );
+        has_fields_of_version
             && hex::decode_to_slice(&self.signature, &mut signature).is_ok()
             && keys.verify_head(&self.signed_bytes(), &signature)
     }
@@ -88,6 +97,8 @@ pub struct Heads {
     partial_from: Option<u64>,
     /// The state of the policy in the last head of this run.
     policy: Option<PolicyState>,
+    /// The newest head of an earlier run.
+    earlier: Option<Head>,
     /// The generation of the policy in the newest head of an earlier run. No new head has a smaller generation.
     floor: i64,
 }
@@ -96,22 +107,26 @@ impl Heads {
     /// Opens or creates the file, and removes a line that a crash left incomplete. `keys` are the keys with which the
     /// heads of earlier runs were signed.
     pub fn open(path: &Path, keys: &KeyRing) -> Result<Heads, HeadsError> {
-        let floor = match newest(path, keys)? {
-            Newest::Signed(head) => head.policy_generation.unwrap_or(0),
-            Newest::Absent | Newest::OtherKeys => 0,
+        let earlier = match newest(path, keys)? {
+            Newest::Signed(head) => Some(head),
+            Newest::Absent | Newest::OtherKeys => None,
         };
+        let floor = earlier.as_ref().and_then(|head| head.policy_generation).unwrap_or(0);
         let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
         let mut options = OpenOptions::new();
         let mut file = options.read(true).append(true).create(true).mode(0o600).open(path).map_err(fail("open"))?;
-        let mut content = Vec::new();
-        file.read_to_end(&mut content).map_err(fail("read"))?;
-        let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        if whole < content.len() {
+        let (bytes, whole) = length(&mut file).map_err(fail("read"))?;
+        if whole < bytes {
             // An incomplete line was never a valid head. If the next head were appended to it, the result would be an
             // invalid line.
-            file.set_len(whole as u64).map_err(fail("truncate"))?;
+            file.set_len(whole).map_err(fail("truncate"))?;
         }
-        Ok(Heads { path: path.to_owned(), file, partial_from: None, policy: None, floor })
+        Ok(Heads { path: path.to_owned(), file, partial_from: None, policy: None, earlier, floor })
+    }
+
+    /// Returns the newest head of an earlier run.
+    pub(super) fn earlier(&self) -> Option<&Head> {
+        self.earlier.as_ref()
     }
 
     /// Signs and appends a head for the end of `chain` and the state of the policy, unless the last head already
@@ -123,12 +138,13 @@ impl Heads {
         }
         let position = chain.position();
         let mut head = Head {
-            v: if policy.row_key_version.is_some() { 3 } else { 2 },
+            v: 4,
             writer: chain.writer().to_owned(),
             sequence: position.sequence,
             hash: hex::encode(position.hash),
             policy_generation: Some(policy.generation),
             row_key_version: policy.row_key_version,
+            open_from: Some(chain.open_from()),
             at: now,
             key_version: chain.keys().version(),
             signature: String::new(),
@@ -169,6 +185,25 @@ impl Heads {
     pub fn lacks_policy(&self, generation: i64) -> bool {
         self.policy.is_none_or(|signed| signed.generation != generation.max(self.floor))
     }
+}
+
+/// Returns the length of the file, and its length without an incomplete last line. Reads the file backwards, because a
+/// file of many heads takes long to read.
+fn length(file: &mut File) -> std::io::Result<(u64, u64)> {
+    let bytes = file.metadata()?.len();
+    let mut to = bytes;
+    let mut block = Vec::new();
+    while to > 0 {
+        let from = to.saturating_sub(LINE_BYTES_MAX);
+        file.seek(SeekFrom::Start(from))?;
+        block.clear();
+        file.take(to - from).read_to_end(&mut block)?;
+        if let Some(end) = block.iter().rposition(|byte| *byte == b'\n') {
+            return Ok((bytes, from + end as u64 + 1));
+        }
+        to = from;
+    }
+    Ok((bytes, 0))
 }
 
 /// The newest head of a file.

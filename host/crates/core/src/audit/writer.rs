@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::chain::Chain;
 use super::heads::{self, Heads, PolicyState};
+use super::rollback;
+use super::verify::KeyRing;
 use super::{AuditUnavailable, Pending};
 use crate::meters;
 
@@ -307,7 +309,9 @@ impl Writer {
     /// Marks the calls that an earlier run of this writer left open as interrupted.
     pub(super) async fn interrupt_open_calls(&mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let open = self.store.open_starts(self.chain.writer()).await?;
+        let from = self.open_from().await?;
+        let open = self.store.open_starts(self.chain.writer(), from).await?;
+        self.chain.note(&open);
         for starts in open.chunks(BATCH_ROWS_MAX) {
             let mut rows: Vec<_> = starts.iter().map(|start| interrupted(start, now)).collect();
             self.chain.append(&self.store, &mut rows, &[]).await?;
@@ -316,6 +320,17 @@ impl Writer {
             tracing::warn!(calls = open.len(), "calls of the previous run were marked as interrupted");
         }
         Ok(())
+    }
+
+    /// Returns the first sequence number at which an earlier run may have left a call open. The newest signed head has
+    /// this number. The search starts at the first row if there is no such head, or if the head does not belong to this
+    /// database.
+    async fn open_from(&self) -> Result<i64, StoreError> {
+        let head = self.heads.earlier().filter(|head| head.writer == self.chain.writer());
+        let Some((head, open_from)) = head.and_then(|head| Some((head, head.open_from?))) else { return Ok(0) };
+        let keys = self.chain.keys();
+        let keys = KeyRing::from([(keys.version(), Arc::clone(keys))]);
+        Ok(if rollback::holds(&self.store, &keys, head).await? { open_from } else { 0 })
     }
 
     pub(super) fn sign_head(&mut self) {
@@ -338,3 +353,6 @@ fn interrupted(start: &AuditRow, now: UtcMillis) -> AuditRow {
         ..start.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;

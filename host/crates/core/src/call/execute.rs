@@ -29,7 +29,7 @@ use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::refusal::Refusal;
 use crate::checks::{Asker, CheckedOutput, Checks, is_large_object};
 use crate::meters::{self, Stage, StageTimer};
-use crate::plugins::{Ceilings, Plugin, built_in};
+use crate::plugins::{Ceilings, Plugin, PluginComponent, built_in};
 use crate::policy::Binding;
 use crate::sandboxes::Sandboxes;
 use rates::Rates;
@@ -85,6 +85,11 @@ impl Executor {
         if let Some(refused) = target.binding().and_then(|binding| self.over_rate(binding)) {
             return refused;
         }
+        if let Some(component) = &target.plugin.component
+            && let Some(failed) = self.load(component, execution, &permit).await
+        {
+            return failed;
+        }
         let mut timer = StageTimer::start();
         let _place = match self.enter(execution, &permit, of_bot).await {
             Ok(place) => place,
@@ -109,6 +114,7 @@ impl Executor {
         let Some(component) = &target.plugin.component else {
             return self.built_in(execution, &permit, child_calls.as_ref(), limits).await;
         };
+        let Some(component) = component.ready() else { return not_loaded() };
         let entry = (execution.entry, secrets);
         let functions = HostFunctions::new(self.egress.clone(), target, entry, child_calls, until, limits.fuel);
         let functions = Arc::new(functions);
@@ -151,6 +157,28 @@ impl Executor {
             }
             CheckedOutput::Invalid(fault) => {
                 CallOutcome::error(Code::BadResult, format!("the plugin returned invalid content: {fault}"))
+            }
+        }
+    }
+
+    /// Loads the component if this is its first use, within the time limit of the call. Returns the outcome of the call
+    /// if the component cannot be loaded.
+    async fn load(
+        &self,
+        component: &PluginComponent,
+        execution: &Execution<'_>,
+        permit: &Permit,
+    ) -> Option<CallOutcome> {
+        if component.ready().is_some() {
+            return None;
+        }
+        let timeout = self.limits(execution, permit).timeout;
+        match tokio::time::timeout(timeout, component.load()).await {
+            Ok(Ok(_)) => None,
+            Ok(Err(_)) => Some(not_loaded()),
+            Err(_) => {
+                let stop = StopReason::Timeout { timeout };
+                Some(CallOutcome::error(stop.code(), stop.message()))
             }
         }
     }
@@ -245,6 +273,11 @@ impl Executor {
         let message = format!("the call exceeds the rate limit of this binding ({per_minute} per minute)");
         Some(CallOutcome::error(Code::Limit, message).by_rule("rate").retry_after(wait))
     }
+}
+
+/// Returns the outcome of a call whose component could not be loaded. The status of the plugin shows the reason.
+fn not_loaded() -> CallOutcome {
+    CallOutcome::error(Code::Unavailable, "the plugin cannot be loaded")
 }
 
 /// Prepares the child calls of the call, whose deadline is `until`. Returns `None` if the plugin makes no calls.

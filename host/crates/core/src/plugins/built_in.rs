@@ -103,6 +103,7 @@ fn built_in(manifest: Value, locales: Locales) -> Plugin {
         component: None,
         locales,
         icon: None,
+        files: None,
         warnings: Vec::new(),
         calls: PatternSet::new(MatchMode::Pattern, Vec::<String>::new()),
         dimension_modes: DimensionModes::of(dimensions),

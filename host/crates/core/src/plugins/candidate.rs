@@ -8,11 +8,11 @@ use futures::stream::{self, Stream, StreamExt as _};
 use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{PluginRow, PluginVersionRow, Store};
-use monstrum_types::{Clock, PluginName};
+use monstrum_types::{Clock, PluginName, UtcMillis};
 use serde_json::json;
 
 use super::Ceilings;
-use super::version::{LoadError, Plugin, build, parse, parse_stored, sha256};
+use super::version::{LoadError, Plugin, ReadFiles, build, parse, parse_stored, sha256};
 use crate::beside::in_place;
 use crate::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 
@@ -47,11 +47,17 @@ pub(super) struct Reader {
 impl Reader {
     /// Reads the version in the folder `name`.
     pub(super) async fn read(&self, name: &str) -> Result<Candidate, LoadError> {
-        self.read_from(name, PluginFolder::open(&self.dir.join(name))?).await
+        let began = self.clock.now();
+        self.read_from(name, PluginFolder::open(&self.dir.join(name))?, began).await
     }
 
-    /// Reads the version of plugin `name` from an open folder.
-    pub(super) async fn read_from(&self, name: &str, folder: PluginFolder) -> Result<Candidate, LoadError> {
+    /// Reads the version of plugin `name` from a folder that was opened after the time `began`.
+    pub(super) async fn read_from(
+        &self,
+        name: &str,
+        folder: PluginFolder,
+        began: UtcMillis,
+    ) -> Result<Candidate, LoadError> {
         let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
         let manifest = self.manifest(name, &text).await?;
         if manifest.name.as_str() != name {
@@ -63,22 +69,19 @@ impl Reader {
             let locale_files = folder.locales(&manifest.locales_dir)?;
             let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
             let icon = folder.icon(&manifest.resource_type.icon)?;
-            Ok::<_, FolderError>((
-                json!(locale_files),
-                locale_files,
-                component.clone(),
-                sha256(&component),
-                component,
-                icon,
-            ))
+            let opened = folder.opened(began);
+            Ok::<_, FolderError>((json!(locale_files), locale_files, component.clone(), component, icon, opened))
         });
-        let (locales, locale_files, to_build, component_digest, component, icon) = read?;
+        let (locales, locale_files, to_build, component, icon, opened) = read?;
         let mut plugin = build(&self.runtime, self.ceilings, manifest, locale_files, to_build).await?;
         plugin.icon = icon;
+        let manifest_digest = sha256(text.as_bytes());
+        let component_digest = plugin.digest().cloned().unwrap_or_else(|| sha256(&component));
+        plugin.files = opened.map(|opened| ReadFiles { manifest_digest: manifest_digest.clone(), opened });
         let stored = PluginVersionRow {
             plugin: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
-            manifest_digest: sha256(text.as_bytes()),
+            manifest_digest,
             component_digest,
             manifest: text,
             component,

@@ -1,6 +1,8 @@
 //! Reads a plugin's folder. The content of the folder becomes code that acts with credentials. Therefore this module
-//! rejects symbolic links, and folders and files that other users can write. Every read has a limit.
+//! rejects symbolic links, and folders and files that other users can write. Every read has a limit. An open folder
+//! remembers the identity of everything that was opened in it.
 
+mod identity;
 pub mod staging;
 
 use std::collections::BTreeMap;
@@ -9,7 +11,11 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use monstrum_types::UtcMillis;
+use parking_lot::Mutex;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+
+pub(super) use identity::{FileId, Opened};
 
 /// The manifest's file name.
 pub const MANIFEST: &str = "monstrum.yaml";
@@ -59,6 +65,7 @@ pub struct Icon {
 pub struct PluginFolder {
     path: PathBuf,
     folder: OwnedFd,
+    opened: Mutex<Vec<Opened>>,
 }
 
 impl PluginFolder {
@@ -69,8 +76,42 @@ impl PluginFolder {
 
     /// Opens the folder `path`. Errors show the folder as `name`.
     pub fn open_as(path: &Path, name: &Path) -> Result<PluginFolder, FolderError> {
-        let folder = open_checked(CWD, path, name, OFlags::DIRECTORY, "folder")?.0;
-        Ok(PluginFolder { path: name.to_owned(), folder })
+        let (folder, stat) = open_checked(CWD, path, name, OFlags::DIRECTORY, "folder")?;
+        let own = Opened { path: String::new(), is_folder: true, id: Some(FileId::of(&stat)) };
+        Ok(PluginFolder { path: name.to_owned(), folder, opened: Mutex::new(vec![own]) })
+    }
+
+    /// Returns everything that was opened in this folder, if nothing has changed since. `began` is a time before the
+    /// folder was opened. Returns `None` if a later change might not be detected.
+    pub(super) fn opened(&self, began: UtcMillis) -> Option<Vec<Opened>> {
+        let opened = self.opened.lock().clone();
+        (opened.iter().all(|one| one.is_settled(began)) && self.is_unchanged(&opened)).then_some(opened)
+    }
+
+    /// Returns whether everything in `opened` can still be read and has the same identity.
+    pub(super) fn is_unchanged(&self, opened: &[Opened]) -> bool {
+        opened.iter().all(|one| {
+            // Changes of the folder itself are detected on the descriptor, because its path may name another folder.
+            let path = if one.path.is_empty() { "." } else { &one.path };
+            let (flags, wanted) = if one.is_folder { (OFlags::DIRECTORY, "folder") } else { (OFlags::empty(), "file") };
+            let found = open_checked(&self.folder, Path::new(path), &self.path, flags, wanted);
+            match (found, one.id) {
+                (Ok((_, stat)), Some(id)) => FileId::of(&stat) == id,
+                (Err(FolderError::Absent { .. }), None) => true,
+                _ => false,
+            }
+        })
+    }
+
+    /// Reads the file `name` if it is still the file `id`.
+    pub(super) fn bytes_of(&self, name: &str, id: FileId, bytes_max: u64) -> Result<Option<Vec<u8>>, FolderError> {
+        let bytes = self.bytes(name, bytes_max)?;
+        let is_same = self.opened.lock().iter().any(|one| one.path == name && one.id == Some(id));
+        Ok(is_same.then_some(bytes))
+    }
+
+    fn note(&self, path: &str, is_folder: bool, stat: Option<&Stat>) {
+        self.opened.lock().push(Opened { path: path.to_owned(), is_folder, id: stat.map(FileId::of) });
     }
 
     /// Reads a file of the folder as text.
@@ -81,7 +122,9 @@ impl PluginFolder {
 
     /// Reads a file of the folder.
     pub fn bytes(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, FolderError> {
-        read_capped(&self.folder, name, &self.path.join(name), bytes_max)
+        let (bytes, stat) = read_capped(&self.folder, name, &self.path.join(name), bytes_max)?;
+        self.note(name, false, Some(&stat));
+        Ok(bytes)
     }
 
     /// Reads the icon that a manifest names. Returns `None` if the manifest names a symbol instead of a file.
@@ -104,8 +147,14 @@ impl PluginFolder {
     pub fn locales(&self, directory: &str) -> Result<BTreeMap<String, String>, FolderError> {
         let path = self.path.join(directory);
         let folder = match open_checked(&self.folder, Path::new(directory), &path, OFlags::DIRECTORY, "folder") {
-            Ok((folder, _)) => folder,
-            Err(FolderError::Absent { .. }) => return Ok(BTreeMap::new()),
+            Ok((folder, stat)) => {
+                self.note(directory, true, Some(&stat));
+                folder
+            }
+            Err(FolderError::Absent { .. }) => {
+                self.note(directory, true, None);
+                return Ok(BTreeMap::new());
+            }
             Err(error) => return Err(error),
         };
         let read = |source: rustix::io::Errno| FolderError::Read { path: path.clone(), source: source.into() };
@@ -118,7 +167,8 @@ impl PluginFolder {
                 return Err(FolderError::TooManyLocales { path });
             }
             let file = path.join(&name);
-            let bytes = read_capped(&folder, &name, &file, LOCALE_BYTES_MAX)?;
+            let (bytes, stat) = read_capped(&folder, &name, &file, LOCALE_BYTES_MAX)?;
+            self.note(&format!("{directory}/{name}"), false, Some(&stat));
             let text = String::from_utf8(bytes).map_err(|_| FolderError::NotText { path: file })?;
             locales.insert(tag.to_owned(), text);
         }
@@ -133,7 +183,7 @@ pub fn check_plugins_dir(path: &Path) -> Result<(), FolderError> {
     open_checked(CWD, &real, path, OFlags::DIRECTORY, "folder").map(|_| ())
 }
 
-fn read_capped(folder: &OwnedFd, name: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>, FolderError> {
+fn read_capped(folder: &OwnedFd, name: &str, path: &Path, bytes_max: u64) -> Result<(Vec<u8>, Stat), FolderError> {
     let (file, stat) = open_checked(folder, Path::new(name), path, OFlags::empty(), "file")?;
     let too_large = |bytes| FolderError::TooLarge { path: path.to_owned(), bytes, bytes_max };
     let bytes = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
@@ -147,7 +197,7 @@ fn read_capped(folder: &OwnedFd, name: &str, path: &Path, bytes_max: u64) -> Res
     if content.len() as u64 > bytes_max {
         return Err(too_large(content.len() as u64));
     }
-    Ok(content)
+    Ok((content, stat))
 }
 
 /// Opens `name` beneath `folder` without following links. Checks the opened file and not the path.
@@ -263,5 +313,75 @@ mod tests {
         assert!(matches!(opened.bytes("plugin.wasm", 9), Err(FolderError::WrongKind { wanted: "file", .. })));
         assert!(matches!(opened.bytes(MANIFEST, 9), Err(FolderError::TooLarge { bytes: 13, bytes_max: 9, .. })));
         assert!(matches!(opened.bytes("absent", 9), Err(FolderError::Absent { .. })));
+    }
+
+    /// A time after all changes, for tests that do not depend on the clock.
+    const LATER: UtcMillis = UtcMillis(i64::MAX);
+
+    /// Waits until a new file gets a later time of change than the files that exist.
+    fn wait_for_the_clock(path: &Path) {
+        let changed = |path: &Path| FileId::of(&rustix::fs::stat(path).unwrap());
+        let probe = path.with_extension("probe");
+        std::fs::write(&probe, "").unwrap();
+        let before = changed(&probe);
+        while changed(&probe) == before {
+            std::fs::write(&probe, "").unwrap();
+            std::fs::set_permissions(&probe, PermissionsExt::from_mode(0o600)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_change_of_anything_that_was_opened_is_detected() {
+        let write = |path: PathBuf, text: &str| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).unwrap();
+        };
+        let changes: [(&str, fn(&Path)); 8] = [
+            ("the content", |path| std::fs::write(path.join(MANIFEST), "name: gitlab\n").unwrap()),
+            ("another file", |path| {
+                std::fs::write(path.join("new"), "name: github\n").unwrap();
+                std::fs::rename(path.join("new"), path.join(MANIFEST)).unwrap();
+            }),
+            ("the permissions", |path| {
+                std::fs::set_permissions(path.join(MANIFEST), PermissionsExt::from_mode(0o600)).unwrap();
+            }),
+            ("a removal", |path| std::fs::remove_file(path.join(MANIFEST)).unwrap()),
+            ("a translation", |path| std::fs::write(path.join("locales/de.json"), "{ }").unwrap()),
+            ("a new translation", |path| std::fs::write(path.join("locales/fr.json"), "{}").unwrap()),
+            ("a new folder", |path| std::fs::create_dir(path.join("other")).unwrap()),
+            ("a link", |path| {
+                std::fs::rename(path.join("locales"), path.join("real")).unwrap();
+                symlink("real", path.join("locales")).unwrap();
+            }),
+        ];
+        for (what, change) in changes {
+            let (_parent, path) = folder();
+            std::fs::create_dir(path.join("locales")).unwrap();
+            std::fs::set_permissions(path.join("locales"), PermissionsExt::from_mode(0o755)).unwrap();
+            write(path.join("locales/de.json"), "{}\n");
+            let read = PluginFolder::open(&path).unwrap();
+            read.text(MANIFEST, 64).unwrap();
+            read.locales("locales").unwrap();
+            assert!(read.locales("other").unwrap().is_empty());
+            let opened = read.opened(LATER).unwrap();
+            assert!(PluginFolder::open(&path).unwrap().is_unchanged(&opened), "{what}");
+            assert!(read.opened(UtcMillis(0)).is_none(), "the files are newer than the read");
+            wait_for_the_clock(&path);
+            change(&path);
+            assert!(!PluginFolder::open(&path).unwrap().is_unchanged(&opened), "{what}");
+            assert!(read.opened(LATER).is_none(), "{what}");
+        }
+    }
+
+    #[test]
+    fn only_the_same_file_is_read_again() {
+        let (_parent, path) = folder();
+        let read = PluginFolder::open(&path).unwrap();
+        read.text(MANIFEST, 64).unwrap();
+        let id = read.opened(LATER).unwrap().iter().find(|one| one.path == MANIFEST).unwrap().id.unwrap();
+        let again = || PluginFolder::open(&path).unwrap().bytes_of(MANIFEST, id, 64).unwrap();
+        assert_eq!(again().unwrap(), b"name: github\n");
+        std::fs::write(path.join(MANIFEST), "name: gitlab, version: 2\n").unwrap();
+        assert_eq!(again(), None);
     }
 }

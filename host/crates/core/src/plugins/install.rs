@@ -104,9 +104,10 @@ impl Plugins {
         let (dir, plugin) = (self.reader.dir.clone(), name.clone());
         let staged = tokio::task::spawn_blocking(move || Staged::write(&dir, &plugin, &files));
         let staged = staged.await.map_err(|_| InstallError::Interrupted)??;
+        let began = self.reader.clock.now();
         // Errors must show the plugin's name instead of the hidden folder.
         let folder = PluginFolder::open_as(staged.path(), Path::new(name.as_str())).map_err(LoadError::from)?;
-        let candidate = self.reader.read_from(name.as_str(), folder).await?;
+        let candidate = self.reader.read_from(name.as_str(), folder, began).await?;
         let assessment = self.assess(&candidate, &Owners::default()).await?;
         self.keep(&candidate, &assessment).await?;
         let plugin = name.clone();

@@ -5,7 +5,7 @@
 //! key. A tool name becomes free when the owner's serving version no longer has it. A resource type stays with its
 //! owner even after an uninstall, because credentials were saved for this type.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use monstrum_manifest::{ClaimedNames, Manifest, claimed_names};
 use monstrum_store::{OwnedKind, OwnedName, OwnerRow, Store, StoreError};
@@ -33,9 +33,9 @@ impl Owners {
         self.0.get(&type_name(id))
     }
 
-    /// Returns whether `plugin` owns any name.
-    pub(super) fn has(&self, plugin: &str) -> bool {
-        self.0.values().any(|row| row.plugin.as_str() == plugin)
+    /// Returns all plugins that own a name.
+    pub(super) fn plugins(&self) -> HashSet<&str> {
+        self.0.values().map(|row| row.plugin.as_str()).collect()
     }
 
     /// Returns the names in a manifest that belong to other plugins. The resource type comes first.

@@ -9,14 +9,15 @@ use monstrum_manifest::{
     Capability, InputSchema, Locales, MANIFEST_STEPS_MAX, Manifest, MatchMode, OutputSchema, SchemaLimits,
     ScopeDimension, Tool as ToolManifest,
 };
-use monstrum_runtime::{Component, Runtime};
+use monstrum_runtime::Runtime;
 use monstrum_store::StoreError;
 use monstrum_types::{Digest, Effort, JsonText, Overrun, PluginName, ToolName, with_causes};
 use sha2::Digest as _;
 
 use crate::beside::Beside;
 use crate::checks::{pay_for_object, pay_for_text};
-use crate::plugins::folder::{FolderError, Icon, MANIFEST};
+use crate::plugins::component::PluginComponent;
+use crate::plugins::folder::{FolderError, Icon, MANIFEST, Opened};
 use crate::plugins::{Ceilings, built_in};
 
 /// The prefix of a warning about a limit that was introduced after the version was stored.
@@ -27,7 +28,7 @@ pub struct Plugin {
     pub name: PluginName,
     pub manifest: Manifest,
     /// The component, or `None` for a built-in plugin of the platform.
-    pub component: Option<Component>,
+    pub component: Option<PluginComponent>,
     pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
     /// The icon that the manifest names, if this version was read from its folder.
@@ -36,12 +37,25 @@ pub struct Plugin {
     /// The tools of other plugins that the manifest allows this plugin to call.
     pub calls: PatternSet,
     pub dimension_modes: DimensionModes,
+    /// The files of the folder from which this version was read, if the start index may contain this version.
+    pub(super) files: Option<ReadFiles>,
+}
+
+/// The files from which a version was read.
+pub(super) struct ReadFiles {
+    pub(super) manifest_digest: Digest,
+    pub(super) opened: Vec<Opened>,
 }
 
 impl Plugin {
     /// Returns the SHA-256 of the component.
     pub fn digest(&self) -> Option<&Digest> {
-        self.component.as_ref().map(Component::digest)
+        self.component.as_ref().map(PluginComponent::digest)
+    }
+
+    /// Returns the reason why the component could not be loaded at its first use, if it could not.
+    pub fn failure(&self) -> Option<&LoadError> {
+        self.component.as_ref().and_then(PluginComponent::failure)
     }
 
     /// Returns the egress scope of a call without a resource. The scope allows the origins of the manifest, over https
@@ -71,7 +85,7 @@ impl Plugin {
     }
 }
 
-/// A tool with compiled schemas and rules.
+/// A tool with its schemas and rules.
 pub struct Tool {
     pub manifest: ToolManifest,
     /// The name under which the plugin knows the tool. Bots use a different name if the tool belongs to a single
@@ -119,10 +133,35 @@ impl Tool {
         let input = input.map_err(|why| ("input_schema", why))?;
         let output = manifest.output_schema.as_ref().map(|schema| OutputSchema::compile(schema, limits)).transpose();
         let output = output.map_err(|why| ("output_schema", why))?;
+        Ok(Tool::of(manifest, own_name, dimensions, input, output))
+    }
+
+    /// Creates a tool of a manifest that this build has compiled before. Its schemas are compiled at their first use.
+    pub(super) fn known(manifest: ToolManifest, dimensions: &[ScopeDimension]) -> Tool {
+        let input = InputSchema::known(&manifest.input_schema);
+        let output = manifest.output_schema.as_ref().map(OutputSchema::known);
+        let own_name = manifest.name.clone();
+        Tool::of(manifest, own_name, dimensions, input, output)
+    }
+
+    fn of(
+        manifest: ToolManifest,
+        own_name: ToolName,
+        dimensions: &[ScopeDimension],
+        input: InputSchema,
+        output: Option<OutputSchema>,
+    ) -> Tool {
         let (name, operation) = (manifest.name.clone(), manifest.operation.clone());
         let rules = ToolRules::new(name, operation, dimensions, |path| input.declares(path));
         let (output, schema_texts) = (output.map(Arc::new), OnceLock::new());
-        Ok(Tool { manifest, own_name, rules, input, output, is_hidden: false, schema_texts })
+        Tool { manifest, own_name, rules, input, output, is_hidden: false, schema_texts }
+    }
+
+    /// Compiles the schemas that are not compiled yet. An error names the field.
+    pub(super) fn prepare(&self) -> Result<(), (&'static str, &str)> {
+        self.input.prepare().map_err(|why| ("input_schema", why))?;
+        let output = self.output.as_ref().map_or(Ok(()), |output| output.prepare());
+        output.map_err(|why| ("output_schema", why))
     }
 }
 
@@ -225,10 +264,11 @@ pub async fn build(
         warnings,
         dimension_modes: DimensionModes::of(&manifest.resource_type.scope_dimensions),
         manifest,
-        component: Some(component),
+        component: Some(PluginComponent::loaded(component)),
         tools,
         locales,
         icon: None,
+        files: None,
     })
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{Bench, ECHO, Host, MEMORY_BYTES, guest, guest_doing, plugin, request, runtime, success};
-use crate::{CallLimits, Component, RuntimeError, RuntimeOptions};
+use crate::{CallLimits, Component, KnownComponent, LoadError, RuntimeError, RuntimeOptions};
 
 fn entries(cache: &TempDir) -> Vec<PathBuf> {
     let mut entries: Vec<_> =
@@ -98,4 +98,32 @@ fn the_folder_is_private_and_not_a_symlink() {
     fs::write(&file, "").unwrap();
     let refused = crate::Runtime::new(RuntimeOptions { cache_dir: file, cache_mac_key: [7; 32] }).err().unwrap();
     assert!(matches!(refused, RuntimeError::CacheFolder { .. } | RuntimeError::CacheNotAFolder { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_known_component_is_loaded_from_the_cache_without_a_trial() {
+    let bench = Bench::new();
+    let loaded = bench.load(guest(ECHO)).await;
+    let functions = vec!["of_the_earlier_trial".to_owned()];
+    let known = |wasm: &[u8]| KnownComponent {
+        plugin: plugin(),
+        digest: crate::component::digest_of(wasm),
+        capabilities: CAPABILITIES.to_vec(),
+        functions: functions.clone(),
+    };
+    let wasm = Arc::new(guest(ECHO));
+    let again = bench.runtime.load_cached(&known(&wasm), &wasm).unwrap().unwrap();
+    assert_eq!(
+        (again.digest(), again.imports(), again.functions()),
+        (loaded.digest(), loaded.imports(), &functions[..])
+    );
+    answers(&again).await;
+
+    let other = Arc::new(guest_doing("(drop (i32.const 5))"));
+    let refused = bench.runtime.load_cached(&known(&wasm), &other).unwrap_err();
+    assert!(matches!(refused, LoadError::OtherDigest { .. }), "{refused}");
+    assert!(bench.runtime.load_cached(&known(&other), &other).unwrap().is_none(), "it is not in the cache");
+    let no_capabilities = KnownComponent { capabilities: Vec::new(), ..known(&wasm) };
+    let refused = bench.runtime.load_cached(&no_capabilities, &wasm).unwrap_err();
+    assert!(matches!(refused, LoadError::CapabilityMissing { .. }), "{refused}");
 }

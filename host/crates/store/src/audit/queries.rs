@@ -139,11 +139,12 @@ const LAST_2: &str = "select body, hash from audit_rows where writer = $1 order 
 const OPEN_STARTS_1: &str = concat!(
     "select ",
     columns!(),
-    " from audit_events as event where writer = $1 and kind = 'started' \
+    " from audit_events as event where writer = $1 and sequence >= $2 and kind = 'started' \
      and not exists (select 1 from audit_events as other where other.request_id = event.request_id \
                      and other.kind <> 'started') order by sequence"
 );
-const OPEN_STARTS_2: &str = "select body, hash from audit_rows as event where writer = $1 and kind = 'started' \
+const OPEN_STARTS_2: &str = "select body, hash from audit_rows as event where writer = $1 \
+    and sequence >= $2 and kind = 'started' \
     and not exists (select 1 from audit_rows as other where other.workspace_id = event.workspace_id \
                     and other.request_id = event.request_id and other.kind <> 'started') order by sequence";
 
@@ -262,10 +263,10 @@ impl Store {
         }
     }
 
-    /// Returns the start events of a writer's calls that have not ended.
-    pub async fn open_starts(&self, writer: &str) -> Result<Vec<AuditRow>, StoreError> {
+    /// Returns the start events of a writer's calls that have not ended, from the row `from` on.
+    pub async fn open_starts(&self, writer: &str, from: i64) -> Result<Vec<AuditRow>, StoreError> {
         let mut open = Vec::new();
-        let of_version_1: Vec<AuditRow> = self.db.all(OPEN_STARTS_1, args![writer]).await?;
+        let of_version_1: Vec<AuditRow> = self.db.all(OPEN_STARTS_1, args![writer, from]).await?;
         for row in of_version_1 {
             let has_ended = match row.workspace_id {
                 Some(workspace) => self.has_rows_of_version_2(workspace, row.request_id).await?,
@@ -275,7 +276,7 @@ impl Store {
                 open.push(row);
             }
         }
-        let of_version_2: Vec<OfBody> = self.db.all(OPEN_STARTS_2, args![writer]).await?;
+        let of_version_2: Vec<OfBody> = self.db.all(OPEN_STARTS_2, args![writer, from]).await?;
         open.extend(of_version_2.into_iter().map(|OfBody(row)| row));
         Ok(open)
     }

@@ -331,7 +331,7 @@ async fn rows_of_both_versions_are_one_list_and_one_chain() {
         insert_of_version_1(&mut intruder, row).await;
     }
     assert_eq!(store.last("node-1").await.unwrap().as_ref(), Some(&old[3]));
-    assert_eq!(store.open_starts("node-1").await.unwrap(), [old[1].clone(), old[2].clone()]);
+    assert_eq!(store.open_starts("node-1", 0).await.unwrap(), [old[1].clone(), old[2].clone()]);
     let new = [
         event(workspace, 5, Interrupted, ids[1]),
         event(workspace, 6, Started, ids[4]),
@@ -344,7 +344,7 @@ async fn rows_of_both_versions_are_one_list_and_one_chain() {
     assert_eq!(rows[3].canonical, old[3].canonical_of_version_1());
     assert_eq!(rows[4].canonical, canonical(&new[0]).into_bytes());
     assert_eq!(store.last("node-1").await.unwrap().as_ref(), Some(&new[2]));
-    assert_eq!(store.open_starts("node-1").await.unwrap(), [old[2].clone(), new[1].clone()]);
+    assert_eq!(store.open_starts("node-1", 0).await.unwrap(), [old[2].clone(), new[1].clone()]);
     assert_eq!(store.events(workspace, ids[1]).await.unwrap(), [old[1].clone(), new[0].clone()]);
     assert_eq!((store.count_events().await.unwrap(), store.writers().await.unwrap()), (7, vec!["node-1".to_owned()]));
     let listed = async |filter: CallFilter, limit| {

@@ -140,7 +140,7 @@ async fn the_start_of_a_call_without_an_end_is_not_archived() {
     folder.sign();
     assert_eq!(folder.archive(LATER, 10).await, [(2, 3)], "the third call has no end");
     assert_eq!(folder.archive(LATER, 1).await, []);
-    assert_eq!(folder.store.open_starts("node").await.unwrap().len(), 1);
+    assert_eq!(folder.store.open_starts("node", 0).await.unwrap().len(), 1);
     folder.append(open, Finished).await;
     folder.sign();
     assert_eq!(folder.archive(LATER, 10).await, [(4, 7)]);
@@ -164,7 +164,7 @@ async fn segments_end_while_calls_are_open_whose_ends_are_in_the_database() {
     assert_eq!(folder.archive(LATER, 60).await, [(11, 70), (71, 77)], "the last call has no end");
     folder.append(calls[39], Finished).await;
     assert_eq!(folder.archive(LATER, 60).await, [(78, 79)], "the end needs no head");
-    assert_eq!(folder.store.open_starts("node").await.unwrap().len(), 0);
+    assert_eq!(folder.store.open_starts("node", 0).await.unwrap().len(), 0);
     assert_eq!((folder.problems().await, folder.archive_problems().await), (vec![], vec![]));
 }
 

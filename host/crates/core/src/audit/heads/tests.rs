@@ -85,3 +85,16 @@ async fn sign_under_a_limit() {
     heads.sign(&mut chain, policy(3), NOW).unwrap();
     assert_eq!(generations(&path), [1, 3]);
 }
+
+#[tokio::test]
+async fn a_long_incomplete_line_is_removed() {
+    let (mut chain, keys, folder) = chain().await;
+    let path = folder.path().join(HEADS_FILE);
+    Heads::open(&path, &keys).unwrap().sign(&mut chain, policy(1), NOW).unwrap();
+    let whole = fs::read(&path).unwrap();
+    for bytes in [LINE_BYTES_MAX - 1, LINE_BYTES_MAX, 3 * LINE_BYTES_MAX + 7] {
+        fs::write(&path, [&whole[..], &vec![b'x'; bytes as usize]].concat()).unwrap();
+        Heads::open(&path, &keys).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), whole, "{bytes}");
+    }
+}
