@@ -86,7 +86,8 @@ impl Hosts {
         const APPLIED_MAX: Duration = Duration::from_secs(10);
         const POLL: Duration = Duration::from_millis(50);
         let address = scene::address(&self.servers[1])?;
-        let request = self.requests.last().context("there are no requests")?;
+        // The last bot was created last.
+        let request = &self.requests[BOTS - 1];
         let applied = async {
             loop {
                 // The host answers 401 until it knows the key.

@@ -28,6 +28,8 @@ const HOSTILE_BOTS: usize = 2;
 /// The minimum time that a caller waits before it disconnects. The time increases with each call, up to ten times the
 /// minimum.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// How far a connection may fall behind its pace before it drops the missed calls.
+const LAG_MAX: Duration = Duration::from_secs(1);
 /// The largest payload of a result of 1 MiB. The remaining bytes are quotes and the name of the member.
 const LARGE_BYTES: usize = (1 << 20) - 64;
 
@@ -117,12 +119,12 @@ impl Pace {
         Pace([calls_a_second / CONNECTIONS as f64; PARTS.len()])
     }
 
-    /// Limits the good and hostile connections to `share` of the calls that they made in `elapsed`. The other
-    /// connections wait most of the time, so they are not limited.
+    /// Limits the connections to `share` of the calls that they made in `elapsed`. Connections that sleep in each call
+    /// are not limited.
     pub fn share_of(counts: &Counts, elapsed: Duration, share: f64) -> Pace {
         let mut pace = Pace::UNLIMITED;
         for ((part, connections), (count, rate)) in PARTS.into_iter().zip(counts.0.iter().zip(&mut pace.0)) {
-            if matches!(part, Part::Good | Part::Hostile) {
+            if !matches!(part, Part::Sleeper) {
                 let calls = count.load(Ordering::Relaxed).max(1);
                 *rate = share * calls as f64 / elapsed.as_secs_f64() / connections as f64;
             }
@@ -248,9 +250,9 @@ impl Member {
         let mut connection = Connection::open(&self.address).await?;
         let mut next = Instant::now();
         for turn in self.first.. {
-            next = Instant::now().max(next + self.pace);
+            next = (Instant::now() - LAG_MAX).max(next + self.pace);
             tokio::time::sleep_until(next).await;
-            if next >= self.until {
+            if Instant::now() >= self.until {
                 break;
             }
             let at = turn % calls.len();
