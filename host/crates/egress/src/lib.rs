@@ -2,7 +2,7 @@
 //!
 //! Sending has eight steps in one function (`send`), each in its own file: the URL and the headers are built (`url`,
 //! `headers`), checked against the allowed origins of the resource (`policy`) and searched for secrets (`scan`). The
-//! name is resolved once and all addresses are checked (`addresses`). The credential is added and the request is sent
+//! name is resolved and all addresses are checked (`addresses`, `names`). The credential is added and the request is sent
 //! (`inject`, `client`). Redirects are followed if the manifest allows them (`redirect`), and a rejected token is
 //! refreshed once. The size of the response is limited, headers that only the host needs are removed, and secrets are
 //! redacted (`response`, `redact`).
@@ -18,6 +18,7 @@ mod credential;
 mod headers;
 mod inject;
 mod limits;
+mod names;
 mod policy;
 mod redact;
 mod redirect;

@@ -16,6 +16,7 @@ use crate::client::{Clients, EgressOptions, Transport};
 use crate::credential::{Credential, CredentialSource, CredentialState};
 use crate::inject::{Outgoing, inject};
 use crate::limits::{REDIRECTS_MAX, REFRESH_BEFORE_MS, REFRESH_WAIT_MAX};
+use crate::names::Names;
 use crate::policy::Scope;
 use crate::redact::RedactorCell;
 use crate::resolve::Resolve;
@@ -32,6 +33,7 @@ pub struct Egress {
 
 struct Inner {
     resolver: Arc<dyn Resolve>,
+    names: Names,
     clients: Clients,
     clock: Arc<dyn Clock>,
     observer: Option<Arc<StepObserver>>,
@@ -69,12 +71,14 @@ pub type StepObserver = dyn Fn(Step) + Send + Sync;
 pub type BeforeSending<'a> = dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
 
 impl Egress {
-    /// Creates an egress with an empty client cache, which is shared only with the clones of this egress.
+    /// Creates an egress with empty caches of names and clients, which are shared only with the clones of this egress.
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
         let EgressOptions { resolver, clock, observer, response_body_bytes_max, transport, .. } = options;
-        Egress { inner: Arc::new(Inner { resolver, clients, clock, observer, response_body_bytes_max, transport }) }
+        let names = Names::default();
+        let inner = Inner { resolver, names, clients, clock, observer, response_body_bytes_max, transport };
+        Egress { inner: Arc::new(inner) }
     }
 
     /// Sends `request`, if `scope` allows it, and returns the redacted response.
@@ -137,8 +141,8 @@ impl Sending<'_, '_> {
             self.begin(Step::Scan);
             scan::check(self.redactor, &mut request).await?;
             self.begin(Step::Resolve);
-            let network = &self.scope.network;
-            let addresses = addresses::resolve(&outgoing.url, network, self.egress.resolver.as_ref()).await?;
+            let Inner { names, resolver, .. } = self.egress;
+            let addresses = addresses::resolve(&outgoing.url, &self.scope.network, names, resolver).await?;
             self.begin(Step::Send);
             let mut credential = self.credential_for(&mut request, &outgoing.url).await?;
             let mut answer = self.exchange(&outgoing, credential.as_deref(), &addresses).await?;
@@ -259,7 +263,7 @@ impl Sending<'_, '_> {
         &self,
         outgoing: &Outgoing,
         credential: Option<&Credential>,
-        addresses: &[IpAddr],
+        addresses: &Arc<[IpAddr]>,
     ) -> Result<reqwest::Response, Failure> {
         let outgoing = match credential {
             Some(credential) => inject(outgoing.clone(), credential)?,
@@ -273,7 +277,7 @@ impl Sending<'_, '_> {
     }
 
     /// Sends the request over the network, or through the transport that replaces the network.
-    async fn transmit(&self, outgoing: Outgoing, addresses: &[IpAddr]) -> Result<reqwest::Response, Failure> {
+    async fn transmit(&self, outgoing: Outgoing, addresses: &Arc<[IpAddr]>) -> Result<reqwest::Response, Failure> {
         if let Some(transport) = &self.egress.transport {
             return transport.exchange(client::plain_request(outgoing)?).await.map(reqwest::Response::from);
         }
