@@ -118,7 +118,7 @@ impl Calls {
             () = cancelled.cancelled() => cancelled_by_caller(&call),
             () = self.stop.cancelled() => interrupted(),
         };
-        // The child calls have been cancelled at this point. The call waits until they have ended.
+        // The child calls and the requests have been cancelled at this point. The call waits until they have ended.
         children.close();
         children.wait().await;
         let mut timer = StageTimer::start();

@@ -1,8 +1,10 @@
 //! Step 5, second half: the HTTP clients, and the conversion of their errors.
 //!
-//! A client is bound to one host and one set of checked addresses. Its resolver always fails, so that a second look-up
-//! cannot return another answer, and its pooled connections go only to these addresses. The cache key consists of
-//! exactly the checked properties, so a name with new addresses gets a new client.
+//! A client is bound to one host, one set of network rules and one set of addresses, all of which these rules allow. Its
+//! pooled connections go only to these addresses. The client is reused while the name resolves to some of these
+//! addresses, so that a name server that rotates its answers does not end kept connections; a name with another address
+//! gets another client. New connections go only to the addresses of the latest answer: the client's resolver returns
+//! exactly these and never asks a name server.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -60,25 +62,50 @@ impl Default for EgressOptions {
     }
 }
 
-/// The cache key of a client, which consists of the checked properties.
+/// The checked properties of a destination, except for its addresses.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct Destination {
     network: Network,
     host: String,
     port: Option<u16>,
-    /// The checked addresses, sorted.
-    addresses: Vec<IpAddr>,
 }
 
 struct Kept {
     client: reqwest::Client,
+    /// All addresses to which the client may have connections.
+    addresses: Vec<IpAddr>,
+    pinned: Arc<Pinned>,
     used: u64,
 }
 
 #[derive(Default)]
 struct Cache {
-    clients: HashMap<Key, Kept>,
+    clients: HashMap<Destination, Vec<Kept>>,
+    /// The number of clients of all destinations.
+    count: usize,
     uses: u64,
+}
+
+impl Cache {
+    /// Removes the least recently used client.
+    fn evict(&mut self) {
+        let oldest = |kept: &Vec<Kept>| kept.iter().map(|kept| kept.used).min();
+        let Some((destination, used)) = self
+            .clients
+            .iter()
+            .filter_map(|(destination, kept)| Some((destination.clone(), oldest(kept)?)))
+            .min_by_key(|(_, used)| *used)
+        else {
+            return;
+        };
+        if let Some(clients) = self.clients.get_mut(&destination) {
+            clients.retain(|kept| kept.used != used);
+            self.count -= 1;
+            if clients.is_empty() {
+                self.clients.remove(&destination);
+            }
+        }
+    }
 }
 
 /// The cache of clients.
@@ -105,43 +132,42 @@ impl Clients {
         Clients { tls, cache: Mutex::default() }
     }
 
-    /// Returns a client that connects only to `addresses`, for the host of `url`.
+    /// Returns a client for the host of `url` that opens connections only to `addresses`, which `network` allows.
     pub(crate) fn client(
         &self,
         url: &Url,
-        addresses: &[IpAddr],
+        addresses: &Arc<[IpAddr]>,
         network: &Network,
     ) -> Result<reqwest::Client, Failure> {
-        let mut sorted = addresses.to_vec();
-        sorted.sort_unstable();
         let host = url.host_str().unwrap_or_default().to_owned();
-        let key = Key { network: network.clone(), host, port: url.port_or_known_default(), addresses: sorted };
+        let destination = Destination { network: network.clone(), host, port: url.port_or_known_default() };
         let mut cache = self.cache.lock();
         cache.uses += 1;
         let now = cache.uses;
-        if let Some(kept) = cache.clients.get_mut(&key) {
+        let has_all = |kept: &&mut Kept| addresses.iter().all(|address| kept.addresses.contains(address));
+        if let Some(kept) = cache.clients.get_mut(&destination).and_then(|clients| clients.iter_mut().find(has_all)) {
             kept.used = now;
+            kept.pinned.set(addresses);
             return Ok(kept.client.clone());
         }
-        let client = self.build(&key.host, addresses).map_err(|error| {
+        let pinned = Arc::new(Pinned { host: destination.host.clone(), addresses: Mutex::new(Arc::clone(addresses)) });
+        let client = self.build(&pinned).map_err(|error| {
             tracing::error!(%error, "cannot create an HTTP client");
             Failure::unsent(FailureCode::Internal, "the HTTP client for the request could not be created")
         })?;
-        if cache.clients.len() >= CLIENTS_MAX {
-            let oldest = cache.clients.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone());
-            oldest.and_then(|key| cache.clients.remove(&key));
+        if cache.count >= CLIENTS_MAX {
+            cache.evict();
         }
-        cache.clients.insert(key, Kept { client: client.clone(), used: now });
+        let kept = Kept { client: client.clone(), addresses: addresses.to_vec(), pinned, used: now };
+        cache.clients.entry(destination).or_default().push(kept);
+        cache.count += 1;
         Ok(client)
     }
 
-    fn build(&self, host: &str, addresses: &[IpAddr]) -> reqwest::Result<reqwest::Client> {
-        // Port 0 means the port of the URL, which has been checked.
-        let addresses: Vec<SocketAddr> = addresses.iter().map(|address| SocketAddr::new(*address, 0)).collect();
+    fn build(&self, pinned: &Arc<Pinned>) -> reqwest::Result<reqwest::Client> {
         reqwest::Client::builder()
             .tls_backend_preconfigured(self.tls.clone())
-            .dns_resolver(NoResolver)
-            .resolve_to_addrs(host, &addresses)
+            .dns_resolver(Arc::clone(pinned))
             .no_proxy()
             .no_gzip()
             .redirect(reqwest::redirect::Policy::none())
@@ -157,16 +183,34 @@ impl Clients {
 
     #[cfg(test)]
     fn kept(&self) -> usize {
-        self.cache.lock().clients.len()
+        let cache = self.cache.lock();
+        assert_eq!(cache.clients.values().map(Vec::len).sum::<usize>(), cache.count);
+        cache.count
     }
 }
 
-/// A resolver that fails all look-ups, because names were resolved before.
-struct NoResolver;
+/// The resolver of a client, which returns the checked addresses of the latest request and asks no name server. A host
+/// that is an IP address is not resolved.
+struct Pinned {
+    host: String,
+    addresses: Mutex<Arc<[IpAddr]>>,
+}
 
-impl reqwest::dns::Resolve for NoResolver {
-    fn resolve(&self, _: reqwest::dns::Name) -> reqwest::dns::Resolving {
-        Box::pin(async { Err("names are resolved before the client is used".into()) })
+impl Pinned {
+    fn set(&self, addresses: &Arc<[IpAddr]>) {
+        *self.addresses.lock() = Arc::clone(addresses);
+    }
+}
+
+impl reqwest::dns::Resolve for Pinned {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        let addresses = name.as_str().eq_ignore_ascii_case(&self.host).then(|| self.addresses.lock().to_vec());
+        Box::pin(async {
+            let addresses = addresses.ok_or("the client is bound to another host")?;
+            // Port 0 means the port of the URL, which has been checked.
+            let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, 0));
+            Ok(Box::new(addresses) as reqwest::dns::Addrs)
+        })
     }
 }
 
@@ -235,9 +279,12 @@ fn deepest(error: &reqwest::Error) -> String {
 mod tests {
     use super::*;
 
-    fn client_for(clients: &Clients, url: &str, address: u8, network: &Network) {
-        let address = IpAddr::from([192, 0, 2, address]);
-        clients.client(&Url::parse(url).unwrap(), &[address], network).unwrap();
+    fn addresses(last: &[u8]) -> Arc<[IpAddr]> {
+        last.iter().map(|last| IpAddr::from([192, 0, 2, *last])).collect()
+    }
+
+    fn client_for(clients: &Clients, url: &str, last: &[u8], network: &Network) {
+        clients.client(&Url::parse(url).unwrap(), &addresses(last), network).unwrap();
     }
 
     #[tokio::test]
@@ -245,33 +292,58 @@ mod tests {
         let clients = Clients::new(Vec::new());
         let network = Network::default();
         let opened = Network { allow_http: true, ..Network::default() };
-        client_for(&clients, "https://a.example/", 1, &network);
-        client_for(&clients, "https://a.example/other", 1, &network);
+        client_for(&clients, "https://a.example/", &[1], &network);
+        client_for(&clients, "https://a.example/other", &[1], &network);
         assert_eq!(clients.kept(), 1);
-        client_for(&clients, "https://a.example:8443/", 1, &network);
-        client_for(&clients, "https://b.example/", 1, &network);
-        client_for(&clients, "https://a.example/", 2, &network);
-        client_for(&clients, "https://a.example/", 1, &opened);
+        client_for(&clients, "https://a.example:8443/", &[1], &network);
+        client_for(&clients, "https://b.example/", &[1], &network);
+        client_for(&clients, "https://a.example/", &[2], &network);
+        client_for(&clients, "https://a.example/", &[1], &opened);
         assert_eq!(clients.kept(), 5);
     }
 
     #[tokio::test]
-    async fn the_order_of_addresses_does_not_matter() {
+    async fn a_client_serves_every_subset_of_its_addresses() {
         let clients = Clients::new(Vec::new());
-        let url = Url::parse("https://a.example/").unwrap();
-        let (one, two) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
-        for addresses in [[one, two], [two, one]] {
-            clients.client(&url, &addresses, &Network::default()).unwrap();
+        for subset in [&[1, 2, 3][..], &[3, 1, 2], &[2], &[3, 2], &[1, 2, 3]] {
+            client_for(&clients, "https://a.example/", subset, &Network::default());
+            assert_eq!(clients.kept(), 1, "{subset:?}");
         }
-        assert_eq!(clients.kept(), 1);
+        for (other, kept) in [(&[3, 4][..], 2), (&[1, 2, 3, 4], 3), (&[4], 3), (&[1], 3), (&[5], 4)] {
+            client_for(&clients, "https://a.example/", other, &Network::default());
+            assert_eq!(clients.kept(), kept, "{other:?}");
+        }
+    }
+
+    /// Checks that a reused client opens no connection to an address that the latest answer lacks.
+    #[tokio::test]
+    async fn new_connections_go_to_the_addresses_of_the_latest_answer() {
+        let clients = Clients::new(Vec::new());
+        let pinned = async |host: &str| {
+            let pinned = Arc::clone(&clients.cache.lock().clients.values().next().unwrap()[0].pinned);
+            let resolved = reqwest::dns::Resolve::resolve(pinned.as_ref(), host.parse().unwrap()).await;
+            resolved.map(|all| all.map(|address| address.to_string()).collect::<Vec<_>>()).map_err(|_| ())
+        };
+        client_for(&clients, "https://a.example/", &[1, 2], &Network::default());
+        assert_eq!(pinned("a.example").await, Ok(vec!["192.0.2.1:0".to_owned(), "192.0.2.2:0".to_owned()]));
+        client_for(&clients, "https://a.example/", &[2], &Network::default());
+        assert_eq!(pinned("A.Example").await, Ok(vec!["192.0.2.2:0".to_owned()]));
+        assert_eq!(pinned("b.example").await, Err(()));
     }
 
     #[tokio::test]
-    async fn the_number_of_clients_is_limited() {
+    async fn the_least_recently_used_client_is_evicted() {
         let clients = Clients::new(Vec::new());
-        for port in 1..=CLIENTS_MAX + 10 {
-            client_for(&clients, &format!("https://a.example:{port}/"), 1, &Network::default());
+        let mut ports = 1..;
+        for port in ports.by_ref().take(CLIENTS_MAX) {
+            client_for(&clients, &format!("https://a.example:{port}/"), &[1], &Network::default());
         }
-        assert_eq!(clients.kept(), CLIENTS_MAX);
+        client_for(&clients, "https://a.example:1/", &[1], &Network::default());
+        for port in ports.take(CLIENTS_MAX - 1) {
+            client_for(&clients, &format!("https://a.example:{port}/"), &[1], &Network::default());
+            assert_eq!(clients.kept(), CLIENTS_MAX);
+        }
+        let has_port = |port| clients.cache.lock().clients.keys().any(|destination| destination.port == Some(port));
+        assert!(has_port(1) && !has_port(2) && has_port(257));
     }
 }

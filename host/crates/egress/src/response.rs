@@ -2,6 +2,7 @@
 //! headers and the body.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use flate2::write::MultiGzDecoder;
@@ -11,12 +12,14 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use monstrum_manifest::InjectRule;
 use monstrum_types::{Failure, FailureCode, HttpResponse, UtcMillis};
+use tokio::time::Instant;
 
 use crate::client;
 use crate::headers::is_injected;
 use crate::limits::{RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use crate::redact::{Redactor, RedactorCell};
 use crate::searches::{self, SearchError, Watch};
+use crate::stream::{StreamedBody, StreamedResponse};
 
 /// The encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,60 +28,113 @@ enum Encoding {
     Gzip,
 }
 
-/// Reads a response completely.
-pub(crate) async fn read(
-    response: reqwest::Response,
-    method: &Method,
-    inject: &[InjectRule],
-    redactor: &RedactorCell,
-    now: UtcMillis,
-    bytes_max: usize,
-) -> Result<HttpResponse, Failure> {
-    let retry_after_ms = retry_after_ms(response.status(), response.headers(), now);
-    let answer = read_parts(response, method, inject, redactor, bytes_max).await;
-    answer.map_err(|failure| Failure { retry_after_ms, ..failure })
+/// A response whose status and headers have been received, before they are checked and redacted.
+pub(crate) struct Received {
+    pub(crate) response: reqwest::Response,
+    pub(crate) method: Method,
+    /// The inject rules of the request. The response's headers with the names that these rules set are removed.
+    pub(crate) inject: Vec<InjectRule>,
+    pub(crate) received_at: UtcMillis,
+    /// The maximum size of the decoded body.
+    pub(crate) bytes_max: usize,
 }
 
-async fn read_parts(
-    response: reqwest::Response,
-    method: &Method,
-    inject: &[InjectRule],
-    redactor: &RedactorCell,
-    bytes_max: usize,
-) -> Result<HttpResponse, Failure> {
-    let status = response.status();
-    check_headers(response.headers())?;
-    check_transfer_encoding(response.headers())?;
-    let mut headers = response.headers().clone();
-    let has_body = *method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED;
-    let body = if has_body {
-        let encoding = encoding(&headers)?;
-        let body = read_body(response, encoding, bytes_max).await?;
-        headers.remove(CONTENT_ENCODING);
-        Some(body)
-    } else {
-        None
-    };
+impl Received {
+    /// Reads the body completely, and redacts the headers and the body.
+    pub(crate) async fn read(self, redactor: &RedactorCell) -> Result<HttpResponse, Failure> {
+        let retry_after_ms = self.retry_after_ms();
+        self.read_parts(redactor).await.map_err(|failure| Failure { retry_after_ms, ..failure })
+    }
+
+    /// Redacts the headers and returns the body unread. The body must not have a content encoding.
+    pub(crate) async fn open(
+        self,
+        redactor: &Arc<RedactorCell>,
+        deadline: Instant,
+    ) -> Result<StreamedResponse, Failure> {
+        let retry_after_ms = self.retry_after_ms();
+        let opened = self.open_parts(redactor, deadline).await;
+        opened.map_err(|failure| Failure { retry_after_ms, ..failure })
+    }
+
+    fn retry_after_ms(&self) -> Option<u32> {
+        retry_after_ms(self.response.status(), self.response.headers(), self.received_at)
+    }
+
+    async fn read_parts(self, redactor: &RedactorCell) -> Result<HttpResponse, Failure> {
+        let status = self.response.status();
+        check_head(self.response.headers())?;
+        let mut headers = self.response.headers().clone();
+        let body = if self.has_body() {
+            let encoding = encoding(&headers)?;
+            let body = read_body(self.response, encoding, self.bytes_max).await?;
+            headers.remove(CONTENT_ENCODING);
+            Some(body)
+        } else {
+            None
+        };
+        let (headers, body) = redacted(without_dropped(headers, &self.inject), body, redactor).await?;
+        Ok(HttpResponse { status: status.as_u16(), headers, body })
+    }
+
+    async fn open_parts(self, redactor: &Arc<RedactorCell>, deadline: Instant) -> Result<StreamedResponse, Failure> {
+        let status = self.response.status().as_u16();
+        check_head(self.response.headers())?;
+        let mut headers = self.response.headers().clone();
+        let has_body = self.has_body();
+        if has_body {
+            if encoding(&headers)? != Encoding::Identity {
+                return Err(not_decoded());
+            }
+            check_length(&self.response, self.bytes_max)?;
+            headers.remove(CONTENT_ENCODING);
+            // Redaction may change the length of the body.
+            headers.remove(CONTENT_LENGTH);
+        }
+        let (headers, _) = redacted(without_dropped(headers, &self.inject), None, redactor).await?;
+        let response = has_body.then_some(self.response);
+        let body = StreamedBody::new(response, Arc::clone(redactor), deadline, self.bytes_max);
+        Ok(StreamedResponse { status, headers, body })
+    }
+
+    fn has_body(&self) -> bool {
+        let status = self.response.status();
+        self.method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED
+    }
+}
+
+/// Removes the headers that only the host needs.
+fn without_dropped(mut headers: HeaderMap, inject: &[InjectRule]) -> HeaderMap {
     let dropped: Vec<HeaderName> = headers.keys().filter(|name| is_dropped(name.as_str(), inject)).cloned().collect();
     for name in dropped {
         headers.remove(name);
     }
+    headers
+}
+
+/// Redacts the headers and the body.
+async fn redacted(headers: HeaderMap, body: Option<Vec<u8>>, redactor: &RedactorCell) -> Result<Redacted, Failure> {
     let bytes = header_bytes(&headers) + body.as_ref().map_or(0, Vec::len);
     let current = redactor.current();
     let search = searches::run(bytes, redactor.budget(), move |watch| redact(headers, body, &current, watch));
-    let (headers, body) = search.await.map_err(|stopped| Failure { sent: true, ..stopped.failure() })?;
-    Ok(HttpResponse { status: status.as_u16(), headers, body })
+    search.await.map_err(|stopped| Failure { sent: true, ..stopped.failure() })
 }
 
 fn header_bytes(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
-fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
+fn check_head(headers: &HeaderMap) -> Result<(), Failure> {
     if headers.len() > RESPONSE_HEADERS_MAX || header_bytes(headers) > RESPONSE_HEADER_BYTES_MAX {
         return Err(Failure::sent(FailureCode::TooLarge, "the headers of the response are too large"));
     }
-    Ok(())
+    check_transfer_encoding(headers)
+}
+
+/// Rejects a body that is not compressed and declares a length over the limit.
+fn check_length(response: &reqwest::Response, bytes_max: usize) -> Result<(), Failure> {
+    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+    if response.content_length().is_some_and(|length| length > limit) { Err(too_large(bytes_max)) } else { Ok(()) }
 }
 
 /// Rejects all transfer codings except `chunked`, which the HTTP library decodes. The host cannot search bodies in
@@ -113,9 +169,8 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
 }
 
 async fn read_body(mut response: reqwest::Response, encoding: Encoding, bytes_max: usize) -> Result<Vec<u8>, Failure> {
-    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    if encoding == Encoding::Identity && response.content_length().is_some_and(|length| length > limit) {
-        return Err(too_large(bytes_max));
+    if encoding == Encoding::Identity {
+        check_length(&response, bytes_max)?;
     }
     let host = response.url().host_str().unwrap_or_default().to_owned();
     let mut body = Body::new(encoding, bytes_max);
@@ -251,7 +306,7 @@ fn retry_after_ms(status: StatusCode, headers: &HeaderMap, now: UtcMillis) -> Op
     Some(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX))
 }
 
-fn too_large(bytes_max: usize) -> Failure {
+pub(crate) fn too_large(bytes_max: usize) -> Failure {
     Failure::sent(FailureCode::TooLarge, format!("the response is larger than {} MiB", bytes_max >> 20))
 }
 
@@ -260,100 +315,4 @@ fn not_decoded() -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn encoded(values: &[&str]) -> Result<Encoding, FailureCode> {
-        let mut headers = HeaderMap::new();
-        for value in values {
-            headers.append(CONTENT_ENCODING, HeaderValue::from_str(value).unwrap());
-        }
-        encoding(&headers).map_err(|failure| failure.code)
-    }
-
-    #[test]
-    fn gzip_once_is_all_that_is_decoded() {
-        for none in [&[][..], &[""], &["identity"], &["identity, Identity"]] {
-            assert_eq!(encoded(none), Ok(Encoding::Identity), "{none:?}");
-        }
-        for gzip in [&["gzip"][..], &["GZIP"], &["x-gzip"], &["identity", "gzip"]] {
-            assert_eq!(encoded(gzip), Ok(Encoding::Gzip), "{gzip:?}");
-        }
-        for other in [&["br"][..], &["deflate"], &["zstd"], &["gzip, gzip"], &["gzip", "gzip"], &["gzip, br"], &["x"]] {
-            assert_eq!(encoded(other), Err(FailureCode::Protocol), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn chunked_is_the_only_transfer_encoding() {
-        let accepted = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(TRANSFER_ENCODING, HeaderValue::from_str(value).unwrap());
-            }
-            check_transfer_encoding(&headers).map_err(|failure| failure.code)
-        };
-        for values in [&[][..], &["chunked"], &["Chunked"]] {
-            assert_eq!(accepted(values), Ok(()), "{values:?}");
-        }
-        for values in [
-            &["gzip"][..],
-            &["gzip, chunked"],
-            &["gzip", "chunked"],
-            &["chunked", "chunked"],
-            &["chunked, chunked"],
-            &["identity"],
-            &["chunked;a=b"],
-            &["x-chunked"],
-            &[""],
-        ] {
-            assert_eq!(accepted(values), Err(FailureCode::Protocol), "{values:?}");
-        }
-    }
-
-    #[test]
-    fn the_limit_applies_to_the_decoded_body() {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-        encoder.write_all(&[0; 2 << 20]).unwrap();
-        let packed = encoder.finish().unwrap();
-        for (encoding, bytes) in [(Encoding::Identity, [0; 2 << 20].as_slice()), (Encoding::Gzip, &packed)] {
-            let read = |bytes_max| {
-                let mut body = Body::new(encoding, bytes_max);
-                body.push(bytes).and_then(|()| body.finish()).map_err(|failure| failure.message)
-            };
-            assert_eq!(read(2 << 20).map(|body| body.len()), Ok(2 << 20), "{encoding:?}");
-            assert_eq!(read(1 << 20), Err("the response is larger than 1 MiB".to_owned()), "{encoding:?}");
-        }
-    }
-
-    #[test]
-    fn retry_after_is_read_for_two_statuses() {
-        // 1994-11-06 08:49:37
-        let now = UtcMillis(784_111_777_000);
-        let wait = |status, value: &'static str| {
-            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
-            retry_after_ms(status, &headers, now)
-        };
-        assert_eq!(wait(StatusCode::OK, "2"), None);
-        assert_eq!(wait(StatusCode::SERVICE_UNAVAILABLE, "2"), Some(2000));
-        for (value, expected) in [
-            ("2", Some(2000)),
-            (" 0 ", Some(0)),
-            ("99999999", Some(u32::MAX)),
-            ("99999999999999999999", Some(u32::MAX)),
-            ("Sun, 06 Nov 1994 08:49:40 GMT", Some(3000)),
-            ("Sunday, 06-Nov-94 08:49:40 GMT", Some(3000)),
-            ("Sun Nov  6 08:49:40 1994", Some(3000)),
-            ("Sun, 06 Nov 1994 08:49:36 GMT", Some(0)),
-            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(u32::MAX)),
-            ("Sun, 06 Nov 1994 08:49:40", None),
-            ("soon", None),
-            ("-1", None),
-            ("+1", None),
-            ("1.5", None),
-            ("", None),
-        ] {
-            assert_eq!(wait(StatusCode::TOO_MANY_REQUESTS, value), expected, "{value:?}");
-        }
-    }
-}
+mod tests;

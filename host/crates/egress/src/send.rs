@@ -1,4 +1,7 @@
 //! The eight steps of an outbound request, in their required order.
+//!
+//! [`Egress::send`] returns the complete response. [`Egress::open`] returns after the head of the response, and the
+//! caller reads the body while it arrives.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,10 +19,13 @@ use crate::client::{Clients, EgressOptions, Transport};
 use crate::credential::{Credential, CredentialSource, CredentialState};
 use crate::inject::{Outgoing, inject};
 use crate::limits::{REDIRECTS_MAX, REFRESH_BEFORE_MS, REFRESH_WAIT_MAX};
+use crate::names::Names;
 use crate::policy::Scope;
 use crate::redact::RedactorCell;
 use crate::resolve::Resolve;
-use crate::{addresses, client, headers, policy, redirect, response, scan, url};
+use crate::response::Received;
+use crate::stream::StreamedResponse;
+use crate::{addresses, client, headers, policy, redirect, scan, url};
 
 /// The default User-Agent. Some upstreams reject requests without a User-Agent.
 const AGENT: &str = concat!("monstrum/", env!("CARGO_PKG_VERSION"));
@@ -32,6 +38,7 @@ pub struct Egress {
 
 struct Inner {
     resolver: Arc<dyn Resolve>,
+    names: Names,
     clients: Clients,
     clock: Arc<dyn Clock>,
     observer: Option<Arc<StepObserver>>,
@@ -69,12 +76,14 @@ pub type StepObserver = dyn Fn(Step) + Send + Sync;
 pub type BeforeSending<'a> = dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
 
 impl Egress {
-    /// Creates an egress with an empty client cache, which is shared only with the clones of this egress.
+    /// Creates an egress with empty caches of names and clients, which are shared only with the clones of this egress.
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
         let EgressOptions { resolver, clock, observer, response_body_bytes_max, transport, .. } = options;
-        Egress { inner: Arc::new(Inner { resolver, clients, clock, observer, response_body_bytes_max, transport }) }
+        let names = Names::default();
+        let inner = Inner { resolver, names, clients, clock, observer, response_body_bytes_max, transport };
+        Egress { inner: Arc::new(inner) }
     }
 
     /// Sends `request`, if `scope` allows it, and returns the redacted response.
@@ -92,24 +101,37 @@ impl Egress {
         deadline: Instant,
         before_sending: &BeforeSending<'_>,
     ) -> Result<HttpResponse, Failure> {
-        let asked = request.timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
-        let deadline = asked.map_or(deadline, |asked| asked.min(deadline));
-        let sending = Sending {
-            egress: &self.inner,
-            scope,
-            credentials,
-            redactor,
-            before_sending,
-            announced: AtomicBool::new(false),
-            sent: AtomicBool::new(false),
-        };
-        let result = timeout_at(deadline, sending.run(request)).await;
-        let late = || Err(Failure::unsent(FailureCode::Timeout, "the request timed out"));
-        result.unwrap_or_else(|_| late()).map_err(|failure| {
-            let sent = failure.sent || sending.sent.load(Ordering::SeqCst);
-            redactor.current().redact_failure(Failure { sent, ..failure })
-        })
+        let deadline = deadline_of(&request, deadline);
+        let sending = Sending::new(&self.inner, scope, credentials, redactor, before_sending, "gzip");
+        sending.until(deadline, async { sending.run(request).await?.read(redactor).await }).await
     }
+
+    /// Sends `request` like [`Egress::send`], but returns when the head of the response has been received, checked and
+    /// redacted. The limit on the size of the response and the deadline also apply to the body. The request accepts no
+    /// content encoding.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Egress::send`].
+    pub async fn open(
+        &self,
+        scope: &Scope,
+        credentials: &dyn CredentialSource,
+        redactor: &Arc<RedactorCell>,
+        request: HttpRequest,
+        deadline: Instant,
+        before_sending: &BeforeSending<'_>,
+    ) -> Result<StreamedResponse, Failure> {
+        let deadline = deadline_of(&request, deadline);
+        let sending = Sending::new(&self.inner, scope, credentials, redactor, before_sending, "identity");
+        sending.until(deadline, async { sending.run(request).await?.open(redactor, deadline).await }).await
+    }
+}
+
+/// Returns the deadline of `request`, which is at most the deadline of its call.
+fn deadline_of(request: &HttpRequest, of_call: Instant) -> Instant {
+    let asked = request.timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
+    asked.map_or(of_call, |asked| asked.min(of_call))
 }
 
 /// The state of one request.
@@ -119,14 +141,38 @@ struct Sending<'a, 'b> {
     credentials: &'a dyn CredentialSource,
     redactor: &'a RedactorCell,
     before_sending: &'a BeforeSending<'b>,
+    /// The content encoding that the request accepts.
+    accepted: &'static str,
     /// Whether `before_sending` has been awaited.
     announced: AtomicBool,
     /// Whether a byte of a request may have been sent.
     sent: AtomicBool,
 }
 
-impl Sending<'_, '_> {
-    async fn run(&self, mut request: HttpRequest) -> Result<HttpResponse, Failure> {
+impl<'a, 'b> Sending<'a, 'b> {
+    fn new(
+        egress: &'a Inner,
+        scope: &'a Scope,
+        credentials: &'a dyn CredentialSource,
+        redactor: &'a RedactorCell,
+        before_sending: &'a BeforeSending<'b>,
+        accepted: &'static str,
+    ) -> Self {
+        let (announced, sent) = (AtomicBool::new(false), AtomicBool::new(false));
+        Sending { egress, scope, credentials, redactor, before_sending, accepted, announced, sent }
+    }
+
+    /// Awaits `work` until `deadline`, and completes its failure.
+    async fn until<T>(&self, deadline: Instant, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let late = || Err(Failure::unsent(FailureCode::Timeout, "the request timed out"));
+        timeout_at(deadline, work).await.unwrap_or_else(|_| late()).map_err(|failure| {
+            let sent = failure.sent || self.sent.load(Ordering::SeqCst);
+            self.redactor.current().redact_failure(Failure { sent, ..failure })
+        })
+    }
+
+    /// Runs the steps until the head of the final response has been received.
+    async fn run(&self, mut request: HttpRequest) -> Result<Received, Failure> {
         let mut redirects_left = self.scope.follow_redirects.min(REDIRECTS_MAX);
         let mut may_refresh = true;
         loop {
@@ -137,8 +183,8 @@ impl Sending<'_, '_> {
             self.begin(Step::Scan);
             scan::check(self.redactor, &mut request).await?;
             self.begin(Step::Resolve);
-            let network = &self.scope.network;
-            let addresses = addresses::resolve(&outgoing.url, network, self.egress.resolver.as_ref()).await?;
+            let Inner { names, resolver, .. } = self.egress;
+            let addresses = addresses::resolve(&outgoing.url, &self.scope.network, names, resolver).await?;
             self.begin(Step::Send);
             let mut credential = self.credential_for(&mut request, &outgoing.url).await?;
             let mut answer = self.exchange(&outgoing, credential.as_deref(), &addresses).await?;
@@ -160,10 +206,13 @@ impl Sending<'_, '_> {
             }
             self.begin(Step::Respond);
             let sealed = credential.as_ref().map_or(&[][..], |credential| &credential.inject);
-            let rules = [&self.scope.inject, sealed].concat();
-            let now = self.egress.clock.now();
-            let limit = self.egress.response_body_bytes_max;
-            return response::read(answer, &outgoing.method, &rules, self.redactor, now, limit).await;
+            return Ok(Received {
+                response: answer,
+                method: outgoing.method,
+                inject: [&self.scope.inject, sealed].concat(),
+                received_at: self.egress.clock.now(),
+                bytes_max: self.egress.response_body_bytes_max,
+            });
         }
     }
 
@@ -183,7 +232,7 @@ impl Sending<'_, '_> {
         if !headers::is_injected(USER_AGENT.as_str(), &self.scope.inject) {
             headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         }
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(self.accepted));
         Ok(Outgoing { method, url, headers, body: request.body.clone() })
     }
 
@@ -259,7 +308,7 @@ impl Sending<'_, '_> {
         &self,
         outgoing: &Outgoing,
         credential: Option<&Credential>,
-        addresses: &[IpAddr],
+        addresses: &Arc<[IpAddr]>,
     ) -> Result<reqwest::Response, Failure> {
         let outgoing = match credential {
             Some(credential) => inject(outgoing.clone(), credential)?,
@@ -273,7 +322,7 @@ impl Sending<'_, '_> {
     }
 
     /// Sends the request over the network, or through the transport that replaces the network.
-    async fn transmit(&self, outgoing: Outgoing, addresses: &[IpAddr]) -> Result<reqwest::Response, Failure> {
+    async fn transmit(&self, outgoing: Outgoing, addresses: &Arc<[IpAddr]>) -> Result<reqwest::Response, Failure> {
         if let Some(transport) = &self.egress.transport {
             return transport.exchange(client::plain_request(outgoing)?).await.map(reqwest::Response::from);
         }

@@ -116,7 +116,9 @@ impl Executor {
         };
         let Some(component) = component.ready() else { return not_loaded() };
         let entry = (execution.entry, secrets);
-        let functions = HostFunctions::new(self.egress.clone(), target, entry, child_calls, until, limits.fuel);
+        let tasks = execution.pipeline.children.clone();
+        let bounds = (until, limits.fuel);
+        let functions = HostFunctions::new(self.egress.clone(), target, entry, child_calls, tasks, bounds);
         let functions = Arc::new(functions);
         secrets.search_until(until);
         let host: Arc<dyn HostCalls> = Arc::clone(&functions) as _;

@@ -34,7 +34,7 @@ pub struct Pipeline {
     pub policy: Arc<Policy>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
-    /// The child calls of this call, which end before the call.
+    /// The child calls of this call, and the tasks of its requests. All of them end before the call.
     pub children: TaskTracker,
 }
 

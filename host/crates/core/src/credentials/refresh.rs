@@ -7,6 +7,7 @@
 //! it again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use monstrum_egress::{CredentialState, Egress, Network};
 use monstrum_manifest::AuthKind;
 use monstrum_store::{CredentialRow, OauthProviderRow, Store, StoreError};
 use monstrum_types::{Clock, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
-use monstrum_vault::Vault;
+use monstrum_vault::{Vault, VaultError};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
@@ -84,6 +85,35 @@ pub struct RefreshTarget {
 pub struct Refreshed {
     pub fields: BTreeMap<String, Secret>,
     pub expires_at: Option<UtcMillis>,
+}
+
+/// The reason why a refresh obtained no tokens. Only [`RefreshError::Provider`] is about the provider's answer; the other
+/// variants are about records of this host, and no request was sent.
+#[derive(Debug, thiserror::Error)]
+enum RefreshError {
+    #[error("the stored client secret of the OAuth provider cannot be decrypted")]
+    ClientSecret(#[source] VaultError),
+    #[error("the stored token_url of the OAuth provider is invalid: {0}")]
+    TokenUrl(&'static str),
+    #[error("the stored credential has no refresh token")]
+    NoRefreshToken,
+    #[error(transparent)]
+    Provider(#[from] TokenError),
+}
+
+impl RefreshError {
+    /// Returns the provider's error code, if the provider sent one.
+    fn code(&self) -> Option<&str> {
+        match self {
+            RefreshError::Provider(error) => error.code(),
+            RefreshError::ClientSecret(_) | RefreshError::TokenUrl(_) | RefreshError::NoRefreshToken => None,
+        }
+    }
+
+    /// Returns whether the provider rejected the grant itself.
+    fn is_of_grant(&self) -> bool {
+        matches!(self, RefreshError::Provider(error) if error.is_of_grant())
+    }
 }
 
 /// The result of one attempt.
@@ -217,7 +247,8 @@ impl Refresher {
         match self.ask(target, &opened, &provider).await {
             Ok(tokens) => self.save(&row, opened, tokens, last).await,
             Err(error) => {
-                tracing::warn!(resource.id = %target.resource, %error, "the provider did not refresh the credential");
+                let cause = error.source().map(ToString::to_string);
+                tracing::warn!(resource.id = %target.resource, %error, cause, "no new token was obtained");
                 self.record_failure(&row, until, &error, last).await
             }
         }
@@ -228,11 +259,9 @@ impl Refresher {
         target: &RefreshTarget,
         opened: &Opened,
         provider: &OauthProviderRow,
-    ) -> Result<Tokens, TokenError> {
-        let unusable = |why| TokenError::Unusable { why };
-        let secret =
-            open_secret(&self.vault, provider).map_err(|_| unusable("its client secret cannot be decrypted"))?;
-        let token_url = parse_url(&provider.token_url).map_err(|_| unusable("its token_url is not a valid URL"))?;
+    ) -> Result<Tokens, RefreshError> {
+        let secret = open_secret(&self.vault, provider).map_err(RefreshError::ClientSecret)?;
+        let token_url = parse_url(&provider.token_url).map_err(RefreshError::TokenUrl)?;
         let asked = Provider {
             egress: &self.egress,
             clock: self.clock.as_ref(),
@@ -244,9 +273,9 @@ impl Refresher {
         let grant = match opened.fields.get("refresh_token") {
             Some(refresh_token) => Grant::Refresh { refresh_token },
             None if opened.given_for.auth_method == AuthKind::Oauth2ClientCreds => Grant::Client { scopes: &scopes },
-            None => return Err(unusable("the credential has no refresh token")),
+            None => return Err(RefreshError::NoRefreshToken),
         };
-        asked.tokens(&token_url, &grant).await
+        Ok(asked.tokens(&token_url, &grant).await?)
     }
 
     /// Stores the new tokens, then returns them.
@@ -312,7 +341,7 @@ impl Refresher {
         &self,
         row: &CredentialRow,
         until: UtcMillis,
-        error: &TokenError,
+        error: &RefreshError,
         last: &mut LastRefresh,
     ) -> Result<Attempt, StoreError> {
         if error.is_of_grant() {

@@ -138,6 +138,12 @@ impl Resolve for Fixed {
     }
 }
 
+/// Resolves the host of `url` with an empty cache.
+async fn resolved(url: &Url, network: &Network, resolver: impl Resolve + 'static) -> Result<Arc<[IpAddr]>, Failure> {
+    let resolver: Arc<dyn Resolve> = Arc::new(resolver);
+    resolve(url, network, &Names::default(), &resolver).await
+}
+
 struct NeverAsked;
 
 impl Resolve for NeverAsked {
@@ -148,7 +154,7 @@ impl Resolve for NeverAsked {
 
 async fn code_of(url: &str, answer: &[&str]) -> Result<usize, FailureCode> {
     let answer = answer.iter().map(|address| address.parse().unwrap()).collect();
-    let addresses = resolve(&Url::parse(url).unwrap(), &Network::default(), &Fixed(Ok(answer))).await;
+    let addresses = resolved(&Url::parse(url).unwrap(), &Network::default(), Fixed(Ok(answer))).await;
     addresses.map(|all| all.len()).map_err(|failure| failure.code)
 }
 
@@ -166,10 +172,10 @@ async fn one_forbidden_address_refuses_the_answer() {
 #[tokio::test]
 async fn literals_are_checked_without_a_look_up() {
     for url in ["http://127.0.0.1/", "http://[::1]/", "http://[::ffff:7f00:1]/", "http://10.0.0.1:8080/"] {
-        let failure = resolve(&Url::parse(url).unwrap(), &Network::default(), &NeverAsked).await.unwrap_err();
+        let failure = resolved(&Url::parse(url).unwrap(), &Network::default(), NeverAsked).await.unwrap_err();
         assert_eq!(failure.code, FailureCode::Denied, "{url}");
     }
-    assert!(resolve(&Url::parse("https://1.1.1.1/").unwrap(), &Network::default(), &NeverAsked).await.is_ok());
+    assert!(resolved(&Url::parse("https://1.1.1.1/").unwrap(), &Network::default(), NeverAsked).await.is_ok());
 }
 
 #[tokio::test]
@@ -177,7 +183,43 @@ async fn local_names_are_refused_before_a_look_up() {
     let opened = Network { allow_addresses: vec!["127.0.0.0/8".parse().unwrap()], allow_http: true };
     for host in ["localhost", "localhost.", "LOCALHOST", "a.localhost", "a.b.localhost.", "localhost.."] {
         let Ok(url) = Url::parse(&format!("http://{host}/")) else { continue };
-        let failure = resolve(&url, &opened, &NeverAsked).await.unwrap_err();
+        let failure = resolved(&url, &opened, NeverAsked).await.unwrap_err();
         assert_eq!(failure.code, FailureCode::Denied, "{host}");
     }
+}
+
+/// A resolver that answers with one address after another.
+struct Moving(parking_lot::Mutex<Vec<&'static str>>);
+
+impl Resolve for Moving {
+    fn lookup<'a>(&'a self, _: &'a str) -> futures::future::BoxFuture<'a, Result<Vec<IpAddr>, LookupError>> {
+        let answer = self.0.lock().remove(0).parse().map_err(|_| LookupError::Failed);
+        Box::pin(async move { answer.map(|address| vec![address]) })
+    }
+}
+
+/// Checks that a forbidden answer is never served from the cache, neither as allowed nor as forbidden, and that an
+/// address that one resource may use is checked again for another resource.
+#[tokio::test(start_paused = true)]
+async fn only_allowed_answers_are_cached_and_only_for_their_rules() {
+    let closed = Network::default();
+    let opened = Network { allow_addresses: vec!["10.0.0.0/8".parse().unwrap()], ..Network::default() };
+    let answers = vec!["10.0.0.1", "10.0.0.1", "10.0.0.1", "1.1.1.1", "10.0.0.1", "not an address", "1.0.0.1"];
+    let (names, url) = (Names::default(), Url::parse("https://a.example/").unwrap());
+    let resolver: Arc<dyn Resolve> = Arc::new(Moving(parking_lot::Mutex::new(answers)));
+    let address = async |network: &Network| {
+        let resolved = resolve(&url, network, &names, &resolver).await;
+        resolved.map(|all| all[0].to_string()).map_err(|failure| failure.code)
+    };
+    let (allowed, denied) = (|address: &str| Ok(address.to_owned()), Err(FailureCode::Denied));
+    assert_eq!(address(&opened).await, allowed("10.0.0.1"));
+    assert_eq!(address(&closed).await, denied);
+    assert_eq!(address(&closed).await, denied);
+    assert_eq!(address(&opened).await, allowed("10.0.0.1"));
+    assert_eq!(address(&closed).await, allowed("1.1.1.1"));
+    assert_eq!(address(&opened).await, allowed("10.0.0.1"));
+    tokio::time::advance(crate::names::KEPT_MAX).await;
+    assert_eq!(address(&closed).await, denied);
+    assert_eq!(address(&closed).await, Err(FailureCode::Dns));
+    assert_eq!(address(&closed).await, allowed("1.0.0.1"));
 }

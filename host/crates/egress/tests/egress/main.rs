@@ -14,5 +14,6 @@ mod redaction;
 mod redirects;
 mod requests;
 mod responses;
+mod streams;
 mod support;
 mod transport;

@@ -5,12 +5,16 @@ use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use monstrum_egress::{Egress, EgressOptions, LookupError, Resolve};
 use monstrum_types::FailureCode;
 
 use crate::support::{Call, Names, Server, ok, tls_call, tls_server};
+
+/// The time for which the addresses of a name are kept.
+const KEPT_MAX: Duration = Duration::from_secs(30);
 
 const SECURE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nsecure";
 
@@ -36,6 +40,7 @@ async fn a_name_that_moves_to_a_forbidden_address_is_refused_despite_an_open_con
     call.names = Names::new(&[("api.example", &[&["127.0.0.1"], &["169.254.169.254"], &["127.0.0.1", "10.0.0.1"]])]);
     let egress = call.egress();
     call.send_by(&egress).await.unwrap();
+    pass(KEPT_MAX).await;
     for _ in 0..2 {
         let failure = call.send_by(&egress).await.unwrap_err();
         assert_eq!((failure.code, failure.sent), (FailureCode::Denied, false));
@@ -52,8 +57,47 @@ async fn a_name_that_moves_to_another_server_reaches_that_one() {
     call.names = Names::new(&[("api.example", &[&["127.0.0.1"], &["127.0.0.2"]])]);
     let egress = call.egress();
     assert_eq!(call.send_by(&egress).await.unwrap().body, b"first");
+    assert_eq!(call.send_by(&egress).await.unwrap().body, b"first");
+    pass(KEPT_MAX).await;
     assert_eq!(call.send_by(&egress).await.unwrap().body, b"second");
-    assert_eq!(second.seen().len(), 1);
+    assert_eq!((second.seen().len(), call.names.asked.load(Ordering::SeqCst)), (1, 2));
+}
+
+/// Advances the clock.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Checks that an answer that was checked by the rules of one resource does not serve a resource with other rules.
+#[tokio::test]
+async fn a_resource_does_not_use_the_answer_of_another_resource() {
+    let server = Server::start(|_| ok("hello")).await;
+    let mut call = Call::new(&named(&server), "/x");
+    call.names = Names::new(&[("api.example", &[&["127.0.0.1"]])]);
+    let egress = call.egress();
+    call.send_by(&egress).await.unwrap();
+    call.scope.network.allow_addresses = vec!["127.0.0.2/32".parse().unwrap()];
+    let failure = call.send_by(&egress).await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Denied, false));
+    assert_eq!((server.seen().len(), call.names.asked.load(Ordering::SeqCst)), (1, 2));
+}
+
+/// Checks that kept connections survive an answer with fewer addresses.
+#[tokio::test]
+async fn a_connection_is_kept_while_its_address_is_in_the_answer() {
+    let server = Server::start(|_| ok("hello")).await;
+    let mut call = Call::new(&named(&server), "/x");
+    let answers: [&[&str]; 3] = [&["127.0.0.1", "127.0.0.9"], &["127.0.0.1"], &["127.0.0.9", "127.0.0.1"]];
+    call.names = Names::new(&[("api.example", &answers)]);
+    let egress = call.egress();
+    for _ in 0..5 {
+        assert_eq!(call.send_by(&egress).await.unwrap().body, b"hello");
+        // A connection that is idle for 30 s is closed.
+        pass(KEPT_MAX / 2).await;
+    }
+    assert_eq!((server.connections(), call.names.asked.load(Ordering::SeqCst)), (1, 3));
 }
 
 #[tokio::test]

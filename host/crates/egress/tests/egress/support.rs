@@ -41,6 +41,7 @@ impl Seen {
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -61,18 +62,25 @@ impl Server {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (answer, remembered) = (Arc::new(answer), Arc::clone(&seen));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (answer, remembered, counted) = (Arc::new(answer), Arc::clone(&seen), Arc::clone(&connections));
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
                 connections.spawn(serve(stream, Arc::clone(&answer), Arc::clone(&remembered)));
             }
         });
-        Server { address, seen, task }
+        Server { address, seen, connections, task }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Returns the number of connections that the server has accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {

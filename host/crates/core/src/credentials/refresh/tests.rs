@@ -6,6 +6,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::super::new_row;
+use super::super::provider::seal_secret;
 use super::*;
 
 /// A row key for tests: its seals are not encrypted.
@@ -74,20 +75,7 @@ async fn an_unverified_provider_is_not_asked() {
     let resource = resource(workspace, now);
     store.insert_resource(&resource).await.unwrap();
     store.snapshot().await.unwrap();
-    let provider = OauthProviderRow {
-        id: OauthProviderId::new(),
-        workspace_id: workspace,
-        resource_type: resource.resource_type.clone(),
-        client_id: "client".to_owned(),
-        client_secret: None,
-        authorization_url: None,
-        // No server listens at this address.
-        token_url: "https://127.0.0.1:1/token".to_owned(),
-        device_authorization_url: None,
-        scopes: json!([]),
-        created_at: now,
-        updated_at: now,
-    };
+    let provider = provider(&resource, now);
     store.insert_oauth_provider(&provider).await.unwrap();
     let given_for = given_for("https://here.example").obtained_from(&provider);
     let secret = |text: &str| Secret::new(text.to_owned());
@@ -111,6 +99,23 @@ async fn an_unverified_provider_is_not_asked() {
     assert!(!was_asked().await, "the row was added after the last verification of the workspace");
     store.snapshot().await.unwrap();
     assert!(was_asked().await);
+}
+
+/// Returns a provider at whose token URL no server listens.
+fn provider(resource: &ResourceRow, now: UtcMillis) -> OauthProviderRow {
+    OauthProviderRow {
+        id: OauthProviderId::new(),
+        workspace_id: resource.workspace_id,
+        resource_type: resource.resource_type.clone(),
+        client_id: "client".to_owned(),
+        client_secret: None,
+        authorization_url: None,
+        token_url: "https://127.0.0.1:1/token".to_owned(),
+        device_authorization_url: None,
+        scopes: json!([]),
+        created_at: now,
+        updated_at: now,
+    }
 }
 
 fn resource(workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
@@ -153,4 +158,41 @@ async fn a_credential_for_another_purpose_is_not_a_newer_token() {
     };
     assert_eq!(refreshed(here).await, Err(CredentialState::Unavailable));
     assert_eq!(refreshed(there).await, Ok("the newer token".to_owned()));
+}
+
+/// Checks that the error names the faulty record of this host, and blames the provider only for its own answer.
+#[tokio::test]
+async fn a_fault_of_this_host_is_not_blamed_on_the_provider() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, vault) = opened(&folder).await;
+    let now = SystemClock.now();
+    let resource = resource(WorkspaceId::new(), now);
+    let sound = provider(&resource, now);
+    let secret = seal_secret(&vault, &sound, &Secret::new("a client secret".to_owned())).unwrap().to_string();
+    let of_another = OauthProviderRow { id: OauthProviderId::new(), client_secret: Some(secret), ..sound.clone() };
+    let without_url = OauthProviderRow { token_url: "token".to_owned(), ..sound.clone() };
+    let refresher = Refresher::new(store, vault, Egress::new(EgressOptions::default()), Arc::new(SystemClock));
+    let asked = async |provider: &OauthProviderRow, fields: &[&str]| {
+        let fields = fields.iter().map(|name| ((*name).to_owned(), Secret::new("a refresh token".to_owned())));
+        let given_for = given_for("https://here.example");
+        let opened = Opened { given_for: given_for.clone(), fields: fields.collect() };
+        let (workspace, resource, resource_type) = (resource.workspace_id, resource.id, sound.resource_type.clone());
+        let target = RefreshTarget { workspace, resource, resource_type, network: Network::default(), given_for };
+        let error = refresher.ask(&target, &opened, provider).await.err().unwrap();
+        (error.to_string(), error.code().map(str::to_owned), error.is_of_grant())
+    };
+    let told = |text: &str| (text.to_owned(), None, false);
+    assert_eq!(
+        asked(&of_another, &["refresh_token"]).await,
+        told("the stored client secret of the OAuth provider cannot be decrypted")
+    );
+    assert_eq!(
+        asked(&without_url, &["refresh_token"]).await,
+        told("the stored token_url of the OAuth provider is invalid: expected an absolute URL")
+    );
+    assert_eq!(asked(&sound, &[]).await, told("the stored credential has no refresh token"));
+    assert_eq!(
+        asked(&sound, &["refresh_token"]).await,
+        told("the request to the provider failed: `127.0.0.1` has an address to which this resource may not connect")
+    );
 }
