@@ -191,7 +191,7 @@ impl CrashTest {
             self.server.set_variable(name, None);
         }
         let load = self.scene.begin(&self.server.api()?, &format!("round-{}", self.rounds), journal);
-        tokio::time::sleep(self.load_max.mul_f64(random.share())).await;
+        tokio::time::sleep(self.load_max.mul_f64(0.2 + 0.8 * random.share())).await;
         if is_stopped {
             self.server.stop().await?
         } else {
