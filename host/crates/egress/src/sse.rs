@@ -125,7 +125,7 @@ fn redacted(block: Vec<u8>, redactor: &RedactorCell) -> BoxFuture<'static, Resul
 }
 
 /// An event over the limit.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Oversized;
 
 /// Splits a stream of bytes into the events that blank lines separate. A line ends with CRLF, LF or CR. The result does

@@ -183,8 +183,9 @@ async fn a_look_up_outlives_the_request_that_began_it() {
 
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_look_up_is_not_joined() {
-    let (names, gate) = (Arc::new(Names::default()), Gate::default());
-    let abandoned = timeout(Duration::from_secs(1), gate.clone().ask(Arc::clone(&names), Ok(addresses(7)))).await;
+    let names = Arc::new(Names::default());
+    let abandoned = Gate::default().ask(Arc::clone(&names), Ok(addresses(7)));
+    let abandoned = timeout(Duration::from_secs(1), abandoned).await;
     assert!(abandoned.is_err());
     let server = Server::default();
     assert_eq!(server.ask(&names, key("a.example", &[])).await, Ok(1));
