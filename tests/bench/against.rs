@@ -70,7 +70,12 @@ impl Against {
             println!("  {} …", part.name());
             match self.part(*part, &builds).await {
                 Ok(pairs) => outcome.add(&pairs),
-                Err(error) => outcome.left_out.push(format!("{}: {error:#}", part.name())),
+                Err(error) => {
+                    // The error of a server that did not start contains its whole output.
+                    let reason = format!("{error:#}");
+                    let reason = reason.lines().next().unwrap_or_default();
+                    outcome.left_out.push(format!("{}: {reason}", part.name()));
+                }
             }
         }
         outcome.show();

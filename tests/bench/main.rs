@@ -96,7 +96,7 @@ enum Instead {
     Floor(floor::Floor),
     Soak(soak::Soak),
     #[command(name = soak::host::COMMAND, hide = true)]
-    ArchivingHost(soak::host::ArchivingHost),
+    ArchivingHost(Box<soak::host::ArchivingHost>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

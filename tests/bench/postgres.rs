@@ -148,33 +148,50 @@ impl Floor {
         if !output.status.success() {
             bail!("pgbench failed with {}: {printed}", output.status);
         }
-        let times = self.times()?;
-        ensure!(!times.is_empty(), "pgbench has completed no transaction: {printed}");
-        Ok(Sample::new(times, Duration::from_secs(seconds)))
+        sample(&self.transactions()?).with_context(|| format!("pgbench has completed no transaction: {printed}"))
     }
 
     /// Reads and removes the logs of pgbench.
-    fn times(&self) -> Result<Vec<Duration>> {
-        let mut times = Vec::new();
+    fn transactions(&self) -> Result<Vec<Transaction>> {
+        let mut transactions = Vec::new();
         for entry in fs::read_dir(self.folder.path()).context("cannot read the folder of pgbench")? {
             let path = entry?.path();
             if path != self.script() {
-                times.extend(times_of(&path)?);
+                transactions.extend(read_log(&path)?);
                 fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
             }
         }
-        Ok(times)
+        Ok(transactions)
     }
 }
 
-/// Reads the times of the transactions from a log of pgbench. The third column is the time in microseconds.
-fn times_of(path: &Path) -> Result<Vec<Duration>> {
+/// A transaction of pgbench.
+struct Transaction {
+    took: Duration,
+    /// The time of its end since the epoch.
+    ended: Duration,
+}
+
+/// Reads a log of pgbench. The third column is the duration in microseconds; the fifth and the sixth column are the time
+/// of the end in seconds and microseconds.
+fn read_log(path: &Path) -> Result<Vec<Transaction>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let time = |line: &str| {
-        let us = line.split(' ').nth(2).and_then(|column| column.parse().ok());
-        us.map(Duration::from_micros).with_context(|| format!("a line of pgbench's log has no time: {line}"))
+    let transaction = |line: &str| {
+        let columns: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [_, _, took_us, _, ended_s, ended_us] = columns[..] else { return None };
+        let ended = Duration::from_secs(ended_s) + Duration::from_micros(ended_us);
+        Some(Transaction { took: Duration::from_micros(took_us), ended })
     };
-    text.lines().map(time).collect()
+    let readable = |line| transaction(line).with_context(|| format!("a line of pgbench's log is not readable: {line}"));
+    text.lines().map(readable).collect()
+}
+
+/// Returns the figures of transactions, from the start of the first to the end of the last. The time in which pgbench
+/// opens its connections does not count. Returns `None` if there are no transactions.
+fn sample(transactions: &[Transaction]) -> Option<Sample> {
+    let first = transactions.iter().map(|transaction| transaction.ended.saturating_sub(transaction.took)).min()?;
+    let last = transactions.iter().map(|transaction| transaction.ended).max()?;
+    Some(Sample::new(transactions.iter().map(|transaction| transaction.took).collect(), last - first))
 }
 
 #[cfg(test)]
@@ -182,12 +199,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_of_pgbench_has_the_times() {
+    fn the_rate_of_pgbench_is_that_of_its_log() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pgbench_log.1");
-        fs::write(&path, "0 1 5210 0 1763990000 123456\n3 1 617 0 1763990000 123999\n").unwrap();
-        assert_eq!(times_of(&path).unwrap(), [5_210, 617].map(Duration::from_micros));
-        fs::write(&path, "0 1\n").unwrap();
-        assert!(times_of(&path).is_err());
+        fs::write(&path, "0 1 250000 0 1763990000 500000\n3 1 500000 0 1763990001 250000\n").unwrap();
+        let figures = sample(&read_log(&path).unwrap()).unwrap();
+        assert_eq!((figures.median_us, figures.per_second), (500_000.0, 2.0));
+        assert!(sample(&[]).is_none());
+        for unreadable in ["0 1\n", "0 1 x 0 1763990000 123456\n"] {
+            fs::write(&path, unreadable).unwrap();
+            assert!(read_log(&path).is_err(), "{unreadable}");
+        }
     }
 }

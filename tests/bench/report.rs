@@ -249,10 +249,11 @@ pub fn align_right(table: &mut Table, columns: &[usize]) {
 
 /// Formats a time with a suitable unit.
 pub fn time(us: f64) -> String {
-    match us {
-        us if us < 1.0 => format!("{:.0} ns", us * 1e3),
-        us if us < 1e3 => format!("{us:.1} us"),
-        us if us < 1e6 => format!("{:.1} ms", us / 1e3),
-        us => format!("{:.2} s", us / 1e6),
+    // A difference of two times may be negative.
+    match us.abs() {
+        size if size < 1.0 => format!("{:.0} ns", us * 1e3),
+        size if size < 1e3 => format!("{us:.1} us"),
+        size if size < 1e6 => format!("{:.1} ms", us / 1e3),
+        _ => format!("{:.2} s", us / 1e6),
     }
 }
