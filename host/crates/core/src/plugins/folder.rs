@@ -336,7 +336,8 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).unwrap();
         };
-        let changes: [(&str, fn(&Path)); 8] = [
+        type Edit = fn(&Path);
+        let changes: [(&str, Edit); 8] = [
             ("the content", |path| std::fs::write(path.join(MANIFEST), "name: gitlab\n").unwrap()),
             ("another file", |path| {
                 std::fs::write(path.join("new"), "name: github\n").unwrap();
