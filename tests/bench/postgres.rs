@@ -20,6 +20,8 @@ const VARIABLE: &str = "MONSTRUM_DATABASE_URL";
 const CONNECTIONS: usize = 64;
 /// The number of bots. One bot may have 32 concurrent calls.
 const BOTS: usize = 10;
+/// The seconds that pgbench may take to open its connections. They count to its time limit.
+const CONNECT_S: u64 = 2;
 const GOAL_ONE: f64 = 0.6;
 const GOAL_TWO: f64 = 0.8;
 
@@ -140,7 +142,7 @@ impl Floor {
     async fn run(&self, hosts: &Hosts, seconds: u64) -> Result<Sample> {
         let mut pgbench = Command::new(hosts.postgres.programs().join("pgbench"));
         pgbench.args(["--no-vacuum", "--protocol=prepared", "--log", "--jobs=2"]);
-        pgbench.arg(format!("--client={CONNECTIONS}")).arg(format!("--time={seconds}"));
+        pgbench.arg(format!("--client={CONNECTIONS}")).arg(format!("--time={}", seconds + CONNECT_S));
         pgbench.arg("--file").arg(self.script()).arg(&hosts.url).current_dir(self.folder.path());
         pgbench.stdin(Stdio::null()).kill_on_drop(true);
         let output = pgbench.output().await.context("cannot run pgbench")?;
