@@ -184,7 +184,7 @@ pub(crate) async fn starts_without_an_end_are_found(store: &Store) {
         of_another.clone(),
     ];
     store.append_rows(&rows).await.unwrap();
-    assert_eq!(store.open_starts("node-1", 0).await.unwrap(), [open.clone()]);
+    assert_eq!(store.open_starts("node-1", 0).await.unwrap(), std::slice::from_ref(&open));
     assert_eq!(store.open_starts("node-1", 2).await.unwrap(), [open]);
     assert!(store.open_starts("node-1", 3).await.unwrap().is_empty());
     assert_eq!(store.open_starts("node-2", 0).await.unwrap(), [of_another]);
