@@ -131,7 +131,7 @@ async fn a_good_folder_is_valid() -> Result<()> {
       "warnings": []
     }
     "#);
-    let tool = json!({ "name": "github_get_repo", "operation": "repo.read", "dimensions": ["repos"], "denied_by": [] });
+    let tool = json!({ "name": "github_get_repo", "operation": "repo.read", "effect": "read", "dimensions": ["repos"], "denied_by": [] });
     assert_eq!(permissions["tools"][7], tool);
     let token = json!({
         "method": "token", "secret_fields": ["access_token"], "audience": ["https://api.github.com"],

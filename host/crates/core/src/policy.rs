@@ -9,16 +9,16 @@
 
 pub mod api_key;
 mod assemble;
+mod binding;
 mod bound;
 pub mod key_uses;
-mod packed_binding;
 pub mod pattern_limits;
 pub mod row_seals;
 mod sharing;
 mod switch;
 pub mod verification;
 
-pub use packed_binding::PackedBinding;
+pub use binding::{Binding, PackedBinding};
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,8 +28,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use monstrum_egress::Scope;
-use monstrum_guardian::{BindingRules, DelegationRules, PatternList, RoleRules};
-use monstrum_manifest::{ConfiguredTool, MatchMode, configured_tools, is_own_tool};
+use monstrum_guardian::RoleRules;
+use monstrum_manifest::{ConfiguredTool, configured_tools, is_own_tool};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError, VerifiedPolicy};
 use monstrum_types::{
     BindingId, BotId, CredentialId, Effort, KeyId, Overrun, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName,
@@ -129,37 +129,6 @@ pub struct Role {
     pattern_bytes: u64,
     /// The rules of the role, or `None` if the stored lists are unreadable. Bindings with such a role grant nothing.
     pub rules: Option<RoleRules>,
-}
-
-/// The grant of a resource to a bot. The grant includes the rules for the tools of the resource's type.
-pub struct Binding {
-    pub row: PackedBinding,
-    pub role: Option<Arc<Role>>,
-    pub rules: BindingRules,
-    /// The tools of other plugins that the resource's plugin may call.
-    pub allow_calls: PatternList,
-    /// The rules for a bot that is called through this binding. A binding without `delegate` adds no restriction.
-    pub link: Arc<DelegationRules>,
-    pub resource: Arc<Resource>,
-    /// The maximum memory, in bytes, of the compiled patterns of the binding. The patterns of its role do not count.
-    pattern_bytes: u64,
-}
-
-impl Binding {
-    /// Returns whether the binding is enabled and not expired at `now`.
-    pub fn is_active(&self, now: UtcMillis) -> bool {
-        self.row.enabled && self.row.expires_at.is_none_or(|end| now < end)
-    }
-
-    /// Returns whether the binding was assembled from this row, role and resource.
-    fn is_made_of(&self, row: &BindingRow, role: Option<&Arc<Role>>, resource: &Arc<Resource>) -> bool {
-        self.row.is_of(row) && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
-    }
-
-    /// Returns whether the plugin of the binding's resource may call `tool`.
-    pub fn allows_call(&self, tool: &str, effort: &Effort) -> Result<bool, Overrun> {
-        self.allow_calls.matches(MatchMode::Pattern, tool, effort)
-    }
 }
 
 fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {

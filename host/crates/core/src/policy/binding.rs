@@ -1,9 +1,46 @@
-//! The row of a binding in a form that needs little memory. A host may hold hundreds of thousands of bindings, and reads
-//! most of their columns only when it assembles the rules of a binding.
+//! The bindings of a snapshot. Their rows have a form that needs little memory, because a host may hold hundreds of
+//! thousands of bindings, and reads most of their columns only when it assembles the rules of a binding.
 
+use std::sync::Arc;
+
+use monstrum_guardian::{BindingRules, DelegationRules, PatternList};
+use monstrum_manifest::MatchMode;
 use monstrum_store::BindingRow;
-use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis, WorkspaceId};
+use monstrum_types::{BindingId, BotId, Effort, Overrun, ResourceId, RoleId, UtcMillis, WorkspaceId};
 use serde_json::Value;
+
+use super::{Resource, Role, is_same};
+
+/// The grant of a resource to a bot. The grant includes the rules for the tools of the resource's type.
+pub struct Binding {
+    pub row: PackedBinding,
+    pub role: Option<Arc<Role>>,
+    pub rules: BindingRules,
+    /// The tools of other plugins that the resource's plugin may call.
+    pub allow_calls: PatternList,
+    /// The rules for a bot that is called through this binding. A binding without `delegate` adds no restriction.
+    pub link: Arc<DelegationRules>,
+    pub resource: Arc<Resource>,
+    /// The maximum memory, in bytes, of the compiled patterns of the binding. The patterns of its role do not count.
+    pub(super) pattern_bytes: u64,
+}
+
+impl Binding {
+    /// Returns whether the binding is enabled and not expired at `now`.
+    pub fn is_active(&self, now: UtcMillis) -> bool {
+        self.row.enabled && self.row.expires_at.is_none_or(|end| now < end)
+    }
+
+    /// Returns whether the binding was assembled from this row, role and resource.
+    pub(super) fn is_made_of(&self, row: &BindingRow, role: Option<&Arc<Role>>, resource: &Arc<Resource>) -> bool {
+        self.row.is_of(row) && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
+    }
+
+    /// Returns whether the plugin of the binding's resource may call `tool`.
+    pub fn allows_call(&self, tool: &str, effort: &Effort) -> Result<bool, Overrun> {
+        self.allow_calls.matches(MatchMode::Pattern, tool, effort)
+    }
+}
 
 /// The row of a binding, with its JSON columns as one text.
 #[derive(Debug)]
