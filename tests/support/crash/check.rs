@@ -1,4 +1,4 @@
-//! What must hold after a restart, whatever the power cut or the kill has left.
+//! Checks a server that was restarted after a kill, a stop or a power cut.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;

@@ -322,9 +322,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the first sequence number at which an earlier run may have left a call open. The newest signed head has
-    /// this number. The search starts at the first row if there is no such head, or if the head does not belong to this
-    /// database.
+    /// Returns the first sequence number at which an earlier run may have left a call open. The newest signed head
+    /// contains this number. Without a head of this chain, or with a head of another database, returns the first row.
     async fn open_from(&self) -> Result<i64, StoreError> {
         let head = self.heads.earlier().filter(|head| head.writer == self.chain.writer());
         let Some((head, open_from)) = head.and_then(|head| Some((head, head.open_from?))) else { return Ok(0) };

@@ -75,7 +75,7 @@ impl StartIndex {
         StartIndex { path: data_dir.join(START_INDEX_FILE), key, node }
     }
 
-    /// Reads the lines of the file. Returns `None` if there is no valid file.
+    /// Reads the lines of the file. Returns `None` if the file is missing or invalid.
     pub(super) fn read(&self, runtime: &Runtime, plugins_dir: &Path) -> Option<Vec<String>> {
         let bytes = match read(&self.path) {
             Ok(bytes) => bytes,
