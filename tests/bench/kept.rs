@@ -29,6 +29,8 @@ pub const RESOURCES: usize = 50;
 const ROWS_QUEUED: usize = 4_096;
 /// The number of bots in one import. With their bindings, their lines stay below the limits of an import.
 const BOTS_AT_ONCE: usize = 2_500;
+/// The operator's limit, in MiB, for the patterns of the workspace, whose bindings exceed the default.
+const PATTERNS_MIB: &str = "512";
 /// The file that exists once a folder is complete. It contains the seconds that its creation took.
 const COMPLETE: &str = "complete";
 
@@ -52,7 +54,7 @@ pub async fn audit() -> Result<Kept> {
 /// audit.
 pub async fn all() -> Result<Kept> {
     kept("all", async |folder| {
-        let mut server = Server::prepare_in(folder)?;
+        let mut server = with_room_for_patterns(Server::prepare_in(folder)?);
         let created_in = set_up(&mut server).await?;
         append_rows(server).await?;
         Ok(created_in)
@@ -76,7 +78,12 @@ async fn kept(name: &str, create: impl AsyncFnOnce(&Path) -> Result<Duration>) -
     }
     let seconds = fs::read_to_string(&complete).with_context(|| format!("cannot read {}", complete.display()))?;
     let seconds = seconds.parse().with_context(|| format!("{} contains no number", complete.display()))?;
-    Ok(Kept { server: Server::prepare_in(&folder)?, created_in: Duration::from_secs_f64(seconds) })
+    let server = with_room_for_patterns(Server::prepare_in(&folder)?);
+    Ok(Kept { server, created_in: Duration::from_secs_f64(seconds) })
+}
+
+fn with_room_for_patterns(server: Server) -> Server {
+    server.variable("MONSTRUM_WORKSPACE_PATTERNS_MIB", PATTERNS_MIB)
 }
 
 /// Returns the number of the last migration, such as `0012`.

@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 
 use support::Server;
@@ -180,9 +180,16 @@ async fn bench(arguments: Arguments) -> Result<()> {
     println!("  a bare call takes {} on this machine", report::time(machine.bare_us));
     let mut report = Report::new(revision, machine);
     in_process(&mut report, is_wanted).await?;
+    // A part that fails does not discard the results of the other parts.
+    let mut failed = Vec::new();
     for part in parts {
-        let rows = measure(part, rounds, seconds, &report.machine).await?;
-        report.rows.extend(rows);
+        match measure(part, rounds, seconds, &report.machine).await {
+            Ok(rows) => report.rows.extend(rows),
+            Err(error) => {
+                println!("  error: {error:#}");
+                failed.push(part.name());
+            }
+        }
     }
     println!("\n{}", report.table());
     if !report.stages.is_empty() {
@@ -197,6 +204,7 @@ async fn bench(arguments: Arguments) -> Result<()> {
         report.write_page(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md"))?;
     }
     println!("written to {}", path.display());
+    ensure!(failed.is_empty(), "these parts failed: {}", failed.join(", "));
     Ok(())
 }
 
