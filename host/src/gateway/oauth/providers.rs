@@ -2,20 +2,17 @@
 //! provider: its values are copied once, when an admin creates the provider. The client secret can be written but not
 //! read.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use http::StatusCode;
 use monstrum_api::oauth_providers::{NewOauthProvider, OauthProvider, OauthProviderChange, OauthProviderList};
-use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, Operator, oauth_providers};
 use monstrum_types::OauthProviderId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::state::Host;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -31,12 +28,12 @@ pub(crate) struct OauthProviderQuery {
 
 /// Lists OAuth providers
 #[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(OauthProviderQuery),
-    responses((status = 200, body = OauthProviderList), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = OauthProviderList)))]
 pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Operator,
     Params(query): Params<OauthProviderQuery>,
-) -> Result<Json<OauthProviderList>, Problem> {
+) -> Answer<OauthProviderList> {
     let OauthProviderQuery { resource_type, limit, cursor } = query;
     let page = PageQuery::of(limit, cursor).page()?;
     Ok(Json(oauth_providers::list(&app, &caller, resource_type.as_deref(), &page).await?))
@@ -44,36 +41,27 @@ pub(crate) async fn list(
 
 /// Creates the OAuth provider of a resource type
 #[utoipa::path(post, path = "/api/oauth/providers", tag = "oauth", request_body = NewOauthProvider,
-    responses((status = 201, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Input(new): Input<NewOauthProvider>,
-) -> Result<(StatusCode, Json<OauthProvider>), Problem> {
+    responses((status = 201, body = OauthProvider)))]
+pub(crate) async fn create(app: Host, caller: Admin, Input(new): Input<NewOauthProvider>) -> Created<OauthProvider> {
     Ok((StatusCode::CREATED, Json(oauth_providers::create(&app, &caller, new).await?)))
 }
 
 /// Changes an OAuth provider
 #[utoipa::path(patch, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
-    request_body = OauthProviderChange,
-    responses((status = 200, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
+    request_body = OauthProviderChange, responses((status = 200, body = OauthProvider)))]
 pub(crate) async fn update(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Id(id): Id<OauthProviderId>,
     Input(change): Input<OauthProviderChange>,
-) -> Result<Json<OauthProvider>, Problem> {
+) -> Answer<OauthProvider> {
     Ok(Json(oauth_providers::update(&app, &caller, id, change).await?))
 }
 
 /// Deletes an OAuth provider and stops refreshing the credentials that it issued
 #[utoipa::path(delete, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
-    responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Id(id): Id<OauthProviderId>,
-) -> Result<StatusCode, Problem> {
+    responses((status = 204)))]
+pub(crate) async fn delete(app: Host, caller: Admin, Id(id): Id<OauthProviderId>) -> Done {
     oauth_providers::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
