@@ -10,7 +10,8 @@ macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-        pub enum $name { $($(#[$variant_doc])* #[serde(rename = $word)] $variant),+ }
+        #[serde(rename_all = "snake_case")]
+        pub enum $name { $($(#[$variant_doc])* $variant),+ }
 
         impl $name {
             /// All values, in the order of the documentation.
@@ -195,5 +196,20 @@ impl CallOutcome {
     pub fn by_rule(mut self, rule: impl Into<String>) -> Self {
         self.rule = Some(rule.into());
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serde_and_the_api_description_use_the_names() {
+        fn check<T: utoipa::PartialSchema + Serialize>(values: &[T], names: &[&str]) {
+            assert_eq!(serde_json::to_value(values).unwrap(), serde_json::json!(names));
+            assert_eq!(serde_json::to_value(T::schema()).unwrap()["enum"], serde_json::json!(names));
+        }
+        check(Status::ALL, &Status::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>());
+        check(Code::ALL, &Code::ALL.iter().map(|code| code.as_str()).collect::<Vec<_>>());
     }
 }
