@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
 use monstrum_types::SystemClock;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::Client;
@@ -85,7 +86,8 @@ pub(super) enum Key {
     },
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
     /// Everything: workspaces, plugins, trusted keys, verification of the audit
     Root,
@@ -97,24 +99,13 @@ pub(super) enum Kind {
     Bot,
 }
 
-impl Kind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Kind::Root => "root",
-            Kind::Admin => "admin",
-            Kind::Operator => "operator",
-            Kind::Bot => "bot",
-        }
-    }
-}
-
 impl Key {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         match self {
             Key::Recover { folder } => recover(options, folder).await?,
             Key::Create { name, kind, bot_id } => {
                 let client = Client::new(options)?;
-                let mut body = json!({ "name": name, "kind": kind.as_str() });
+                let mut body = json!({ "name": name, "kind": kind });
                 if let Some(bot) = bot_id {
                     body["bot_id"] = json!(bot);
                 }

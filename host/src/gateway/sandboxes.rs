@@ -45,7 +45,7 @@ pub(super) async fn list(app: Host, caller: Caller, Params(query): Params<Sandbo
     let SandboxQuery { status, app_id, chat_id, limit, cursor } = query;
     let status = match status.as_deref() {
         None => None,
-        Some(word) => Some(SandboxStatus::of_word(word).ok_or_else(|| {
+        Some(word) => Some(SandboxStatus::from_word(word).ok_or_else(|| {
             Problem::invalid_at("status", "expected creating, running, stopping, stopped, deleting, error or lost")
         })?),
     };

@@ -1,43 +1,11 @@
 //! API keys. Only their hashes are stored.
 
+pub use monstrum_types::KeyKind;
 use monstrum_types::{BotId, KeyId, UtcMillis, WorkspaceId};
 
-use crate::db::{Arg, ColumnValue, Row, args, values};
+use crate::db::{Arg, args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
-
-/// The kind of an API key, which determines its permissions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeyKind {
-    /// Access to the whole instance.
-    Root,
-    /// Access to everything in its workspace.
-    Admin,
-    /// Access to everything in its workspace except keys, credentials, permissions, and the configuration and network
-    /// of resources.
-    Operator,
-    /// Access to the tools of one bot.
-    Bot,
-}
-
-impl KeyKind {
-    /// Returns the name of the kind in the API and the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            KeyKind::Root => "root",
-            KeyKind::Admin => "admin",
-            KeyKind::Operator => "operator",
-            KeyKind::Bot => "bot",
-        }
-    }
-
-    /// Returns the kind with this name.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Bot].into_iter().find(|kind| kind.as_str() == word)
-    }
-}
 
 /// A row of `api_keys`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,12 +40,6 @@ authentic! {
     KeyRow in ApiKeys, columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, kind, bot_id, prefix, hash, created_at],
     others: [last_used_at],
-}
-
-impl ColumnValue for KeyKind {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, KeyKind::from_word)
-    }
 }
 
 impl From<&KeyKind> for Arg<'_> {

@@ -7,67 +7,40 @@
 mod deletion;
 mod upkeep;
 
-use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId, words};
 use serde_json::Value;
 
-use crate::db::{Arg, ColumnValue, FromRow, Row, args, retry, values};
+use crate::db::{Arg, FromRow, Row, args, retry, values};
 use crate::rows::{Authentic, Scope, Table, insert};
 use crate::{Listed, Page, Store, StoreError};
 
 pub use upkeep::RunningSandboxes;
 
-/// The state of a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SandboxStatus {
-    /// The sandbox is starting, either for the first time or again.
-    Creating,
-    Running,
-    Stopping,
-    Stopped,
-    /// The sandbox is marked for deletion. The deletion is retried until it succeeds.
-    Deleting,
-    /// The provider failed to start the sandbox, and the actual state of the sandbox is unknown.
-    Error,
-    /// The sandbox ran before, but the provider has lost its files. The host does not create the sandbox again, because
-    /// callers would mistake the empty sandbox for the old sandbox.
-    Lost,
+words! {
+    /// The state of a sandbox.
+    pub enum SandboxStatus {
+        /// The sandbox is starting, either for the first time or again.
+        Creating = "creating",
+        Running = "running",
+        Stopping = "stopping",
+        Stopped = "stopped",
+        /// The sandbox is marked for deletion. The deletion is retried until it succeeds.
+        Deleting = "deleting",
+        /// The provider failed to start the sandbox, and the actual state of the sandbox is unknown.
+        Error = "error",
+        /// The sandbox ran before, but the provider has lost its files. The host does not create the sandbox again,
+        /// because callers would mistake the empty sandbox for the old sandbox.
+        Lost = "lost",
+    }
 }
 
 impl SandboxStatus {
-    /// Returns the name of the status in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SandboxStatus::Creating => "creating",
-            SandboxStatus::Running => "running",
-            SandboxStatus::Stopping => "stopping",
-            SandboxStatus::Stopped => "stopped",
-            SandboxStatus::Deleting => "deleting",
-            SandboxStatus::Error => "error",
-            SandboxStatus::Lost => "lost",
-        }
-    }
-
     /// Returns the value of the `status` column. The status `lost` is stored in the column `lost`.
     fn stored(self) -> &'static str {
         match self {
             SandboxStatus::Lost => SandboxStatus::Error.as_str(),
             status => status.as_str(),
         }
-    }
-
-    /// Returns the status with this name.
-    #[must_use]
-    pub fn of_word(word: &str) -> Option<SandboxStatus> {
-        use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
-        let all = [Creating, Running, Stopping, Stopped, Deleting, Error, Lost];
-        all.into_iter().find(|status| status.as_str() == word)
-    }
-}
-
-impl ColumnValue for SandboxStatus {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, SandboxStatus::of_word)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use monstrum_types::UtcMillis;
+use monstrum_types::{KeyKind, UtcMillis};
 use sqlx::Arguments as _;
 use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::StoreError;
+use crate::{AuditKind, FlowStatus, OwnedKind, SandboxStatus, StoreError};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -262,3 +262,15 @@ macro_rules! names {
     };
 }
 names!(PluginName, ResourceTypeId, Digest);
+
+/// Implements `ColumnValue` for words, which are stored as text.
+macro_rules! stored_as_word {
+    ($($value:ty),+) => { $(
+        impl ColumnValue for $value {
+            fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+                row.parse(column, <$value>::from_word)
+            }
+        }
+    )+ };
+}
+stored_as_word!(KeyKind, AuditKind, FlowStatus, OwnedKind, SandboxStatus);
