@@ -41,7 +41,7 @@ pub struct BoundRow {
 }
 
 authentic! {
-    BindingRow in BotResources, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    BindingRow in BotResources("bot_resources"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, bot_id, resource_id, role_id, permissions, scope_constraints, delegate, allow_calls,
         allow_subscribe, limits, calls_per_minute, enabled, expires_at, created_at, updated_at,

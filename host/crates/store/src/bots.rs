@@ -23,7 +23,7 @@ pub struct BotRow {
 }
 
 authentic! {
-    BotRow in Bots, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    BotRow in Bots("bots"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, created_at,
         updated_at,

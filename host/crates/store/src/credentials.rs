@@ -33,9 +33,12 @@ pub struct CredentialRow {
 }
 
 authentic! {
-    CredentialRow in Credentials, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    CredentialRow in Credentials("credentials"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, resource_id, subject_kind, subject_id, auth_method, given_for, created_at],
+    // The sealed record authenticates itself. A token refresh writes all of these columns, but the policy stays the
+    // same.
     others: [sealed, key_version, status, expires_at, updated_at],
+    unread: [refreshing_until],
 }
 
 pub(crate) const OF_RESOURCE: &str =
@@ -70,7 +73,7 @@ impl Store {
             change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
             let refreshing_until: Option<i64> = None;
             let left_out =
-                values![&row.sealed, row.key_version, &row.status, row.expires_at, refreshing_until, row.updated_at];
+                values![&row.sealed, row.key_version, &row.status, row.expires_at, row.updated_at, refreshing_until];
             change.insert(row, left_out, Vec::new()).await
         })
     }

@@ -37,8 +37,9 @@ pub struct KeyUse {
 }
 
 authentic! {
-    KeyRow in ApiKeys, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    KeyRow in ApiKeys("api_keys"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, kind, bot_id, prefix, hash, created_at],
+    // The host only displays this column.
     others: [last_used_at],
 }
 

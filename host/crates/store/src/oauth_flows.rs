@@ -55,11 +55,13 @@ pub struct OauthFlowRow {
 }
 
 authentic! {
-    OauthFlowRow in OauthFlows, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    OauthFlowRow in OauthFlows("oauth_flows"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, resource_id, provider_id, key_id, auth_method, given_for, ticket_hash, created_at, expires_at,
     ],
+    // These columns record the progress of the authorization, which changes while the MAC stays the same.
     others: [status, state_hash, browser_hash, sealed, message, poll_interval_s, next_poll_at],
+    spec: { is_counted: false },
 }
 
 const BY_ID: &str =

@@ -27,11 +27,12 @@ pub struct OauthProviderRow {
 }
 
 authentic! {
-    OauthProviderRow in OauthProviders, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    OauthProviderRow in OauthProviders("oauth_providers"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, resource_type, client_id, authorization_url, token_url, device_authorization_url, scopes,
         created_at, updated_at,
     ],
+    // The secret is sealed and bound to the client and its endpoints.
     others: [client_secret],
 }
 

@@ -5,8 +5,8 @@
 
 use monstrum_types::{PluginName, UtcMillis, words};
 
-use crate::db::{Arg, FromRow, Row, args, values};
-use crate::rows::{Authentic, Change, Scope, Table, change};
+use crate::db::{Arg, FromRow, Kind, Row, args, values};
+use crate::rows::{Authentic, Change, Scope, Spec, Table, change};
 use crate::{PluginRow, Store, StoreError};
 
 words! {
@@ -63,6 +63,18 @@ impl FromRow for OwnerRow {
 
 impl Authentic for OwnerRow {
     const TABLE: Table = Table::Owners;
+    const SPEC: Spec = Spec {
+        name: "owners",
+        key: &["kind", "name"],
+        covered: &[
+            ("kind", Kind::Text),
+            ("name", Kind::Text),
+            ("plugin", Kind::Text),
+            ("legacy_plugin", Kind::Text),
+            ("created_at", Kind::Int),
+        ],
+        ..Spec::COUNTED
+    };
 
     fn scope(&self) -> Scope {
         Scope::Instance

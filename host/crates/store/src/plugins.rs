@@ -56,16 +56,22 @@ pub struct StoredManifest {
 }
 
 authentic! {
-    PluginRow in Plugins, columns: columns, scope: |_| Scope::Instance,
+    PluginRow in Plugins("plugins"), columns: columns, scope: |_| Scope::Instance,
     covered: [name, version, manifest_digest, component_digest, updated_at],
     others: [],
+    spec: { key: &["name"] },
 }
 
 const BY_NAME: &str = concat!("select ", columns!(), " from plugins where name = $1");
 authentic! {
-    PluginVersionSummary in PluginVersions, columns: version_columns, scope: |_| Scope::Instance,
+    PluginVersionSummary in PluginVersions("plugin_versions"), columns: version_columns, scope: |_| Scope::Instance,
     covered: [plugin, version, manifest_digest, component_digest, locales_digest, created_at],
     others: [],
+    spec: {
+        key: &["plugin", "manifest_digest", "component_digest"],
+        // The host compares these columns with the digests when it reads the content.
+        content: &["manifest", "component", "locales"],
+    },
 }
 
 from_row! {

@@ -24,7 +24,7 @@ pub struct ResourceRow {
 }
 
 authentic! {
-    ResourceRow in Resources, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    ResourceRow in Resources("resources"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, resource_type, name, config, network, created_at, updated_at],
     others: [],
 }

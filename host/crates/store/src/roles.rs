@@ -25,7 +25,7 @@ pub struct RoleRow {
 }
 
 authentic! {
-    RoleRow in Roles, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    RoleRow in Roles("roles"), columns: columns, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, allowed_operations, allowed_tools, scope_constraints, created_at, updated_at],
     others: [],
 }

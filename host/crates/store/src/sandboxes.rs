@@ -10,8 +10,8 @@ mod upkeep;
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId, words};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args, retry, values};
-use crate::rows::{Authentic, Scope, Table, insert};
+use crate::db::{Arg, ColumnValue, Row, args, retry, values};
+use crate::rows::{Scope, authentic, insert};
 use crate::{Listed, Page, Store, StoreError};
 
 pub use upkeep::RunningSandboxes;
@@ -107,14 +107,28 @@ pub struct SandboxSettled {
     pub network: Option<String>,
 }
 
-macro_rules! columns {
-    () => {
-        "id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node, status, operation, \
-         operation_until, last_active_at, created_at, \"limit\", network, error, attempts, next_attempt_at, lost, \
-         mac"
-    };
+authentic! {
+    SandboxRow in SandboxInstances("sandbox_instances"), columns: columns, scope: |row| Scope::from(row.workspace_id),
+    covered: [id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node],
+    // These columns record the state of the sandbox, which changes while the MAC stays the same.
+    others: [
+        status, operation, operation_until, last_active_at, created_at, limit, network, error, attempts,
+        next_attempt_at,
+    ],
+    unread: [lost],
+    spec: { is_counted: false },
 }
 pub(crate) use columns;
+
+/// The status `lost` is stored as `error`, with the column `lost`.
+impl ColumnValue for SandboxStatus {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        Ok(match row.parse(column, SandboxStatus::from_word)? {
+            Some(SandboxStatus::Error) if row.get("lost")? => Some(SandboxStatus::Lost),
+            status => status,
+        })
+    }
+}
 
 const BY_ID: &str = concat!("select ", columns!(), " from sandbox_instances where workspace_id = $1 and id = $2");
 const BY_NAME: &str = concat!(
@@ -130,57 +144,6 @@ const PAGE: &str = concat!(
     " from sandbox_instances where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or $3 = case when status = 'error' and lost then 'lost' else status end) \
      and ($4 is null or app_id = $4) and ($5 is null or chat_id = $5) and id > $6 order by id limit $7"
 );
-
-impl FromRow for SandboxRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(SandboxRow {
-            id: row.get("id")?,
-            workspace_id: row.get("workspace_id")?,
-            bot_id: row.get("bot_id")?,
-            provider: row.get("provider")?,
-            sandbox_id: row.get("sandbox_id")?,
-            app_id: row.get("app_id")?,
-            user_id: row.get("user_id")?,
-            chat_id: row.get("chat_id")?,
-            node: row.get("node")?,
-            status: match row.get("status")? {
-                SandboxStatus::Error if row.get("lost")? => SandboxStatus::Lost,
-                status => status,
-            },
-            operation: row.get("operation")?,
-            operation_until: row.get("operation_until")?,
-            last_active_at: row.get("last_active_at")?,
-            created_at: row.get("created_at")?,
-            limit: row.get("limit")?,
-            network: row.get("network")?,
-            error: row.get("error")?,
-            attempts: row.get("attempts")?,
-            next_attempt_at: row.get("next_attempt_at")?,
-        })
-    }
-}
-
-impl Authentic for SandboxRow {
-    const TABLE: Table = Table::SandboxInstances;
-
-    fn scope(&self) -> Scope {
-        Scope::Workspace(self.workspace_id)
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            self.id,
-            self.workspace_id,
-            self.bot_id,
-            &self.provider,
-            &self.sandbox_id,
-            &self.app_id,
-            &self.user_id,
-            &self.chat_id,
-            &self.node
-        ]
-    }
-}
 
 impl Store {
     /// Inserts a sandbox. Returns `false` if its bot was deleted. The transaction locks the row of the bot. A

@@ -20,7 +20,7 @@ pub struct TrustRow {
 }
 
 authentic! {
-    TrustRow in Trust, columns: columns, scope: |_| Scope::Instance,
+    TrustRow in Trust("trust"), columns: columns, scope: |_| Scope::Instance,
     covered: [id, public_key, name_glob, type_glob, created_at],
     others: [],
 }

@@ -23,7 +23,7 @@ pub struct WorkspaceRow {
 }
 
 authentic! {
-    WorkspaceRow in Workspaces, columns: columns, scope: |_| Scope::Instance,
+    WorkspaceRow in Workspaces("workspaces"), columns: columns, scope: |_| Scope::Instance,
     covered: [id, name, sandbox, created_at, updated_at],
     others: [],
 }

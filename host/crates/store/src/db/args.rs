@@ -8,7 +8,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::{AuditKind, FlowStatus, OwnedKind, SandboxStatus, StoreError};
+use crate::{AuditKind, FlowStatus, OwnedKind, StoreError};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -273,4 +273,4 @@ macro_rules! stored_as_word {
         }
     )+ };
 }
-stored_as_word!(KeyKind, AuditKind, FlowStatus, OwnedKind, SandboxStatus);
+stored_as_word!(KeyKind, AuditKind, FlowStatus, OwnedKind);
