@@ -37,7 +37,7 @@ pub struct KeyUse {
 }
 
 authentic! {
-    KeyRow in ApiKeys("api_keys"), columns: columns, scope: |row| Scope::from(row.workspace_id),
+    KeyRow in ApiKeys("api_keys"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, kind, bot_id, prefix, hash, created_at],
     // The host only displays this column.
     others: [last_used_at],
@@ -57,12 +57,10 @@ macro_rules! of_owner {
     };
 }
 
-pub(crate) const OF_WORKSPACE: &str = concat!("select ", columns!(), " from api_keys where workspace_id = $1");
-pub(crate) const OF_BOT: &str =
-    concat!("select ", columns!(), " from api_keys where workspace_id = $1 and bot_id = $2");
-const BY_ID: &str = concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id = $2");
-const PAGE: &str =
-    concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id > $2 order by id limit $3");
+pub(crate) const OF_WORKSPACE: &str = select!("where workspace_id = $1");
+pub(crate) const OF_BOT: &str = select!("where workspace_id = $1 and bot_id = $2");
+const BY_ID: &str = select!(concat!("where ", of_owner!(), " and id = $2"));
+const PAGE: &str = select!(concat!("where ", of_owner!(), " and id > $2 order by id limit $3"));
 // Several hosts may write uses of the same key. Only the latest use is kept.
 const USE: &str = concat!(
     "update api_keys set last_used_at = $3 where ",

@@ -55,7 +55,7 @@ pub struct OauthFlowRow {
 }
 
 authentic! {
-    OauthFlowRow in OauthFlows("oauth_flows"), columns: columns, scope: |row| Scope::from(row.workspace_id),
+    OauthFlowRow in OauthFlows("oauth_flows"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, resource_id, provider_id, key_id, auth_method, given_for, ticket_hash, created_at, expires_at,
     ],
@@ -64,15 +64,10 @@ authentic! {
     spec: { is_counted: false },
 }
 
-const BY_ID: &str =
-    concat!("select ", columns!(), " from oauth_flows where workspace_id = $1 and resource_id = $2 and id = $3");
-const BY_TICKET: &str = concat!("select ", columns!(), " from oauth_flows where ticket_hash = $1 and expires_at > $2");
-const BY_STATE: &str = concat!("select ", columns!(), " from oauth_flows where state_hash = $1 and expires_at > $2");
-const DUE: &str = concat!(
-    "select ",
-    columns!(),
-    " from oauth_flows where status = 'pending' and next_poll_at <= $1 order by next_poll_at limit $2"
-);
+const BY_ID: &str = select!("where workspace_id = $1 and resource_id = $2 and id = $3");
+const BY_TICKET: &str = select!("where ticket_hash = $1 and expires_at > $2");
+const BY_STATE: &str = select!("where state_hash = $1 and expires_at > $2");
+const DUE: &str = select!("where status = 'pending' and next_poll_at <= $1 order by next_poll_at limit $2");
 
 impl Store {
     /// Inserts an authorization.

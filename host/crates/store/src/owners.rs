@@ -38,15 +38,14 @@ pub struct OwnerRow {
     pub created_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "kind, name, plugin, legacy_plugin, created_at, mac"
+macro_rules! select {
+    ($rest:literal) => {
+        concat!("select kind, name, plugin, legacy_plugin, created_at, mac from owners ", $rest)
     };
 }
 
-const ONE: &str = concat!("select ", columns!(), " from owners where kind = $1 and name = $2");
-const TOOLS_OF: &str =
-    concat!("select ", columns!(), " from owners where kind = 'tool' and plugin = $1 order by kind, name");
+const ONE: &str = select!("where kind = $1 and name = $2");
+const TOOLS_OF: &str = select!("where kind = 'tool' and plugin = $1 order by kind, name");
 const DUE: &str = "select count(*) as value from settings where id = 1 and owners_due = true";
 const FILLED: &str = "update settings set owners_due = false where id = 1 and owners_due = true";
 

@@ -143,15 +143,15 @@ pub(crate) trait Authentic: FromRow + Send + 'static {
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
-/// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `columns` is the
-/// name of a macro to define, which expands to the list of all these columns and the MAC for a `select`.
+/// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `select` is the
+/// name of a macro to define, which makes a statement that selects all these columns and the MAC.
 ///
 /// `covered` lists the columns that the MAC covers. Every stored MAC depends on their order, so a new column is the last.
 /// `others` lists the remaining fields, and `unread` the columns without a field. `spec` overrides values of
 /// [`Spec::COUNTED`].
 macro_rules! authentic {
     (
-        $row:ident in $table:ident($name:literal), columns: $columns:ident, scope: $scope:expr,
+        $row:ident in $table:ident($name:literal), select: $select:ident, scope: $scope:expr,
         covered: [$($covered:ident),+ $(,)?], others: [$($other:ident),* $(,)?]
         $(, unread: [$($unread:ident),+])? $(, spec: { $($field:ident: $value:expr),+ $(,)? })? $(,)?
     ) => {
@@ -177,12 +177,12 @@ macro_rules! authentic {
             }
         }
 
-        macro_rules! $columns {
-            () => {
+        macro_rules! $select {
+            ($rest:expr) => {
                 // Column names are quoted, because `limit` is a keyword.
                 concat!(
-                    $("\"", stringify!($covered), "\", ",)+ $("\"", stringify!($other), "\", ",)*
-                    $($("\"", stringify!($unread), "\", ",)+)? "mac"
+                    "select ", $("\"", stringify!($covered), "\", ",)+ $("\"", stringify!($other), "\", ",)*
+                    $($("\"", stringify!($unread), "\", ",)+)? "mac from ", $name, " ", $rest
                 )
             };
         }

@@ -108,7 +108,7 @@ pub struct SandboxSettled {
 }
 
 authentic! {
-    SandboxRow in SandboxInstances("sandbox_instances"), columns: columns, scope: |row| Scope::from(row.workspace_id),
+    SandboxRow in SandboxInstances("sandbox_instances"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node],
     // These columns record the state of the sandbox, which changes while the MAC stays the same.
     others: [
@@ -118,7 +118,8 @@ authentic! {
     unread: [lost],
     spec: { is_counted: false },
 }
-pub(crate) use columns;
+#[expect(clippy::single_component_path_imports, reason = "exports a macro to the modules of this file")]
+use select;
 
 /// The status `lost` is stored as `error`, with the column `lost`.
 impl ColumnValue for SandboxStatus {
@@ -130,18 +131,11 @@ impl ColumnValue for SandboxStatus {
     }
 }
 
-const BY_ID: &str = concat!("select ", columns!(), " from sandbox_instances where workspace_id = $1 and id = $2");
-const BY_NAME: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where workspace_id = $1 and provider = $2 and sandbox_id = $3"
-);
-const BY_CONVERSATION: &str =
-    concat!("select ", columns!(), " from sandbox_instances where workspace_id = $1 and app_id = $2 and chat_id = $3");
-const PAGE: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or $3 = case when status = 'error' and lost then 'lost' else status end) \
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const BY_NAME: &str = select!("where workspace_id = $1 and provider = $2 and sandbox_id = $3");
+const BY_CONVERSATION: &str = select!("where workspace_id = $1 and app_id = $2 and chat_id = $3");
+const PAGE: &str = select!(
+    "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or $3 = case when status = 'error' and lost then 'lost' else status end) \
      and ($4 is null or app_id = $4) and ($5 is null or chat_id = $5) and id > $6 order by id limit $7"
 );
 
