@@ -247,10 +247,7 @@ async fn verify_folder(settings: &Settings, since: Option<SinceHead>) -> Result<
     let running =
         "a server is using the data folder: omit --data-dir to send the request to the server, or stop it first";
     let (data, _lock) = folder::inspect_locked(settings, running).await?;
-    let report = match since {
-        None => audit::verify(&data.store, &data.audit_keys, &data.path).await,
-        Some(since) => audit::verify_since(&data.store, &data.audit_keys, &data.path, since).await,
-    };
+    let report = audit::verify(&data.store, &data.audit_keys, &data.path, since).await;
     data.store.close().await;
     let report = report.map_err(|error| {
         Failure::from_error(&error, "check that the data folder is complete and that its files are readable")
@@ -276,11 +273,18 @@ fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
             }
         })?;
     } else {
-        let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();
-        output::table(&["WRITER", "SEQUENCE", "PROBLEM"], problems.iter().map(row).collect())?;
-        output::error(&format!("the audit failed verification: {} problems in {rows} rows", problems.len()));
-        output::hint("keep a copy of the data folder, and compare it with an earlier backup");
+        tell_problems(report, "audit", "keep a copy of the data folder, and compare it with an earlier backup")?;
     }
     Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the problems that a verification of the audit or of an archive found.
+fn tell_problems(report: &Value, what: &str, hint: &str) -> Result<(), Failure> {
+    let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();
+    output::table(&["WRITER", "SEQUENCE", "PROBLEM"], problems.iter().map(row).collect())?;
+    let rows = output::cell(&report["rows"]);
+    output::error(&format!("the {what} failed verification: {} problems in {rows} rows", problems.len()));
+    output::hint(hint);
+    Ok(())
 }
