@@ -116,7 +116,12 @@ impl Key {
                     options.json,
                 )?;
             }
-            Key::List => list(&Client::new(options)?.items(&["api", "keys"], &[]).await?, options.json)?,
+            Key::List => {
+                let items = Client::new(options)?.items(&["api", "keys"], &[]).await?;
+                let fields = ["id", "name", "kind", "bot_id", "prefix", "created_at", "last_used_at"];
+                let header = ["ID", "NAME", "KIND", "BOT", "BEGINS WITH", "CREATED", "LAST USED"];
+                output::list(&items, options.json, "no keys", header, fields)?;
+            }
             Key::Rotate { id } => {
                 let rotated = Client::new(options)?.post(&["api", "keys", &id, "rotate"], None).await?;
                 let what = "the old key no longer works, and the new key will not be shown again:";
@@ -171,14 +176,4 @@ fn show(key: &Value, done: &str, what: &str, json: bool) -> Result<(), Failure> 
     let cell = |field: &str| output::plain(&output::cell(&key[field]));
     output::note(&format!("{done} {} key {}; {what}", cell("kind"), cell("id")));
     output::line(cell("key"))
-}
-
-fn list(items: &[Value], json: bool) -> Result<(), Failure> {
-    const FIELDS: [&str; 7] = ["id", "name", "kind", "bot_id", "prefix", "created_at", "last_used_at"];
-    if json {
-        return output::json(&json!({ "items": items, "next_cursor": null }));
-    }
-    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field])).collect();
-    let header = ["ID", "NAME", "KIND", "BOT", "BEGINS WITH", "CREATED", "LAST USED"];
-    output::table(&header, items.iter().map(row).collect())
 }

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use comfy_table::{ContentArrangement, Table, presets};
 use monstrum_types::is_invisible;
 use owo_colors::{OwoColorize, Stream};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::failure::Failure;
 
@@ -53,6 +53,30 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failu
         table.add_row(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>());
     }
     line(table.trim_fmt())
+}
+
+/// Writes all items of a list as JSON, or as a table of these fields. `empty` is the note about a list without items.
+pub(super) fn list<const N: usize>(
+    items: &[Value],
+    is_json: bool,
+    empty: &str,
+    header: [&str; N],
+    fields: [&str; N],
+) -> Result<(), Failure> {
+    if is_json {
+        return json(&json!({ "items": items, "next_cursor": null }));
+    }
+    if items.is_empty() {
+        note(empty);
+        return Ok(());
+    }
+    table(&header, items.iter().map(|item| fields.map(|field| cell(&item[field])).to_vec()).collect())
+}
+
+/// Writes the fields of an answer that are not null, under these names.
+pub(super) fn given_fields(answer: &Value, names: &[(&str, &str)]) -> Result<(), Failure> {
+    let given = names.iter().filter(|(_, field)| !answer[*field].is_null());
+    fields(&given.map(|(name, field)| (*name, cell(&answer[*field]))).collect::<Vec<_>>())
 }
 
 /// Writes names and their values, one on each line.
@@ -121,8 +145,6 @@ pub(super) fn cell(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -70,6 +70,5 @@ impl Platform {
 fn show(answer: &Value) -> Result<(), Failure> {
     const FIELDS: [(&str, &str); 5] =
         [("status", "status"), ("code", "code"), ("message", "message"), ("data", "data"), ("request", "request_id")];
-    let said = FIELDS.iter().filter(|(_, field)| !answer[*field].is_null());
-    output::fields(&said.map(|(name, field)| (*name, output::cell(&answer[*field]))).collect::<Vec<_>>())
+    output::given_fields(answer, &FIELDS)
 }

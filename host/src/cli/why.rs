@@ -88,6 +88,5 @@ fn show(verdict: &Value) -> Result<(), Failure> {
         ("reason", "reason"),
         ("smallest change", "smallest_change"),
     ];
-    let said = FIELDS.iter().filter(|(_, field)| !verdict[*field].is_null());
-    output::fields(&said.map(|(name, field)| (*name, output::cell(&verdict[*field]))).collect::<Vec<_>>())
+    output::given_fields(verdict, &FIELDS)
 }
