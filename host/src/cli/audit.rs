@@ -10,14 +10,11 @@ use clap::{Args, Subcommand};
 use monstrum_types::UtcMillis;
 use serde_json::{Value, json};
 
-use super::client::{Client, NOT_MONSTRUM};
+use super::client::Client;
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
 use crate::config::Settings;
 use monstrum_core::audit::{self, SinceHead};
-
-/// The maximum number of rows in a page of the API.
-const PAGE_ROWS_MAX: usize = 1000;
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -127,8 +124,8 @@ impl Audit {
         match self {
             Audit::List(list) => list.run(options).await,
             Audit::Changes { limit } => {
-                let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
-                tell_list(&list, options.json, show_changes, "there are more changes; raise --limit")
+                let list = Client::new(options)?.list(&["api", "audit", "changes"], &[], limit as usize).await?;
+                tell_list(list, options.json, show_changes, "there are more changes; raise --limit")
             }
             Audit::Verify { archive, folder, .. } if !archive.is_empty() => {
                 archive::verify(&options.settings(folder)?, &archive, options.json).await
@@ -150,8 +147,8 @@ impl Audit {
 
 impl List {
     async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let list = listed(options, &["api", "audit"], &self.query(), self.limit).await?;
-        tell_list(&list, options.json, show, "there are more calls; raise --limit, or set --until to an earlier time")
+        let list = Client::new(options)?.list(&["api", "audit"], &self.query(), self.limit as usize).await?;
+        tell_list(list, options.json, show, "there are more calls; raise --limit, or set --until to an earlier time")
     }
 
     fn query(&self) -> Vec<(&'static str, String)> {
@@ -167,48 +164,18 @@ impl List {
     }
 }
 
-/// Reads up to `limit` items of a list, page by page. Returns them with the cursor of the next page.
-async fn listed(
-    options: &Options,
-    path: &[&str],
-    filters: &[(&'static str, String)],
-    limit: u32,
-) -> Result<Value, Failure> {
-    let client = Client::new(options)?;
-    let wanted = limit as usize;
-    let mut items: Vec<Value> = Vec::new();
-    let mut cursor = Value::Null;
-    loop {
-        let mut query = filters.to_vec();
-        query.push(("limit", (wanted - items.len()).min(PAGE_ROWS_MAX).to_string()));
-        if let Some(cursor) = cursor.as_str() {
-            query.push(("cursor", cursor.to_owned()));
-        }
-        let mut page = client.get(path, &query).await?;
-        let Value::Array(rows) = page["items"].take() else {
-            return Err(Failure::new("the server's response is not a list", NOT_MONSTRUM));
-        };
-        let is_last = rows.is_empty();
-        items.extend(rows);
-        cursor = page["next_cursor"].take();
-        if is_last || cursor.is_null() || items.len() >= wanted {
-            return Ok(json!({ "items": items, "next_cursor": cursor }));
-        }
-    }
-}
-
 fn tell_list(
-    list: &Value,
+    (items, next_cursor): (Vec<Value>, Value),
     json: bool,
     show: fn(&[Value]) -> Result<(), Failure>,
     hint: &str,
 ) -> Result<ExitCode, Failure> {
     if json {
-        output::json(list)?;
+        output::json(&json!({ "items": items, "next_cursor": next_cursor }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    show(list["items"].as_array().map(Vec::as_slice).unwrap_or_default())?;
-    if !list["next_cursor"].is_null() {
+    show(&items)?;
+    if !next_cursor.is_null() {
         output::note(hint);
     }
     Ok(ExitCode::SUCCESS)

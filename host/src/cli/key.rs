@@ -134,11 +134,8 @@ impl Key {
             }
             Key::Delete { id } => {
                 Client::new(options)?.delete(&["api", "keys", &id]).await?;
-                if options.json {
-                    output::json(&json!({ "id": id, "deleted": true }))?;
-                } else {
-                    output::note(&format!("deleted key {}; it no longer works", output::plain(&id)));
-                }
+                let text = format!("deleted key {id}; it no longer works");
+                output::done(options.json, &json!({ "id": id, "deleted": true }), &text)?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -73,6 +73,15 @@ pub(super) fn list<const N: usize>(
     table(&header, items.iter().map(|item| fields.map(|field| cell(&item[field])).to_vec()).collect())
 }
 
+/// Writes the result of a command without an answer: as JSON to standard output, or as a note to standard error.
+pub(super) fn done(is_json: bool, result: &Value, text: &str) -> Result<(), Failure> {
+    if is_json {
+        return json(result);
+    }
+    note(&plain(text));
+    Ok(())
+}
+
 /// Writes the fields of an answer that are not null, under these names.
 pub(super) fn given_fields(answer: &Value, names: &[(&str, &str)]) -> Result<(), Failure> {
     let given = names.iter().filter(|(_, field)| !answer[*field].is_null());

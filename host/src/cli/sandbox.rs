@@ -112,11 +112,8 @@ impl Sandbox {
             Sandbox::Download(download) => download.run(&client()?, options).await?,
             Sandbox::Delete { id } => {
                 client()?.delete(&["api", "sandboxes", &id.to_string()]).await?;
-                if options.json {
-                    output::json(&json!({ "id": id, "deleting": true }))?;
-                } else {
-                    output::note(&format!("{id} is being deleted"));
-                }
+                let result = json!({ "id": id, "deleting": true });
+                output::done(options.json, &result, &format!("{id} is being deleted"))?;
             }
         }
         Ok(ExitCode::SUCCESS)

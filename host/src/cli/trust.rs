@@ -80,11 +80,8 @@ impl Trust {
             }
             Trust::Remove { id } => {
                 client.delete(&["api", "trust", &id]).await?;
-                if options.json {
-                    output::json(&json!({ "id": id, "removed": true }))?;
-                } else {
-                    output::note(&format!("{} is no longer trusted", output::plain(&id)));
-                }
+                let result = json!({ "id": id, "removed": true });
+                output::done(options.json, &result, &format!("{id} is no longer trusted"))?;
             }
         }
         Ok(ExitCode::SUCCESS)
