@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use monstrum_types::is_invisible;
 use owo_colors::{OwoColorize, Stream};
 use serde_json::{Value, json};
@@ -117,6 +118,12 @@ pub(super) fn warning(message: &str) {
 /// Writes a hint to standard error.
 pub(super) fn hint(text: &str) {
     note(&format!("{} {}", "hint:".if_supports_color(Stream::Stderr, |text| text.cyan()), plain(text)));
+}
+
+/// Creates a progress bar on standard error, which is shown only on a terminal. Without a length, it is a spinner.
+pub(super) fn progress(length: Option<u64>, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("the template is well formed");
+    ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr()).with_style(style)
 }
 
 /// Returns whether standard error supports colours.
