@@ -186,18 +186,8 @@ impl Store {
         self.authentic_one(BY_CONVERSATION, args![workspace, app_id, chat_id]).await
     }
 
-    /// Returns a page of the sandboxes in a workspace. If `bot` is `None`, sandboxes of all bots are included.
-    pub async fn sandboxes(
-        &self,
-        workspace: WorkspaceId,
-        bot: Option<BotId>,
-        page: &Page<SandboxInstanceId>,
-    ) -> Result<Listed<SandboxRow, SandboxInstanceId>, StoreError> {
-        self.sandboxes_by(workspace, &SandboxFilter { bot, ..SandboxFilter::default() }, page).await
-    }
-
     /// Returns a page of the sandboxes in a workspace that match a filter.
-    pub async fn sandboxes_by(
+    pub async fn sandboxes(
         &self,
         workspace: WorkspaceId,
         filter: &SandboxFilter,
