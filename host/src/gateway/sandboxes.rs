@@ -31,27 +31,26 @@ pub(super) struct SandboxQuery {
     status: Option<String>,
     app_id: Option<String>,
     chat_id: Option<String>,
-    /// The number of items on a page, 1 to 1000. A larger value means 1000.
-    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
-    limit: Option<String>,
-    /// The `next_cursor` of the previous page.
-    cursor: Option<String>,
 }
 
 /// Lists sandboxes
-#[utoipa::path(get, path = "/api/sandboxes", tag = "sandboxes", params(SandboxQuery),
+#[utoipa::path(get, path = "/api/sandboxes", tag = "sandboxes", params(SandboxQuery, PageQuery),
     responses((status = 200, body = SandboxList)))]
-pub(super) async fn list(app: Host, caller: Caller, Params(query): Params<SandboxQuery>) -> Answer<SandboxList> {
-    let SandboxQuery { status, app_id, chat_id, limit, cursor } = query;
+pub(super) async fn list(
+    app: Host,
+    caller: Caller,
+    Params(query): Params<SandboxQuery>,
+    Params(page): Params<PageQuery>,
+) -> Answer<SandboxList> {
+    let SandboxQuery { status, app_id, chat_id } = query;
     let status = match status.as_deref() {
         None => None,
         Some(word) => Some(SandboxStatus::from_word(word).ok_or_else(|| {
             Problem::invalid_at("status", "expected creating, running, stopping, stopped, deleting, error or lost")
         })?),
     };
-    let page = PageQuery::of(limit, cursor).page()?;
     let filter = SandboxFilter { bot: None, status, app_id, chat_id };
-    Ok(Json(sandboxes::list(&app, &caller, filter, &page).await?))
+    Ok(Json(sandboxes::list(&app, &caller, filter, &page.page()?).await?))
 }
 
 /// Shows a sandbox

@@ -19,24 +19,18 @@ use crate::gateway::http::state::Host;
 pub(crate) struct OauthProviderQuery {
     /// The resource type of the provider. By default, all providers are listed.
     resource_type: Option<String>,
-    /// The number of items on a page, 1 to 1000. A larger value means 1000.
-    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
-    limit: Option<String>,
-    /// The `next_cursor` of the previous page.
-    cursor: Option<String>,
 }
 
 /// Lists OAuth providers
-#[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(OauthProviderQuery),
+#[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(OauthProviderQuery, PageQuery),
     responses((status = 200, body = OauthProviderList)))]
 pub(crate) async fn list(
     app: Host,
     caller: Operator,
     Params(query): Params<OauthProviderQuery>,
+    Params(page): Params<PageQuery>,
 ) -> Answer<OauthProviderList> {
-    let OauthProviderQuery { resource_type, limit, cursor } = query;
-    let page = PageQuery::of(limit, cursor).page()?;
-    Ok(Json(oauth_providers::list(&app, &caller, resource_type.as_deref(), &page).await?))
+    Ok(Json(oauth_providers::list(&app, &caller, query.resource_type.as_deref(), &page.page()?).await?))
 }
 
 /// Creates the OAuth provider of a resource type
