@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use monstrum_api::oauth::Started;
 use monstrum_egress::Egress;
 use monstrum_manifest::{AuthKind, AuthMethod};
 use monstrum_store::{CredentialRow, FlowStatus, OauthFlowRow, OauthProviderRow, Store, StoreError};
@@ -30,7 +31,6 @@ use crate::credentials::provider::{self, open_secret, scopes};
 use crate::credentials::token_endpoint::{Grant, Provider, TokenError, Tokens};
 use crate::credentials::{GivenFor, new_row};
 use crate::policy::{Policy, Resource};
-pub use device::DeviceStarted;
 
 /// The time limit for an authorization, from its start to the provider's answer.
 const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;
@@ -76,12 +76,6 @@ fn refusal(word: &str) -> String {
     let word: String =
         word.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')).take(64).collect();
     format!("the provider refused the authorization: {word}")
-}
-
-/// A started authorization, and the URL of its begin page.
-pub struct Started {
-    pub begin_url: String,
-    pub expires_at: UtcMillis,
 }
 
 /// The URL to which the host redirects a browser, and the secret that identifies the browser when it returns.
@@ -139,7 +133,7 @@ impl Oauth {
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         self.store.insert_oauth_flow(&flow).await?;
-        Ok(Started { begin_url, expires_at: flow.expires_at })
+        Ok(Started { authorization_url: begin_url, expires_at: flow.expires_at })
     }
 
     /// Returns the authorization whose begin page has this ticket in its URL.
