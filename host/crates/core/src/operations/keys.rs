@@ -43,23 +43,14 @@ pub async fn create(app: &App, caller: &Admin, new: NewKeyInput) -> Result<Shown
         caller.root()?;
     }
     check(app, caller, &new).await?;
-    let NewKey { text, hash, prefix } = api_key::generate().map_err(OperationError::internal)?;
-    let row = KeyRow {
-        id: KeyId::new(),
-        workspace_id: (new.kind != KeyKind::Root).then_some(caller.workspace),
-        name: new.name,
-        kind: new.kind,
-        bot_id: new.bot_id,
-        prefix,
-        hash: hex::encode(hash),
-        created_at: app.clock.now(),
-        last_used_at: None,
-    };
+    let key = api_key::generate().map_err(OperationError::internal)?;
+    let workspace = (new.kind != KeyKind::Root).then_some(caller.workspace);
+    let row = key.row(new.name, new.kind, workspace, new.bot_id, app.clock.now());
     change("key.create", &row)
         .to(&view(row.clone(), &app.policy.load()))
         .create(app, caller, app.store.insert_key(&row))
         .await?;
-    Ok(view_with_text(row, &text))
+    Ok(view_with_text(row, &key.text))
 }
 
 async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), OperationError> {
