@@ -3,7 +3,7 @@
 pub use monstrum_types::KeyKind;
 use monstrum_types::{BotId, KeyId, UtcMillis, WorkspaceId};
 
-use crate::db::{Arg, args, values};
+use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
 
@@ -41,12 +41,6 @@ authentic! {
     covered: [id, workspace_id, name, kind, bot_id, prefix, hash, created_at],
     // The host only displays this column.
     others: [last_used_at],
-}
-
-impl From<&KeyKind> for Arg<'_> {
-    fn from(kind: &KeyKind) -> Self {
-        Arg::from(kind.as_str())
-    }
 }
 
 // `$1` is the workspace of the key, or NULL for root keys. Keys of a workspace are found only with the id of that
