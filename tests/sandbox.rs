@@ -71,7 +71,7 @@ impl Doors {
             data_dir: Some(home.data_dir()),
             plugins_dir: Some(home.plugins_dir()),
             watch_plugins: Some(false),
-            sandbox_max: Some(RUNNING_MAX),
+            sandbox_max: RUNNING_MAX.try_into().ok(),
             ..ServeFlags::default()
         };
         change(&mut flags);

@@ -16,7 +16,9 @@ use anyhow::{Context, Result};
 use monstrum_core::policy::row_seals;
 use monstrum_core::sandboxes::{AccessError, Conversation, Options, Place, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxError, SandboxName, SandboxProvider};
-use monstrum_store::{BotRow, DEFAULT_WORKSPACE, Page, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow};
+use monstrum_store::{
+    BotRow, DEFAULT_WORKSPACE, Page, SandboxFilter, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow,
+};
 use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};
 use support::{Postgres, SandboxDouble};
 
@@ -139,7 +141,7 @@ impl Hosts {
 
     /// Returns the state of every row, by conversation.
     pub(crate) async fn rows(&self) -> Result<String> {
-        let rows = self.store.sandboxes(self.workspace, None, &Page::first(100)).await?.items;
+        let rows = self.store.sandboxes(self.workspace, &SandboxFilter::default(), &Page::first(100)).await?.items;
         let line = |row: &SandboxRow| {
             let error = row.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
             let claimed = if row.operation.is_some() { ", claimed" } else { "" };

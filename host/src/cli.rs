@@ -15,6 +15,7 @@ mod failure;
 mod folder;
 mod key;
 mod output;
+mod params;
 mod platform;
 mod plugin;
 mod registry;

@@ -5,6 +5,7 @@
 
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
+mod bounded;
 mod connections;
 mod days;
 mod public_url;
@@ -21,6 +22,7 @@ use monstrum_types::Secret;
 use serde::Deserialize;
 use url::Url;
 
+pub use bounded::Bounded;
 pub use connections::Connections;
 pub use days::Days;
 pub use public_url::PublicUrl;
@@ -92,16 +94,16 @@ pub struct ServeFlags {
     pub max_fuel: Option<NonZeroU64>,
 
     /// Maximum memory of one call, for all its memories and tables together, up to 1024 [default: 64]
-    #[arg(long, env = "MONSTRUM_MAX_MEMORY_MIB", value_name = "MIB", value_parser = memory_mib)]
-    pub max_memory_mib: Option<NonZeroU32>,
+    #[arg(long, env = "MONSTRUM_MAX_MEMORY_MIB", value_name = "MIB")]
+    pub max_memory_mib: Option<Bounded<1, MEMORY_MIB_MAX>>,
 
     /// Maximum duration of one call, including the time in queues [default: 30]
     #[arg(long, env = "MONSTRUM_MAX_TIMEOUT_S", value_name = "SECONDS")]
     pub max_timeout_s: Option<NonZeroU32>,
 
     /// Maximum number of concurrent calls, up to 1000 [default: 1000]
-    #[arg(long, env = "MONSTRUM_MAX_CALLS", value_name = "CALLS", value_parser = calls)]
-    pub max_calls: Option<NonZeroU32>,
+    #[arg(long, env = "MONSTRUM_MAX_CALLS", value_name = "CALLS")]
+    pub max_calls: Option<Bounded<1, CALLS_MAX>>,
 
     /// Maximum number of concurrent calls of one plugin [default: 64]
     #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_PLUGIN", value_name = "CALLS")]
@@ -112,69 +114,69 @@ pub struct ServeFlags {
     pub max_calls_per_bot: Option<NonZeroU32>,
 
     /// Maximum memory of the compiled patterns of a workspace's roles and bindings, up to 4096 [default: 64]
-    #[arg(long, env = "MONSTRUM_WORKSPACE_PATTERNS_MIB", value_name = "MIB", value_parser = patterns_mib)]
-    pub workspace_patterns_mib: Option<NonZeroU32>,
+    #[arg(long, env = "MONSTRUM_WORKSPACE_PATTERNS_MIB", value_name = "MIB")]
+    pub workspace_patterns_mib: Option<Bounded<1, WORKSPACE_MIB_MAX>>,
 
     /// Provider of sandboxes: embedded (this process, on Linux as root) or off [default: embedded]
     #[arg(long, env = "MONSTRUM_SANDBOX", value_name = "PROVIDER")]
     pub sandbox: Option<SandboxKind>,
 
     /// Idle time in seconds after which a sandbox is stopped; its files are kept [default: 300]
-    #[arg(long, env = "MONSTRUM_SANDBOX_IDLE_S", value_name = "SECONDS", value_parser = sandboxes::idle_s)]
-    pub sandbox_idle_s: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_IDLE_S", value_name = "SECONDS")]
+    pub sandbox_idle_s: Option<sandboxes::IdleS>,
 
     /// Interval of the search for idle sandboxes, in seconds [default: 300]
-    #[arg(long, env = "MONSTRUM_SANDBOX_SWEEP_S", value_name = "SECONDS", value_parser = sandboxes::sweep_s)]
-    pub sandbox_sweep_s: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_SWEEP_S", value_name = "SECONDS")]
+    pub sandbox_sweep_s: Option<sandboxes::SweepS>,
 
     /// Maximum memory of one sandbox, unless its workspace sets another limit [default: 1024]
-    #[arg(long, env = "MONSTRUM_SANDBOX_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::memory_mib)]
-    pub sandbox_memory_mib: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_MEMORY_MIB", value_name = "MIB")]
+    pub sandbox_memory_mib: Option<sandboxes::MemoryMib>,
 
     /// Maximum number of processors of one sandbox, such as 0.5 [default: 1]
-    #[arg(long, env = "MONSTRUM_SANDBOX_CPUS", value_name = "CPUS", value_parser = sandboxes::cpus)]
-    pub sandbox_cpus: Option<f64>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_CPUS", value_name = "CPUS")]
+    pub sandbox_cpus: Option<sandboxes::Cpus>,
 
     /// Maximum disk space of one sandbox [default: 2048]
-    #[arg(long, env = "MONSTRUM_SANDBOX_DISK_MIB", value_name = "MIB", value_parser = sandboxes::disk_mib)]
-    pub sandbox_disk_mib: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_DISK_MIB", value_name = "MIB")]
+    pub sandbox_disk_mib: Option<sandboxes::DiskMib>,
 
     /// Maximum number of processes in one sandbox [default: 1024]
-    #[arg(long, env = "MONSTRUM_SANDBOX_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::processes)]
-    pub sandbox_processes: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_PROCESSES", value_name = "PROCESSES")]
+    pub sandbox_processes: Option<sandboxes::Processes>,
 
     /// Maximum number of running sandboxes on this host [default: 64]
-    #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES", value_parser = sandboxes::running_max)]
-    pub sandbox_max: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES")]
+    pub sandbox_max: Option<sandboxes::RunningMax>,
 
     /// Maximum share of --sandbox-max for one workspace while other workspaces may use sandboxes; 100 disables the
     /// limit [default: 50]
-    #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_WORKSPACE", value_name = "PERCENT", value_parser = sandboxes::share)]
-    pub sandbox_share_workspace: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_WORKSPACE", value_name = "PERCENT")]
+    pub sandbox_share_workspace: Option<sandboxes::Share>,
 
     /// Maximum share of --sandbox-max for one bot while other bots may use sandboxes; 100 disables the limit
     /// [default: 25]
-    #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_BOT", value_name = "PERCENT", value_parser = sandboxes::share)]
-    pub sandbox_share_bot: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_BOT", value_name = "PERCENT")]
+    pub sandbox_share_bot: Option<sandboxes::Share>,
 
     /// Maximum number of sandboxes that one workspace keeps, running or not; the server rejects new sandboxes beyond it
     /// [default: 1000]
-    #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_MAX", value_name = "SANDBOXES", value_parser = sandboxes::kept_max)]
-    pub sandbox_kept_max: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_MAX", value_name = "SANDBOXES")]
+    pub sandbox_kept_max: Option<sandboxes::KeptMax>,
 
     /// Maximum disk space of the sandboxes of one workspace on this host; the server rejects new sandboxes beyond it
     /// [default: 50]
-    #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_GIB", value_name = "GIB", value_parser = sandboxes::kept_gib)]
-    pub sandbox_kept_gib: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_GIB", value_name = "GIB")]
+    pub sandbox_kept_gib: Option<sandboxes::KeptGib>,
 
     /// Maximum total memory of all sandboxes on this host
     /// [default: the memory of the host minus one eighth, at least 1 GiB]
-    #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::total_memory_mib)]
-    pub sandbox_total_memory_mib: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB")]
+    pub sandbox_total_memory_mib: Option<sandboxes::TotalMemoryMib>,
 
     /// Maximum total number of processes in all sandboxes on this host [default: half of kernel.pid_max]
-    #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::total_processes)]
-    pub sandbox_total_processes: Option<u32>,
+    #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_PROCESSES", value_name = "PROCESSES")]
+    pub sandbox_total_processes: Option<sandboxes::TotalProcesses>,
 
     /// System of new sandboxes: host (the programs of this machine) or built (by `monstrum sandbox template build`)
     /// [default: host]
@@ -213,23 +215,6 @@ pub struct ServeFlags {
 
 /// The size of a memory slot in the pool of the WebAssembly engine, in MiB. A call cannot have more memory.
 const MEMORY_MIB_MAX: u32 = 1024;
-
-fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
-    up_to(text, MEMORY_MIB_MAX)
-}
-
-fn calls(text: &str) -> Result<NonZeroU32, String> {
-    up_to(text, CALLS_MAX)
-}
-
-fn patterns_mib(text: &str) -> Result<NonZeroU32, String> {
-    up_to(text, WORKSPACE_MIB_MAX)
-}
-
-fn up_to(text: &str, max: u32) -> Result<NonZeroU32, String> {
-    let number = text.parse::<NonZeroU32>().ok().filter(|number| number.get() <= max);
-    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
-}
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
@@ -324,16 +309,12 @@ pub struct Settings {
 pub enum SettingsError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{}: {setting}: expected a number from 1 to {max}", path.display())]
-    TooLarge { path: PathBuf, setting: &'static str, max: u32 },
-    #[error("{}: {setting}: {expected}", path.display())]
-    OutOfRange { path: PathBuf, setting: &'static str, expected: String },
     #[error("both {MASTER_KEY_VARIABLE} and a master key file ({}) are set", path.display())]
     TwoMasterKeys { path: PathBuf },
     #[error("{MASTER_KEY_VARIABLE} is not valid UTF-8")]
     MasterKeyText,
-    #[error("{}: {}", path.display(), source.message())]
-    Parse { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{}: {message}", path.display())]
+    Parse { path: PathBuf, message: String, source: Box<toml::de::Error> },
 }
 
 /// Returns the user's settings folder: XDG_CONFIG_HOME, or `.config` in the home directory.
@@ -359,13 +340,13 @@ impl Settings {
         let ceilings = Ceilings::default();
         let ceilings = Ceilings {
             fuel: flags.max_fuel.or(file.max_fuel).map_or(ceilings.fuel, NonZeroU64::get),
-            memory_mib: flags.max_memory_mib.or(file.max_memory_mib).map_or(ceilings.memory_mib, NonZeroU32::get),
+            memory_mib: flags.max_memory_mib.or(file.max_memory_mib).map_or(ceilings.memory_mib, Bounded::get),
             timeout_s: flags.max_timeout_s.or(file.max_timeout_s).map_or(ceilings.timeout_s, NonZeroU32::get),
         };
         let at_once = admission::Limits::default();
         let per_plugin = flags.max_calls_per_plugin.or(file.max_calls_per_plugin);
         let calls_at_once = admission::Limits {
-            in_all: flags.max_calls.or(file.max_calls).map_or(at_once.in_all, NonZeroU32::get),
+            in_all: flags.max_calls.or(file.max_calls).map_or(at_once.in_all, Bounded::get),
             per_plugin: per_plugin.map_or(at_once.per_plugin, NonZeroU32::get),
             per_bot: flags.max_calls_per_bot.or(file.max_calls_per_bot).map_or(at_once.per_bot, NonZeroU32::get),
         };
@@ -390,7 +371,7 @@ impl Settings {
             workspace_patterns_mib: flags
                 .workspace_patterns_mib
                 .or(file.workspace_patterns_mib)
-                .map_or(WORKSPACE_MIB_DEFAULT, NonZeroU32::get),
+                .map_or(WORKSPACE_MIB_DEFAULT, Bounded::get),
             sandboxes,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),
             public_docs: flags.public_docs.or(file.public_docs).unwrap_or(false),
@@ -442,18 +423,15 @@ fn read_file(path: &Path) -> Result<ServeFlags, SettingsError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ServeFlags::default()),
         Err(source) => return Err(SettingsError::Read { path: path.to_owned(), source }),
     };
-    let parse = |source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) };
-    let file: ServeFlags = toml::from_str(&text).map_err(parse)?;
-    let bounded = [("max_memory_mib", file.max_memory_mib, MEMORY_MIB_MAX), ("max_calls", file.max_calls, CALLS_MAX)];
-    for (setting, value, max) in bounded {
-        if value.is_some_and(|value| value.get() > max) {
-            return Err(SettingsError::TooLarge { path: path.to_owned(), setting, max });
-        }
-    }
-    if let Some((setting, expected)) = SandboxSettings::fault(&file) {
-        return Err(SettingsError::OutOfRange { path: path.to_owned(), setting, expected });
-    }
-    Ok(file)
+    let parse = |message, source| SettingsError::Parse { path: path.to_owned(), message, source: Box::new(source) };
+    let deserializer = toml::Deserializer::parse(&text).map_err(|error| parse(error.message().to_owned(), error))?;
+    serde_path_to_error::deserialize(deserializer).map_err(|error| {
+        let (setting, error) = (error.path().to_string(), error.into_inner());
+        // The message about an unknown setting already names it.
+        let is_named = error.message().contains(&format!("`{setting}`"));
+        let prefix = if is_named { String::new() } else { format!("{setting}: ") };
+        parse(format!("{prefix}{}", error.message()), error)
+    })
 }
 
 #[cfg(test)]
@@ -486,8 +464,16 @@ mod tests {
         );
         assert!(resolve("max_calls = 1001").unwrap_err().ends_with("max_calls: expected a number from 1 to 1000"));
         assert!(resolve("max_fuel = 0").unwrap_err().contains("nonzero"));
-        assert_eq!(memory_mib("0"), Err("expected a number from 1 to 1024".to_owned()));
-        assert_eq!(calls("7").map(NonZeroU32::get), Ok(7));
+        assert!(
+            resolve("workspace_patterns_mib = 4097")
+                .unwrap_err()
+                .ends_with("workspace_patterns_mib: expected a number from 1 to 4096")
+        );
+        for text in ["0", "1025", "-1", "x"] {
+            let parsed = text.parse::<Bounded<1, MEMORY_MIB_MAX>>();
+            assert_eq!(parsed, Err("expected a number from 1 to 1024".to_owned()), "{text}");
+        }
+        assert_eq!("7".parse::<Bounded<1, CALLS_MAX>>().map(Bounded::get), Ok(7));
     }
 
     #[test]

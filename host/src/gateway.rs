@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::http::{HeaderName, HeaderValue, Method, StatusCode};
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use monstrum_types::RequestId;
@@ -45,7 +45,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::gateway::http::state::HttpState;
+use crate::gateway::http::state::{Host, HttpState};
 use crate::gateway::http::{docs, idempotency, pace, queries};
 use crate::telemetry::recorder;
 use monstrum_core::app::App;
@@ -181,7 +181,7 @@ pub fn router(app: Arc<App>, options: Options) -> axum::Router {
 
 /// Delays requests until the start-up scan is complete, because their plugins may still be loading. After 30 s,
 /// the response is 503. Health checks are not delayed.
-async fn readiness(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn readiness(app: Host, request: Request, next: Next) -> Response {
     const WAIT_MAX: Duration = Duration::from_secs(30);
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
         return next.run(request).await;

@@ -185,7 +185,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [exit 1]
     $ setting of another type
     [stderr]
-    error: monstrum.toml: invalid type: integer `8080`, expected socket address
+    error: monstrum.toml: listen: invalid type: integer `8080`, expected socket address
       TOML parse error at line 1, column 10
         |
       1 | listen = 8080

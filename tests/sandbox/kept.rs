@@ -15,7 +15,7 @@ async fn echo(doors: &Doors, chat: &str) -> Result<Value> {
 
 #[tokio::test]
 async fn a_workspace_is_warned_and_then_gets_no_new_sandbox() -> Result<()> {
-    let doors = Doors::set(|flags| flags.sandbox_kept_max = Some(5)).await?;
+    let doors = Doors::set(|flags| flags.sandbox_kept_max = "5".parse().ok()).await?;
     for chat in ["1", "2", "3"] {
         let answer = echo(&doors, chat).await?;
         ensure!(answer["status"] == "success" && answer["data"].get("warning").is_none(), "{answer}");
@@ -41,7 +41,7 @@ async fn a_workspace_is_warned_and_then_gets_no_new_sandbox() -> Result<()> {
 
 #[tokio::test]
 async fn what_sandboxes_take_up_on_disk_counts() -> Result<()> {
-    let doors = Doors::set(|flags| flags.sandbox_kept_gib = Some(10)).await?;
+    let doors = Doors::set(|flags| flags.sandbox_kept_gib = "10".parse().ok()).await?;
     let keeps = |gib: u64| doors.machines.kept_bytes.store(gib << 30, Ordering::SeqCst);
     keeps(7);
     ensure!(

@@ -12,7 +12,7 @@ use crate::world::text;
 
 #[tokio::test]
 async fn a_bot_with_long_commands_leaves_places_for_another() -> Result<()> {
-    let doors = Doors::set(|flags| flags.sandbox_max = Some(4)).await?;
+    let doors = Doors::set(|flags| flags.sandbox_max = "4".parse().ok()).await?;
     let other = doors.api.bot("other").await?;
     doors.switch(&other, true).await?;
     let path = format!("/api/bots/{}/tools/sandbox_shell/call", doors.bot);

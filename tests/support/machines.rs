@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::StreamExt;
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt};
 use monstrum_sandbox::{
     ArchiveLimits, ByteStream, Capabilities, Chunk, Ensured, EntryKind, ExecOutput, ExecRequest, Feed, FileEntry,
     Inspection, LIST_ENTRIES_MAX, Limits, Network, Output, SandboxError, SandboxName, SandboxProvider, Spec, State,
@@ -248,6 +248,7 @@ impl Machine {
     }
 }
 
+#[async_trait]
 impl SandboxProvider for Machines {
     fn name(&self) -> &'static str {
         "machines"
@@ -258,229 +259,161 @@ impl SandboxProvider for Machines {
         Ok(&self.capabilities)
     }
 
-    fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>> {
-        async { self.up() }.boxed()
+    async fn health(&self) -> Result<(), SandboxError> {
+        self.up()
     }
 
-    fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {
-        async move {
-            self.up()?;
-            let mut machines = self.lock();
-            let is_new = !machines.contains_key(name);
-            let machine = machines.entry(name.clone()).or_default();
-            let was_running = std::mem::replace(&mut machine.is_running, true);
-            machine.spec = spec;
-            if is_new {
-                self.created.fetch_add(1, Ordering::SeqCst);
-            }
-            Ok(match (is_new, was_running) {
-                (true, _) => Ensured::Created,
-                (false, false) => Ensured::Resumed,
-                (false, true) => Ensured::AlreadyRunning,
-            })
+    async fn ensure_running(&self, name: &SandboxName, spec: Spec) -> Result<Ensured, SandboxError> {
+        self.up()?;
+        let mut machines = self.lock();
+        let is_new = !machines.contains_key(name);
+        let machine = machines.entry(name.clone()).or_default();
+        let was_running = std::mem::replace(&mut machine.is_running, true);
+        machine.spec = spec;
+        if is_new {
+            self.created.fetch_add(1, Ordering::SeqCst);
         }
-        .boxed()
+        Ok(match (is_new, was_running) {
+            (true, _) => Ensured::Created,
+            (false, false) => Ensured::Resumed,
+            (false, true) => Ensured::AlreadyRunning,
+        })
     }
 
-    fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move {
-            self.up()?;
-            if let Some(machine) = self.lock().get_mut(name) {
-                machine.is_running = false;
-            }
-            Ok(())
+    async fn stop(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        self.up()?;
+        if let Some(machine) = self.lock().get_mut(name) {
+            machine.is_running = false;
         }
-        .boxed()
+        Ok(())
     }
 
-    fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move {
-            self.up()?;
-            self.lock().remove(name);
-            Ok(())
+    async fn delete(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        self.up()?;
+        self.lock().remove(name);
+        Ok(())
+    }
+
+    async fn set_aside(&self, name: &SandboxName, _: UtcMillis) -> Result<(), SandboxError> {
+        self.up()?;
+        if let Some(machine) = self.lock().remove(name) {
+            self.aside.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), machine);
         }
-        .boxed()
+        Ok(())
     }
 
-    fn set_aside<'a>(&'a self, name: &'a SandboxName, _: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move {
-            self.up()?;
-            if let Some(machine) = self.lock().remove(name) {
-                self.aside.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), machine);
-            }
-            Ok(())
-        }
-        .boxed()
+    async fn restore(&self, name: &SandboxName, _: UtcMillis) -> Result<bool, SandboxError> {
+        self.up()?;
+        let kept = self.aside.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        Ok(kept.is_some_and(|machine| self.lock().insert(name.clone(), machine).is_none()))
     }
 
-    fn restore<'a>(&'a self, name: &'a SandboxName, _: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
-        async move {
-            self.up()?;
-            let kept = self.aside.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-            Ok(kept.is_some_and(|machine| self.lock().insert(name.clone(), machine).is_none()))
-        }
-        .boxed()
+    async fn delete_aside(&self, _: UtcMillis) -> Result<usize, SandboxError> {
+        Ok(0)
     }
 
-    fn delete_aside(&self, _: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>> {
-        async { Ok(0) }.boxed()
+    async fn inspect(&self, name: &SandboxName) -> Result<Option<Inspection>, SandboxError> {
+        let listed = self.list().await?;
+        Ok(listed.into_iter().find(|one| one.name == *name))
     }
 
-    fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>> {
-        async move {
-            let listed = self.list().await?;
-            Ok(listed.into_iter().find(|one| one.name == *name))
-        }
-        .boxed()
+    async fn list(&self) -> Result<Vec<Inspection>, SandboxError> {
+        self.up()?;
+        let state = |machine: &Machine| if machine.is_running { State::Running } else { State::Stopped };
+        let machines = self.lock();
+        Ok(machines
+            .iter()
+            .map(|(name, machine)| Inspection { name: name.clone(), state: state(machine), execs: 0 })
+            .collect())
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>> {
-        async {
-            self.up()?;
-            let state = |machine: &Machine| if machine.is_running { State::Running } else { State::Stopped };
-            let machines = self.lock();
-            Ok(machines
-                .iter()
-                .map(|(name, machine)| Inspection { name: name.clone(), state: state(machine), execs: 0 })
-                .collect())
-        }
-        .boxed()
+    async fn kept_bytes(&self, _: &str) -> Result<u64, SandboxError> {
+        Ok(self.kept_bytes.load(Ordering::SeqCst))
     }
 
-    fn kept_bytes<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>> {
-        async { Ok(self.kept_bytes.load(Ordering::SeqCst)) }.boxed()
-    }
-
-    fn exec<'a>(
-        &'a self,
-        name: &'a SandboxName,
+    async fn exec(
+        &self,
+        name: &SandboxName,
         request: ExecRequest,
         feed: Option<Feed>,
-    ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>> {
-        self.command(name, request, feed).boxed()
+    ) -> Result<ExecOutput, SandboxError> {
+        self.command(name, request, feed).await
     }
 
-    fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
-        self.stat(name, path)
+    async fn target(&self, name: &SandboxName, path: &str) -> Result<FileEntry, SandboxError> {
+        self.stat(name, path).await
     }
 
-    fn list_dir<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>> {
-        async move {
-            let path = resolved(path)?;
-            self.running(name, |machine| {
-                if machine.entry(&path)?.kind != EntryKind::Directory {
-                    return Err(SandboxError::Invalid(format!("{path}: is no folder")));
-                }
-                let below = format!("{path}/");
-                let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
-                let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
-                if names.len() > LIST_ENTRIES_MAX {
-                    return Err(SandboxError::Exhausted(format!("{path}: has too many entries")));
-                }
-                names.into_iter().map(|name| machine.entry(&format!("{below}{name}"))).collect()
-            })
-        }
-        .boxed()
-    }
-
-    fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
-        async move {
-            let path = resolved(path)?;
-            self.running(name, |machine| machine.entry(&path))
-        }
-        .boxed()
-    }
-
-    fn read<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-    ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>> {
-        async move {
-            let path = resolved(path)?;
-            let (entry, content) = self.running(name, |machine| {
-                let entry = machine.entry(&path)?;
-                match machine.files.get(&path).filter(|_| entry.kind == EntryKind::File) {
-                    Some(content) => Ok((entry, content.clone())),
-                    None => Err(SandboxError::Invalid(format!("{path}: is no file"))),
-                }
-            })?;
-            Ok((entry, self.stream(&content)))
-        }
-        .boxed()
-    }
-
-    fn write<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-        content: Bytes,
-    ) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move {
-            let path = resolved(path)?;
-            if self.is_full.load(Ordering::SeqCst) {
-                return Err(SandboxError::Exhausted("no space is left in the sandbox".to_owned()));
+    async fn list_dir(&self, name: &SandboxName, path: &str) -> Result<Vec<FileEntry>, SandboxError> {
+        let path = resolved(path)?;
+        self.running(name, |machine| {
+            if machine.entry(&path)?.kind != EntryKind::Directory {
+                return Err(SandboxError::Invalid(format!("{path}: is no folder")));
             }
-            self.running(name, |machine| {
-                machine.files.insert(path, content);
-                Ok(())
-            })
-        }
-        .boxed()
+            let below = format!("{path}/");
+            let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
+            let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
+            if names.len() > LIST_ENTRIES_MAX {
+                return Err(SandboxError::Exhausted(format!("{path}: has too many entries")));
+            }
+            names.into_iter().map(|name| machine.entry(&format!("{below}{name}"))).collect()
+        })
     }
 
-    fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move {
-            resolved(path)?;
-            self.running(name, |_| Ok(()))
-        }
-        .boxed()
+    async fn stat(&self, name: &SandboxName, path: &str) -> Result<FileEntry, SandboxError> {
+        let path = resolved(path)?;
+        self.running(name, |machine| machine.entry(&path))
     }
 
-    fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move {
-            let path = resolved(path)?;
-            self.running(name, |machine| machine.files.remove(&path).map(drop).ok_or_else(|| absent(&path)))
-        }
-        .boxed()
+    async fn read(&self, name: &SandboxName, path: &str) -> Result<(FileEntry, ByteStream), SandboxError> {
+        let path = resolved(path)?;
+        let (entry, content) = self.running(name, |machine| {
+            let entry = machine.entry(&path)?;
+            match machine.files.get(&path).filter(|_| entry.kind == EntryKind::File) {
+                Some(content) => Ok((entry, content.clone())),
+                None => Err(SandboxError::Invalid(format!("{path}: is no file"))),
+            }
+        })?;
+        Ok((entry, self.stream(&content)))
     }
 
-    fn rename<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        from: &'a str,
-        to: &'a str,
-    ) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move {
-            let (from, to) = (resolved(from)?, resolved(to)?);
-            self.running(name, |machine| {
-                let content = machine.files.remove(&from).ok_or_else(|| absent(&from))?;
-                machine.files.insert(to, content);
-                Ok(())
-            })
+    async fn write(&self, name: &SandboxName, path: &str, content: Bytes) -> Result<(), SandboxError> {
+        let path = resolved(path)?;
+        if self.is_full.load(Ordering::SeqCst) {
+            return Err(SandboxError::Exhausted("no space is left in the sandbox".to_owned()));
         }
-        .boxed()
+        self.running(name, |machine| {
+            machine.files.insert(path, content);
+            Ok(())
+        })
     }
 
-    fn archive<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-        _: ArchiveLimits,
-    ) -> BoxFuture<'a, Result<ByteStream, SandboxError>> {
-        async move {
-            let path = resolved(path)?;
-            let content = self.running(name, |machine| {
-                let below = format!("{path}/");
-                let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
-                Ok(format!("PK of {}", inside.collect::<Vec<_>>().join(", ")))
-            })?;
-            Ok(self.stream(&content.into()))
-        }
-        .boxed()
+    async fn mkdir(&self, name: &SandboxName, path: &str) -> Result<(), SandboxError> {
+        resolved(path)?;
+        self.running(name, |_| Ok(()))
+    }
+
+    async fn remove(&self, name: &SandboxName, path: &str) -> Result<(), SandboxError> {
+        let path = resolved(path)?;
+        self.running(name, |machine| machine.files.remove(&path).map(drop).ok_or_else(|| absent(&path)))
+    }
+
+    async fn rename(&self, name: &SandboxName, from: &str, to: &str) -> Result<(), SandboxError> {
+        let (from, to) = (resolved(from)?, resolved(to)?);
+        self.running(name, |machine| {
+            let content = machine.files.remove(&from).ok_or_else(|| absent(&from))?;
+            machine.files.insert(to, content);
+            Ok(())
+        })
+    }
+
+    async fn archive(&self, name: &SandboxName, path: &str, _: ArchiveLimits) -> Result<ByteStream, SandboxError> {
+        let path = resolved(path)?;
+        let content = self.running(name, |machine| {
+            let below = format!("{path}/");
+            let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
+            Ok(format!("PK of {}", inside.collect::<Vec<_>>().join(", ")))
+        })?;
+        Ok(self.stream(&content.into()))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monstrum_store::{DEFAULT_WORKSPACE, StoreError};
-use monstrum_types::{CallOutcome, Clock, Code, JsonText, RequestId, UtcMillis, WorkspaceId, with_causes};
+use monstrum_types::{Clock, Code, UtcMillis, WorkspaceId, with_causes};
 use serde_json::Value;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -104,24 +104,10 @@ pub async fn archive_online(app: &App, before: UtcMillis) -> Result<u64, Archivi
 
 /// Records the archive of a segment in the audit, and deletes its rows.
 async fn replace(app: &App, workspace: WorkspaceId, segment: &Segment) -> Result<(), ArchivingError> {
-    let entry = app.auditor.open_change(Change {
-        request_id: RequestId::new(),
-        workspace,
-        key: None,
-        key_kind: Some(SERVER),
-        what: ARCHIVE_OPERATION,
-        object: segment.manifest.writer.clone(),
-        bot: None,
-        resource: None,
-        before: Value::Null,
-        after: segment.summary(),
-    })?;
-    entry.started().await?;
-    let deleted = segment.delete_rows(&app.store, &app.audit_keys, app.clock.now()).await;
-    let outcome = match &deleted {
-        Ok(()) => CallOutcome::success(JsonText::from(&Value::Null)),
-        Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
-    };
-    entry.close(&outcome, Vec::new()).await?.committed().await?;
+    let (writer, after) = (segment.manifest.writer.clone(), segment.summary());
+    let change = Change { key_kind: Some(SERVER), after, ..Change::new(workspace, ARCHIVE_OPERATION, writer) };
+    let delete = async { segment.delete_rows(&app.store, &app.audit_keys, app.clock.now()).await };
+    let (deleted, closed) = app.auditor.record(change, delete, |_| Code::Unavailable).await?;
+    closed?;
     Ok(deleted?)
 }

@@ -7,8 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use monstrum_store::{InstanceKeyRow, KeyKind, KeyRow, SealedColumn, Store, StoreError, StoreOptions};
-use monstrum_types::{Clock, KeyId, Secret};
+use monstrum_store::{InstanceKeyRow, KeyKind, SealedColumn, Store, StoreError, StoreOptions};
+use monstrum_types::{Clock, Secret};
 use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
 
@@ -378,17 +378,7 @@ async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result
     }
     let key = api_key::generate().map_err(DataError::Random)?;
     write_private(path, key.text.expose())?;
-    let row = KeyRow {
-        id: KeyId::new(),
-        workspace_id: None,
-        name: "admin".to_owned(),
-        kind: KeyKind::Root,
-        bot_id: None,
-        prefix: key.prefix,
-        hash: hex::encode(key.hash),
-        created_at: clock.now(),
-        last_used_at: None,
-    };
+    let row = key.row("admin".to_owned(), KeyKind::Root, None, None, clock.now());
     match store.insert_key(&row).await {
         Ok(()) => Ok(Some(key.text)),
         // Another host has created the root key of this database first, so the key in this host's file is invalid.

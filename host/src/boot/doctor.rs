@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use monstrum_api::plugins::PluginStatus;
 use monstrum_egress::{CredentialSource, CredentialState, Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use monstrum_store::{PAGE_ITEMS_MAX, Page, ResourceRow, StoreError, TrustRow};
@@ -21,7 +22,7 @@ use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions}
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
 use monstrum_core::audit::{Anchors, find_rollback};
 use monstrum_core::credentials::Refresher;
-use monstrum_core::plugins::{Plugin, PluginStatus, Plugins};
+use monstrum_core::plugins::{Plugin, Plugins};
 use monstrum_core::policy::row_seals::RowKeyError;
 use monstrum_core::policy::{Policy, Resource};
 

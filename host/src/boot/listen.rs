@@ -258,7 +258,7 @@ fn refusal(by: RefusedBy) -> String {
 
 fn log_refusal(by: RefusedBy, peer: SocketAddr, times: u64) {
     let address: IpAddr = peer.ip();
-    let limit = by.label();
+    let limit = by.as_str();
     tracing::warn!(%address, limit, refused = times, "refused connections: the connection limit has been reached");
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use monstrum_store::{DEFAULT_WORKSPACE, StoreError};
-use monstrum_types::{CallOutcome, Clock, Code, JsonText, RequestId};
+use monstrum_types::{Clock, Code};
 use serde_json::Value;
 
 use super::Data;
@@ -77,27 +77,10 @@ pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
     let started = Auditor::start(store.clone(), keys, heads, node, generation, clock).await;
     let (auditor, writer) = started.map_err(OfflineError::from)?;
     let OfflineChange { what, object, before, after } = change;
-    let entry = auditor.open_change(Change {
-        request_id: RequestId::new(),
-        workspace: workspace.id,
-        key: None,
-        key_kind: Some(OFFLINE),
-        what,
-        object,
-        bot: None,
-        resource: None,
-        before,
-        after,
-    });
-    let entry = entry.map_err(OfflineError::from)?;
-    entry.started().await.map_err(OfflineError::from)?;
-    let done = work.await;
-    let outcome = match &done {
-        Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
-        Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
-    };
-    let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
-    if closed.await.is_err() {
+    let change = Change { key_kind: Some(OFFLINE), before, after, ..Change::new(workspace.id, what, object) };
+    let recorded = auditor.record(change, work, |_| Code::Unavailable).await;
+    let (done, closed) = recorded.map_err(OfflineError::from)?;
+    if closed.is_err() {
         tracing::error!("the result of a change could not be recorded in the audit");
     }
     // The last head includes the policy's generations after the change.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use monstrum_store::{KeyKind, KeyRow, StoreError};
+use monstrum_store::{KeyKind, StoreError};
 use monstrum_types::{Clock, KeyId, Secret};
 use serde_json::{Value, json};
 
@@ -33,18 +33,8 @@ pub struct RecoveredKey {
 pub async fn recover_root_key(data: &Data, clock: Arc<dyn Clock>) -> Result<RecoveredKey, RecoveryError> {
     let key = api_key::generate().map_err(RecoveryError::Random)?;
     let now = clock.now();
-    let row = KeyRow {
-        id: KeyId::new(),
-        workspace_id: None,
-        // The name contains the time, because names of root keys are unique.
-        name: format!("recovered-{}", now.0),
-        kind: KeyKind::Root,
-        bot_id: None,
-        prefix: key.prefix,
-        hash: hex::encode(key.hash),
-        created_at: now,
-        last_used_at: None,
-    };
+    // The name contains the time, because names of root keys are unique.
+    let row = key.row(format!("recovered-{}", now.0), KeyKind::Root, None, None, now);
     let change = OfflineChange {
         what: "key.recover",
         object: row.id.to_string(),

@@ -10,14 +10,11 @@ use clap::{Args, Subcommand};
 use monstrum_types::UtcMillis;
 use serde_json::{Value, json};
 
-use super::client::{Client, NOT_MONSTRUM};
+use super::client::Client;
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
 use crate::config::Settings;
 use monstrum_core::audit::{self, SinceHead};
-
-/// The maximum number of rows in a page of the API.
-const PAGE_ROWS_MAX: usize = 1000;
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -127,8 +124,8 @@ impl Audit {
         match self {
             Audit::List(list) => list.run(options).await,
             Audit::Changes { limit } => {
-                let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
-                tell_list(&list, options.json, show_changes, "there are more changes; raise --limit")
+                let list = Client::new(options)?.list(&["api", "audit", "changes"], &[], limit as usize).await?;
+                tell_list(list, options.json, show_changes, "there are more changes; raise --limit")
             }
             Audit::Verify { archive, folder, .. } if !archive.is_empty() => {
                 archive::verify(&options.settings(folder)?, &archive, options.json).await
@@ -150,8 +147,8 @@ impl Audit {
 
 impl List {
     async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let list = listed(options, &["api", "audit"], &self.query(), self.limit).await?;
-        tell_list(&list, options.json, show, "there are more calls; raise --limit, or set --until to an earlier time")
+        let list = Client::new(options)?.list(&["api", "audit"], &self.query(), self.limit as usize).await?;
+        tell_list(list, options.json, show, "there are more calls; raise --limit, or set --until to an earlier time")
     }
 
     fn query(&self) -> Vec<(&'static str, String)> {
@@ -167,48 +164,18 @@ impl List {
     }
 }
 
-/// Reads up to `limit` items of a list, page by page. Returns them with the cursor of the next page.
-async fn listed(
-    options: &Options,
-    path: &[&str],
-    filters: &[(&'static str, String)],
-    limit: u32,
-) -> Result<Value, Failure> {
-    let client = Client::new(options)?;
-    let wanted = limit as usize;
-    let mut items: Vec<Value> = Vec::new();
-    let mut cursor = Value::Null;
-    loop {
-        let mut query = filters.to_vec();
-        query.push(("limit", (wanted - items.len()).min(PAGE_ROWS_MAX).to_string()));
-        if let Some(cursor) = cursor.as_str() {
-            query.push(("cursor", cursor.to_owned()));
-        }
-        let mut page = client.get(path, &query).await?;
-        let Value::Array(rows) = page["items"].take() else {
-            return Err(Failure::new("the server's response is not a list", NOT_MONSTRUM));
-        };
-        let is_last = rows.is_empty();
-        items.extend(rows);
-        cursor = page["next_cursor"].take();
-        if is_last || cursor.is_null() || items.len() >= wanted {
-            return Ok(json!({ "items": items, "next_cursor": cursor }));
-        }
-    }
-}
-
 fn tell_list(
-    list: &Value,
+    (items, next_cursor): (Vec<Value>, Value),
     json: bool,
     show: fn(&[Value]) -> Result<(), Failure>,
     hint: &str,
 ) -> Result<ExitCode, Failure> {
     if json {
-        output::json(list)?;
+        output::json(&json!({ "items": items, "next_cursor": next_cursor }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    show(list["items"].as_array().map(Vec::as_slice).unwrap_or_default())?;
-    if !list["next_cursor"].is_null() {
+    show(&items)?;
+    if !next_cursor.is_null() {
         output::note(hint);
     }
     Ok(ExitCode::SUCCESS)
@@ -247,10 +214,7 @@ async fn verify_folder(settings: &Settings, since: Option<SinceHead>) -> Result<
     let running =
         "a server is using the data folder: omit --data-dir to send the request to the server, or stop it first";
     let (data, _lock) = folder::inspect_locked(settings, running).await?;
-    let report = match since {
-        None => audit::verify(&data.store, &data.audit_keys, &data.path).await,
-        Some(since) => audit::verify_since(&data.store, &data.audit_keys, &data.path, since).await,
-    };
+    let report = audit::verify(&data.store, &data.audit_keys, &data.path, since).await;
     data.store.close().await;
     let report = report.map_err(|error| {
         Failure::from_error(&error, "check that the data folder is complete and that its files are readable")
@@ -276,11 +240,18 @@ fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
             }
         })?;
     } else {
-        let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();
-        output::table(&["WRITER", "SEQUENCE", "PROBLEM"], problems.iter().map(row).collect())?;
-        output::error(&format!("the audit failed verification: {} problems in {rows} rows", problems.len()));
-        output::hint("keep a copy of the data folder, and compare it with an earlier backup");
+        tell_problems(report, "audit", "keep a copy of the data folder, and compare it with an earlier backup")?;
     }
     Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the problems that a verification of the audit or of an archive found.
+fn tell_problems(report: &Value, what: &str, hint: &str) -> Result<(), Failure> {
+    let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();
+    output::table(&["WRITER", "SEQUENCE", "PROBLEM"], problems.iter().map(row).collect())?;
+    let rows = output::cell(&report["rows"]);
+    output::error(&format!("the {what} failed verification: {} problems in {rows} rows", problems.len()));
+    output::hint(hint);
+    Ok(())
 }

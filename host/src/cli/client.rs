@@ -27,6 +27,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(600);
 const DOWNLOAD_MAX: Duration = Duration::from_secs(86_400);
 /// The maximum size of a response, enough for 1 000 audit rows with the largest parameters kept in full (16 KiB).
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// The maximum number of items in a page of the API.
+const PAGE_ITEMS_MAX: usize = 1000;
 /// The maximum size of a key file. A file with one key is far smaller.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
@@ -114,22 +116,30 @@ impl Client {
 
     /// Reads all items of the list at `path`, page by page.
     pub(super) async fn items(&self, path: &[&str], query: &[(&str, String)]) -> Result<Vec<Value>, Failure> {
-        let mut items = Vec::new();
-        let mut query = [query, &[("limit", "1000".to_owned())]].concat();
-        let asked = query.len();
+        Ok(self.list(path, query, usize::MAX).await?.0)
+    }
+
+    /// Reads up to `limit` items of the list at `path`, page by page. Returns them with the cursor of the next page.
+    pub(super) async fn list(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        limit: usize,
+    ) -> Result<(Vec<Value>, Value), Failure> {
+        let (mut items, mut cursor) = (Vec::new(), Value::Null);
         loop {
+            let page_limit = (limit - items.len()).min(PAGE_ITEMS_MAX).to_string();
+            let mut query = [query, &[("limit", page_limit)]].concat();
+            query.extend(cursor.as_str().map(|cursor| ("cursor", cursor.to_owned())));
             let mut page = self.get(path, &query).await?;
             let Value::Array(rows) = page["items"].take() else {
                 return Err(Failure::new("the server's response is not a list", NOT_MONSTRUM));
             };
             let is_last = rows.is_empty();
             items.extend(rows);
-            match page["next_cursor"].take() {
-                Value::String(cursor) if !is_last => {
-                    query.truncate(asked);
-                    query.push(("cursor", cursor));
-                }
-                _ => return Ok(items),
+            cursor = page["next_cursor"].take();
+            if is_last || !cursor.is_string() || items.len() >= limit {
+                return Ok((items, cursor));
             }
         }
     }

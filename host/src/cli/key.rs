@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
 use monstrum_types::SystemClock;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::Client;
@@ -85,7 +86,8 @@ pub(super) enum Key {
     },
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
     /// Everything: workspaces, plugins, trusted keys, verification of the audit
     Root,
@@ -97,24 +99,13 @@ pub(super) enum Kind {
     Bot,
 }
 
-impl Kind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Kind::Root => "root",
-            Kind::Admin => "admin",
-            Kind::Operator => "operator",
-            Kind::Bot => "bot",
-        }
-    }
-}
-
 impl Key {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         match self {
             Key::Recover { folder } => recover(options, folder).await?,
             Key::Create { name, kind, bot_id } => {
                 let client = Client::new(options)?;
-                let mut body = json!({ "name": name, "kind": kind.as_str() });
+                let mut body = json!({ "name": name, "kind": kind });
                 if let Some(bot) = bot_id {
                     body["bot_id"] = json!(bot);
                 }
@@ -125,7 +116,12 @@ impl Key {
                     options.json,
                 )?;
             }
-            Key::List => list(&Client::new(options)?.items(&["api", "keys"], &[]).await?, options.json)?,
+            Key::List => {
+                let items = Client::new(options)?.items(&["api", "keys"], &[]).await?;
+                let fields = ["id", "name", "kind", "bot_id", "prefix", "created_at", "last_used_at"];
+                let header = ["ID", "NAME", "KIND", "BOT", "BEGINS WITH", "CREATED", "LAST USED"];
+                output::list(&items, options.json, "no keys", header, fields)?;
+            }
             Key::Rotate { id } => {
                 let rotated = Client::new(options)?.post(&["api", "keys", &id, "rotate"], None).await?;
                 let what = "the old key no longer works, and the new key will not be shown again:";
@@ -138,11 +134,8 @@ impl Key {
             }
             Key::Delete { id } => {
                 Client::new(options)?.delete(&["api", "keys", &id]).await?;
-                if options.json {
-                    output::json(&json!({ "id": id, "deleted": true }))?;
-                } else {
-                    output::note(&format!("deleted key {}; it no longer works", output::plain(&id)));
-                }
+                let text = format!("deleted key {id}; it no longer works");
+                output::done(options.json, &json!({ "id": id, "deleted": true }), &text)?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -180,14 +173,4 @@ fn show(key: &Value, done: &str, what: &str, json: bool) -> Result<(), Failure> 
     let cell = |field: &str| output::plain(&output::cell(&key[field]));
     output::note(&format!("{done} {} key {}; {what}", cell("kind"), cell("id")));
     output::line(cell("key"))
-}
-
-fn list(items: &[Value], json: bool) -> Result<(), Failure> {
-    const FIELDS: [&str; 7] = ["id", "name", "kind", "bot_id", "prefix", "created_at", "last_used_at"];
-    if json {
-        return output::json(&json!({ "items": items, "next_cursor": null }));
-    }
-    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field])).collect();
-    let header = ["ID", "NAME", "KIND", "BOT", "BEGINS WITH", "CREATED", "LAST USED"];
-    output::table(&header, items.iter().map(row).collect())
 }

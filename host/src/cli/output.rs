@@ -8,9 +8,10 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use monstrum_types::is_invisible;
 use owo_colors::{OwoColorize, Stream};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::failure::Failure;
 
@@ -55,6 +56,39 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failu
     line(table.trim_fmt())
 }
 
+/// Writes all items of a list as JSON, or as a table of these fields. `empty` is the note about a list without items.
+pub(super) fn list<const N: usize>(
+    items: &[Value],
+    is_json: bool,
+    empty: &str,
+    header: [&str; N],
+    fields: [&str; N],
+) -> Result<(), Failure> {
+    if is_json {
+        return json(&json!({ "items": items, "next_cursor": null }));
+    }
+    if items.is_empty() {
+        note(empty);
+        return Ok(());
+    }
+    table(&header, items.iter().map(|item| fields.map(|field| cell(&item[field])).to_vec()).collect())
+}
+
+/// Writes the result of a command without an answer: as JSON to standard output, or as a note to standard error.
+pub(super) fn done(is_json: bool, result: &Value, text: &str) -> Result<(), Failure> {
+    if is_json {
+        return json(result);
+    }
+    note(&plain(text));
+    Ok(())
+}
+
+/// Writes the fields of an answer that are not null, under these names.
+pub(super) fn given_fields(answer: &Value, names: &[(&str, &str)]) -> Result<(), Failure> {
+    let given = names.iter().filter(|(_, field)| !answer[*field].is_null());
+    fields(&given.map(|(name, field)| (*name, cell(&answer[*field]))).collect::<Vec<_>>())
+}
+
 /// Writes names and their values, one on each line.
 pub(super) fn fields(fields: &[(&str, String)]) -> Result<(), Failure> {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 2;
@@ -84,6 +118,12 @@ pub(super) fn warning(message: &str) {
 /// Writes a hint to standard error.
 pub(super) fn hint(text: &str) {
     note(&format!("{} {}", "hint:".if_supports_color(Stream::Stderr, |text| text.cyan()), plain(text)));
+}
+
+/// Creates a progress bar on standard error, which is shown only on a terminal. Without a length, it is a spinner.
+pub(super) fn progress(length: Option<u64>, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("the template is well formed");
+    ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr()).with_style(style)
 }
 
 /// Returns whether standard error supports colours.
@@ -121,8 +161,6 @@ pub(super) fn cell(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use monstrum_types::ResourceId;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::client::Client;
 use super::failure::Failure;
+use super::params::Params;
 use super::{Options, output};
 
 const EXAMPLES: &str = "\
@@ -34,27 +35,17 @@ pub(super) struct Call {
     /// The function
     function: String,
     /// The parameters, as a JSON object
-    #[arg(value_parser = params, default_value = "{}")]
+    #[arg(default_value = "{}")]
     params: Params,
     /// The resource whose credential and upstream the function uses
     #[arg(long, value_name = "ID")]
     resource: Option<ResourceId>,
 }
 
-#[derive(Clone)]
-struct Params(Map<String, Value>);
-
-fn params(text: &str) -> Result<Params, String> {
-    serde_json::from_str(text).map(Params).map_err(|error| format!("expected a JSON object: {error}"))
-}
-
 impl Platform {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let Platform::Call(call) = self;
-        let mut body = json!({ "params": call.params.0 });
-        if let Some(resource) = call.resource {
-            body["resource_id"] = json!(resource);
-        }
+        let body = call.params.body(call.resource);
         let client = Client::new(options)?;
         let path = ["api", "platform", call.resource_type.as_str(), call.function.as_str()];
         let answer = client.post(&path, Some(&body)).await?;
@@ -70,6 +61,5 @@ impl Platform {
 fn show(answer: &Value) -> Result<(), Failure> {
     const FIELDS: [(&str, &str); 5] =
         [("status", "status"), ("code", "code"), ("message", "message"), ("data", "data"), ("request", "request_id")];
-    let said = FIELDS.iter().filter(|(_, field)| !answer[*field].is_null());
-    output::fields(&said.map(|(name, field)| (*name, output::cell(&answer[*field]))).collect::<Vec<_>>())
+    output::given_fields(answer, &FIELDS)
 }

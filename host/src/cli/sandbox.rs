@@ -112,11 +112,8 @@ impl Sandbox {
             Sandbox::Download(download) => download.run(&client()?, options).await?,
             Sandbox::Delete { id } => {
                 client()?.delete(&["api", "sandboxes", &id.to_string()]).await?;
-                if options.json {
-                    output::json(&json!({ "id": id, "deleting": true }))?;
-                } else {
-                    output::note(&format!("{id} is being deleted"));
-                }
+                let result = json!({ "id": id, "deleting": true });
+                output::done(options.json, &result, &format!("{id} is being deleted"))?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -128,16 +125,9 @@ impl List {
         let given = [("status", self.status), ("app_id", self.app), ("chat_id", self.chat)];
         let query: Vec<(&str, String)> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         let items = client.items(&["api", "sandboxes"], &query).await?;
-        if options.json {
-            return output::json(&json!({ "items": items, "next_cursor": null }));
-        }
-        if items.is_empty() {
-            output::note("no sandboxes; the server creates a sandbox when a bot first uses it");
-            return Ok(());
-        }
+        let empty = "no sandboxes; the server creates a sandbox when a bot first uses it";
         let fields = ["id", "status", "app_id", "user_id", "chat_id", "last_active_at"];
-        let rows = items.iter().map(|item| fields.iter().map(|field| output::cell(&item[field])).collect());
-        output::table(&["ID", "STATUS", "APP", "USER", "CHAT", "LAST ACTIVE"], rows.collect())
+        output::list(&items, options.json, empty, ["ID", "STATUS", "APP", "USER", "CHAT", "LAST ACTIVE"], fields)
     }
 }
 
@@ -190,8 +180,7 @@ fn show(sandbox: &Value, options: &Options) -> Result<(), Failure> {
     if options.json {
         return output::json(sandbox);
     }
-    let said = FIELDS.iter().filter(|(_, field)| !sandbox[*field].is_null());
-    output::fields(&said.map(|(name, field)| (*name, output::cell(&sandbox[*field]))).collect::<Vec<_>>())
+    output::given_fields(sandbox, &FIELDS)
 }
 
 async fn files(client: &Client, options: &Options, id: SandboxInstanceId, path: &str) -> Result<(), Failure> {

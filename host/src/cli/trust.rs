@@ -74,27 +74,14 @@ impl Trust {
             }
             Trust::List => {
                 let items = client.items(&["api", "trust"], &[]).await?;
-                if options.json {
-                    output::json(&json!({ "items": items, "next_cursor": null }))?;
-                } else if items.is_empty() {
-                    output::note("no trusted keys, so no package can be installed; see `monstrum trust add --help`");
-                } else {
-                    let rows = items.iter().map(|item| {
-                        ["id", "name_glob", "type_glob", "public_key", "created_at"]
-                            .iter()
-                            .map(|field| output::cell(&item[field]))
-                            .collect()
-                    });
-                    output::table(&["ID", "PLUGINS", "TYPES", "KEY", "SINCE"], rows.collect())?;
-                }
+                let empty = "no trusted keys, so no package can be installed; see `monstrum trust add --help`";
+                let fields = ["id", "name_glob", "type_glob", "public_key", "created_at"];
+                output::list(&items, options.json, empty, ["ID", "PLUGINS", "TYPES", "KEY", "SINCE"], fields)?;
             }
             Trust::Remove { id } => {
                 client.delete(&["api", "trust", &id]).await?;
-                if options.json {
-                    output::json(&json!({ "id": id, "removed": true }))?;
-                } else {
-                    output::note(&format!("{} is no longer trusted", output::plain(&id)));
-                }
+                let result = json!({ "id": id, "removed": true });
+                output::done(options.json, &result, &format!("{id} is no longer trusted"))?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -6,7 +6,6 @@ mod seal;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -86,7 +85,7 @@ impl Rotate {
             folder::open(&settings, "stop the server first; a running server would continue to use the old keys")
                 .await?;
         let has_others = servers.map_err(|error| Failure::from_error(&error, super::DATABASE_HINT))? > 0;
-        let bar = bar("records");
+        let bar = output::progress(Some(0), "{wide_bar} {pos}/{len} records");
         let progress = |done, total| {
             bar.set_length(total);
             bar.set_position(done);
@@ -112,14 +111,6 @@ impl Rotate {
         output::hint(hint);
         Ok(ExitCode::FAILURE)
     }
-}
-
-/// Creates a progress bar, which is shown only on a terminal.
-fn bar(of: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-    let template = format!("{{wide_bar}} {{pos}}/{{len}} {of}");
-    bar.set_style(ProgressStyle::with_template(&template).expect("the template is well formed"));
-    bar
 }
 
 fn tell(report: &Report, step: Step, place: &MasterKeyPlace) -> Result<(), Failure> {

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use monstrum_types::{BotId, ResourceId};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::client::{Client, NOT_MONSTRUM};
 use super::failure::Failure;
+use super::params::Params;
 use super::{Options, output};
 
 const EXAMPLES: &str = "\
@@ -29,28 +30,18 @@ pub(super) struct Why {
     /// The tool
     tool: String,
     /// The parameters of the call, as a JSON object
-    #[arg(value_parser = params, default_value = "{}")]
+    #[arg(default_value = "{}")]
     params: Params,
     /// The resource, if the bot has the tool through several resources
     #[arg(long, value_name = "ID")]
     resource: Option<ResourceId>,
 }
 
-#[derive(Clone)]
-struct Params(Map<String, Value>);
-
-fn params(text: &str) -> Result<Params, String> {
-    serde_json::from_str(text).map(Params).map_err(|error| format!("expected a JSON object: {error}"))
-}
-
 impl Why {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let client = Client::new(options)?;
         let bot = bot(&client, &self.bot).await?;
-        let mut body = json!({ "params": self.params.0 });
-        if let Some(resource) = self.resource {
-            body["resource_id"] = json!(resource);
-        }
+        let body = self.params.body(self.resource);
         let verdict = client.post(&["api", "bots", &bot, "tools", &self.tool, "check"], Some(&body)).await?;
         let is_allowed = match verdict["decision"].as_str() {
             Some("allow") => true,
@@ -88,6 +79,5 @@ fn show(verdict: &Value) -> Result<(), Failure> {
         ("reason", "reason"),
         ("smallest change", "smallest_change"),
     ];
-    let said = FIELDS.iter().filter(|(_, field)| !verdict[*field].is_null());
-    output::fields(&said.map(|(name, field)| (*name, output::cell(&verdict[*field]))).collect::<Vec<_>>())
+    output::given_fields(verdict, &FIELDS)
 }

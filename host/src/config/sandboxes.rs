@@ -1,7 +1,6 @@
 //! Settings of sandboxes: the provider, the server's options and the host's limits.
 
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,23 +8,60 @@ use ipnet::Ipv4Net;
 use monstrum_sandbox::Limits;
 use serde::Deserialize;
 
-use super::ServeFlags;
+use super::{Bounded, ServeFlags};
 use monstrum_core::sandboxes::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES};
 
-const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
-const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;
-/// The range for the number of kept sandboxes. The server lists even the maximum number quickly.
-const KEPT_MAX: RangeInclusive<u32> = 1..=1_000_000;
-/// The range for the disk space of kept sandboxes, in GiB. The maximum is 1 PiB, more than the disk of a host has.
-const KEPT_GIB: RangeInclusive<u32> = 1..=1_048_576;
-/// The range of a share, in percent.
-const SHARE: RangeInclusive<u32> = 1..=100;
-/// The range for the memory of all sandboxes. The minimum is enough for one sandbox with the lowest memory limit,
-/// including its init process. The maximum is 64 TiB, more memory than a host has.
-const TOTAL_MEMORY_MIB: RangeInclusive<u32> = 256..=67_108_864;
-/// The range for the number of processes in all sandboxes. The minimum is enough for one sandbox with the lowest
-/// process limit. The maximum is the kernel's limit.
-const TOTAL_PROCESSES: RangeInclusive<u32> = 64..=4_194_304;
+pub(super) type IdleS = Bounded<{ *IDLE_S.start() }, { *IDLE_S.end() }>;
+pub(super) type SweepS = Bounded<1, 86_400>;
+pub(super) type MemoryMib = Bounded<{ *MEMORY_MIB.start() }, { *MEMORY_MIB.end() }>;
+pub(super) type DiskMib = Bounded<{ *DISK_MIB.start() }, { *DISK_MIB.end() }>;
+pub(super) type Processes = Bounded<{ *PROCESSES.start() }, { *PROCESSES.end() }>;
+pub(super) type RunningMax = Bounded<1, 10_000>;
+/// The number of kept sandboxes. The server lists even the maximum number quickly.
+pub(super) type KeptMax = Bounded<1, 1_000_000>;
+/// The disk space of kept sandboxes, in GiB. The maximum is 1 PiB, more than the disk of a host has.
+pub(super) type KeptGib = Bounded<1, 1_048_576>;
+/// A share, in percent.
+pub(super) type Share = Bounded<1, 100>;
+/// The memory of all sandboxes. The minimum is enough for one sandbox with the lowest memory limit, including its init
+/// process. The maximum is 64 TiB, more memory than a host has.
+pub(super) type TotalMemoryMib = Bounded<256, 67_108_864>;
+/// The number of processes in all sandboxes. The minimum is enough for one sandbox with the lowest process limit. The
+/// maximum is the kernel's limit.
+pub(super) type TotalProcesses = Bounded<64, 4_194_304>;
+
+/// A number of processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "f64")]
+pub struct Cpus {
+    millis: u32,
+}
+
+impl TryFrom<f64> for Cpus {
+    type Error = String;
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast of a float stops at the bounds"
+    )]
+    fn try_from(cpus: f64) -> Result<Self, String> {
+        let millis = (cpus * 1000.0).round() as u32;
+        if cpus.is_finite() && cpus >= 0.0 && CPU_MILLIS.contains(&millis) {
+            return Ok(Cpus { millis });
+        }
+        let (least, most) = (f64::from(*CPU_MILLIS.start()) / 1000.0, CPU_MILLIS.end() / 1000);
+        Err(format!("expected a number from {least} to {most}, such as 0.5"))
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().unwrap_or(f64::NAN).try_into()
+    }
+}
 
 /// The provider of sandboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -102,133 +138,41 @@ impl SandboxSettings {
             kind: flags.sandbox.or(file.sandbox).unwrap_or(default.kind),
             options: options(flags, file),
             totals: SandboxTotals {
-                memory_mib: flags.sandbox_total_memory_mib.or(file.sandbox_total_memory_mib),
-                processes: flags.sandbox_total_processes.or(file.sandbox_total_processes),
+                memory_mib: flags.sandbox_total_memory_mib.or(file.sandbox_total_memory_mib).map(Bounded::get),
+                processes: flags.sandbox_total_processes.or(file.sandbox_total_processes).map(Bounded::get),
             },
             template: flags.sandbox_template.or(file.sandbox_template).unwrap_or(default.template),
             network: flags.sandbox_network.or(file.sandbox_network),
             resolvers: flags.sandbox_resolvers.clone().or_else(|| file.sandbox_resolvers.clone()),
         }
     }
-
-    /// Returns the first setting of a file that is out of range, with the expected range.
-    pub(super) fn fault(file: &ServeFlags) -> Option<(&'static str, String)> {
-        let numbers = [
-            ("sandbox_idle_s", file.sandbox_idle_s, IDLE_S),
-            ("sandbox_sweep_s", file.sandbox_sweep_s, SWEEP_S),
-            ("sandbox_memory_mib", file.sandbox_memory_mib, MEMORY_MIB),
-            ("sandbox_disk_mib", file.sandbox_disk_mib, DISK_MIB),
-            ("sandbox_processes", file.sandbox_processes, PROCESSES),
-            ("sandbox_max", file.sandbox_max, RUNNING_MAX),
-            ("sandbox_share_workspace", file.sandbox_share_workspace, SHARE),
-            ("sandbox_share_bot", file.sandbox_share_bot, SHARE),
-            ("sandbox_kept_max", file.sandbox_kept_max, KEPT_MAX),
-            ("sandbox_kept_gib", file.sandbox_kept_gib, KEPT_GIB),
-            ("sandbox_total_memory_mib", file.sandbox_total_memory_mib, TOTAL_MEMORY_MIB),
-            ("sandbox_total_processes", file.sandbox_total_processes, TOTAL_PROCESSES),
-        ];
-        let is_outside = |value: Option<u32>, range: &RangeInclusive<u32>| value.is_some_and(|it| !range.contains(&it));
-        let number = numbers.into_iter().find(|(_, value, range)| is_outside(*value, range));
-        let number = number.map(|(setting, _, range)| (setting, expected(&range)));
-        number.or_else(|| match file.sandbox_cpus {
-            Some(cpus) if !is_cpus(cpus) => Some(("sandbox_cpus", expected_cpus())),
-            _ => None,
-        })
-    }
 }
 
 fn options(flags: &ServeFlags, file: &ServeFlags) -> Options {
     let default = Options::default();
-    let seconds = |value: Option<u32>, other| value.map_or(other, |value| Duration::from_secs(value.into()));
-    let processes = flags.sandbox_processes.or(file.sandbox_processes).unwrap_or(default.limits.processes);
+    let seconds = |value: u32| Duration::from_secs(value.into());
+    let processes = flags.sandbox_processes.or(file.sandbox_processes).map_or(default.limits.processes, Bounded::get);
     let share_workspace = flags.sandbox_share_workspace.or(file.sandbox_share_workspace);
     Options {
-        idle: seconds(flags.sandbox_idle_s.or(file.sandbox_idle_s), default.idle),
-        sweep: seconds(flags.sandbox_sweep_s.or(file.sandbox_sweep_s), default.sweep),
+        idle: flags.sandbox_idle_s.or(file.sandbox_idle_s).map_or(default.idle, |idle| seconds(idle.get())),
+        sweep: flags.sandbox_sweep_s.or(file.sandbox_sweep_s).map_or(default.sweep, |sweep| seconds(sweep.get())),
         limits: Limits {
-            cpu_millis: flags.sandbox_cpus.or(file.sandbox_cpus).map_or(default.limits.cpu_millis, millis),
-            memory_mib: flags.sandbox_memory_mib.or(file.sandbox_memory_mib).unwrap_or(default.limits.memory_mib),
-            disk_mib: flags.sandbox_disk_mib.or(file.sandbox_disk_mib).unwrap_or(default.limits.disk_mib),
+            cpu_millis: flags.sandbox_cpus.or(file.sandbox_cpus).map_or(default.limits.cpu_millis, |cpus| cpus.millis),
+            memory_mib: flags
+                .sandbox_memory_mib
+                .or(file.sandbox_memory_mib)
+                .map_or(default.limits.memory_mib, Bounded::get),
+            disk_mib: flags.sandbox_disk_mib.or(file.sandbox_disk_mib).map_or(default.limits.disk_mib, Bounded::get),
             tmp_mib: default.limits.tmp_mib,
             processes,
             processes_per_exec: default.limits.processes_per_exec.min(processes),
         },
-        running_max: flags.sandbox_max.or(file.sandbox_max).unwrap_or(default.running_max),
-        share_workspace: share_workspace.unwrap_or(default.share_workspace),
-        share_bot: flags.sandbox_share_bot.or(file.sandbox_share_bot).unwrap_or(default.share_bot),
-        kept_max: flags.sandbox_kept_max.or(file.sandbox_kept_max).unwrap_or(default.kept_max),
-        kept_gib: flags.sandbox_kept_gib.or(file.sandbox_kept_gib).unwrap_or(default.kept_gib),
+        running_max: flags.sandbox_max.or(file.sandbox_max).map_or(default.running_max, Bounded::get),
+        share_workspace: share_workspace.map_or(default.share_workspace, Bounded::get),
+        share_bot: flags.sandbox_share_bot.or(file.sandbox_share_bot).map_or(default.share_bot, Bounded::get),
+        kept_max: flags.sandbox_kept_max.or(file.sandbox_kept_max).map_or(default.kept_max, Bounded::get),
+        kept_gib: flags.sandbox_kept_gib.or(file.sandbox_kept_gib).map_or(default.kept_gib, Bounded::get),
     }
-}
-
-pub(super) fn idle_s(text: &str) -> Result<u32, String> {
-    number(text, &IDLE_S)
-}
-
-pub(super) fn sweep_s(text: &str) -> Result<u32, String> {
-    number(text, &SWEEP_S)
-}
-
-pub(super) fn memory_mib(text: &str) -> Result<u32, String> {
-    number(text, &MEMORY_MIB)
-}
-
-pub(super) fn disk_mib(text: &str) -> Result<u32, String> {
-    number(text, &DISK_MIB)
-}
-
-pub(super) fn processes(text: &str) -> Result<u32, String> {
-    number(text, &PROCESSES)
-}
-
-pub(super) fn running_max(text: &str) -> Result<u32, String> {
-    number(text, &RUNNING_MAX)
-}
-
-pub(super) fn share(text: &str) -> Result<u32, String> {
-    number(text, &SHARE)
-}
-
-pub(super) fn kept_max(text: &str) -> Result<u32, String> {
-    number(text, &KEPT_MAX)
-}
-
-pub(super) fn kept_gib(text: &str) -> Result<u32, String> {
-    number(text, &KEPT_GIB)
-}
-
-pub(super) fn total_memory_mib(text: &str) -> Result<u32, String> {
-    number(text, &TOTAL_MEMORY_MIB)
-}
-
-pub(super) fn total_processes(text: &str) -> Result<u32, String> {
-    number(text, &TOTAL_PROCESSES)
-}
-
-pub(super) fn cpus(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|cpus| is_cpus(*cpus)).ok_or_else(expected_cpus)
-}
-
-fn number(text: &str, range: &RangeInclusive<u32>) -> Result<u32, String> {
-    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| expected(range))
-}
-
-fn expected(range: &RangeInclusive<u32>) -> String {
-    format!("expected a number from {} to {}", range.start(), range.end())
-}
-
-fn is_cpus(cpus: f64) -> bool {
-    cpus.is_finite() && cpus >= 0.0 && CPU_MILLIS.contains(&millis(cpus))
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float stops at the bounds")]
-fn millis(cpus: f64) -> u32 {
-    (cpus * 1000.0).round() as u32
-}
-
-fn expected_cpus() -> String {
-    let (least, most) = (f64::from(*CPU_MILLIS.start()) / 1000.0, CPU_MILLIS.end() / 1000);
-    format!("expected a number from {least} to {most}, such as 0.5")
 }
 
 #[cfg(test)]
@@ -276,8 +220,9 @@ mod tests {
         assert!(refused("sandbox_kept_gib = 0").ends_with("expected a number from 1 to 1048576"));
         assert!(refused("sandbox_cpus = nan").ends_with("expected a number from 0.05 to 1024, such as 0.5"));
         assert!(refused("sandbox = \"on\"").contains("unknown variant"));
-        assert_eq!((cpus("-1"), cpus("0.5")), (Err(expected_cpus()), Ok(0.5)));
-        assert_eq!((number("0", &RUNNING_MAX).is_err(), "off".parse()), (true, Ok(SandboxKind::Off)));
+        assert_eq!("-1".parse::<Cpus>(), Err("expected a number from 0.05 to 1024, such as 0.5".to_owned()));
+        assert_eq!(("x".parse::<Cpus>().is_err(), "0.5".parse()), (true, Ok(Cpus { millis: 500 })));
+        assert_eq!(("0".parse::<RunningMax>().is_err(), "off".parse()), (true, Ok(SandboxKind::Off)));
         assert_eq!(("built".parse(), "none".parse::<SandboxTemplate>().is_err()), (Ok(SandboxTemplate::Built), true));
     }
 }

@@ -1,23 +1,21 @@
 //! `/api/audit`: one item for each call, newest first. Reads through the sandbox file routes count as calls. Operators
 //! may read the audit. Verifying the chains requires a root key, because the chains cover all workspaces.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderValue, header};
 use monstrum_api::audit::{AuditList, AuditedCall, AuditedCallWithEvents, AuditedChangeList, Report};
-use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, InputErrors, OperationError, Operator, Root, audit};
 use monstrum_store::CallFilter;
 use monstrum_types::{BotId, RequestId, Status, UtcMillis};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Id, PageQuery, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::Host;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -39,24 +37,20 @@ pub(super) struct AuditFilter {
 
 /// Lists calls, newest first
 #[utoipa::path(get, path = "/api/audit", tag = "audit", params(PageQuery, AuditFilter),
-    responses((status = 200, body = AuditList), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = AuditList)))]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Operator,
     Params(page): Params<PageQuery>,
     Params(filter): Params<AuditFilter>,
-) -> Result<Json<AuditList>, Problem> {
+) -> Answer<AuditList> {
     Ok(Json(audit::list(&app, &caller, &filter.check()?, &page.page()?).await?))
 }
 
 /// Shows a call with its events and their hashes
 #[utoipa::path(get, path = "/api/audit/{request_id}", tag = "audit", params(("request_id" = RequestId, Path)),
-    responses((status = 200, body = AuditedCallWithEvents), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    caller: Operator,
-    Id(request): Id<RequestId>,
-) -> Result<Json<AuditedCallWithEvents>, Problem> {
+    responses((status = 200, body = AuditedCallWithEvents)))]
+pub(super) async fn show(app: Host, caller: Operator, Id(request): Id<RequestId>) -> Answer<AuditedCallWithEvents> {
     Ok(Json(audit::show(&app, &caller, request).await?))
 }
 
@@ -70,12 +64,8 @@ pub(super) struct VerifyQuery {
 
 /// Verifies every audit chain against the signed heads
 #[utoipa::path(get, path = "/api/audit/verify", tag = "audit", params(VerifyQuery),
-    responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn verify(
-    State(app): State<Arc<App>>,
-    caller: Root,
-    Params(query): Params<VerifyQuery>,
-) -> Result<Json<Report>, Problem> {
+    responses((status = 200, body = Report)))]
+pub(super) async fn verify(app: Host, caller: Root, Params(query): Params<VerifyQuery>) -> Answer<Report> {
     let mut errors = InputErrors::default();
     let since = parsed(&mut errors, "since_head", query.since_head, "`latest` or the sequence number of a row");
     errors.check()?;
@@ -84,10 +74,9 @@ pub(super) async fn verify(
 
 /// Streams calls, newest first, with one JSON object per line
 #[utoipa::path(get, path = "/api/audit/export", tag = "audit", params(AuditFilter),
-    responses((status = 200, content_type = "application/jsonl", body = AuditedCall, description = "JSONL"),
-        (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, content_type = "application/jsonl", body = AuditedCall, description = "JSONL")))]
 pub(super) async fn export(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Operator,
     Params(filter): Params<AuditFilter>,
 ) -> Result<Response, Problem> {
@@ -102,12 +91,8 @@ pub(super) async fn export(
 
 /// Lists changes to permissions, newest first
 #[utoipa::path(get, path = "/api/audit/changes", tag = "audit", params(PageQuery),
-    responses((status = 200, body = AuditedChangeList), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn changes(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Params(page): Params<PageQuery>,
-) -> Result<Json<AuditedChangeList>, Problem> {
+    responses((status = 200, body = AuditedChangeList)))]
+pub(super) async fn changes(app: Host, caller: Admin, Params(page): Params<PageQuery>) -> Answer<AuditedChangeList> {
     Ok(Json(audit::changes(&app, &caller, &page.page()?).await?))
 }
 

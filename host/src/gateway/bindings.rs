@@ -1,66 +1,57 @@
 //! `/api/bots/{id}/resources`: bindings. A binding allows a bot to use a resource within limits. Bindings are
 //! permissions, so only admins may change them.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use http::StatusCode;
 use monstrum_api::bindings::{Binding, BindingChange, BindingList, NewBinding};
-use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, Operator, bindings};
 use monstrum_types::{BindingId, BotId};
 
+use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Ids, Input, PageQuery, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::state::Host;
 
 /// Binds a resource to a bot
 #[utoipa::path(post, path = "/api/bots/{id}/resources", tag = "bindings", params(("id" = BotId, Path)),
-    request_body = NewBinding,
-    responses((status = 201, body = Binding), (status = "4XX", body = ProblemBody)))]
+    request_body = NewBinding, responses((status = 201, body = Binding)))]
 pub(super) async fn create(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Id(bot): Id<BotId>,
     Input(new): Input<NewBinding>,
-) -> Result<(StatusCode, Json<Binding>), Problem> {
+) -> Created<Binding> {
     Ok((StatusCode::CREATED, Json(bindings::create(&app, &caller, bot, new).await?)))
 }
 
 /// Lists the bindings of a bot
 #[utoipa::path(get, path = "/api/bots/{id}/resources", tag = "bindings", params(("id" = BotId, Path), PageQuery),
-    responses((status = 200, body = BindingList), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = BindingList)))]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Operator,
     Id(bot): Id<BotId>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<BindingList>, Problem> {
+) -> Answer<BindingList> {
     Ok(Json(bindings::list(&app, &caller, bot, &query.page()?).await?))
 }
 
 /// Changes a binding; the resource of the binding cannot be changed
 #[utoipa::path(patch, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
     params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), request_body = BindingChange,
-    responses((status = 200, body = Binding), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = Binding)))]
 pub(super) async fn update(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Ids(bot, id): Ids<BotId, BindingId>,
     Input(input): Input<BindingChange>,
-) -> Result<Json<Binding>, Problem> {
+) -> Answer<Binding> {
     Ok(Json(bindings::update(&app, &caller, bot, id, input).await?))
 }
 
 /// Deletes a binding
 #[utoipa::path(delete, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
-    params(("id" = BotId, Path), ("binding_id" = BindingId, Path)),
-    responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Ids(bot, id): Ids<BotId, BindingId>,
-) -> Result<StatusCode, Problem> {
+    params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), responses((status = 204)))]
+pub(super) async fn delete(app: Host, caller: Admin, Ids(bot, id): Ids<BotId, BindingId>) -> Done {
     bindings::delete(&app, &caller, bot, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,17 +1,16 @@
 //! `/api/chats` and `/api/apps`: deletes conversations. Clients store the conversations; the server stores only the
 //! sandboxes of conversations. Deleting a conversation or an app deletes these sandboxes in the background.
 
-use std::sync::Arc;
-
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use http::StatusCode;
-use monstrum_core::app::App;
 use monstrum_core::operations::{Caller, conversations};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::Done;
 use crate::gateway::http::extract::Params;
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::Host;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -25,13 +24,13 @@ pub(super) struct ChatQuery {
 ///
 /// The answer is the same if no sandbox exists.
 #[utoipa::path(delete, path = "/api/chats/{chat_id}", tag = "sandboxes", params(("chat_id" = String, Path), ChatQuery),
-    responses((status = 202, description = "The sandbox is being deleted"), (status = "4XX", body = ProblemBody)))]
+    responses((status = 202, description = "The sandbox is being deleted")))]
 pub(super) async fn delete_chat(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Caller,
     Path(chat_id): Path<String>,
     Params(query): Params<ChatQuery>,
-) -> Result<StatusCode, Problem> {
+) -> Done {
     let Some(app_id) = query.app_id else {
         return Err(Problem::invalid_at("app_id", "required query parameter is missing"));
     };
@@ -43,12 +42,8 @@ pub(super) async fn delete_chat(
 ///
 /// The answer is the same if no sandbox exists.
 #[utoipa::path(delete, path = "/api/apps/{app_id}", tag = "sandboxes", params(("app_id" = String, Path)),
-    responses((status = 202, description = "The sandboxes are being deleted"), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn delete_app(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Path(app_id): Path<String>,
-) -> Result<StatusCode, Problem> {
+    responses((status = 202, description = "The sandboxes are being deleted")))]
+pub(super) async fn delete_app(app: Host, caller: Caller, Path(app_id): Path<String>) -> Done {
     conversations::delete_app(&app, &caller, &app_id).await?;
     Ok(StatusCode::ACCEPTED)
 }

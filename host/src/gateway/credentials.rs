@@ -1,35 +1,32 @@
 //! `/api/resources/{id}/credential`: credentials, which clients can write but not read. Answers contain only metadata.
 //! No error of these routes repeats any part of a request body, because a secret may have been sent in the wrong field.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{FromRequest, Request};
 use http::StatusCode;
 use monstrum_api::credentials::{CredentialInput, CredentialMetadata, CredentialTest};
-use monstrum_core::app::App;
 use monstrum_core::operations::credentials::NewCredential;
 use monstrum_core::operations::{Admin, credentials};
 use monstrum_types::ResourceId;
 
+use crate::gateway::http::answer::{Answer, Done};
 use crate::gateway::http::extract::{Id, whole_body};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
-use crate::gateway::http::state::HttpState;
+use crate::gateway::http::state::{Host, HttpState};
 
 /// Saves the credential of a resource; replaces an existing credential
 ///
 /// With the method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the OAuth
 /// provider.
 #[utoipa::path(put, path = "/api/resources/{id}/credential", tag = "credentials", params(("id" = ResourceId, Path)),
-    request_body = CredentialInput,
-    responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
+    request_body = CredentialInput, responses((status = 200, body = CredentialMetadata)))]
 pub(super) async fn save(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Id(id): Id<ResourceId>,
     Given(given): Given,
-) -> Result<Json<CredentialMetadata>, Problem> {
+) -> Answer<CredentialMetadata> {
     Ok(Json(credentials::save(&app, &caller, id, given).await?))
 }
 
@@ -39,13 +36,8 @@ pub(super) async fn save(
 /// rules than the confirmed ones, or if another plugin has taken over the type. `requested_audience` names the origins
 /// that would receive the credential.
 #[utoipa::path(post, path = "/api/resources/{id}/credential/confirm", tag = "credentials",
-    params(("id" = ResourceId, Path)),
-    responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn confirm(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Id(id): Id<ResourceId>,
-) -> Result<Json<CredentialMetadata>, Problem> {
+    params(("id" = ResourceId, Path)), responses((status = 200, body = CredentialMetadata)))]
+pub(super) async fn confirm(app: Host, caller: Admin, Id(id): Id<ResourceId>) -> Answer<CredentialMetadata> {
     Ok(Json(credentials::confirm(&app, &caller, id).await?))
 }
 
@@ -53,26 +45,21 @@ pub(super) async fn confirm(
 ///
 /// The check calls one tool with fixed parameters. The audit records the call without a bot.
 #[utoipa::path(post, path = "/api/resources/{id}/credential/test", tag = "credentials",
-    params(("id" = ResourceId, Path)),
-    responses((status = 200, body = CredentialTest), (status = "4XX", body = ProblemBody),
+    params(("id" = ResourceId, Path)), responses((status = 200, body = CredentialTest),
         (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn test(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     InLanguage(language): InLanguage,
     Id(id): Id<ResourceId>,
-) -> Result<Json<CredentialTest>, Problem> {
+) -> Answer<CredentialTest> {
     Ok(Json(credentials::test(&app, &caller, &language, id).await?))
 }
 
 /// Deletes the credential of a resource
 #[utoipa::path(delete, path = "/api/resources/{id}/credential", tag = "credentials",
-    params(("id" = ResourceId, Path)), responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Id(id): Id<ResourceId>,
-) -> Result<StatusCode, Problem> {
+    params(("id" = ResourceId, Path)), responses((status = 204)))]
+pub(super) async fn delete(app: Host, caller: Admin, Id(id): Id<ResourceId>) -> Done {
     credentials::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

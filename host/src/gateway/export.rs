@@ -1,18 +1,15 @@
 //! `/api/export`: the configuration of a workspace or of all workspaces.
 
-use std::sync::Arc;
-
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, header};
 use monstrum_api::export::Line;
-use monstrum_core::app::App;
 use monstrum_core::operations::Admin;
 use monstrum_core::operations::export::{self, Extent};
 
 use crate::gateway::http::extract::WORKSPACE;
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::Host;
 
 /// The media type of JSON Lines.
 const JSON_LINES: &str = "application/jsonl";
@@ -22,13 +19,8 @@ const JSON_LINES: &str = "application/jsonl";
 /// A root key exports all workspaces, or the workspace that the header `Monstrum-Workspace` names. The lines contain
 /// no keys, credentials or secrets.
 #[utoipa::path(get, path = "/api/export", tag = "configuration",
-    responses((status = 200, content_type = JSON_LINES, body = Line, description = "JSONL"),
-        (status = "4XX", body = ProblemBody)))]
-pub(super) async fn export(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+    responses((status = 200, content_type = JSON_LINES, body = Line, description = "JSONL")))]
+pub(super) async fn export(app: Host, caller: Admin, headers: HeaderMap) -> Result<Response, Problem> {
     let lines = export::export(&app, &caller, extent(&caller, &headers)).await?;
     let mut response = Response::new(Body::from_stream(lines));
     let headers = response.headers_mut();

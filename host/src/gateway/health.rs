@@ -3,16 +3,13 @@
 //! The health checks require no key and reveal only whether the server is healthy. Metrics reveal the traffic of
 //! tenants, so they require a key unless a setting makes them public.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 
 use crate::gateway::http::extract::Reader;
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::Host;
 use crate::telemetry::recorder;
-use monstrum_core::app::App;
 
 /// Reports that the server is running
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()),
@@ -25,7 +22,7 @@ pub(super) async fn live() -> &'static str {
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()),
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "text/plain", body = String)))]
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn ready(app: Host) -> Response {
     if app.is_ready().await {
         "ok".into_response()
     } else {
@@ -35,8 +32,8 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
 
 /// Shows the metrics in the Prometheus format
 #[utoipa::path(get, path = "/metrics", tag = "health",
-    responses((status = 200, content_type = "text/plain", body = String), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn metrics(State(app): State<Arc<App>>, reader: Reader) -> Result<Response, Problem> {
+    responses((status = 200, content_type = "text/plain", body = String)))]
+pub(super) async fn metrics(app: Host, reader: Reader) -> Result<Response, Problem> {
     if let Reader::Key(caller) = reader {
         caller.operator()?;
     }

@@ -1,24 +1,24 @@
 //! `/api/import`: the counterpart of `/api/export`.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use http_body_util::BodyExt;
 use monstrum_api::export::Line;
 use monstrum_api::import::Import;
-use monstrum_core::app::App;
 use monstrum_core::operations::Admin;
 use monstrum_core::operations::import::{self, Arriving, BODY_BYTES_MAX};
 use serde::Deserialize;
 use tokio::time::Instant;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Params, unread_body};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::Host;
 
 /// The time limit for receiving a body.
 const ARRIVAL_MAX: Duration = Duration::from_secs(600);
@@ -43,13 +43,13 @@ pub(super) struct ImportQuery {
 /// checked before anything is written. A repeated import changes nothing, so no `Idempotency-Key` is needed.
 #[utoipa::path(post, path = "/api/import", tag = "configuration", params(ImportQuery),
     request_body(content = Line, content_type = "application/jsonl", description = "JSONL"),
-    responses((status = 200, body = Import), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = Import)))]
 pub(super) async fn import(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Params(query): Params<ImportQuery>,
     request: Request,
-) -> Result<Json<Import>, Problem> {
+) -> Answer<Import> {
     let dry_run = query.is_dry_run()?;
     let arriving = import::begin(&app, &caller).await?;
     let arriving = in_time(read(arriving, request.into_body()), import::is_awaited).await?;

@@ -4,10 +4,8 @@
 mod page;
 pub(super) mod providers;
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode, header};
 use monstrum_api::credentials::CredentialMetadata;
@@ -20,8 +18,10 @@ use monstrum_types::{OauthFlowId, ResourceId, Secret};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Id, Ids, OptionalInput, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::problem::ProblemBody;
+use crate::gateway::http::state::Host;
 
 /// The response of a provider through the browser (RFC 6749, section 4.1.2). Other parameters of the provider are
 /// ignored.
@@ -40,14 +40,13 @@ pub(super) struct CallbackQuery {
 /// The browser visits the OAuth provider of the resource type. The server then stores the credential of the resource.
 /// The link is valid for ten minutes and for one browser.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/start", tag = "oauth", params(("id" = ResourceId, Path)),
-    request_body = Nothing,
-    responses((status = 200, body = Started), (status = "4XX", body = ProblemBody)))]
+    request_body = Nothing, responses((status = 200, body = Started)))]
 pub(super) async fn start(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
-) -> Result<Json<Started>, Problem> {
+) -> Answer<Started> {
     Ok(Json(oauth::start(&app, &caller, id).await?))
 }
 
@@ -57,12 +56,7 @@ pub(super) async fn start(
 #[utoipa::path(get, path = "/oauth/begin/{ticket}", tag = "oauth", params(("ticket" = String, Path)), security(()),
     responses((status = 303, description = "Redirect to the provider, with a cookie"),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
-pub(super) async fn begin(
-    State(app): State<Arc<App>>,
-    Path(ticket): Path<String>,
-    method: Method,
-    headers: HeaderMap,
-) -> Response {
+pub(super) async fn begin(app: Host, Path(ticket): Path<String>, method: Method, headers: HeaderMap) -> Response {
     // A HEAD request only checks whether the page exists, so it does not start the authorization.
     if method == Method::HEAD {
         return page::waiting();
@@ -83,11 +77,7 @@ pub(super) async fn begin(
 #[utoipa::path(get, path = "/api/oauth/callback", tag = "oauth", params(CallbackQuery), security(()),
     responses((status = 200, description = "The credential is stored", content_type = "text/html", body = String),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
-pub(super) async fn callback(
-    State(app): State<Arc<App>>,
-    Params(query): Params<CallbackQuery>,
-    headers: HeaderMap,
-) -> Response {
+pub(super) async fn callback(app: Host, Params(query): Params<CallbackQuery>, headers: HeaderMap) -> Response {
     let finished = async {
         let flow = app.oauth.of_state(query.state.as_deref().unwrap_or_default()).await?;
         let code = match (query.error, query.code) {
@@ -105,26 +95,25 @@ pub(super) async fn callback(
 
 /// Starts an authorization with a code that a person enters on another device
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/device", tag = "oauth", params(("id" = ResourceId, Path)),
-    request_body = Nothing,
-    responses((status = 200, body = DeviceStarted), (status = "4XX", body = ProblemBody)))]
+    request_body = Nothing, responses((status = 200, body = DeviceStarted)))]
 pub(super) async fn device(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
-) -> Result<Json<DeviceStarted>, Problem> {
+) -> Answer<DeviceStarted> {
     Ok(Json(oauth::device(&app, &caller, id).await?))
 }
 
 /// Shows the progress of an authorization with a code
 #[utoipa::path(get, path = "/api/resources/{id}/oauth/device/{flow_id}", tag = "oauth",
     params(("id" = ResourceId, Path), ("flow_id" = OauthFlowId, Path)),
-    responses((status = 200, body = DeviceProgress), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = DeviceProgress)))]
 pub(super) async fn show_device(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Ids(id, flow_id): Ids<ResourceId, OauthFlowId>,
-) -> Result<Json<DeviceProgress>, Problem> {
+) -> Answer<DeviceProgress> {
     Ok(Json(oauth::show_device(&app, &caller, id, flow_id).await?))
 }
 
@@ -132,15 +121,14 @@ pub(super) async fn show_device(
 ///
 /// If this server has refreshed the credential within the last ten seconds, the credential does not change.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/refresh", tag = "oauth", params(("id" = ResourceId, Path)),
-    request_body = Nothing,
-    responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody),
+    request_body = Nothing, responses((status = 200, body = CredentialMetadata),
         (status = 503, description = "The provider or the database is not reachable", body = ProblemBody)))]
 pub(super) async fn refresh(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
-) -> Result<Json<CredentialMetadata>, Problem> {
+) -> Answer<CredentialMetadata> {
     Ok(Json(oauth::refresh(&app, &caller, id).await?))
 }
 

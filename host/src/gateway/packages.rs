@@ -1,7 +1,5 @@
 //! `POST` and `DELETE` of `/api/plugins`, and the icon of a plugin. Installing and uninstalling require a root key.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::multipart::{Field, Multipart};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
@@ -9,15 +7,15 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use monstrum_api::packages::{Form, Named};
 use monstrum_api::plugins::Plugin;
-use monstrum_core::app::App;
 use monstrum_core::operations::packages::Wanted;
 use monstrum_core::operations::{Operator, Root, packages, plugins};
 use monstrum_core::plugins::packages::Upload;
 use monstrum_package::{PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX};
 
+use crate::gateway::http::answer::Done;
 use crate::gateway::http::extract::{Id, read_body, whole_body};
-use crate::gateway::http::problem::{Problem, ProblemBody};
-use crate::gateway::http::state::HttpState;
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::{Host, HttpState};
 
 /// The maximum size of the form: a package, its signature, and the overhead of the multipart format.
 const FORM_BYTES_MAX: usize = PACKAGE_BYTES_MAX + (64 << 10);
@@ -29,8 +27,7 @@ const ICON_POLICY: &str = "default-src 'none'; sandbox";
 #[utoipa::path(post, path = "/api/plugins", tag = "plugins",
     request_body(content((Named = "application/json"), (Form = "multipart/form-data"))),
     responses((status = 201, body = Plugin, description = "The plugin was installed"),
-        (status = 200, body = Plugin, description = "The plugin was replaced by another version"),
-        (status = "4XX", body = ProblemBody)))]
+        (status = 200, body = Plugin, description = "The plugin was replaced by another version")))]
 pub(super) async fn install(
     State(state): State<HttpState>,
     caller: Root,
@@ -43,25 +40,16 @@ pub(super) async fn install(
 
 /// Uninstalls a plugin; fails if a binding uses a resource of the plugin
 #[utoipa::path(delete, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
-    responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn uninstall(
-    State(app): State<Arc<App>>,
-    caller: Root,
-    Id(name): Id<String>,
-) -> Result<StatusCode, Problem> {
+    responses((status = 204)))]
+pub(super) async fn uninstall(app: Host, caller: Root, Id(name): Id<String>) -> Done {
     packages::uninstall(&app, &caller, name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Shows the icon of a plugin
 #[utoipa::path(get, path = "/api/plugins/{name}/icon", tag = "plugins", params(("name" = String, Path)),
-    responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/webp"))),
-        (status = "4XX", body = ProblemBody)))]
-pub(super) async fn icon(
-    State(app): State<Arc<App>>,
-    caller: Operator,
-    Id(name): Id<String>,
-) -> Result<Response, Problem> {
+    responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/webp")))))]
+pub(super) async fn icon(app: Host, caller: Operator, Id(name): Id<String>) -> Result<Response, Problem> {
     let icon = plugins::icon(&app, &caller, &name)?;
     let mut response = icon.bytes.clone().into_response();
     let headers = response.headers_mut();

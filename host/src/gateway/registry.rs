@@ -1,18 +1,15 @@
 //! `/api/registry`: the plugins that can be installed by name. The route requires a root key, because plugins belong to
 //! the instance.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use monstrum_api::registry::AvailableList;
-use monstrum_core::app::App;
 use monstrum_core::operations::{Root, registry};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{PageQuery, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::state::Host;
 
 /// The query string `?q=`.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -24,12 +21,12 @@ pub(super) struct Search {
 
 /// Searches the registry
 #[utoipa::path(get, path = "/api/registry", tag = "registry", params(Search, PageQuery),
-    responses((status = 200, body = AvailableList), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = AvailableList)))]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Root,
     Params(search): Params<Search>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<AvailableList>, Problem> {
+) -> Answer<AvailableList> {
     Ok(Json(registry::list(&app, &caller, search.q.as_deref().unwrap_or_default(), &query.page()?).await?))
 }

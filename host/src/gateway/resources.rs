@@ -1,48 +1,33 @@
 //! `/api/resources`: instances of resource types, with their configuration and their network rules.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use http::StatusCode;
 use monstrum_api::resources::{NewResource, Resource, ResourceChange, ResourceList};
-use monstrum_core::app::App;
 use monstrum_core::operations::{Operator, resources};
 use monstrum_types::ResourceId;
 
+use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::state::Host;
 
 /// Creates a resource
 #[utoipa::path(post, path = "/api/resources", tag = "resources", request_body = NewResource,
-    responses((status = 201, body = Resource), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    caller: Operator,
-    Input(new): Input<NewResource>,
-) -> Result<(StatusCode, Json<Resource>), Problem> {
+    responses((status = 201, body = Resource)))]
+pub(super) async fn create(app: Host, caller: Operator, Input(new): Input<NewResource>) -> Created<Resource> {
     Ok((StatusCode::CREATED, Json(resources::create(&app, &caller, new).await?)))
 }
 
 /// Lists resources
 #[utoipa::path(get, path = "/api/resources", tag = "resources", params(PageQuery),
-    responses((status = 200, body = ResourceList), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn list(
-    State(app): State<Arc<App>>,
-    caller: Operator,
-    Params(query): Params<PageQuery>,
-) -> Result<Json<ResourceList>, Problem> {
+    responses((status = 200, body = ResourceList)))]
+pub(super) async fn list(app: Host, caller: Operator, Params(query): Params<PageQuery>) -> Answer<ResourceList> {
     Ok(Json(resources::list(&app, &caller, &query.page()?).await?))
 }
 
 /// Shows a resource
 #[utoipa::path(get, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
-    responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    caller: Operator,
-    Id(id): Id<ResourceId>,
-) -> Result<Json<Resource>, Problem> {
+    responses((status = 200, body = Resource)))]
+pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Answer<Resource> {
     Ok(Json(resources::show(&app, &caller, id).await?))
 }
 
@@ -50,25 +35,20 @@ pub(super) async fn show(
 ///
 /// Only an admin can change the configuration, the network, or a name that is part of tool names.
 #[utoipa::path(patch, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
-    request_body = ResourceChange,
-    responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
+    request_body = ResourceChange, responses((status = 200, body = Resource)))]
 pub(super) async fn update(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Operator,
     Id(id): Id<ResourceId>,
     Input(change): Input<ResourceChange>,
-) -> Result<Json<Resource>, Problem> {
+) -> Answer<Resource> {
     Ok(Json(resources::update(&app, &caller, id, change).await?))
 }
 
 /// Deletes a resource and its credential; fails if a binding uses the resource
 #[utoipa::path(delete, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
-    responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Operator,
-    Id(id): Id<ResourceId>,
-) -> Result<StatusCode, Problem> {
+    responses((status = 204)))]
+pub(super) async fn delete(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Done {
     resources::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -5,7 +5,6 @@ mod delivery;
 mod disposition;
 mod download;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Json;
@@ -19,8 +18,7 @@ use monstrum_sandbox::FILE_BYTES_MAX;
 use crate::gateway::http::extract::{Input, read_body, whole_body_of};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
-use crate::gateway::http::state::HttpState;
-use monstrum_core::app::App;
+use crate::gateway::http::state::{Host, HttpState};
 use monstrum_core::beside::Beside;
 use monstrum_core::operations::Caller;
 use monstrum_core::operations::sandbox_files::{Files, Place, guarded};
@@ -36,10 +34,10 @@ static CONTENTS: Beside = Beside::new();
 ///
 /// `write` creates missing folders. A stopped sandbox is resumed. A conversation without a sandbox gets 404.
 #[utoipa::path(post, path = "/api/core/ai/sandbox/file", tag = "sandboxes", request_body = FileInput,
-    responses((status = 200, body = FileAnswer), (status = "4XX", body = ProblemBody),
+    responses((status = 200, body = FileAnswer),
         (status = 503, body = ProblemBody, description = "Sandboxes are temporarily unavailable")))]
 pub(super) async fn file(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Caller,
     InLanguage(language): InLanguage,
     request: Request,
@@ -94,7 +92,6 @@ async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn
 /// Downloads a file, or a folder as a ZIP archive, from the sandbox of a conversation
 #[utoipa::path(post, path = "/api/core/ai/sandbox/download", tag = "sandboxes", request_body = DownloadInput,
     responses((status = 200, content((String = "application/octet-stream"), (String = "application/zip"))),
-        (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "Sandboxes are temporarily unavailable"),
         (status = 505, body = ProblemBody, description = "A folder was requested over HTTP/1.0")))]
 pub(super) async fn download(

@@ -5,26 +5,24 @@
 
 mod stream;
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
 use monstrum_api::tools::CallResult;
-use monstrum_core::app::App;
 use monstrum_core::operations::{Caller, calls, sandboxes};
 use monstrum_store::{SandboxFilter, SandboxRow, SandboxStatus};
 use monstrum_types::SandboxInstanceId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::{Answer, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
-use crate::gateway::http::state::HttpState;
+use crate::gateway::http::state::{Host, HttpState};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -33,52 +31,39 @@ pub(super) struct SandboxQuery {
     status: Option<String>,
     app_id: Option<String>,
     chat_id: Option<String>,
-    /// The number of items on a page, 1 to 1000. A larger value means 1000.
-    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
-    limit: Option<String>,
-    /// The `next_cursor` of the previous page.
-    cursor: Option<String>,
 }
 
 /// Lists sandboxes
-#[utoipa::path(get, path = "/api/sandboxes", tag = "sandboxes", params(SandboxQuery),
-    responses((status = 200, body = SandboxList), (status = "4XX", body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/sandboxes", tag = "sandboxes", params(SandboxQuery, PageQuery),
+    responses((status = 200, body = SandboxList)))]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Caller,
     Params(query): Params<SandboxQuery>,
-) -> Result<Json<SandboxList>, Problem> {
-    let SandboxQuery { status, app_id, chat_id, limit, cursor } = query;
+    Params(page): Params<PageQuery>,
+) -> Answer<SandboxList> {
+    let SandboxQuery { status, app_id, chat_id } = query;
     let status = match status.as_deref() {
         None => None,
-        Some(word) => Some(SandboxStatus::of_word(word).ok_or_else(|| {
+        Some(word) => Some(SandboxStatus::from_word(word).ok_or_else(|| {
             Problem::invalid_at("status", "expected creating, running, stopping, stopped, deleting, error or lost")
         })?),
     };
-    let page = PageQuery::of(limit, cursor).page()?;
     let filter = SandboxFilter { bot: None, status, app_id, chat_id };
-    Ok(Json(sandboxes::list(&app, &caller, filter, &page).await?))
+    Ok(Json(sandboxes::list(&app, &caller, filter, &page.page()?).await?))
 }
 
 /// Shows a sandbox
 #[utoipa::path(get, path = "/api/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxInstanceId, Path)),
-    responses((status = 200, body = Sandbox), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<SandboxInstanceId>,
-) -> Result<Json<Sandbox>, Problem> {
+    responses((status = 200, body = Sandbox)))]
+pub(super) async fn show(app: Host, caller: Caller, Id(id): Id<SandboxInstanceId>) -> Answer<Sandbox> {
     Ok(Json(sandboxes::show(&app, &caller, id).await?))
 }
 
 /// Deletes a sandbox and all its files in the background
 #[utoipa::path(delete, path = "/api/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxInstanceId, Path)),
-    responses((status = 202, description = "The sandbox is being deleted"), (status = "4XX", body = ProblemBody)))]
-pub(super) async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<SandboxInstanceId>,
-) -> Result<StatusCode, Problem> {
+    responses((status = 202, description = "The sandbox is being deleted")))]
+pub(super) async fn delete(app: Host, caller: Caller, Id(id): Id<SandboxInstanceId>) -> Done {
     sandboxes::delete(&app, &caller, id).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -90,10 +75,9 @@ pub(super) async fn delete(
 #[utoipa::path(post, path = "/api/sandboxes/{id}/exec", tag = "sandboxes",
     params(("id" = SandboxInstanceId, Path)), request_body = ExecInput,
     responses((status = 200, content((CallResult = "application/json"), (String = "text/event-stream"))),
-        (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn exec(
-    State(app): State<Arc<App>>,
+    app: Host,
     Seen { caller, row }: Seen,
     InLanguage(language): InLanguage,
     headers: HeaderMap,
@@ -101,7 +85,7 @@ pub(super) async fn exec(
 ) -> Result<Response, Problem> {
     let call = sandboxes::exec(&caller, row, language, &input)?;
     if wants_events(&headers) {
-        return Ok(stream::events(app, call).into_response());
+        return Ok(stream::events(app.0, call).into_response());
     }
     Ok(Json(calls::run(&app, call).await?).into_response())
 }

@@ -1,23 +1,21 @@
 //! `/api/bots/{id}/tools`: lists the tools of a bot, calls them, and checks whether a call would be permitted.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use monstrum_api::tools::{CallInput, CallResult, CheckInput, CheckResult, OpenAiTool, ToolList};
-use monstrum_core::app::App;
 use monstrum_core::beside::in_place;
 use monstrum_core::operations::{Caller, tools};
 use monstrum_types::BotId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Id, Ids, Input, Params};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
-use crate::gateway::http::state::HttpState;
+use crate::gateway::http::state::{Host, HttpState};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -32,9 +30,9 @@ const TOOLS_IN_PLACE_MAX: usize = 32;
 
 /// Lists the tools that a bot may see
 #[utoipa::path(get, path = "/api/bots/{id}/tools", tag = "tools", params(("id" = BotId, Path), ToolsQuery),
-    responses((status = 200, body = ToolList), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = ToolList)))]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Caller,
     InLanguage(language): InLanguage,
     Id(bot): Id<BotId>,
@@ -55,27 +53,27 @@ pub(super) async fn list(
 /// Calls a tool; the HTTP status is 200 for every status of the call
 #[utoipa::path(post, path = "/api/bots/{id}/tools/{tool}/call", tag = "tools",
     params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CallInput,
-    responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),
+    responses((status = 200, body = CallResult),
         (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn call(
-    State(app): State<Arc<App>>,
+    app: Host,
     ToolOfBot { caller, bot, tool }: ToolOfBot,
     InLanguage(language): InLanguage,
     Input(input): Input<CallInput>,
-) -> Result<Json<CallResult>, Problem> {
+) -> Answer<CallResult> {
     Ok(Json(tools::call(&app, &caller, bot, tool, language, input).await?))
 }
 
 /// Checks whether a call would be permitted, without running the call
 #[utoipa::path(post, path = "/api/bots/{id}/tools/{tool}/check", tag = "tools",
     params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CheckInput,
-    responses((status = 200, body = CheckResult), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = CheckResult)))]
 pub(super) async fn check(
-    State(app): State<Arc<App>>,
+    app: Host,
     ToolOfBot { caller, bot, tool }: ToolOfBot,
     InLanguage(language): InLanguage,
     Input(input): Input<CheckInput>,
-) -> Result<Json<CheckResult>, Problem> {
+) -> Answer<CheckResult> {
     Ok(Json(tools::check(&app, &caller, bot, tool, language, input).await?))
 }
 

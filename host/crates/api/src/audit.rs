@@ -69,7 +69,7 @@ pub struct AuditEvent {
 }
 
 /// The result of a verification of the audit.
-#[derive(Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Report {
     /// Whether the verification found no problems.
     pub valid: bool,
@@ -85,7 +85,7 @@ pub struct Report {
 }
 
 /// A signed head.
-#[derive(Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct AuditHeadPlace {
     /// The writer of the chain.
     pub writer: String,
@@ -94,7 +94,7 @@ pub struct AuditHeadPlace {
 }
 
 /// One problem that the verification found.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AuditProblem {
     /// The id of the host that wrote the chain. Empty for a problem that does not belong to a chain.
     pub writer: String,

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::list::lists;
 
 /// The status of a plugin.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PluginStatus {
     /// The version in the folder is in force.

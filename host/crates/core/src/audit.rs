@@ -40,7 +40,7 @@ pub use self::reading::Reading;
 pub use self::rollback::{
     AcceptedLoss, Rollback, RollbackError, RollbackList, find_rollback, rows_were_sealed, signed_row_key_version,
 };
-pub use self::verify::{HeadPlace, KeyRing, Problem, Report, SinceHead, VerifyError, verify, verify_since};
+pub use self::verify::{KeyRing, SinceHead, VerifyError, verify};
 
 use self::chain::Chain;
 use self::writer::{Writer, on_a_thread};

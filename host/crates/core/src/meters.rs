@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use metrics::{Histogram, counter, gauge, histogram};
+use monstrum_types::words;
 
 /// The stages of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,22 +65,13 @@ pub fn pool(running: u32, room: u32) {
     gauge!("monstrum_pool_calls_max").set(room);
 }
 
-/// The limit that caused the refusal of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedBy {
-    /// The limit for all connections of the host.
-    Host,
-    /// The limit for the connections of one client address.
-    Address,
-}
-
-impl RefusedBy {
-    /// Returns the name of the limit in metrics and log lines.
-    pub fn label(self) -> &'static str {
-        match self {
-            RefusedBy::Host => "host",
-            RefusedBy::Address => "address",
-        }
+words! {
+    /// The limit that caused the refusal of a connection.
+    pub enum RefusedBy {
+        /// The limit for all connections of the host.
+        Host = "host",
+        /// The limit for the connections of one client address.
+        Address = "address",
     }
 }
 
@@ -95,7 +87,7 @@ pub fn connections_max(max: u32) {
 
 /// Records a refused connection.
 pub fn connection_refused(by: RefusedBy) {
-    counter!("monstrum_http_connections_refused_total", "limit" => by.label()).increment(1);
+    counter!("monstrum_http_connections_refused_total", "limit" => by.as_str()).increment(1);
 }
 
 /// Records the number of calls that wait for admission, and the number of rows that wait for the audit's writer.

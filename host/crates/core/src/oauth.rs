@@ -11,13 +11,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use monstrum_api::oauth::Started;
 use monstrum_egress::Egress;
 use monstrum_manifest::{AuthKind, AuthMethod};
 use monstrum_store::{CredentialRow, FlowStatus, OauthFlowRow, OauthProviderRow, Store, StoreError};
-use monstrum_types::{
-    CallOutcome, Clock, Code, JsonText, KeyId, OauthFlowId, OauthProviderId, RequestId, ResourceId, Secret, UtcMillis,
-    WorkspaceId,
-};
+use monstrum_types::{Clock, Code, KeyId, OauthFlowId, OauthProviderId, ResourceId, Secret, UtcMillis, WorkspaceId};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -30,7 +28,6 @@ use crate::credentials::provider::{self, open_secret, scopes};
 use crate::credentials::token_endpoint::{Grant, Provider, TokenError, Tokens};
 use crate::credentials::{GivenFor, new_row};
 use crate::policy::{Policy, Resource};
-pub use device::DeviceStarted;
 
 /// The time limit for an authorization, from its start to the provider's answer.
 const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;
@@ -76,12 +73,6 @@ fn refusal(word: &str) -> String {
     let word: String =
         word.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')).take(64).collect();
     format!("the provider refused the authorization: {word}")
-}
-
-/// A started authorization, and the URL of its begin page.
-pub struct Started {
-    pub begin_url: String,
-    pub expires_at: UtcMillis,
 }
 
 /// The URL to which the host redirects a browser, and the secret that identifies the browser when it returns.
@@ -139,7 +130,7 @@ impl Oauth {
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         self.store.insert_oauth_flow(&flow).await?;
-        Ok(Started { begin_url, expires_at: flow.expires_at })
+        Ok(Started { authorization_url: begin_url, expires_at: flow.expires_at })
     }
 
     /// Returns the authorization whose begin page has this ticket in its URL.
@@ -280,27 +271,16 @@ impl Oauth {
         obtain: impl Future<Output = Result<Tokens, OauthError>>,
     ) -> Result<(), OauthError> {
         let held = resource.credential.as_ref().map(|held| json!({ "method": held.row.auth_method }));
-        let entry = self.auditor.open_change(Change {
-            request_id: RequestId::new(),
-            workspace: flow.workspace_id,
+        let change = Change {
             key: Some(flow.key_id),
-            key_kind: None,
-            what: "credential.save",
-            object: flow.resource_id.to_string(),
-            bot: None,
             resource: Some(flow.resource_id),
             before: held.unwrap_or_default(),
             after: json!({ "method": flow.auth_method, "oauth_flow": flow.id }),
-        })?;
-        entry.started().await?;
-        let saved = async { self.save(resource, &agreed(flow)?, obtain.await?).await }.await;
-        let outcome = match &saved {
-            Ok(()) => CallOutcome::success(JsonText::from(&serde_json::Value::Null)),
-            Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
+            ..Change::new(flow.workspace_id, "credential.save", flow.resource_id.to_string())
         };
-        // The row `started` is on disk. The audit's writer writes the row `finished` as soon as it can.
-        let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
-        if closed.await.is_err() {
+        let save = async { self.save(resource, &agreed(flow)?, obtain.await?).await };
+        let (saved, closed) = self.auditor.record(change, save, |_| Code::Unavailable).await?;
+        if closed.is_err() {
             tracing::error!(oauth_flow.id = %flow.id, "the outcome of a change has not been written to the audit yet");
         }
         saved

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
+use monstrum_api::plugins::PluginStatus;
 use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{OwnedKind, OwnerRow, PluginRow, Store, StoreError};
@@ -50,18 +51,6 @@ use crate::plugins::owners::Owners;
 use crate::plugins::permission_diff::{RetiredTool, permission_diff};
 use crate::plugins::records::RecordReader;
 use crate::plugins::version::{parse_stored, sha256};
-
-/// The status of a plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PluginStatus {
-    /// The version in the folder serves.
-    Loaded,
-    /// The version in the folder could not be loaded. The previous version, if any, still serves.
-    Failed,
-    /// The version in the folder requests more permissions than the previous version, or a name that belongs to another
-    /// plugin. The previous version, if any, still serves.
-    NeedsApproval,
-}
 
 /// The state of one plugin.
 #[derive(Clone)]

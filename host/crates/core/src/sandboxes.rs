@@ -214,7 +214,7 @@ impl Sandboxes {
         filter: &SandboxFilter,
         page: &Page<SandboxInstanceId>,
     ) -> Result<Listed<SandboxRow, SandboxInstanceId>, AccessError> {
-        Ok(self.store.sandboxes_by(workspace, filter, page).await?)
+        Ok(self.store.sandboxes(workspace, filter, page).await?)
     }
 
     /// Returns the parameters with which a sandbox of this workspace would start.

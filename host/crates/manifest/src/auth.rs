@@ -1,7 +1,5 @@
 //! Authentication methods: the fields of a credential, its injection rules and its audience.
 
-use std::fmt;
-
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -78,31 +76,10 @@ impl InjectRule {
 }
 
 impl AuthKind {
-    /// Returns the name of this method in manifests and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            AuthKind::Oauth2AuthCode => "oauth2_auth_code",
-            AuthKind::Oauth2ClientCreds => "oauth2_client_creds",
-            AuthKind::Oauth2DeviceCode => "oauth2_device_code",
-            AuthKind::ApiKey => "api_key",
-            AuthKind::Token => "token",
-            AuthKind::SshKey => "ssh_key",
-            AuthKind::Basic => "basic",
-            AuthKind::None => "none",
-        }
-    }
-
     /// Returns whether the platform obtains the credential through OAuth.
     #[must_use]
     pub fn is_oauth(self) -> bool {
         matches!(self, AuthKind::Oauth2AuthCode | AuthKind::Oauth2ClientCreds | AuthKind::Oauth2DeviceCode)
-    }
-}
-
-impl fmt::Display for AuthKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -1,8 +1,6 @@
 //! The types of `monstrum.yaml`. Serde checks the structure, and the module `validate` checks the content.
 
-use std::fmt;
-
-use monstrum_types::{PluginName, ResourceTypeId, ToolName};
+use monstrum_types::{PluginName, ResourceTypeId, ToolName, words};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -143,35 +141,19 @@ pub struct Tool {
     pub result: ResultForm,
 }
 
-/// The effect of a call on the upstream. The values are ordered: a later value permits more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Effect {
-    /// The call changes nothing.
-    Read,
-    /// Two calls with the same request id have the effect of one call. The plugin sends the request id to the upstream
-    /// as an idempotency key, for example.
-    Idempotent,
-    /// The call may change something, and a second call may change something again.
-    #[default]
-    Write,
-}
-
-impl Effect {
-    /// Returns the effect as it is written in a manifest.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Effect::Read => "read",
-            Effect::Idempotent => "idempotent",
-            Effect::Write => "write",
-        }
-    }
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+words! {
+    /// The effect of a call on the upstream. The values are ordered: a later value permits more.
+    #[derive(Default, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Effect {
+        /// The call changes nothing.
+        Read = "read",
+        /// Two calls with the same request id have the effect of one call. The plugin sends the request id to the
+        /// upstream as an idempotency key, for example.
+        Idempotent = "idempotent",
+        /// The call may change something, and a second call may change something again.
+        #[default]
+        Write = "write",
     }
 }
 
@@ -266,21 +248,20 @@ pub struct AuthMethod {
     pub audience: Option<Vec<OriginPattern>>,
 }
 
-/// The kinds of authentication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AuthKind {
-    #[serde(rename = "oauth2_auth_code")]
-    Oauth2AuthCode,
-    #[serde(rename = "oauth2_client_creds")]
-    Oauth2ClientCreds,
-    #[serde(rename = "oauth2_device_code")]
-    Oauth2DeviceCode,
-    ApiKey,
-    Token,
-    SshKey,
-    Basic,
-    None,
+words! {
+    /// The kinds of authentication.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum AuthKind {
+        Oauth2AuthCode = "oauth2_auth_code",
+        Oauth2ClientCreds = "oauth2_client_creds",
+        Oauth2DeviceCode = "oauth2_device_code",
+        ApiKey = "api_key",
+        Token = "token",
+        SshKey = "ssh_key",
+        Basic = "basic",
+        None = "none",
+    }
 }
 
 /// The OAuth endpoints that a manifest suggests.

@@ -72,12 +72,6 @@ impl OriginPattern {
         &self.scheme
     }
 
-    /// Returns whether the pattern has a wildcard, which matches all names with exactly one more label than the host.
-    #[must_use]
-    pub fn is_wildcard(&self) -> bool {
-        self.wildcard
-    }
-
     /// Returns the host without `*.`, in the same form as `Url::host_str`.
     #[must_use]
     pub fn host(&self) -> &str {

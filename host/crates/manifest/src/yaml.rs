@@ -299,7 +299,8 @@ impl<'de> Visitor<'de> for KeyReader<'_, '_> {
     }
 }
 
-/// Follows a path and fails at its end. The error carries the position, which a successful read would not report.
+/// Follows a path and fails at its end. The error carries the position, which a successful read would not report. At
+/// values other than lists and maps, the methods of the trait fail.
 struct Probe<'p> {
     path: &'p [Segment],
     at_key: bool,
@@ -324,34 +325,6 @@ impl<'de> Visitor<'de> for Probe<'_> {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the path to a field")
-    }
-
-    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
-        Self::here()
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<(), E> {
-        Self::here()
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<(), E> {
-        Self::here()
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<(), E> {
-        Self::here()
-    }
-
-    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
-        Self::here()
-    }
-
-    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
-        Self::here()
-    }
-
-    fn visit_none<E: serde::de::Error>(self) -> Result<(), E> {
-        Self::here()
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use monstrum_types::words;
 use parking_lot::Mutex;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
@@ -25,55 +26,31 @@ pub const LOG_LINE_BYTES_MAX: usize = 4 << 10;
 /// a further call.
 const STREAM_CHUNK_BYTES: usize = 64 << 10;
 
-/// The severity of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogLevel {
-    /// Details for the author.
-    Debug,
-    /// Information; also the level of standard output.
-    Info,
-    /// Warnings; also the level of standard error.
-    Warn,
-    /// Errors.
-    Error,
-}
-
-impl LogLevel {
-    /// Returns the name of this level in the API and in logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LogLevel::Debug => "debug",
-            LogLevel::Info => "info",
-            LogLevel::Warn => "warn",
-            LogLevel::Error => "error",
-        }
+words! {
+    /// The severity of a line.
+    pub enum LogLevel {
+        /// Details for the author.
+        Debug = "debug",
+        /// Information; also the level of standard output.
+        Info = "info",
+        /// Warnings; also the level of standard error.
+        Warn = "warn",
+        /// Errors.
+        Error = "error",
     }
 }
 
-/// The source of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogSource {
-    /// The plugin, with `log.write`.
-    Plugin,
-    /// The plugin's standard output.
-    Stdout,
-    /// The plugin's standard error.
-    Stderr,
-    /// The host, which logs the reason for a crash.
-    Host,
-}
-
-impl LogSource {
-    /// Returns the name of this source in the API and in logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LogSource::Plugin => "plugin",
-            LogSource::Stdout => "stdout",
-            LogSource::Stderr => "stderr",
-            LogSource::Host => "host",
-        }
+words! {
+    /// The source of a line.
+    pub enum LogSource {
+        /// The plugin, with `log.write`.
+        Plugin = "plugin",
+        /// The plugin's standard output.
+        Stdout = "stdout",
+        /// The plugin's standard error.
+        Stderr = "stderr",
+        /// The host, which logs the reason for a crash.
+        Host = "host",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use monstrum_types::words;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -50,36 +51,23 @@ impl ExecRequest {
     }
 }
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Termination {
-    /// The command exited.
-    Exited,
-    /// A signal ended the command.
-    Signalled,
-    /// The command exceeded its timeout; exit code 124.
-    TimedOut,
-    /// The kernel killed the command because of the sandbox's memory limit; exit code 137.
-    OutOfMemory,
-    /// The caller disconnected.
-    Cancelled,
-    /// The command ended with its sandbox, or its result is unknown. The command may have had any effect.
-    Lost,
-}
-
-impl Termination {
-    /// Returns the name of the termination in responses.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Termination::Exited => "exited",
-            Termination::Signalled => "signalled",
-            Termination::TimedOut => "timed_out",
-            Termination::OutOfMemory => "out_of_memory",
-            Termination::Cancelled => "cancelled",
-            Termination::Lost => "lost",
-        }
+words! {
+    /// How a command ended.
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Termination {
+        /// The command exited.
+        Exited = "exited",
+        /// A signal ended the command.
+        Signalled = "signalled",
+        /// The command exceeded its timeout; exit code 124.
+        TimedOut = "timed_out",
+        /// The kernel killed the command because of the sandbox's memory limit; exit code 137.
+        OutOfMemory = "out_of_memory",
+        /// The caller disconnected.
+        Cancelled = "cancelled",
+        /// The command ended with its sandbox, or its result is unknown. The command may have had any effect.
+        Lost = "lost",
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures::future::BoxFuture;
 pub use monstrum_types::SandboxNetwork as Network;
 use monstrum_types::UtcMillis;
 use serde::{Deserialize, Serialize};
@@ -157,6 +157,7 @@ pub struct Capabilities {
 
 /// A provider of sandboxes. Any task may call any function at any time. Calls for the same sandbox wait for each other
 /// if necessary.
+#[async_trait]
 pub trait SandboxProvider: Send + Sync {
     /// Returns the name of the provider, such as `embedded`. The name is stored in rows and shown to operators.
     fn name(&self) -> &'static str;
@@ -165,97 +166,74 @@ pub trait SandboxProvider: Send + Sync {
     fn capabilities(&self) -> Result<&Capabilities, SandboxError>;
 
     /// Checks that the provider can be used now.
-    fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>>;
+    async fn health(&self) -> Result<(), SandboxError>;
 
     /// Starts the sandbox, creating it if necessary, and returns once the sandbox answers requests. Concurrent calls
     /// for one sandbox start it once.
-    fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>>;
+    async fn ensure_running(&self, name: &SandboxName, spec: Spec) -> Result<Ensured, SandboxError>;
 
     /// Stops everything that runs in the sandbox and keeps its files. Does nothing if the sandbox does not exist.
-    fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>>;
+    async fn stop(&self, name: &SandboxName) -> Result<(), SandboxError>;
 
     /// Stops everything that runs in the sandbox and deletes its files. Does nothing if the sandbox does not exist.
-    fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>>;
+    async fn delete(&self, name: &SandboxName) -> Result<(), SandboxError>;
 
     /// Stops everything that runs in the sandbox and sets its files aside with the time `now`: [`Self::inspect`] and
     /// [`Self::list`] no longer report the sandbox. Does nothing if the sandbox does not exist.
-    fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>>;
+    async fn set_aside(&self, name: &SandboxName, now: UtcMillis) -> Result<(), SandboxError>;
 
     /// Restores the files that were last set aside under this name at `since` or later, and returns whether such
     /// files existed. Never replaces an existing sandbox.
-    fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>>;
+    async fn restore(&self, name: &SandboxName, since: UtcMillis) -> Result<bool, SandboxError>;
 
     /// Deletes the files that were set aside before `before`, and returns the number of their sandboxes.
-    fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>>;
+    async fn delete_aside(&self, before: UtcMillis) -> Result<usize, SandboxError>;
 
     /// Returns the state of a sandbox, or `None` if the sandbox does not exist.
-    fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>>;
+    async fn inspect(&self, name: &SandboxName) -> Result<Option<Inspection>, SandboxError>;
 
     /// Returns all sandboxes of this provider, including sandboxes of earlier processes.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>>;
+    async fn list(&self) -> Result<Vec<Inspection>, SandboxError>;
 
     /// Returns the disk space that all sandboxes of a workspace use, in bytes, excluding files that are set aside.
-    fn kept_bytes<'a>(&'a self, workspace: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>>;
+    async fn kept_bytes(&self, workspace: &str) -> Result<u64, SandboxError>;
 
     /// Runs a command. Returns [`SandboxError::Conflict`] if the sandbox is stopped. Dropping the future kills the
     /// command and all processes that it has started.
-    fn exec<'a>(
-        &'a self,
-        name: &'a SandboxName,
+    async fn exec(
+        &self,
+        name: &SandboxName,
         request: ExecRequest,
         feed: Option<Feed>,
-    ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>>;
+    ) -> Result<ExecOutput, SandboxError>;
 
     /// Lists a folder, sorted by name. Returns [`SandboxError::Exhausted`] if it has more than
     /// [`crate::LIST_ENTRIES_MAX`] entries.
-    fn list_dir<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>>;
+    async fn list_dir(&self, name: &SandboxName, path: &str) -> Result<Vec<FileEntry>, SandboxError>;
 
     /// Describes an entry. For a link, describes the link itself.
-    fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
+    async fn stat(&self, name: &SandboxName, path: &str) -> Result<FileEntry, SandboxError>;
 
     /// Describes the target of a path, following links that stay in the workspace.
-    fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
+    async fn target(&self, name: &SandboxName, path: &str) -> Result<FileEntry, SandboxError>;
 
     /// Reads a file from its beginning, and returns its entry at the time of opening. Only regular files can be read.
-    fn read<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-    ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>>;
+    async fn read(&self, name: &SandboxName, path: &str) -> Result<(FileEntry, ByteStream), SandboxError>;
 
     /// Replaces a file atomically, or creates it together with missing folders. The file and the new folders belong to
     /// the sandbox's root user.
-    fn write<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-        content: Bytes,
-    ) -> BoxFuture<'a, Result<(), SandboxError>>;
+    async fn write(&self, name: &SandboxName, path: &str, content: Bytes) -> Result<(), SandboxError>;
 
     /// Creates a folder and its parents; an existing folder is not an error.
-    fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>>;
+    async fn mkdir(&self, name: &SandboxName, path: &str) -> Result<(), SandboxError>;
 
     /// Removes an entry. A folder is removed with its contents.
-    fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>>;
+    async fn remove(&self, name: &SandboxName, path: &str) -> Result<(), SandboxError>;
 
     /// Moves an entry. The entry may replace an existing file.
-    fn rename<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        from: &'a str,
-        to: &'a str,
-    ) -> BoxFuture<'a, Result<(), SandboxError>>;
+    async fn rename(&self, name: &SandboxName, from: &str, to: &str) -> Result<(), SandboxError>;
 
     /// Packs a folder as a ZIP archive. Links to files in the workspace are packed as files. The archive contains a
     /// list of the links that were left out.
-    fn archive<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-        limits: ArchiveLimits,
-    ) -> BoxFuture<'a, Result<ByteStream, SandboxError>>;
+    async fn archive(&self, name: &SandboxName, path: &str, limits: ArchiveLimits) -> Result<ByteStream, SandboxError>;
 }

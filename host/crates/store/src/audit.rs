@@ -21,7 +21,7 @@ mod queries;
 mod scan;
 mod spans;
 
-use monstrum_types::{BotId, RequestId, ResourceId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, RequestId, ResourceId, UtcMillis, WorkspaceId, words};
 
 pub use anchors::AnchorRow;
 pub use append::ChainedRow;
@@ -29,31 +29,15 @@ pub use queries::CallFilter;
 pub use scan::{ScanFrom, ScanPage, ScannedRow, UnreadableRow};
 pub use spans::{SpanRow, SpanScanner};
 
-/// The kind of an audit event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AuditKind {
-    /// The call or change is about to have effects outside the host.
-    Started,
-    /// The call or change has ended.
-    Finished,
-    /// The host stopped before the call or change ended.
-    Interrupted,
-}
-
-impl AuditKind {
-    /// Returns the name of the kind in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            AuditKind::Started => "started",
-            AuditKind::Finished => "finished",
-            AuditKind::Interrupted => "interrupted",
-        }
-    }
-
-    fn named(word: &str) -> Option<Self> {
-        let kinds = [AuditKind::Started, AuditKind::Finished, AuditKind::Interrupted];
-        kinds.into_iter().find(|kind| kind.as_str() == word)
+words! {
+    /// The kind of an audit event.
+    pub enum AuditKind {
+        /// The call or change is about to have effects outside the host.
+        Started = "started",
+        /// The call or change has ended.
+        Finished = "finished",
+        /// The host stopped before the call or change ended.
+        Interrupted = "interrupted",
     }
 }
 

@@ -41,7 +41,7 @@ pub struct BoundRow {
 }
 
 authentic! {
-    BindingRow in BotResources, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    BindingRow in BotResources("bot_resources"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, bot_id, resource_id, role_id, permissions, scope_constraints, delegate, allow_calls,
         allow_subscribe, limits, calls_per_minute, enabled, expires_at, created_at, updated_at,
@@ -51,15 +51,9 @@ authentic! {
 
 from_row! { BoundRow { workspace, resource, bot } }
 
-pub(crate) const OF_BOT: &str =
-    concat!("select ", columns!(), " from bot_resources where workspace_id = $1 and bot_id = $2");
-const BY_ID: &str =
-    concat!("select ", columns!(), " from bot_resources where workspace_id = $1 and bot_id = $2 and id = $3");
-const PAGE: &str = concat!(
-    "select ",
-    columns!(),
-    " from bot_resources where workspace_id = $1 and bot_id = $2 and id > $3 order by id limit $4"
-);
+pub(crate) const OF_BOT: &str = select!("where workspace_id = $1 and bot_id = $2");
+const BY_ID: &str = select!("where workspace_id = $1 and bot_id = $2 and id = $3");
+const PAGE: &str = select!("where workspace_id = $1 and bot_id = $2 and id > $3 order by id limit $4");
 
 impl BindingRow {
     /// Returns the row that replaces `old`, unless that belongs to another bot or was changed since `before`.

@@ -23,7 +23,7 @@ pub struct BotRow {
 }
 
 authentic! {
-    BotRow in Bots, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    BotRow in Bots("bots"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, created_at,
         updated_at,
@@ -31,9 +31,8 @@ authentic! {
     others: [],
 }
 
-const BY_ID: &str = concat!("select ", columns!(), " from bots where workspace_id = $1 and id = $2");
-const PAGE: &str =
-    concat!("select ", columns!(), " from bots where workspace_id = $1 and id > $2 order by id limit $3");
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl BotRow {
     /// Returns the row that replaces `old`, unless that was changed since `before`.

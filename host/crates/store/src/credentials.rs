@@ -33,28 +33,21 @@ pub struct CredentialRow {
 }
 
 authentic! {
-    CredentialRow in Credentials, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    CredentialRow in Credentials("credentials"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, resource_id, subject_kind, subject_id, auth_method, given_for, created_at],
+    // The sealed record authenticates itself. A token refresh writes all of these columns, but the policy stays the
+    // same.
     others: [sealed, key_version, status, expires_at, updated_at],
+    unread: [refreshing_until],
 }
 
-pub(crate) const OF_RESOURCE: &str =
-    concat!("select ", columns!(), " from credentials where workspace_id = $1 and resource_id = $2");
-pub(crate) const OF_RESOURCE_ID: &str =
-    concat!("select ", columns!(), " from credentials where resource_id = $1 order by id");
-const OF_SUBJECT: &str = concat!(
-    "select ",
-    columns!(),
-    " from credentials where resource_id = $1 and subject_kind = $2 and subject_id = $3"
-);
-const BY_ID: &str = concat!("select ", columns!(), " from credentials where workspace_id = $1 and id = $2");
-const SHARED: &str = concat!(
-    "select ",
-    columns!(),
-    " from credentials where workspace_id = $1 and resource_id = $2 and subject_kind = 'shared' and subject_id = ''"
-);
-const PAGE: &str =
-    concat!("select ", columns!(), " from credentials where workspace_id = $1 and id > $2 order by id limit $3");
+pub(crate) const OF_RESOURCE: &str = select!("where workspace_id = $1 and resource_id = $2");
+pub(crate) const OF_RESOURCE_ID: &str = select!("where resource_id = $1 order by id");
+const OF_SUBJECT: &str = select!("where resource_id = $1 and subject_kind = $2 and subject_id = $3");
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const SHARED: &str =
+    select!("where workspace_id = $1 and resource_id = $2 and subject_kind = 'shared' and subject_id = ''");
+const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl Store {
     /// Saves a credential. Replaces the existing credential of the resource for the same subject.
@@ -70,7 +63,7 @@ impl Store {
             change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
             let refreshing_until: Option<i64> = None;
             let left_out =
-                values![&row.sealed, row.key_version, &row.status, row.expires_at, refreshing_until, row.updated_at];
+                values![&row.sealed, row.key_version, &row.status, row.expires_at, row.updated_at, refreshing_until];
             change.insert(row, left_out, Vec::new()).await
         })
     }

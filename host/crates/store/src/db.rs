@@ -29,7 +29,7 @@ pub(crate) use args::{Arg, args, values};
 pub(crate) use bulk::BulkInsert;
 pub(crate) use checkpointer::LOG_BYTES_KEPT;
 pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
-pub(crate) use row::{ColumnValue, FromRow, Row, from_row, invalid_column};
+pub(crate) use row::{Column, ColumnValue, FromRow, Kind, Row, from_row, invalid_column};
 
 /// The maximum number of attempts for a transaction that the database aborts because of a deadlock or a serialization
 /// failure. At each attempt, one of two conflicting transactions succeeds.

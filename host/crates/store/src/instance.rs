@@ -32,10 +32,4 @@ impl Store {
         let sql = "select name, version, sealed, created_at from instance_keys where name = $1 order by version";
         self.db.all(sql, args![name]).await
     }
-
-    /// Replaces the sealed record of a key. Returns whether the key existed.
-    pub async fn update_instance_key(&self, row: &InstanceKeyRow) -> Result<bool, StoreError> {
-        let sql = "update instance_keys set sealed = $3 where name = $1 and version = $2";
-        Ok(self.db.run(sql, args![&row.name, row.version, &row.sealed]).await? > 0)
-    }
 }

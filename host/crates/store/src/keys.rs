@@ -1,43 +1,11 @@
 //! API keys. Only their hashes are stored.
 
+pub use monstrum_types::KeyKind;
 use monstrum_types::{BotId, KeyId, UtcMillis, WorkspaceId};
 
-use crate::db::{Arg, ColumnValue, Row, args, values};
+use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
-
-/// The kind of an API key, which determines its permissions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeyKind {
-    /// Access to the whole instance.
-    Root,
-    /// Access to everything in its workspace.
-    Admin,
-    /// Access to everything in its workspace except keys, credentials, permissions, and the configuration and network
-    /// of resources.
-    Operator,
-    /// Access to the tools of one bot.
-    Bot,
-}
-
-impl KeyKind {
-    /// Returns the name of the kind in the API and the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            KeyKind::Root => "root",
-            KeyKind::Admin => "admin",
-            KeyKind::Operator => "operator",
-            KeyKind::Bot => "bot",
-        }
-    }
-
-    /// Returns the kind with this name.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Bot].into_iter().find(|kind| kind.as_str() == word)
-    }
-}
 
 /// A row of `api_keys`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,21 +37,10 @@ pub struct KeyUse {
 }
 
 authentic! {
-    KeyRow in ApiKeys, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    KeyRow in ApiKeys("api_keys"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, kind, bot_id, prefix, hash, created_at],
+    // The host only displays this column.
     others: [last_used_at],
-}
-
-impl ColumnValue for KeyKind {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, KeyKind::from_word)
-    }
-}
-
-impl From<&KeyKind> for Arg<'_> {
-    fn from(kind: &KeyKind) -> Self {
-        Arg::from(kind.as_str())
-    }
 }
 
 // `$1` is the workspace of the key, or NULL for root keys. Keys of a workspace are found only with the id of that
@@ -94,12 +51,10 @@ macro_rules! of_owner {
     };
 }
 
-pub(crate) const OF_WORKSPACE: &str = concat!("select ", columns!(), " from api_keys where workspace_id = $1");
-pub(crate) const OF_BOT: &str =
-    concat!("select ", columns!(), " from api_keys where workspace_id = $1 and bot_id = $2");
-const BY_ID: &str = concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id = $2");
-const PAGE: &str =
-    concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id > $2 order by id limit $3");
+pub(crate) const OF_WORKSPACE: &str = select!("where workspace_id = $1");
+pub(crate) const OF_BOT: &str = select!("where workspace_id = $1 and bot_id = $2");
+const BY_ID: &str = select!(concat!("where ", of_owner!(), " and id = $2"));
+const PAGE: &str = select!(concat!("where ", of_owner!(), " and id > $2 order by id limit $3"));
 // Several hosts may write uses of the same key. Only the latest use is kept.
 const USE: &str = concat!(
     "update api_keys set last_used_at = $3 where ",

@@ -1,53 +1,28 @@
 //! OAuth authorizations. Each step is one compare-and-swap on the status, so only one of several concurrent browsers,
 //! hosts or attempts can perform the step.
 
-use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, UtcMillis, WorkspaceId};
+use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, UtcMillis, WorkspaceId, words};
 use serde_json::Value;
 
-use crate::db::{ColumnValue, Row, args, values};
+use crate::db::{args, values};
 use crate::rows::{Scope, authentic};
 use crate::{Store, StoreError};
 
-/// The progress of an authorization.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowStatus {
-    /// The user has not opened the page that begins the authorization.
-    Started,
-    /// The browser was redirected to the provider.
-    Begun,
-    /// The host polls the provider until the user has entered the device code.
-    Pending,
-    /// The provider has redirected back, and the host is fetching the token.
-    Taken,
-    /// The credential is stored.
-    Done,
-    /// The authorization ended without a credential. `message` contains the reason.
-    Failed,
-}
-
-impl FlowStatus {
-    /// Returns the name of the status in the API and the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FlowStatus::Started => "started",
-            FlowStatus::Begun => "begun",
-            FlowStatus::Pending => "pending",
-            FlowStatus::Taken => "taken",
-            FlowStatus::Done => "done",
-            FlowStatus::Failed => "failed",
-        }
-    }
-
-    fn from_word(word: &str) -> Option<Self> {
-        use FlowStatus::{Begun, Done, Failed, Pending, Started, Taken};
-        [Started, Begun, Pending, Taken, Done, Failed].into_iter().find(|status| status.as_str() == word)
-    }
-}
-
-impl ColumnValue for FlowStatus {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, FlowStatus::from_word)
+words! {
+    /// The progress of an authorization.
+    pub enum FlowStatus {
+        /// The user has not opened the page that begins the authorization.
+        Started = "started",
+        /// The browser was redirected to the provider.
+        Begun = "begun",
+        /// The host polls the provider until the user has entered the device code.
+        Pending = "pending",
+        /// The provider has redirected back, and the host is fetching the token.
+        Taken = "taken",
+        /// The credential is stored.
+        Done = "done",
+        /// The authorization ended without a credential. `message` contains the reason.
+        Failed = "failed",
     }
 }
 
@@ -80,22 +55,19 @@ pub struct OauthFlowRow {
 }
 
 authentic! {
-    OauthFlowRow in OauthFlows, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    OauthFlowRow in OauthFlows("oauth_flows"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, resource_id, provider_id, key_id, auth_method, given_for, ticket_hash, created_at, expires_at,
     ],
+    // These columns record the progress of the authorization, which changes while the MAC stays the same.
     others: [status, state_hash, browser_hash, sealed, message, poll_interval_s, next_poll_at],
+    spec: { is_counted: false },
 }
 
-const BY_ID: &str =
-    concat!("select ", columns!(), " from oauth_flows where workspace_id = $1 and resource_id = $2 and id = $3");
-const BY_TICKET: &str = concat!("select ", columns!(), " from oauth_flows where ticket_hash = $1 and expires_at > $2");
-const BY_STATE: &str = concat!("select ", columns!(), " from oauth_flows where state_hash = $1 and expires_at > $2");
-const DUE: &str = concat!(
-    "select ",
-    columns!(),
-    " from oauth_flows where status = 'pending' and next_poll_at <= $1 order by next_poll_at limit $2"
-);
+const BY_ID: &str = select!("where workspace_id = $1 and resource_id = $2 and id = $3");
+const BY_TICKET: &str = select!("where ticket_hash = $1 and expires_at > $2");
+const BY_STATE: &str = select!("where state_hash = $1 and expires_at > $2");
+const DUE: &str = select!("where status = 'pending' and next_poll_at <= $1 order by next_poll_at limit $2");
 
 impl Store {
     /// Inserts an authorization.

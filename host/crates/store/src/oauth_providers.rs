@@ -27,19 +27,18 @@ pub struct OauthProviderRow {
 }
 
 authentic! {
-    OauthProviderRow in OauthProviders, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    OauthProviderRow in OauthProviders("oauth_providers"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [
         id, workspace_id, resource_type, client_id, authorization_url, token_url, device_authorization_url, scopes,
         created_at, updated_at,
     ],
+    // The secret is sealed and bound to the client and its endpoints.
     others: [client_secret],
 }
 
-const BY_ID: &str = concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and id = $2");
-const BY_TYPE: &str =
-    concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and resource_type = $2");
-const PAGE: &str =
-    concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and id > $2 order by id limit $3");
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const BY_TYPE: &str = select!("where workspace_id = $1 and resource_type = $2");
+const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl Store {
     /// Inserts a provider. Fails with a conflict if the workspace already has a provider for the same resource type.

@@ -3,29 +3,20 @@
 //! A plugin becomes the owner of its names in the transaction that activates one of its versions. If two plugins
 //! claim the same name concurrently, even on different hosts, exactly one of them succeeds.
 
-use monstrum_types::{PluginName, UtcMillis};
+use monstrum_types::{PluginName, UtcMillis, words};
 
-use crate::db::{Arg, ColumnValue, FromRow, Row, args, values};
-use crate::rows::{Authentic, Change, Scope, Table, change};
+use crate::db::{Arg, FromRow, Kind, Row, args, values};
+use crate::rows::{Authentic, Change, Scope, Spec, Table, change};
 use crate::{PluginRow, Store, StoreError};
 
-/// A kind of name that belongs to one plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OwnedKind {
-    /// The id of a resource type.
-    Type,
-    /// The name of a tool.
-    Tool,
-}
-
-impl OwnedKind {
-    /// Returns the name of the kind in the database and in messages.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            OwnedKind::Type => "type",
-            OwnedKind::Tool => "tool",
-        }
+words! {
+    /// A kind of name that belongs to one plugin.
+    #[derive(PartialOrd, Ord)]
+    pub enum OwnedKind {
+        /// The id of a resource type.
+        Type = "type",
+        /// The name of a tool.
+        Tool = "tool",
     }
 }
 
@@ -47,23 +38,16 @@ pub struct OwnerRow {
     pub created_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "kind, name, plugin, legacy_plugin, created_at, mac"
+macro_rules! select {
+    ($rest:literal) => {
+        concat!("select kind, name, plugin, legacy_plugin, created_at, mac from owners ", $rest)
     };
 }
 
-const ONE: &str = concat!("select ", columns!(), " from owners where kind = $1 and name = $2");
-const TOOLS_OF: &str =
-    concat!("select ", columns!(), " from owners where kind = 'tool' and plugin = $1 order by kind, name");
+const ONE: &str = select!("where kind = $1 and name = $2");
+const TOOLS_OF: &str = select!("where kind = 'tool' and plugin = $1 order by kind, name");
 const DUE: &str = "select count(*) as value from settings where id = 1 and owners_due = true";
 const FILLED: &str = "update settings set owners_due = false where id = 1 and owners_due = true";
-
-impl ColumnValue for OwnedKind {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, |word| [OwnedKind::Type, OwnedKind::Tool].into_iter().find(|kind| kind.as_str() == word))
-    }
-}
 
 impl FromRow for OwnerRow {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
@@ -78,6 +62,18 @@ impl FromRow for OwnerRow {
 
 impl Authentic for OwnerRow {
     const TABLE: Table = Table::Owners;
+    const SPEC: Spec = Spec {
+        name: "owners",
+        key: &["kind", "name"],
+        covered: &[
+            ("kind", Kind::Text),
+            ("name", Kind::Text),
+            ("plugin", Kind::Text),
+            ("legacy_plugin", Kind::Text),
+            ("created_at", Kind::Int),
+        ],
+        ..Spec::COUNTED
+    };
 
     fn scope(&self) -> Scope {
         Scope::Instance

@@ -56,16 +56,22 @@ pub struct StoredManifest {
 }
 
 authentic! {
-    PluginRow in Plugins, columns: columns, scope: |_| Scope::Instance,
+    PluginRow in Plugins("plugins"), select: select, scope: |_| Scope::Instance,
     covered: [name, version, manifest_digest, component_digest, updated_at],
     others: [],
+    spec: { key: &["name"] },
 }
 
-const BY_NAME: &str = concat!("select ", columns!(), " from plugins where name = $1");
+const BY_NAME: &str = select!("where name = $1");
 authentic! {
-    PluginVersionSummary in PluginVersions, columns: version_columns, scope: |_| Scope::Instance,
+    PluginVersionSummary in PluginVersions("plugin_versions"), select: select_version, scope: |_| Scope::Instance,
     covered: [plugin, version, manifest_digest, component_digest, locales_digest, created_at],
     others: [],
+    spec: {
+        key: &["plugin", "manifest_digest", "component_digest"],
+        // The host compares these columns with the digests when it reads the content.
+        content: &["manifest", "component", "locales"],
+    },
 }
 
 from_row! {
@@ -76,12 +82,8 @@ from_row! {
 
 from_row! { StoredManifest { text, created_at } }
 
-const VERSIONS: &str = concat!("select ", version_columns!(), " from plugin_versions where plugin = $1");
-const VERSION: &str = concat!(
-    "select ",
-    version_columns!(),
-    " from plugin_versions where plugin = $1 and manifest_digest = $2 and component_digest = $3"
-);
+const VERSIONS: &str = select_version!("where plugin = $1");
+const VERSION: &str = select_version!("where plugin = $1 and manifest_digest = $2 and component_digest = $3");
 const MANIFEST: &str = "select manifest as text, created_at from plugin_versions \
                         where plugin = $1 and manifest_digest = $2 and component_digest = $3";
 const CONTENT: &str = "select plugin, version, manifest_digest, component_digest, manifest, component, locales, \

@@ -24,14 +24,13 @@ pub struct ResourceRow {
 }
 
 authentic! {
-    ResourceRow in Resources, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    ResourceRow in Resources("resources"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, resource_type, name, config, network, created_at, updated_at],
     others: [],
 }
 
-const BY_ID: &str = concat!("select ", columns!(), " from resources where workspace_id = $1 and id = $2");
-const PAGE: &str =
-    concat!("select ", columns!(), " from resources where workspace_id = $1 and id > $2 order by id limit $3");
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl ResourceRow {
     /// Returns the row that replaces `old`, unless that was changed since `before`. The resource type stays unchanged.

@@ -25,14 +25,13 @@ pub struct RoleRow {
 }
 
 authentic! {
-    RoleRow in Roles, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    RoleRow in Roles("roles"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, allowed_operations, allowed_tools, scope_constraints, created_at, updated_at],
     others: [],
 }
 
-const BY_ID: &str = concat!("select ", columns!(), " from roles where workspace_id = $1 and id = $2");
-const PAGE: &str =
-    concat!("select ", columns!(), " from roles where workspace_id = $1 and id > $2 order by id limit $3");
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl RoleRow {
     /// Returns the row that replaces `old`, unless that was changed since `before`.

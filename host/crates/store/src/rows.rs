@@ -39,6 +39,7 @@ pub use read::VerifiedRows;
 pub use rotation::RowsDone;
 pub use sealing::{ScopeRow, Unsealed};
 pub use tables::Table;
+pub(crate) use tables::{Spec, kind_of};
 pub(crate) use verify::{SeenGenerations, StoredRows, TrustedRows};
 
 /// The size of a stored MAC in bytes: 4 for the version of the row key, and 32 for the HMAC.
@@ -133,27 +134,38 @@ impl fmt::Display for UnverifiedScope {
 /// A row of an authenticated table.
 pub(crate) trait Authentic: FromRow + Send + 'static {
     const TABLE: Table;
+    const SPEC: Spec;
 
     /// Returns the scope of the row. The seal of this scope counts the row if the row's table is counted.
     fn scope(&self) -> Scope;
 
-    /// Returns the values of the columns that the MAC covers, in the order of [`tables`].
+    /// Returns the values of the columns that the MAC covers, in the order of [`Spec`].
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
-/// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `columns` is the
-/// name of a macro to define, which expands to the list of all these columns and the MAC for a `select`.
+/// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `select` is the
+/// name of a macro to define, which makes a statement that selects all these columns and the MAC.
 ///
-/// `covered` lists the columns that the MAC covers, in the order of [`tables`]. `others` lists the remaining fields.
+/// `covered` lists the columns that the MAC covers. Every stored MAC depends on their order, so a new column is the last.
+/// `others` lists the remaining fields, and `unread` the columns without a field. `spec` overrides values of
+/// [`Spec::COUNTED`].
 macro_rules! authentic {
     (
-        $row:ident in $table:ident, columns: $columns:ident, scope: $scope:expr,
-        covered: [$($covered:ident),+ $(,)?], others: [$($other:ident),* $(,)?] $(,)?
+        $row:ident in $table:ident($name:literal), select: $select:ident, scope: $scope:expr,
+        covered: [$($covered:ident),+ $(,)?], others: [$($other:ident),* $(,)?]
+        $(, unread: [$($unread:ident),+])? $(, spec: { $($field:ident: $value:expr),+ $(,)? })? $(,)?
     ) => {
         $crate::db::from_row!($row { $($covered,)+ $($other),* });
 
         impl $crate::rows::Authentic for $row {
             const TABLE: $crate::rows::Table = $crate::rows::Table::$table;
+            const SPEC: $crate::rows::Spec = $crate::rows::Spec {
+                name: $name,
+                covered: &[$((stringify!($covered), $crate::rows::kind_of(|row: &$row| &row.$covered))),+],
+                left_out: &[$(stringify!($other),)* $($(stringify!($unread)),+)?],
+                $($($field: $value,)+)?
+                ..$crate::rows::Spec::COUNTED
+            };
 
             fn scope(&self) -> $crate::rows::Scope {
                 let scope: fn(&$row) -> $crate::rows::Scope = $scope;
@@ -165,9 +177,13 @@ macro_rules! authentic {
             }
         }
 
-        macro_rules! $columns {
-            () => {
-                concat!($(stringify!($covered), ", ",)+ $(stringify!($other), ", ",)* "mac")
+        macro_rules! $select {
+            ($rest:expr) => {
+                // Column names are quoted, because `limit` is a keyword.
+                concat!(
+                    "select ", $("\"", stringify!($covered), "\", ",)+ $("\"", stringify!($other), "\", ",)*
+                    $($("\"", stringify!($unread), "\", ",)+)? "mac from ", $name, " ", $rest
+                )
             };
         }
     };

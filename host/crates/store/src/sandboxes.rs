@@ -7,67 +7,40 @@
 mod deletion;
 mod upkeep;
 
-use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId, words};
 use serde_json::Value;
 
-use crate::db::{Arg, ColumnValue, FromRow, Row, args, retry, values};
-use crate::rows::{Authentic, Scope, Table, insert};
+use crate::db::{Arg, ColumnValue, Row, args, retry, values};
+use crate::rows::{Scope, authentic, insert};
 use crate::{Listed, Page, Store, StoreError};
 
 pub use upkeep::RunningSandboxes;
 
-/// The state of a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SandboxStatus {
-    /// The sandbox is starting, either for the first time or again.
-    Creating,
-    Running,
-    Stopping,
-    Stopped,
-    /// The sandbox is marked for deletion. The deletion is retried until it succeeds.
-    Deleting,
-    /// The provider failed to start the sandbox, and the actual state of the sandbox is unknown.
-    Error,
-    /// The sandbox ran before, but the provider has lost its files. The host does not create the sandbox again, because
-    /// callers would mistake the empty sandbox for the old sandbox.
-    Lost,
+words! {
+    /// The state of a sandbox.
+    pub enum SandboxStatus {
+        /// The sandbox is starting, either for the first time or again.
+        Creating = "creating",
+        Running = "running",
+        Stopping = "stopping",
+        Stopped = "stopped",
+        /// The sandbox is marked for deletion. The deletion is retried until it succeeds.
+        Deleting = "deleting",
+        /// The provider failed to start the sandbox, and the actual state of the sandbox is unknown.
+        Error = "error",
+        /// The sandbox ran before, but the provider has lost its files. The host does not create the sandbox again,
+        /// because callers would mistake the empty sandbox for the old sandbox.
+        Lost = "lost",
+    }
 }
 
 impl SandboxStatus {
-    /// Returns the name of the status in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SandboxStatus::Creating => "creating",
-            SandboxStatus::Running => "running",
-            SandboxStatus::Stopping => "stopping",
-            SandboxStatus::Stopped => "stopped",
-            SandboxStatus::Deleting => "deleting",
-            SandboxStatus::Error => "error",
-            SandboxStatus::Lost => "lost",
-        }
-    }
-
     /// Returns the value of the `status` column. The status `lost` is stored in the column `lost`.
     fn stored(self) -> &'static str {
         match self {
             SandboxStatus::Lost => SandboxStatus::Error.as_str(),
             status => status.as_str(),
         }
-    }
-
-    /// Returns the status with this name.
-    #[must_use]
-    pub fn of_word(word: &str) -> Option<SandboxStatus> {
-        use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
-        let all = [Creating, Running, Stopping, Stopped, Deleting, Error, Lost];
-        all.into_iter().find(|status| status.as_str() == word)
-    }
-}
-
-impl ColumnValue for SandboxStatus {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, SandboxStatus::of_word)
     }
 }
 
@@ -134,80 +107,37 @@ pub struct SandboxSettled {
     pub network: Option<String>,
 }
 
-macro_rules! columns {
-    () => {
-        "id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node, status, operation, \
-         operation_until, last_active_at, created_at, \"limit\", network, error, attempts, next_attempt_at, lost, \
-         mac"
-    };
+authentic! {
+    SandboxRow in SandboxInstances("sandbox_instances"), select: select, scope: |row| Scope::from(row.workspace_id),
+    covered: [id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node],
+    // These columns record the state of the sandbox, which changes while the MAC stays the same.
+    others: [
+        status, operation, operation_until, last_active_at, created_at, limit, network, error, attempts,
+        next_attempt_at,
+    ],
+    unread: [lost],
+    spec: { is_counted: false },
 }
-pub(crate) use columns;
+#[expect(clippy::single_component_path_imports, reason = "exports a macro to the modules of this file")]
+use select;
 
-const BY_ID: &str = concat!("select ", columns!(), " from sandbox_instances where workspace_id = $1 and id = $2");
-const BY_NAME: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where workspace_id = $1 and provider = $2 and sandbox_id = $3"
-);
-const BY_CONVERSATION: &str =
-    concat!("select ", columns!(), " from sandbox_instances where workspace_id = $1 and app_id = $2 and chat_id = $3");
-const PAGE: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or $3 = case when status = 'error' and lost then 'lost' else status end) \
-     and ($4 is null or app_id = $4) and ($5 is null or chat_id = $5) and id > $6 order by id limit $7"
-);
-
-impl FromRow for SandboxRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(SandboxRow {
-            id: row.get("id")?,
-            workspace_id: row.get("workspace_id")?,
-            bot_id: row.get("bot_id")?,
-            provider: row.get("provider")?,
-            sandbox_id: row.get("sandbox_id")?,
-            app_id: row.get("app_id")?,
-            user_id: row.get("user_id")?,
-            chat_id: row.get("chat_id")?,
-            node: row.get("node")?,
-            status: match row.get("status")? {
-                SandboxStatus::Error if row.get("lost")? => SandboxStatus::Lost,
-                status => status,
-            },
-            operation: row.get("operation")?,
-            operation_until: row.get("operation_until")?,
-            last_active_at: row.get("last_active_at")?,
-            created_at: row.get("created_at")?,
-            limit: row.get("limit")?,
-            network: row.get("network")?,
-            error: row.get("error")?,
-            attempts: row.get("attempts")?,
-            next_attempt_at: row.get("next_attempt_at")?,
+/// The status `lost` is stored as `error`, with the column `lost`.
+impl ColumnValue for SandboxStatus {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        Ok(match row.parse(column, SandboxStatus::from_word)? {
+            Some(SandboxStatus::Error) if row.get("lost")? => Some(SandboxStatus::Lost),
+            status => status,
         })
     }
 }
 
-impl Authentic for SandboxRow {
-    const TABLE: Table = Table::SandboxInstances;
-
-    fn scope(&self) -> Scope {
-        Scope::Workspace(self.workspace_id)
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            self.id,
-            self.workspace_id,
-            self.bot_id,
-            &self.provider,
-            &self.sandbox_id,
-            &self.app_id,
-            &self.user_id,
-            &self.chat_id,
-            &self.node
-        ]
-    }
-}
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const BY_NAME: &str = select!("where workspace_id = $1 and provider = $2 and sandbox_id = $3");
+const BY_CONVERSATION: &str = select!("where workspace_id = $1 and app_id = $2 and chat_id = $3");
+const PAGE: &str = select!(
+    "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or $3 = case when status = 'error' and lost then 'lost' else status end) \
+     and ($4 is null or app_id = $4) and ($5 is null or chat_id = $5) and id > $6 order by id limit $7"
+);
 
 impl Store {
     /// Inserts a sandbox. Returns `false` if its bot was deleted. The transaction locks the row of the bot. A
@@ -256,18 +186,8 @@ impl Store {
         self.authentic_one(BY_CONVERSATION, args![workspace, app_id, chat_id]).await
     }
 
-    /// Returns a page of the sandboxes in a workspace. If `bot` is `None`, sandboxes of all bots are included.
-    pub async fn sandboxes(
-        &self,
-        workspace: WorkspaceId,
-        bot: Option<BotId>,
-        page: &Page<SandboxInstanceId>,
-    ) -> Result<Listed<SandboxRow, SandboxInstanceId>, StoreError> {
-        self.sandboxes_by(workspace, &SandboxFilter { bot, ..SandboxFilter::default() }, page).await
-    }
-
     /// Returns a page of the sandboxes in a workspace that match a filter.
-    pub async fn sandboxes_by(
+    pub async fn sandboxes(
         &self,
         workspace: WorkspaceId,
         filter: &SandboxFilter,

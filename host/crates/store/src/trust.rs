@@ -20,13 +20,13 @@ pub struct TrustRow {
 }
 
 authentic! {
-    TrustRow in Trust, columns: columns, scope: |_| Scope::Instance,
+    TrustRow in Trust("trust"), select: select, scope: |_| Scope::Instance,
     covered: [id, public_key, name_glob, type_glob, created_at],
     others: [],
 }
 
-const BY_ID: &str = concat!("select ", columns!(), " from trust where id = $1");
-const PAGE: &str = concat!("select ", columns!(), " from trust where id > $1 order by id limit $2");
+const BY_ID: &str = select!("where id = $1");
+const PAGE: &str = select!("where id > $1 order by id limit $2");
 
 impl Store {
     /// Trusts a key for the plugins that match its globs. Fails with a conflict if the key is already trusted for the

@@ -23,14 +23,14 @@ pub struct WorkspaceRow {
 }
 
 authentic! {
-    WorkspaceRow in Workspaces, columns: columns, scope: |_| Scope::Instance,
+    WorkspaceRow in Workspaces("workspaces"), select: select, scope: |_| Scope::Instance,
     covered: [id, name, sandbox, created_at, updated_at],
     others: [],
 }
 
-const BY_ID: &str = concat!("select ", columns!(), " from workspaces where id = $1");
-const BY_NAME: &str = concat!("select ", columns!(), " from workspaces where name = $1");
-const PAGE: &str = concat!("select ", columns!(), " from workspaces where id > $1 order by id limit $2");
+const BY_ID: &str = select!("where id = $1");
+const BY_NAME: &str = select!("where name = $1");
+const PAGE: &str = select!("where id > $1 order by id limit $2");
 
 impl Store {
     /// Inserts a workspace.

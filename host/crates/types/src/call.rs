@@ -4,43 +4,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::JsonText;
+use crate::{JsonText, words};
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-        pub enum $name { $($(#[$variant_doc])* #[serde(rename = $word)] $variant),+ }
-
-        impl $name {
-            /// All values, in the order of the documentation.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// Returns the name of this value in the API, in the audit and for plugins.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-
-            /// Returns the value with this name.
-            #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some($name::$variant),)+ _ => None }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-pub(crate) use words;
-
-words!(
+words! {
     /// How a call ended. Later versions may add values: treat unknown values as failures.
-    Status {
+    #[derive(Serialize, Deserialize, utoipa::ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Status {
         /// The call succeeded.
         Success = "success",
         /// The call was allowed but failed.
@@ -50,11 +20,13 @@ words!(
         /// The bot may not use this tool, or the tool does not exist. Both cases have the same response.
         PermissionDenied = "permission_denied",
     }
-);
+}
 
-words!(
+words! {
     /// The reason why a call failed. HTTP, WIT and the audit use the same list.
-    Code {
+    #[derive(Serialize, Deserialize, utoipa::ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Code {
         /// The parameters do not satisfy the tool's `input_schema`.
         InvalidParams = "invalid_params",
         /// A role or permission denied the call.
@@ -92,7 +64,7 @@ words!(
         /// The plugin itself returned an error.
         Plugin = "plugin",
     }
-);
+}
 
 /// One validation error of an input.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]

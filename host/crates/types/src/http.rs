@@ -1,7 +1,8 @@
 //! Outbound HTTP requests of a plugin, and failed host calls.
 
-use crate::call::words;
 use serde::{Deserialize, Serialize};
+
+use crate::words;
 
 /// Maximum size of a plugin's request body in bytes: enough for any JSON and for small files.
 pub const REQUEST_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -46,9 +47,11 @@ pub struct HttpResponse {
     pub body: Vec<u8>,
 }
 
-words!(
+words! {
     /// The reason why a host call failed. Later versions may add values: treat unknown values as `internal`.
-    FailureCode {
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum FailureCode {
         /// The policy forbids the request.
         Denied = "denied",
         /// The resource has no usable credential.
@@ -74,7 +77,7 @@ words!(
         /// An internal error occurred in the host.
         Internal = "internal",
     }
-);
+}
 
 /// A failed host call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

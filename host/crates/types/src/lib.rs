@@ -14,10 +14,12 @@ mod http;
 mod ids;
 mod invisible;
 mod json_text;
+mod keys;
 mod params;
 mod sandbox;
 mod secret;
 pub mod special_purpose;
+mod words;
 mod workspace_sandbox;
 
 pub use call::{CallOutcome, Code, InputError, Status, ToolFailure};
@@ -34,6 +36,7 @@ pub use ids::{
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;
+pub use keys::KeyKind;
 pub use params::{ObjectParams, Params};
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;

@@ -5,7 +5,8 @@ use monstrum_types::{Clock, SystemClock, with_causes};
 use super::Findings;
 use crate::boot::Inspected;
 use crate::config::Settings;
-use monstrum_core::audit::{Problem, find_anchor_problems, oldest_row};
+use monstrum_api::audit::AuditProblem;
+use monstrum_core::audit::{find_anchor_problems, oldest_row};
 
 /// The number of days after which an overdue row is reported: one day between two runs, and one day for failures.
 const DAYS_LATE: i64 = 2;
@@ -17,7 +18,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
             found.broken("audit", with_causes(&error), "run `monstrum doctor` as the user who runs the server");
         }
         Ok(problems) => {
-            for Problem { writer, what, .. } in problems {
+            for AuditProblem { writer, what, .. } in problems {
                 let remedy = "find out which program wrote to the database, and restore the database of this folder; \
                               run `monstrum audit verify` to list all problems";
                 found.broken("audit", format!("{writer}: {what}"), remedy);

@@ -101,13 +101,7 @@ pub(super) async fn verify(settings: &Settings, paths: &[PathBuf], json: bool) -
     } else if report.valid {
         output::line(format!("audit archive verified: {} rows (segments: {})", report.rows, report.segments))?;
     } else {
-        let row = |problem: &monstrum_core::audit::Problem| {
-            [problem.writer.clone(), problem.sequence.to_string(), output::plain(&problem.what)].to_vec()
-        };
-        output::table(&["WRITER", "SEQUENCE", "PROBLEM"], report.problems.iter().map(row).collect())?;
-        let (problems, rows) = (report.problems.len(), report.rows);
-        output::error(&format!("the archive failed verification: {problems} problems in {rows} rows"));
-        output::hint("keep a copy of the archive, and compare it with a backup");
+        super::tell_problems(&json!(report), "archive", "keep a copy of the archive, and compare it with a backup")?;
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -170,8 +170,7 @@ impl Session<'_> {
 
     /// Returns the id of the object that an earlier run created in kept folders.
     async fn existing(&self, collection: &str) -> Result<Option<String>, Failure> {
-        let page = self.bench.client().get(&["api", collection], &[("limit", "1000".to_owned())]).await?;
-        let items = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let items = self.bench.client().items(&["api", collection], &[]).await?;
         let found = items.iter().find(|item| item["name"] == NAME);
         Ok(found.and_then(|item| item["id"].as_str()).map(str::to_owned))
     }

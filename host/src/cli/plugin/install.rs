@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use futures::stream;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use monstrum_manifest::Manifest;
 use monstrum_package::{MANIFEST, PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, SIGNATURE_SUFFIX, SUFFIX, digest};
 use reqwest::Body;
@@ -94,7 +94,7 @@ impl Install {
         let client = Client::new(options)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let bytes = package.len() as u64;
-        let bar = bar(bytes);
+        let bar = output::progress(Some(bytes), "{wide_bar} {bytes}/{total_bytes} {eta}");
         let body = Body::wrap_stream(chunks(&package, bar.clone()));
         let mut form = Form::new()
             .part("signature", Part::bytes(signature).file_name(format!("{name}{SIGNATURE_SUFFIX}")))
@@ -178,9 +178,8 @@ pub(super) async fn named(
     if allow_downgrade {
         body["allow_downgrade"] = json!(true);
     }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let bar = output::progress(None, "{spinner} {msg} {elapsed}");
     bar.set_message(format!("the server is downloading {}", output::plain(name)));
-    bar.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is well formed"));
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
     let entry = client.post(&["api", "plugins"], Some(&body)).await;
     bar.finish_and_clear();
@@ -214,14 +213,6 @@ fn read(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>, Failure> {
         ));
     }
     Ok(content)
-}
-
-/// Creates a progress bar, which is shown only on a terminal.
-fn bar(bytes: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
-    let template = "{wide_bar} {bytes}/{total_bytes} {eta}";
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
-    bar
 }
 
 fn chunks(package: &[u8], bar: ProgressBar) -> impl stream::Stream<Item = std::io::Result<Vec<u8>>> + Send + use<> {

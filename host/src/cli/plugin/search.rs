@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Value, json};
 
 use super::super::client::Client;
 use super::super::failure::Failure;
@@ -28,20 +27,8 @@ impl Search {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let query = self.text.into_iter().map(|text| ("q", text)).collect::<Vec<_>>();
         let items = Client::new(options)?.items(&["api", "registry"], &query).await?;
-        if options.json {
-            output::json(&json!({ "items": items, "next_cursor": null }))?;
-        } else if items.is_empty() {
-            output::note("no plugin in the registry matches the search");
-        } else {
-            let row = |item: &Value| {
-                let mut row: Vec<String> =
-                    ["name", "version", "description"].iter().map(|field| output::cell(&item[*field])).collect();
-                let tags = item["tags"].as_array().into_iter().flatten();
-                row.push(tags.map(output::cell).collect::<Vec<_>>().join(", "));
-                row
-            };
-            output::table(&["NAME", "VERSION", "DESCRIPTION", "TAGS"], items.iter().map(row).collect())?;
-        }
+        let (header, fields) = (["NAME", "VERSION", "DESCRIPTION", "TAGS"], ["name", "version", "description", "tags"]);
+        output::list(&items, options.json, "no plugin in the registry matches the search", header, fields)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -26,11 +26,8 @@ pub(in crate::cli) struct Uninstall {
 impl Uninstall {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         Client::new(options)?.delete(&["api", "plugins", &self.name]).await?;
-        if options.json {
-            output::json(&json!({ "name": self.name, "removed": true }))?;
-        } else {
-            output::note(&format!("plugin `{}` is removed", output::plain(&self.name)));
-        }
+        let result = json!({ "name": self.name, "removed": true });
+        output::done(options.json, &result, &format!("plugin `{}` is removed", self.name))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use monstrum_types::SandboxInstanceId;
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
@@ -100,7 +99,10 @@ fn taken(file: &Path) -> Failure {
 async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool) -> Result<u64, DownloadError> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut beside = tempfile::NamedTempFile::new_in(folder)?;
-    let bar = bar(answer.content_length());
+    let length = answer.content_length();
+    let template =
+        if length.is_some() { "{wide_bar} {bytes}/{total_bytes} {eta}" } else { "{spinner} {bytes} {elapsed}" };
+    let bar = output::progress(length, template);
     let mut bytes = 0;
     loop {
         let late = || Failure::new("the download has stalled", "check that the server is running, and try again");
@@ -116,15 +118,6 @@ async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool
     let kept = if is_named { beside.persist(file) } else { beside.persist_noclobber(file) };
     kept.map_err(|error| error.error)?;
     Ok(bytes)
-}
-
-/// Creates a progress bar, which is shown only on a terminal.
-fn bar(bytes: Option<u64>) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
-    let template =
-        if bytes.is_some() { "{wide_bar} {bytes}/{total_bytes} {eta}" } else { "{spinner} {bytes} {elapsed}" };
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
-    bar
 }
 
 #[cfg(test)]

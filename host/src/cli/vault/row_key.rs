@@ -21,7 +21,7 @@ pub(super) async fn run(options: &Options, folder: FolderFlags) -> Result<ExitCo
     if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
         return Err(Failure::new("other servers use this database", RUNNING));
     }
-    let bar = super::bar("rows");
+    let bar = output::progress(Some(0), "{wide_bar} {pos}/{len} rows");
     let progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);

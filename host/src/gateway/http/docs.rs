@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderValue, header};
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ObjectBuilder, RefOr, Required, Schema, Type};
+use utoipa::openapi::{ContentBuilder, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
@@ -36,6 +36,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
             header `Monstrum-Workspace` names.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
+    components(schemas(ProblemBody)),
     modifiers(&Bearer),
     security(("key" = [])),
     tags(
@@ -106,11 +107,13 @@ const TRANSLATED: [&str; 11] = [
     "/api/sandboxes/{id}/exec",
 ];
 
-/// Declares that public routes require no key, and adds the headers that every other route reads. Handlers declare
-/// neither.
+/// Declares that public routes require no key, and adds the headers that every other route reads and the error that
+/// every other route can return. Handlers declare none of these.
 fn describe_doors(openapi: &mut utoipa::openapi::OpenApi) {
     let workspace = "The name or id of the workspace in which a root key acts. The default is `default`.";
     let language = "The preferred languages of translated texts. The first available language is used (RFC 9110).";
+    let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    let problem = ResponseBuilder::new().content("application/json", problem).build();
     for (path, item) in &mut openapi.paths.paths {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         for operation in operations.into_iter().flatten() {
@@ -119,6 +122,7 @@ fn describe_doors(openapi: &mut utoipa::openapi::OpenApi) {
                 operation.security = Some(Vec::new());
                 continue;
             }
+            operation.responses.responses.entry("4XX".to_owned()).or_insert_with(|| problem.clone().into());
             let parameters = operation.parameters.get_or_insert_default();
             parameters.push(optional_header("Monstrum-Workspace", workspace).into());
             if TRANSLATED.contains(&path.as_str()) {
@@ -146,21 +150,21 @@ fn served() -> Bytes {
 
 /// Shows the OpenAPI description of the API
 #[utoipa::path(get, path = "/api/openapi.json", tag = "description",
-    responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = Object)))]
 pub(crate) async fn openapi(_: Reader) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], served()).into_response()
 }
 
 /// Shows the JSON Schema of plugin manifests, for editors
 #[utoipa::path(get, path = "/api/manifest.schema.json", tag = "description",
-    responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = Object)))]
 pub(crate) async fn manifest_schema(_: Reader) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], monstrum_manifest::json_schema_text()).into_response()
 }
 
 /// Redirects to the API documentation page
 #[utoipa::path(get, path = "/docs", tag = "description",
-    responses((status = 303, description = "Redirect to /docs/"), (status = "4XX", body = ProblemBody)))]
+    responses((status = 303, description = "Redirect to /docs/")))]
 pub(crate) async fn page(_: Reader) -> Redirect {
     Redirect::to("/docs/")
 }

@@ -250,11 +250,6 @@ pub(crate) struct PageQuery {
 }
 
 impl PageQuery {
-    /// Creates the page parameters for a query type that has additional parameters.
-    pub(crate) fn of(limit: Option<String>, cursor: Option<String>) -> PageQuery {
-        PageQuery { limit, cursor }
-    }
-
     /// Validates both parameters.
     pub(crate) fn page<C: FromStr>(self) -> Result<Page<C>, Problem> {
         const DEFAULT: u64 = 50;

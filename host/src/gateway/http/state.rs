@@ -1,8 +1,11 @@
 //! The state that handlers share: the host, and the options of the HTTP API.
 
+use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use axum::extract::FromRef;
+use axum::extract::{FromRef, FromRequestParts};
+use axum::http::request::Parts;
 use monstrum_core::app::App;
 
 /// The options of the HTTP API.
@@ -19,9 +22,22 @@ pub struct HttpState {
     pub options: Options,
 }
 
-impl FromRef<HttpState> for Arc<App> {
-    fn from_ref(state: &HttpState) -> Arc<App> {
-        Arc::clone(&state.app)
+/// The host, for handlers.
+pub(crate) struct Host(pub Arc<App>);
+
+impl Deref for Host {
+    type Target = Arc<App>;
+
+    fn deref(&self) -> &Arc<App> {
+        &self.0
+    }
+}
+
+impl FromRequestParts<HttpState> for Host {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, state: &HttpState) -> Result<Self, Infallible> {
+        Ok(Host(Arc::clone(&state.app)))
     }
 }
 

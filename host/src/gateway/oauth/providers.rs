@@ -2,78 +2,60 @@
 //! provider: its values are copied once, when an admin creates the provider. The client secret can be written but not
 //! read.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use http::StatusCode;
 use monstrum_api::oauth_providers::{NewOauthProvider, OauthProvider, OauthProviderChange, OauthProviderList};
-use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, Operator, oauth_providers};
 use monstrum_types::OauthProviderId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::state::Host;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct OauthProviderQuery {
     /// The resource type of the provider. By default, all providers are listed.
     resource_type: Option<String>,
-    /// The number of items on a page, 1 to 1000. A larger value means 1000.
-    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
-    limit: Option<String>,
-    /// The `next_cursor` of the previous page.
-    cursor: Option<String>,
 }
 
 /// Lists OAuth providers
-#[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(OauthProviderQuery),
-    responses((status = 200, body = OauthProviderList), (status = "4XX", body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(OauthProviderQuery, PageQuery),
+    responses((status = 200, body = OauthProviderList)))]
 pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Operator,
     Params(query): Params<OauthProviderQuery>,
-) -> Result<Json<OauthProviderList>, Problem> {
-    let OauthProviderQuery { resource_type, limit, cursor } = query;
-    let page = PageQuery::of(limit, cursor).page()?;
-    Ok(Json(oauth_providers::list(&app, &caller, resource_type.as_deref(), &page).await?))
+    Params(page): Params<PageQuery>,
+) -> Answer<OauthProviderList> {
+    Ok(Json(oauth_providers::list(&app, &caller, query.resource_type.as_deref(), &page.page()?).await?))
 }
 
 /// Creates the OAuth provider of a resource type
 #[utoipa::path(post, path = "/api/oauth/providers", tag = "oauth", request_body = NewOauthProvider,
-    responses((status = 201, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Input(new): Input<NewOauthProvider>,
-) -> Result<(StatusCode, Json<OauthProvider>), Problem> {
+    responses((status = 201, body = OauthProvider)))]
+pub(crate) async fn create(app: Host, caller: Admin, Input(new): Input<NewOauthProvider>) -> Created<OauthProvider> {
     Ok((StatusCode::CREATED, Json(oauth_providers::create(&app, &caller, new).await?)))
 }
 
 /// Changes an OAuth provider
 #[utoipa::path(patch, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
-    request_body = OauthProviderChange,
-    responses((status = 200, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
+    request_body = OauthProviderChange, responses((status = 200, body = OauthProvider)))]
 pub(crate) async fn update(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Admin,
     Id(id): Id<OauthProviderId>,
     Input(change): Input<OauthProviderChange>,
-) -> Result<Json<OauthProvider>, Problem> {
+) -> Answer<OauthProvider> {
     Ok(Json(oauth_providers::update(&app, &caller, id, change).await?))
 }
 
 /// Deletes an OAuth provider and stops refreshing the credentials that it issued
 #[utoipa::path(delete, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
-    responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Admin,
-    Id(id): Id<OauthProviderId>,
-) -> Result<StatusCode, Problem> {
+    responses((status = 204)))]
+pub(crate) async fn delete(app: Host, caller: Admin, Id(id): Id<OauthProviderId>) -> Done {
     oauth_providers::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use monstrum_api::audit::AuditProblem;
 use monstrum_store::{AnchorRow, AuditRow, ScanFrom, Store, StoreError};
 use monstrum_types::UtcMillis;
 use monstrum_vault::AuditKeys;
@@ -14,7 +15,7 @@ use serde::Serialize;
 use super::chain::{GENESIS, Position};
 use super::heads::{self, HEADS_FILE, Newest};
 use super::rollback::RollbackError;
-use super::verify::{KeyRing, Problem, gap};
+use super::verify::{KeyRing, gap};
 
 /// The signed fields of an anchor. A change of a field or of the order of the fields makes existing signatures invalid.
 #[derive(Serialize)]
@@ -68,7 +69,7 @@ pub struct Anchors {
     /// The signed anchors of each writer, by sequence number.
     signed: BTreeMap<String, Vec<AnchorRow>>,
     /// A problem for each anchor that is not signed, cannot be read, or does not follow the previous anchor.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<AuditProblem>,
 }
 
 impl Anchors {
@@ -112,7 +113,7 @@ impl Anchors {
     }
 
     fn problem(&mut self, writer: &str, sequence: i64, what: String) {
-        self.problems.push(Problem { writer: writer.to_owned(), sequence, what });
+        self.problems.push(AuditProblem { writer: writer.to_owned(), sequence, what });
     }
 
     /// Returns the last archived row of a chain. The rows of the chain in the database follow it.
@@ -146,11 +147,11 @@ impl Anchors {
 
     /// Returns a problem if the anchors of a chain cover rows after row `head`, which is the last row that a signed
     /// head covers.
-    pub(super) fn beyond_head(&self, writer: &str, head: i64) -> Option<Problem> {
+    pub(super) fn beyond_head(&self, writer: &str, head: i64) -> Option<AuditProblem> {
         let end = self.end(writer).sequence;
         let what =
             || format!("an anchor covers rows up to {end}, but the last signed head covers rows only up to {head}");
-        (end > head).then(|| Problem { writer: writer.to_owned(), sequence: end, what: what() })
+        (end > head).then(|| AuditProblem { writer: writer.to_owned(), sequence: end, what: what() })
     }
 }
 
@@ -160,7 +161,7 @@ pub async fn find_anchor_problems(
     store: &Store,
     keys: &KeyRing,
     data_dir: &Path,
-) -> Result<Vec<Problem>, RollbackError> {
+) -> Result<Vec<AuditProblem>, RollbackError> {
     // A server may archive rows at the same time. The rows are therefore read before the anchors, and the anchors
     // before the head.
     let mut first = BTreeMap::new();
@@ -178,7 +179,7 @@ pub async fn find_anchor_problems(
     for (writer, sequence) in first {
         let expected = anchors.end(&writer).sequence.saturating_add(1);
         if sequence > expected {
-            problems.push(Problem { writer, sequence: expected, what: gap(expected, sequence) });
+            problems.push(AuditProblem { writer, sequence: expected, what: gap(expected, sequence) });
         }
     }
     if let Newest::Signed(head) = heads::newest(&data_dir.join(HEADS_FILE), keys)? {

@@ -16,6 +16,7 @@ mod manifest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use monstrum_api::audit::AuditProblem;
 use monstrum_store::{AnchorRow, Store, StoreError};
 use monstrum_types::UtcMillis;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use super::anchors::{self, Anchors};
 use super::chain::Position;
 use super::heads::{self, HEADS_FILE, HeadsError};
 use super::rollback::holds;
-use super::verify::{KeyRing, Problem};
+use super::verify::KeyRing;
 use crate::beside;
 
 pub use check::{ArchiveReport, verify_archive};
@@ -85,7 +86,7 @@ impl<'a> Archive<'a> {
         before: UtcMillis,
     ) -> Result<Archive<'a>, ArchiveError> {
         let anchors = Anchors::read(store, keys).await?;
-        if let Some(Problem { writer, sequence, what }) = anchors.problems.into_iter().next() {
+        if let Some(AuditProblem { writer, sequence, what }) = anchors.problems.into_iter().next() {
             return Err(ArchiveError::NotAsWritten { writer, sequence, what });
         }
         let mut newest = BTreeMap::new();
@@ -180,7 +181,7 @@ impl<'a> Archive<'a> {
                 .map_err(|source| ArchiveError::Write { path: folder.join(to_write.file_name()), source })?;
             part.put_in_place(&folder, &to_write.file_name())?;
             match check::segment(&path, &keys).problems.into_iter().next() {
-                Some(Problem { what, .. }) => Err(ArchiveError::Unsound { path, what }),
+                Some(AuditProblem { what, .. }) => Err(ArchiveError::Unsound { path, what }),
                 None => Ok(()),
             }
         })

@@ -3,10 +3,11 @@
 //! Changes are in the same chains as calls, as rows `started` and `finished` with the flag `change`. If the host ends
 //! during a change, the next start marks it as interrupted, like a call.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use monstrum_store::{AuditRow, CHANGE_FLAG};
-use monstrum_types::{BotId, KeyId, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{BotId, CallOutcome, Code, JsonText, KeyId, RequestId, ResourceId, WorkspaceId};
 use serde_json::{Value, json};
 
 use super::{AuditUnavailable, Auditor, Entry, started};
@@ -31,10 +32,48 @@ pub struct Change {
     pub after: Value,
 }
 
+impl Change {
+    /// Creates a change with a new request id, which no API key makes.
+    pub fn new(workspace: WorkspaceId, what: &'static str, object: String) -> Change {
+        Change {
+            request_id: RequestId::new(),
+            workspace,
+            key: None,
+            key_kind: None,
+            what,
+            object,
+            bot: None,
+            resource: None,
+            before: Value::Null,
+            after: Value::Null,
+        }
+    }
+}
+
 impl Auditor {
-    /// Opens the entry of a change. The change must not be made before [`Entry::started`] has returned, because its row
-    /// is on disk only then.
-    pub fn open_change(&self, change: Change) -> Result<Entry, AuditUnavailable> {
+    /// Records `change`, makes it by running `work`, and records the outcome. `code` is the code of an error of `work`.
+    /// If the first record cannot be written, `work` does not run: the row `started` is on disk before the change.
+    ///
+    /// Returns the result of `work`, and whether the row of the outcome is on disk. If it is not, the audit's writer
+    /// writes the row as soon as it can.
+    pub async fn record<T, E: Display>(
+        &self,
+        change: Change,
+        work: impl Future<Output = Result<T, E>>,
+        code: impl FnOnce(&E) -> Code,
+    ) -> Result<(Result<T, E>, Result<(), AuditUnavailable>), AuditUnavailable> {
+        let entry = self.open_change(change)?;
+        entry.started().await?;
+        let done = work.await;
+        let outcome = match &done {
+            Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
+            Err(error) => CallOutcome::error(code(error), error.to_string()),
+        };
+        let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await.map(|_| ()) };
+        Ok((done, closed.await))
+    }
+
+    fn open_change(&self, change: Change) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let Change { request_id, workspace, key, key_kind, what, object, bot, resource, before, after } = change;
         let params = json!({

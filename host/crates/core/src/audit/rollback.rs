@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use monstrum_store::{AuditRow, ScanFrom, Store, StoreError};
+use monstrum_store::{ScanFrom, Store, StoreError};
 use monstrum_types::UtcMillis;
 
 use super::anchors::Anchors;
@@ -142,12 +142,8 @@ pub(super) async fn holds(store: &Store, keys: &KeyRing, head: &Head) -> Result<
     if head.sequence == 0 {
         return Ok(true);
     }
-    for from in [ScanFrom::Version2(head.sequence), ScanFrom::Version1(head.sequence)] {
-        let found = store.scan(&head.writer, from, 1).await?.rows.into_iter().next().and_then(Result::ok);
-        let is_signed = |row: &AuditRow| row.sequence == head.sequence && hex::encode(row.hash) == head.hash;
-        if found.is_some_and(|found| is_signed(&found.row)) {
-            return Ok(true);
-        }
+    if has_row(store, &head.writer, head.sequence, &head.hash).await? {
+        return Ok(true);
     }
     let end = Anchors::read(store, keys).await?.end(&head.writer);
     Ok(match head.sequence.cmp(&end.sequence) {
@@ -155,6 +151,17 @@ pub(super) async fn holds(store: &Store, keys: &KeyRing, head: &Head) -> Result<
         Ordering::Equal => hex::encode(end.hash) == head.hash,
         Ordering::Greater => false,
     })
+}
+
+/// Returns whether the database contains a row with this sequence number and this hash.
+pub(super) async fn has_row(store: &Store, writer: &str, sequence: i64, hash: &str) -> Result<bool, StoreError> {
+    for from in [ScanFrom::Version2(sequence), ScanFrom::Version1(sequence)] {
+        let found = store.scan(writer, from, 1).await?.rows.into_iter().next().and_then(Result::ok);
+        if found.is_some_and(|found| found.row.sequence == sequence && hex::encode(found.row.hash) == hash) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A new file of heads, which does not contain the heads that are newer than the database. The new file has not

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use monstrum_api::audit::{AuditHeadPlace, AuditProblem, Report};
 use monstrum_store::{ScanFrom, ScanPage, Store, StoreError};
 use monstrum_vault::AuditKeys;
-use serde::Serialize;
 
 use super::anchors::Anchors;
 use super::chain::Position;
@@ -19,7 +19,7 @@ use super::heads::{self, HEADS_FILE, Head, HeadsError};
 use super::rollback::{Rollback, retired_row_key};
 
 pub(super) use rows::{gap, seal};
-pub use since::{HeadPlace, SinceHead};
+pub use since::SinceHead;
 
 use rows::{ChainCheck, check_seals};
 
@@ -30,37 +30,6 @@ const PROBLEMS_MAX: usize = 1000;
 /// The maximum number of attempts if rows are archived during a verification. A host archives rows once a day, so few
 /// attempts are enough.
 const ATTEMPTS_MAX: u32 = 5;
-
-/// The result of a verification.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// Whether no problem was found.
-    pub valid: bool,
-    /// The number of checked rows.
-    pub rows: u64,
-    /// The number of rows before the anchors, which were archived and not checked.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub archived_rows: u64,
-    /// The head after which rows were checked; `None` if all rows were checked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since_head: Option<HeadPlace>,
-    pub problems: Vec<Problem>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-/// One problem in the audit or the policy rows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    /// The writer of the chain; empty for a problem that does not belong to a chain, such as one in the file of heads.
-    pub writer: String,
-    /// The sequence number of the row, or the line number in the file of heads; 0 for other problems.
-    pub sequence: i64,
-    pub what: String,
-}
 
 /// The error if the verification cannot be completed.
 #[derive(Debug, thiserror::Error)]
@@ -76,29 +45,15 @@ pub enum VerifyError {
 /// The audit keys by version.
 pub type KeyRing = BTreeMap<u32, Arc<AuditKeys>>;
 
-/// Verifies all chains and policy rows in `store` against the heads in `data_dir`.
-pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Report, VerifyError> {
-    verify_twice(store, keys, data_dir, None).await
-}
-
-/// Verifies the policy rows, and the audit rows after a signed head in `data_dir`. Only the chain of that head is
-/// verified. The time depends only on the number of verified rows.
-pub async fn verify_since(
-    store: &Store,
-    keys: &KeyRing,
-    data_dir: &Path,
-    since: SinceHead,
-) -> Result<Report, VerifyError> {
-    verify_twice(store, keys, data_dir, Some(since)).await
-}
-
-/// Repeats a verification if rows were archived during it, because these rows would be reported as missing.
-async fn verify_twice(
+/// Verifies the policy rows and all chains in `store` against the heads in `data_dir`. With a head, verifies only the rows
+/// after it in its chain; the time then depends only on the number of these rows.
+pub async fn verify(
     store: &Store,
     keys: &KeyRing,
     data_dir: &Path,
     since: Option<SinceHead>,
 ) -> Result<Report, VerifyError> {
+    // A verification is repeated if rows were archived during it, because these rows would be reported as missing.
     let mut attempt = 1;
     loop {
         let anchors = Anchors::read(store, keys).await?;
@@ -176,8 +131,7 @@ async fn verify_after(
         found.add("", 0, format!("{} rows belong to no chain", stored - found.rows));
     }
     check_policy_rows(&mut found, store).await?;
-    let Findings { rows, problems } = found;
-    Ok(Report { valid: problems.is_empty(), rows, archived_rows: anchors.rows(), since_head: None, problems })
+    Ok(report(found, anchors, None))
 }
 
 /// Compares the policy in the database with the state that heads record.
@@ -209,15 +163,21 @@ async fn check_policy_rows(found: &mut Findings, store: &Store) -> Result<(), St
 
 struct Findings {
     rows: u64,
-    problems: Vec<Problem>,
+    problems: Vec<AuditProblem>,
 }
 
 impl Findings {
     fn add(&mut self, writer: &str, sequence: i64, what: impl Into<String>) {
         if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(Problem { writer: writer.to_owned(), sequence, what: what.into() });
+            self.problems.push(AuditProblem { writer: writer.to_owned(), sequence, what: what.into() });
         }
     }
+}
+
+fn report(found: Findings, anchors: &Anchors, since_head: Option<AuditHeadPlace>) -> Report {
+    let Findings { rows, problems } = found;
+    let archived_rows = Some(anchors.rows()).filter(|rows| *rows > 0);
+    Report { valid: problems.is_empty(), rows, archived_rows, since_head, problems }
 }
 
 /// Returns whether this host signed a head. Reports a problem if it did not.

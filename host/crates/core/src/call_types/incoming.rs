@@ -160,20 +160,8 @@ impl IncomingCall {
     /// Returns a copy from which child calls are made. The copy has no parameters and no attachments.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
-        IncomingCall {
-            request_id: self.request_id,
-            workspace: self.workspace,
-            kind: self.kind.clone(),
-            tool: self.tool.clone(),
-            params: Params::new(Value::Null),
-            task_id: self.task_id.clone(),
-            resource: self.resource,
-            language: self.language.clone(),
-            context: self.context.clone(),
-            key: self.key,
-            lineage: self.lineage.clone(),
-            attachments: Attachments::default(),
-        }
+        // A clone shares the parameters and the attachments, so it costs little to replace them.
+        IncomingCall { params: Params::new(Value::Null), attachments: Attachments::default(), ..self.clone() }
     }
 
     /// Creates a child call of a tool by `bot`. The child call has the same task and the same key.

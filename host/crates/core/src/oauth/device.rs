@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use monstrum_api::oauth::DeviceStarted;
 use monstrum_manifest::AuthKind;
 use monstrum_store::{FlowStatus, OauthFlowRow};
-use monstrum_types::{KeyId, OauthFlowId, Secret};
+use monstrum_types::{KeyId, Secret};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::MissedTickBehavior;
@@ -30,16 +31,6 @@ const USER_CODE_BYTES_MAX: usize = 64;
 /// The interval at which this host checks for due polls.
 const DUE_INTERVAL: Duration = Duration::from_millis(500);
 const DUE_AT_ONCE: u32 = 16;
-
-/// The codes and URLs that a person needs for the device flow.
-pub struct DeviceStarted {
-    pub id: OauthFlowId,
-    pub user_code: String,
-    pub verification_uri: String,
-    pub verification_uri_complete: Option<String>,
-    pub expires_in_s: i64,
-    pub interval_s: i64,
-}
 
 /// The answer of a device authorization endpoint (RFC 8628, section 3.2).
 #[derive(Deserialize)]
@@ -97,8 +88,8 @@ impl Oauth {
             user_code: answer.user_code,
             verification_uri: answer.verification_uri,
             verification_uri_complete: answer.verification_uri_complete,
-            expires_in_s,
-            interval_s,
+            expires_in: expires_in_s,
+            interval: interval_s,
         })
     }
 

@@ -6,8 +6,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures::{Stream, stream};
 use monstrum_api::audit::{
-    AuditEvent, AuditHeadPlace, AuditList, AuditProblem, AuditedCall, AuditedCallWithEvents, AuditedChange,
-    AuditedChangeList, Report,
+    AuditEvent, AuditList, AuditedCall, AuditedCallWithEvents, AuditedChange, AuditedChangeList, Report,
 };
 use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store};
 use monstrum_types::{RequestId, WorkspaceId};
@@ -94,18 +93,7 @@ pub async fn show(app: &App, caller: &Operator, request: RequestId) -> Result<Au
 
 /// Verifies every chain against the signed heads, or only the rows after a signed head.
 pub async fn verify(app: &App, _: &Root, since: Option<SinceHead>) -> Result<Report, OperationError> {
-    let (store, keys, data_dir) = (&app.store, &app.audit_keys, &app.data_dir);
-    let report = match since {
-        None => audit::verify(store, keys, data_dir).await,
-        Some(since) => audit::verify_since(store, keys, data_dir, since).await,
-    };
-    let audit::Report { valid, rows, archived_rows, since_head, problems } =
-        report.map_err(OperationError::internal)?;
-    let view = |audit::Problem { writer, sequence, what }| AuditProblem { writer, sequence, what };
-    let archived_rows = Some(archived_rows).filter(|rows| *rows > 0);
-    let place = |audit::HeadPlace { writer, sequence }| AuditHeadPlace { writer, sequence };
-    let since_head = since_head.map(place);
-    Ok(Report { valid, rows, archived_rows, since_head, problems: problems.into_iter().map(view).collect() })
+    audit::verify(&app.store, &app.audit_keys, &app.data_dir, since).await.map_err(OperationError::internal)
 }
 
 /// Streams calls, newest first, with one JSON object per line.

@@ -2,7 +2,7 @@
 //! after it.
 
 use monstrum_store::StoreError;
-use monstrum_types::{BotId, CallOutcome, JsonText, ResourceId, UtcMillis};
+use monstrum_types::{BotId, ResourceId, UtcMillis};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -110,8 +110,7 @@ impl Change {
         if app.policy.load().key_hash(caller.key) != Some(&caller.key_hash) {
             return Err(OperationError::Unauthenticated("the API key was deleted or rotated".to_owned()));
         }
-        let unavailable = |_| OperationError::unavailable("the audit cannot be written; nothing was changed");
-        let entry = app.auditor.open_change(audit::Change {
+        let change = audit::Change {
             request_id: caller.request,
             workspace: caller.workspace,
             key: Some(caller.key),
@@ -122,18 +121,11 @@ impl Change {
             resource: self.resource,
             before: self.before,
             after: self.after,
-        });
-        let entry = entry.map_err(unavailable)?;
-        entry.started().await.map_err(unavailable)?;
-        let done = work.await;
-        let outcome = match &done {
-            Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
-            Err(error) => CallOutcome::error(error.code(), error.to_string()),
         };
-        // The row `started` is on disk and contains the whole change. The row of the outcome follows when the audit can
-        // be written.
-        let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await };
-        if closed.await.is_err() {
+        let recorded = app.auditor.record(change, work, OperationError::code).await;
+        let (done, closed) =
+            recorded.map_err(|_| OperationError::unavailable("the audit cannot be written; nothing was changed"))?;
+        if closed.is_err() {
             tracing::error!(request.id = %caller.request, "the outcome of a change has not been written to the audit \
                                                            yet");
         }

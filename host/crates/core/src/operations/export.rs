@@ -88,17 +88,10 @@ pub async fn export(
 }
 
 async fn all_are_verified(store: &Store) -> Result<(), StoreError> {
-    let mut page = Page::first(PAGE_ROWS);
-    loop {
-        let listed = store.workspaces(&page).await?;
-        for workspace in &listed.items {
-            store.require_verified(workspace.id)?;
-        }
-        match listed.next_cursor {
-            Some(cursor) => page.cursor = Some(cursor),
-            None => return Ok(()),
-        }
-    }
+    each_row!(Page::first(PAGE_ROWS), |page| store.workspaces(&page), |workspace| {
+        store.require_verified(workspace.id)?;
+    });
+    Ok(())
 }
 
 /// A running export.
@@ -208,11 +201,8 @@ struct Names {
 
 impl Names {
     async fn role(&mut self, store: &Store, workspace: WorkspaceId, id: RoleId) -> Result<Option<String>, StoreError> {
-        if let Some(name) = self.roles.get(&id) {
-            return Ok(Some(name.clone()));
-        }
-        let name = store.role(workspace, id).await?.map(|RoleRow { name, .. }| name);
-        Ok(kept(&mut self.roles, id, name))
+        let read = async { Ok(store.role(workspace, id).await?.map(|RoleRow { name, .. }| name)) };
+        kept(&mut self.roles, id, read).await
     }
 
     async fn resource(
@@ -221,18 +211,24 @@ impl Names {
         workspace: WorkspaceId,
         id: ResourceId,
     ) -> Result<Option<String>, StoreError> {
-        if let Some(name) = self.resources.get(&id) {
-            return Ok(Some(name.clone()));
-        }
-        let name = store.resource(workspace, id).await?.map(|ResourceRow { name, .. }| name);
-        Ok(kept(&mut self.resources, id, name))
+        let read = async { Ok(store.resource(workspace, id).await?.map(|ResourceRow { name, .. }| name)) };
+        kept(&mut self.resources, id, read).await
     }
 }
 
-fn kept<Id: Hash + Eq>(names: &mut HashMap<Id, String>, id: Id, name: Option<String>) -> Option<String> {
+/// Returns the name of `id` in `names`. If it is missing, reads it and keeps it.
+async fn kept<Id: Hash + Eq>(
+    names: &mut HashMap<Id, String>,
+    id: Id,
+    read: impl Future<Output = Result<Option<String>, StoreError>>,
+) -> Result<Option<String>, StoreError> {
+    if let Some(name) = names.get(&id) {
+        return Ok(Some(name.clone()));
+    }
+    let name = read.await?;
     if names.len() >= NAMES_MAX {
         names.clear();
     }
     names.extend(name.clone().map(|name| (id, name)));
-    name
+    Ok(name)
 }

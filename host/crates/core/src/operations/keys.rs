@@ -1,8 +1,8 @@
 //! API keys. The text of a key is shown once, when the key is created or rotated. The database stores only the hash.
 
-use monstrum_api::keys::{Key, KeyList, Kind, NewKeyInput, ShownKey};
-use monstrum_store::{KeyKind, KeyRow, PAGE_ITEMS_MAX, Page};
-use monstrum_types::{KeyId, Secret};
+use monstrum_api::keys::{Key, KeyList, NewKeyInput, ShownKey};
+use monstrum_store::{KeyRow, PAGE_ITEMS_MAX, Page};
+use monstrum_types::{KeyId, KeyKind, Secret};
 
 use super::change::Change;
 use super::{Admin, Caller, InputErrors, OperationError, rules};
@@ -13,30 +13,12 @@ use crate::policy::api_key::{self, NewKey};
 /// The lock for deleting a root key, so that two concurrent requests cannot delete the last two root keys.
 static DELETING_ROOT_KEY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-fn kind_of(kind: KeyKind) -> Kind {
-    match kind {
-        KeyKind::Root => Kind::Root,
-        KeyKind::Admin => Kind::Admin,
-        KeyKind::Operator => Kind::Operator,
-        KeyKind::Bot => Kind::Bot,
-    }
-}
-
-fn stored_kind(kind: Kind) -> KeyKind {
-    match kind {
-        Kind::Root => KeyKind::Root,
-        Kind::Admin => KeyKind::Admin,
-        Kind::Operator => KeyKind::Operator,
-        Kind::Bot => KeyKind::Bot,
-    }
-}
-
 fn view(row: KeyRow, snapshot: &Snapshot) -> Key {
     Key {
         last_used_at: snapshot.last_use(&row),
         id: row.id,
         name: row.name,
-        kind: kind_of(row.kind),
+        kind: row.kind,
         bot_id: row.bot_id,
         prefix: row.prefix,
         created_at: row.created_at,
@@ -48,7 +30,7 @@ fn view_with_text(row: KeyRow, text: &Secret) -> ShownKey {
         id: row.id,
         key: text.expose().to_owned(),
         name: row.name,
-        kind: kind_of(row.kind),
+        kind: row.kind,
         bot_id: row.bot_id,
         prefix: row.prefix,
         created_at: row.created_at,
@@ -57,35 +39,26 @@ fn view_with_text(row: KeyRow, text: &Secret) -> ShownKey {
 
 /// Creates a key. Only this answer shows the key in clear text.
 pub async fn create(app: &App, caller: &Admin, new: NewKeyInput) -> Result<ShownKey, OperationError> {
-    if new.kind == Kind::Root {
+    if new.kind == KeyKind::Root {
         caller.root()?;
     }
     check(app, caller, &new).await?;
-    let NewKey { text, hash, prefix } = api_key::generate().map_err(OperationError::internal)?;
-    let row = KeyRow {
-        id: KeyId::new(),
-        workspace_id: (new.kind != Kind::Root).then_some(caller.workspace),
-        name: new.name,
-        kind: stored_kind(new.kind),
-        bot_id: new.bot_id,
-        prefix,
-        hash: hex::encode(hash),
-        created_at: app.clock.now(),
-        last_used_at: None,
-    };
+    let key = api_key::generate().map_err(OperationError::internal)?;
+    let workspace = (new.kind != KeyKind::Root).then_some(caller.workspace);
+    let row = key.row(new.name, new.kind, workspace, new.bot_id, app.clock.now());
     change("key.create", &row)
         .to(&view(row.clone(), &app.policy.load()))
         .create(app, caller, app.store.insert_key(&row))
         .await?;
-    Ok(view_with_text(row, &text))
+    Ok(view_with_text(row, &key.text))
 }
 
 async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", &new.name);
     match (new.kind, new.bot_id) {
-        (Kind::Bot, None) => errors.add("/bot_id", "required when `kind` is `bot`"),
-        (Kind::Bot, Some(bot)) => {
+        (KeyKind::Bot, None) => errors.add("/bot_id", "required when `kind` is `bot`"),
+        (KeyKind::Bot, Some(bot)) => {
             if app.store.bot(caller.workspace, bot).await?.is_none() {
                 errors.add("/bot_id", "no such bot in this workspace");
             }

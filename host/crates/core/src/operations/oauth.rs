@@ -20,23 +20,14 @@ use crate::oauth::OauthError;
 pub async fn start(app: &App, caller: &Admin, id: ResourceId) -> Result<Started, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
-    let started = app.oauth.start(served(&snapshot, &row)?, caller.key).await?;
-    Ok(Started { authorization_url: started.begin_url, expires_at: started.expires_at })
+    Ok(app.oauth.start(served(&snapshot, &row)?, caller.key).await?)
 }
 
 /// Starts an authorization that a person confirms by entering a code on another device.
 pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceStarted, OperationError> {
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
-    let started = app.oauth.start_device(served(&snapshot, &row)?, caller.key).await?;
-    Ok(DeviceStarted {
-        id: started.id,
-        user_code: started.user_code,
-        verification_uri: started.verification_uri,
-        verification_uri_complete: started.verification_uri_complete,
-        expires_in: started.expires_in_s,
-        interval: started.interval_s,
-    })
+    Ok(app.oauth.start_device(served(&snapshot, &row)?, caller.key).await?)
 }
 
 /// Shows the progress of an authorization that was started with `device`.

@@ -1,7 +1,7 @@
 //! The plugins of the instance: the loaded version of each plugin, and the error of a version that cannot be loaded.
 //! Changes require a root key.
 
-use monstrum_api::plugins::{Approval, Pending, Plugin, PluginList, PluginStatus};
+use monstrum_api::plugins::{Approval, Pending, Plugin, PluginList};
 use monstrum_store::Page;
 use monstrum_types::PluginName;
 
@@ -10,15 +10,7 @@ use super::list;
 use super::{OperationError, Operator, Root};
 use crate::app::App;
 use crate::plugins::folder::Icon;
-use crate::plugins::{self, ApproveError, Entry, LoadError};
-
-fn status_of(status: plugins::PluginStatus) -> PluginStatus {
-    match status {
-        plugins::PluginStatus::Loaded => PluginStatus::Loaded,
-        plugins::PluginStatus::Failed => PluginStatus::Failed,
-        plugins::PluginStatus::NeedsApproval => PluginStatus::NeedsApproval,
-    }
-}
+use crate::plugins::{ApproveError, Entry, LoadError};
 
 pub(super) fn view(entry: Entry) -> Plugin {
     let Entry { name, status, error, serving, pending, is_to_retry: _ } = entry;
@@ -28,48 +20,27 @@ pub(super) fn view(entry: Entry) -> Plugin {
         manifest_digest: pending.manifest_digest().clone(),
         grows: pending.added,
     });
-    let status = status_of(status);
-    let Some(plugin) = serving else {
-        return Plugin {
-            name,
-            version: None,
-            digest: None,
-            status,
-            description: None,
-            author: None,
-            license: None,
-            tags: Vec::new(),
-            homepage: None,
-            repository: None,
-            error,
-            imports: Vec::new(),
-            capabilities: Vec::new(),
-            resource_type: None,
-            tools: Vec::new(),
-            functions: Vec::new(),
-            warnings: Vec::new(),
-            pending,
-        };
-    };
-    let manifest = &plugin.manifest;
+    let plugin = serving.as_deref();
+    let manifest = plugin.map(|plugin| &plugin.manifest);
+    let component = plugin.and_then(|plugin| plugin.component.as_ref());
     Plugin {
         name,
-        version: Some(manifest.version.to_string()),
-        digest: plugin.digest().cloned(),
+        version: manifest.map(|manifest| manifest.version.to_string()),
+        digest: plugin.and_then(|plugin| plugin.digest().cloned()),
         status,
-        description: Some(manifest.description.clone()),
-        author: Some(manifest.author.clone()),
-        license: Some(manifest.license.clone()),
-        tags: manifest.tags.clone(),
-        homepage: manifest.homepage.clone(),
-        repository: manifest.repository.clone(),
+        description: manifest.map(|manifest| manifest.description.clone()),
+        author: manifest.map(|manifest| manifest.author.clone()),
+        license: manifest.map(|manifest| manifest.license.clone()),
+        tags: manifest.map(|manifest| manifest.tags.clone()).unwrap_or_default(),
+        homepage: manifest.and_then(|manifest| manifest.homepage.clone()),
+        repository: manifest.and_then(|manifest| manifest.repository.clone()),
         error,
-        imports: plugin.component.as_ref().map(|component| component.imports().to_vec()).unwrap_or_default(),
-        capabilities: plugin.manifest.executor.capabilities.clone(),
-        resource_type: Some(plugin.manifest.resource_type.id.clone()),
-        tools: plugin.tools.iter().map(|tool| tool.manifest.name.clone()).collect(),
-        functions: plugin.component.as_ref().map(|one| one.functions().to_vec()).unwrap_or_default(),
-        warnings: plugin.warnings.clone(),
+        imports: component.map(|component| component.imports().to_vec()).unwrap_or_default(),
+        capabilities: manifest.map(|manifest| manifest.executor.capabilities.clone()).unwrap_or_default(),
+        resource_type: manifest.map(|manifest| manifest.resource_type.id.clone()),
+        tools: plugin.iter().flat_map(|plugin| &plugin.tools).map(|tool| tool.manifest.name.clone()).collect(),
+        functions: component.map(|component| component.functions().to_vec()).unwrap_or_default(),
+        warnings: plugin.map(|plugin| plugin.warnings.clone()).unwrap_or_default(),
         pending,
     }
 }

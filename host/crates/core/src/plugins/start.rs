@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::available_parallelism;
 
 use futures::future::join_all;
+use monstrum_api::plugins::PluginStatus;
 use monstrum_guardian::{DimensionModes, PatternSet};
 use monstrum_manifest::{Manifest, MatchMode};
 use monstrum_runtime::KnownComponent;
@@ -19,7 +20,7 @@ use crate::plugins::folder::PluginFolder;
 use crate::plugins::records::Records;
 use crate::plugins::start_index::{IndexedPlugin, StartIndex};
 use crate::plugins::version::ReadFiles;
-use crate::plugins::{Plugin, PluginStatus, Plugins, Tool, Watch, loaded};
+use crate::plugins::{Plugin, Plugins, Tool, Watch, loaded};
 
 impl Plugins {
     /// Uses `index` for this start and the next one.

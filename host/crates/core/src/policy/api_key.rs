@@ -3,7 +3,8 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use monstrum_types::Secret;
+use monstrum_store::KeyRow;
+use monstrum_types::{BotId, KeyId, KeyKind, Secret, UtcMillis, WorkspaceId};
 use sha2::{Digest, Sha256};
 
 /// The number of leading characters of a key that are stored in clear text: `mk_` and 30 of the 256 bits. These
@@ -15,6 +16,21 @@ pub struct NewKey {
     pub text: Secret,
     pub hash: [u8; 32],
     pub prefix: String,
+}
+
+impl NewKey {
+    /// Returns the row of the key.
+    pub fn row(
+        &self,
+        name: String,
+        kind: KeyKind,
+        workspace_id: Option<WorkspaceId>,
+        bot_id: Option<BotId>,
+        created_at: UtcMillis,
+    ) -> KeyRow {
+        let (id, prefix, hash) = (KeyId::new(), self.prefix.clone(), hex::encode(self.hash));
+        KeyRow { id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at: None }
+    }
 }
 
 /// Generates a key.

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use monstrum_sandbox::{
     ArchiveLimits, ByteStream, Capabilities, Ensured, ExecOutput, ExecRequest, Feed, FileEntry, Inspection,
     SandboxError, SandboxName, SandboxProvider, Spec,
@@ -14,6 +13,7 @@ use monstrum_types::UtcMillis;
 use super::{Embedded, NAME, on_disk};
 use crate::{exec, files};
 
+#[async_trait]
 impl SandboxProvider for Embedded {
     fn name(&self) -> &'static str {
         NAME
@@ -23,143 +23,110 @@ impl SandboxProvider for Embedded {
         Ok(&self.0.capabilities)
     }
 
-    fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>> {
-        async {
-            if let Ok(network) = &self.0.full {
-                let network = Arc::clone(network);
-                tokio::task::spawn_blocking(move || network.reload_rules())
-                    .await
-                    .expect("loading rules does not panic")?;
-            }
-            self.warm_up().await
+    async fn health(&self) -> Result<(), SandboxError> {
+        if let Ok(network) = &self.0.full {
+            let network = Arc::clone(network);
+            tokio::task::spawn_blocking(move || network.reload_rules()).await.expect("loading rules does not panic")?;
         }
-        .boxed()
+        self.warm_up().await
     }
 
-    fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {
+    async fn ensure_running(&self, name: &SandboxName, spec: Spec) -> Result<Ensured, SandboxError> {
         let name = name.clone();
-        self.uncancelled(move |inner| async move { inner.ensure(&name, spec).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.ensure(&name, spec).await }).await
     }
 
-    fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
+    async fn stop(&self, name: &SandboxName) -> Result<(), SandboxError> {
         let name = name.clone();
-        self.uncancelled(move |inner| async move { inner.stop(&name).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.stop(&name).await }).await
     }
 
-    fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
+    async fn delete(&self, name: &SandboxName) -> Result<(), SandboxError> {
         let name = name.clone();
-        self.uncancelled(move |inner| async move { inner.delete(&name).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.delete(&name).await }).await
     }
 
-    fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>> {
+    async fn set_aside(&self, name: &SandboxName, now: UtcMillis) -> Result<(), SandboxError> {
         let name = name.clone();
-        self.uncancelled(move |inner| async move { inner.set_aside(&name, now).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.set_aside(&name, now).await }).await
     }
 
-    fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
+    async fn restore(&self, name: &SandboxName, since: UtcMillis) -> Result<bool, SandboxError> {
         let name = name.clone();
-        self.uncancelled(move |inner| async move { inner.restore(&name, since).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.restore(&name, since).await }).await
     }
 
-    fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>> {
+    async fn delete_aside(&self, before: UtcMillis) -> Result<usize, SandboxError> {
         self.uncancelled(move |inner| async move {
             let images = inner.images.clone();
             on_disk("the disk images that are set aside", move || images.delete_aside(before)).await
         })
-        .boxed()
+        .await
     }
 
-    fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>> {
-        async { Ok(self.0.look(name)) }.boxed()
+    async fn inspect(&self, name: &SandboxName) -> Result<Option<Inspection>, SandboxError> {
+        Ok(self.0.look(name))
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>> {
-        async {
-            let names =
-                self.0.images.names().map_err(|error| {
-                    SandboxError::unavailable_because("the folder of sandboxes cannot be read", error)
-                })?;
-            let names = names.iter().filter_map(|name| name.parse().ok());
-            Ok(names.filter_map(|name| self.0.look(&name)).collect())
-        }
-        .boxed()
+    async fn list(&self) -> Result<Vec<Inspection>, SandboxError> {
+        let names = self
+            .0
+            .images
+            .names()
+            .map_err(|error| SandboxError::unavailable_because("the folder of sandboxes cannot be read", error))?;
+        let names = names.iter().filter_map(|name| name.parse().ok());
+        Ok(names.filter_map(|name| self.0.look(&name)).collect())
     }
 
-    fn kept_bytes<'a>(&'a self, workspace: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>> {
+    async fn kept_bytes(&self, workspace: &str) -> Result<u64, SandboxError> {
         let (images, workspace) = (self.0.images.clone(), workspace.to_owned());
-        on_disk("the folder of sandboxes", move || images.bytes_of(&workspace)).boxed()
+        on_disk("the folder of sandboxes", move || images.bytes_of(&workspace)).await
     }
 
-    fn exec<'a>(
-        &'a self,
-        name: &'a SandboxName,
+    async fn exec(
+        &self,
+        name: &SandboxName,
         request: ExecRequest,
         feed: Option<Feed>,
-    ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>> {
-        async move {
-            let running = self.0.running(name)?;
-            let _busy = running.busy();
-            exec::run(&running, request, feed).await
-        }
-        .boxed()
+    ) -> Result<ExecOutput, SandboxError> {
+        let running = self.0.running(name)?;
+        let _busy = running.busy();
+        exec::run(&running, request, feed).await
     }
 
-    fn list_dir<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>> {
-        async move { files::list(&self.0.running(name)?, path).await }.boxed()
+    async fn list_dir(&self, name: &SandboxName, path: &str) -> Result<Vec<FileEntry>, SandboxError> {
+        files::list(&self.0.running(name)?, path).await
     }
 
-    fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
-        async move { files::stat(&self.0.running(name)?, path).await }.boxed()
+    async fn stat(&self, name: &SandboxName, path: &str) -> Result<FileEntry, SandboxError> {
+        files::stat(&self.0.running(name)?, path).await
     }
 
-    fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
-        async move { files::target(&self.0.running(name)?, path).await }.boxed()
+    async fn target(&self, name: &SandboxName, path: &str) -> Result<FileEntry, SandboxError> {
+        files::target(&self.0.running(name)?, path).await
     }
 
-    fn read<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-    ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>> {
-        async move { files::read(&self.0.running(name)?, path).await }.boxed()
+    async fn read(&self, name: &SandboxName, path: &str) -> Result<(FileEntry, ByteStream), SandboxError> {
+        files::read(&self.0.running(name)?, path).await
     }
 
-    fn write<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-        content: Bytes,
-    ) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::write(&self.0.running(name)?, path, &content).await }.boxed()
+    async fn write(&self, name: &SandboxName, path: &str, content: Bytes) -> Result<(), SandboxError> {
+        files::write(&self.0.running(name)?, path, &content).await
     }
 
-    fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::mkdir(&self.0.running(name)?, path).await }.boxed()
+    async fn mkdir(&self, name: &SandboxName, path: &str) -> Result<(), SandboxError> {
+        files::mkdir(&self.0.running(name)?, path).await
     }
 
-    fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::remove(&self.0.running(name)?, path).await }.boxed()
+    async fn remove(&self, name: &SandboxName, path: &str) -> Result<(), SandboxError> {
+        files::remove(&self.0.running(name)?, path).await
     }
 
-    fn rename<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        from: &'a str,
-        to: &'a str,
-    ) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::rename(&self.0.running(name)?, from, to).await }.boxed()
+    async fn rename(&self, name: &SandboxName, from: &str, to: &str) -> Result<(), SandboxError> {
+        files::rename(&self.0.running(name)?, from, to).await
     }
 
-    fn archive<'a>(
-        &'a self,
-        name: &'a SandboxName,
-        path: &'a str,
-        limits: ArchiveLimits,
-    ) -> BoxFuture<'a, Result<ByteStream, SandboxError>> {
-        async move { files::archive(&self.0.running(name)?, path, limits).await }.boxed()
+    async fn archive(&self, name: &SandboxName, path: &str, limits: ArchiveLimits) -> Result<ByteStream, SandboxError> {
+        files::archive(&self.0.running(name)?, path, limits).await
     }
 }

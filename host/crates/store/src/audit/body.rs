@@ -70,7 +70,7 @@ fn decoded(body: Body, hash: [u8; 32]) -> Option<AuditRow> {
     Some(AuditRow {
         writer: body.writer,
         sequence: body.sequence.value()?,
-        kind: AuditKind::named(&body.kind)?,
+        kind: AuditKind::from_word(&body.kind)?,
         request_id: body.request_id.parse().ok()?,
         workspace_id: parsed(body.workspace_id)?,
         bot_id: parsed(body.bot_id)?,

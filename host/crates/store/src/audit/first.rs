@@ -1,6 +1,6 @@
 //! Rows of version 1, in `audit_events`: one column for each field.
 
-use super::{AuditKind, AuditRow};
+use super::AuditRow;
 use crate::StoreError;
 use crate::db::{ColumnValue, Row, from_row};
 
@@ -19,12 +19,6 @@ from_row! {
         writer, sequence, kind, request_id, workspace_id, bot_id, task_id, resource_id, tool, operation, plugin,
         plugin_digest, status, code, message, rule, params, duration_ms, started_at, at, parent_request_id, delegation,
         flags, key_version, previous_hash, hash,
-    }
-}
-
-impl ColumnValue for AuditKind {
-    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
-        row.parse(column, AuditKind::named)
     }
 }
 

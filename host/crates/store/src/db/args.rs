@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use monstrum_types::UtcMillis;
+use monstrum_types::{KeyKind, UtcMillis};
 use sqlx::Arguments as _;
 use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::StoreError;
+use crate::{AuditKind, FlowStatus, OwnedKind, StoreError};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -122,86 +122,34 @@ macro_rules! values {
 }
 pub(crate) use values;
 
-impl<'a> From<&'a str> for Arg<'a> {
-    fn from(text: &'a str) -> Self {
-        Arg::Text(Some(Cow::Borrowed(text)))
-    }
-}
-
-impl<'a> From<&'a String> for Arg<'a> {
-    fn from(text: &'a String) -> Self {
-        Arg::from(text.as_str())
-    }
-}
-
-impl<'a> From<Option<&'a str>> for Arg<'a> {
-    fn from(text: Option<&'a str>) -> Self {
-        Arg::Text(text.map(Cow::Borrowed))
-    }
-}
-
-impl<'a> From<&'a Option<String>> for Arg<'a> {
-    fn from(text: &'a Option<String>) -> Self {
-        Arg::Text(text.as_deref().map(Cow::Borrowed))
-    }
-}
-
-impl From<i64> for Arg<'_> {
-    fn from(number: i64) -> Self {
-        Arg::Int(Some(number))
-    }
-}
-
-impl From<Option<i64>> for Arg<'_> {
-    fn from(number: Option<i64>) -> Self {
-        Arg::Int(number)
-    }
-}
-
-impl From<UtcMillis> for Arg<'_> {
-    fn from(time: UtcMillis) -> Self {
-        Arg::Int(Some(time.0))
-    }
-}
-
-impl From<Option<UtcMillis>> for Arg<'_> {
-    fn from(time: Option<UtcMillis>) -> Self {
-        Arg::Int(time.map(|time| time.0))
-    }
-}
-
-impl From<bool> for Arg<'_> {
-    fn from(flag: bool) -> Self {
-        Arg::Flag(flag)
-    }
-}
-
-impl<'a> From<&'a [u8]> for Arg<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Arg::Bytes(Some(bytes))
-    }
-}
-
-impl From<&serde_json::Value> for Arg<'_> {
-    fn from(json: &serde_json::Value) -> Self {
-        Arg::Text(Some(Cow::Owned(json.to_string())))
-    }
-}
-
-impl From<&Option<serde_json::Value>> for Arg<'_> {
-    fn from(json: &Option<serde_json::Value>) -> Self {
-        Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string())))
-    }
-}
-
-macro_rules! by_reference {
-    ($($value:ty),+ $(,)?) => { $(
-        impl From<&$value> for Arg<'_> {
-            fn from(value: &$value) -> Self {
-                Arg::from(*value)
+/// Implements the conversions of values to parameters.
+macro_rules! conversions {
+    ($($value:ty: |$name:ident| $arg:expr),+ $(,)?) => { $(
+        impl<'a> From<$value> for Arg<'a> {
+            fn from($name: $value) -> Self {
+                $arg
             }
         }
     )+ };
+}
+conversions! {
+    &'a str: |text| Arg::Text(Some(Cow::Borrowed(text))),
+    &'a String: |text| Arg::from(text.as_str()),
+    Option<&'a str>: |text| Arg::Text(text.map(Cow::Borrowed)),
+    &'a Option<String>: |text| Arg::Text(text.as_deref().map(Cow::Borrowed)),
+    i64: |number| Arg::Int(Some(number)),
+    Option<i64>: |number| Arg::Int(number),
+    UtcMillis: |time| Arg::Int(Some(time.0)),
+    Option<UtcMillis>: |time| Arg::Int(time.map(|time| time.0)),
+    bool: |flag| Arg::Flag(flag),
+    &'a [u8]: |bytes| Arg::Bytes(Some(bytes)),
+    &serde_json::Value: |json| Arg::Text(Some(Cow::Owned(json.to_string()))),
+    &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
+    &KeyKind: |kind| Arg::from(kind.as_str()),
+}
+
+macro_rules! by_reference {
+    ($($value:ty),+ $(,)?) => { conversions! { $(&$value: |value| Arg::from(*value)),+ } };
 }
 by_reference!(i64, Option<i64>, bool, UtcMillis, Option<UtcMillis>);
 
@@ -220,15 +168,9 @@ macro_rules! ids {
     ($($id:ident),+ $(,)?) => {
         stored_as_text!($($id),+);
         $(
-            impl From<monstrum_types::$id> for Arg<'_> {
-                fn from(id: monstrum_types::$id) -> Self {
-                    Arg::Text(Some(Cow::Owned(id.to_string())))
-                }
-            }
-            impl From<Option<monstrum_types::$id>> for Arg<'_> {
-                fn from(id: Option<monstrum_types::$id>) -> Self {
-                    Arg::Text(id.map(|id| Cow::Owned(id.to_string())))
-                }
+            conversions! {
+                monstrum_types::$id: |id| Arg::Text(Some(Cow::Owned(id.to_string()))),
+                Option<monstrum_types::$id>: |id| Arg::Text(id.map(|id| Cow::Owned(id.to_string()))),
             }
             by_reference!(monstrum_types::$id, Option<monstrum_types::$id>);
         )+
@@ -252,13 +194,19 @@ ids!(
 macro_rules! names {
     ($($name:ident),+) => {
         stored_as_text!($($name),+);
-        $(
-            impl<'a> From<&'a monstrum_types::$name> for Arg<'a> {
-                fn from(name: &'a monstrum_types::$name) -> Self {
-                    Arg::from(name.as_str())
-                }
-            }
-        )+
+        conversions! { $(&'a monstrum_types::$name: |name| Arg::from(name.as_str())),+ }
     };
 }
 names!(PluginName, ResourceTypeId, Digest);
+
+/// Implements `ColumnValue` for words, which are stored as text.
+macro_rules! stored_as_word {
+    ($($value:ty),+) => { $(
+        impl ColumnValue for $value {
+            fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+                row.parse(column, <$value>::from_word)
+            }
+        }
+    )+ };
+}
+stored_as_word!(KeyKind, AuditKind, FlowStatus, OwnedKind);

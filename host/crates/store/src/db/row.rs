@@ -35,32 +35,51 @@ macro_rules! from_row {
 }
 pub(crate) use from_row;
 
+/// The type of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Text, including JSON.
+    Text,
+    Int,
+    Flag,
+}
+
 /// A type that is decoded from the value of a column.
 pub(crate) trait ColumnValue: Sized {
+    const KIND: Kind = Kind::Text;
+
     /// Decodes the value of a column. Returns `None` for NULL.
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError>;
 }
 
 /// The type of a field: a [`ColumnValue`], or an `Option` of one if the column may be NULL.
 pub(crate) trait Column: Sized {
+    const KIND: Kind;
+
     fn read_column(row: &Row, column: &'static str) -> Result<Self, StoreError>;
 }
 
 impl<T: ColumnValue> Column for T {
+    const KIND: Kind = T::KIND;
+
     fn read_column(row: &Row, column: &'static str) -> Result<Self, StoreError> {
         T::read(row, column)?.ok_or_else(|| invalid_column(column, "NULL"))
     }
 }
 
 impl<T: ColumnValue> Column for Option<T> {
+    const KIND: Kind = T::KIND;
+
     fn read_column(row: &Row, column: &'static str) -> Result<Self, StoreError> {
         T::read(row, column)
     }
 }
 
 macro_rules! native_values {
-    ($($value:ty),+) => { $(
+    ($($value:ty: $kind:ident),+) => { $(
         impl ColumnValue for $value {
+            const KIND: Kind = Kind::$kind;
+
             fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
                 match row {
                     Row::Sqlite(row) => row.try_get(column),
@@ -71,7 +90,7 @@ macro_rules! native_values {
         }
     )+ };
 }
-native_values!(String, i64, bool);
+native_values!(String: Text, i64: Int, bool: Flag);
 
 /// Bytes. The driver would also decode a text from SQLite, so that two different stored values would be the same bytes.
 impl ColumnValue for Vec<u8> {
@@ -91,6 +110,8 @@ impl ColumnValue for Vec<u8> {
 }
 
 impl ColumnValue for UtcMillis {
+    const KIND: Kind = Kind::Int;
+
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
         Ok(i64::read(row, column)?.map(UtcMillis))
     }
@@ -98,6 +119,8 @@ impl ColumnValue for UtcMillis {
 
 /// A count. Negative values are rejected.
 impl ColumnValue for u64 {
+    const KIND: Kind = Kind::Int;
+
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
         let number = i64::read(row, column)?;
         number.map(|number| u64::try_from(number).map_err(|_| invalid_column(column, "negative"))).transpose()

@@ -4,10 +4,9 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::Authentic;
-use super::tables::{Kind, Table};
+use super::{Authentic, Table};
 use crate::StoreError;
-use crate::db::{Arg, Row, invalid_column};
+use crate::db::{Arg, Kind, Row, invalid_column};
 
 const NULL: u8 = 0;
 const INT: u8 = 1;

@@ -3,7 +3,7 @@
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
-use super::{SandboxRow, columns};
+use super::{SandboxRow, select};
 use crate::db::{Session, args, values};
 use crate::{Store, StoreError};
 
@@ -24,10 +24,8 @@ const MARK_OF_CONVERSATION: &str = mark!("($2 is null or bot_id = $2) and app_id
 const MARK_OF_APP: &str = mark!("($2 is null or bot_id = $2) and app_id = $3");
 const MARK_OF_BOT: &str = mark!("bot_id = $2");
 
-const DUE: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where status = 'deleting' and (node is null or node = $1) and next_attempt_at <= $2 \
+const DUE: &str = select!(
+    "where status = 'deleting' and (node is null or node = $1) and next_attempt_at <= $2 \
      and (operation is null or operation_until <= $2) order by next_attempt_at limit $3"
 );
 

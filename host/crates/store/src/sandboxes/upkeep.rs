@@ -2,7 +2,7 @@
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
-use super::{SandboxRow, columns};
+use super::{SandboxRow, select};
 use crate::db::{args, from_row, values};
 use crate::{Store, StoreError};
 
@@ -18,29 +18,19 @@ from_row! { RunningSandboxes { workspace, bot, count } }
 
 // Matches sandboxes that may be running, including sandboxes whose start or stop did not finish before the lease
 // expired.
-const IDLE: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where (node is null or node = $1) and last_active_at <= $2 \
+const IDLE: &str = select!(
+    "where (node is null or node = $1) and last_active_at <= $2 \
      and (status = 'running' or (status = 'error' and not lost) or (status in ('creating', 'stopping') \
      and (operation is null or operation_until <= $3))) and id > $4 order by id limit $5"
 );
-const OF_NODE: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where (node is null or node = $1) and id > $2 order by id limit $3"
-);
-const RUNNING_WITH: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where (node is null or node = $1) and status = 'running' and network = $2 \
+const OF_NODE: &str = select!("where (node is null or node = $1) and id > $2 order by id limit $3");
+const RUNNING_WITH: &str = select!(
+    "where (node is null or node = $1) and status = 'running' and network = $2 \
      and id > $3 order by id limit $4"
 );
 
-const SWITCHED_OFF: &str = concat!(
-    "select ",
-    columns!(),
-    " from sandbox_instances where (node is null or node = $1) and status = 'running' and id > $2 \
+const SWITCHED_OFF: &str = select!(
+    "where (node is null or node = $1) and status = 'running' and id > $2 \
      and not exists (select 1 from bots where bots.id = sandbox_instances.bot_id and bots.use_agent_sandbox = $3) \
      order by id limit $4"
 );

@@ -1,6 +1,6 @@
 //! Tests of authenticated rows: rows that another program writes grant no permissions and are reported.
 
-use monstrum_store::{BotRow, KeyKind, Page, SandboxRow, Scope, Store, StoreError, Table};
+use monstrum_store::{BotRow, KeyKind, Page, SandboxFilter, SandboxRow, Scope, Store, StoreError, Table};
 use monstrum_types::{SandboxInstanceId, WorkspaceId};
 use serde_json::json;
 
@@ -88,7 +88,7 @@ pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut 
     let mut listed = Vec::new();
     let mut page = Page::first(PAGE);
     loop {
-        let answer = store.sandboxes(bot.workspace_id, None, &page).await.unwrap();
+        let answer = store.sandboxes(bot.workspace_id, &SandboxFilter::default(), &page).await.unwrap();
         listed.extend(found(answer.items));
         page.cursor = answer.next_cursor;
         if page.cursor.is_none() {

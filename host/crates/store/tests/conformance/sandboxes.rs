@@ -68,14 +68,20 @@ pub(crate) async fn sandboxes_are_inserted_listed_and_deleted(store: &Store) {
     assert_eq!(store.sandbox_of_conversation(workspace, "app", "b").await.unwrap().as_ref(), Some(&b));
     assert_eq!(store.sandbox_of_conversation(workspace, "app", "x").await.unwrap(), None);
 
-    let first = store.sandboxes(workspace, None, &Page::first(2)).await.unwrap();
+    let first = store.sandboxes(workspace, &SandboxFilter::default(), &Page::first(2)).await.unwrap();
     assert_eq!((&first.items[..], first.next_cursor), (&[a.clone(), b.clone()][..], Some(b.id)));
-    let second = store.sandboxes(workspace, None, &Page { limit: 2, cursor: first.next_cursor }).await.unwrap();
+    let second = store
+        .sandboxes(workspace, &SandboxFilter::default(), &Page { limit: 2, cursor: first.next_cursor })
+        .await
+        .unwrap();
     assert_eq!((&second.items[..], second.next_cursor), (&[c.clone()][..], None));
-    let of_one = store.sandboxes(workspace, Some(one.id), &Page::first(50)).await.unwrap();
+    let of_one = store
+        .sandboxes(workspace, &SandboxFilter { bot: Some(one.id), ..SandboxFilter::default() }, &Page::first(50))
+        .await
+        .unwrap();
     assert_eq!(of_one.items, [a.clone(), c.clone()]);
     let by = async |filter: SandboxFilter| -> Vec<_> {
-        let listed = store.sandboxes_by(workspace, &filter, &Page::first(50)).await.unwrap();
+        let listed = store.sandboxes(workspace, &filter, &Page::first(50)).await.unwrap();
         listed.items.into_iter().map(|row| row.id).collect()
     };
     let (any, chat) = (SandboxFilter::default, |chat: &str| Some(chat.to_owned()));
@@ -125,8 +131,15 @@ pub(crate) async fn sandboxes_of_other_workspaces_are_not_found(store: &Store) {
     assert_eq!(store.sandbox(ours, row.id).await.unwrap(), None);
     assert_eq!(store.sandbox_of_provider(ours, "embedded", &row.sandbox_id).await.unwrap(), None);
     assert_eq!(store.sandbox_of_conversation(ours, "app", "a").await.unwrap(), None);
-    assert!(store.sandboxes(ours, None, &Page::first(50)).await.unwrap().items.is_empty());
-    assert!(store.sandboxes(ours, Some(there.id), &Page::first(50)).await.unwrap().items.is_empty());
+    assert!(store.sandboxes(ours, &SandboxFilter::default(), &Page::first(50)).await.unwrap().items.is_empty());
+    assert!(
+        store
+            .sandboxes(ours, &SandboxFilter { bot: Some(there.id), ..SandboxFilter::default() }, &Page::first(50))
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
     assert!(!store.delete_sandbox(ours, row.id).await.unwrap());
     assert_eq!(store.delete_sandbox_of_conversation(ours, None, "app", "a").await.unwrap(), 0);
     assert_eq!(store.delete_sandboxes_of_app(ours, None, "app").await.unwrap(), 0);
@@ -306,7 +319,7 @@ pub(crate) async fn lost_sandboxes_differ_from_those_in_error(store: &Store) {
     assert_eq!(held.status, SandboxStatus::Lost);
     let by = async |status| {
         let filter = SandboxFilter { status: Some(status), ..SandboxFilter::default() };
-        let listed = store.sandboxes_by(workspace, &filter, &Page::first(10)).await.unwrap();
+        let listed = store.sandboxes(workspace, &filter, &Page::first(10)).await.unwrap();
         listed.items.into_iter().map(|row| row.id).collect::<Vec<_>>()
     };
     assert_eq!(by(SandboxStatus::Lost).await, [row.id]);

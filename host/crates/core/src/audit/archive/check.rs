@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use monstrum_store::{AnchorRow, ScanFrom, Store};
+use monstrum_api::audit::AuditProblem;
+use monstrum_store::{AnchorRow, Store};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -14,7 +15,8 @@ use super::lines::Line;
 use super::manifest::{ArchivedFile, Manifest, SUFFIX};
 use crate::audit::anchors::Anchors;
 use crate::audit::chain::{GENESIS, Position};
-use crate::audit::verify::{KeyRing, Problem, VerifyError, gap};
+use crate::audit::rollback::has_row;
+use crate::audit::verify::{KeyRing, VerifyError, gap};
 use crate::beside;
 
 /// The maximum length of a line. The parameters of a call are limited to a few KiB. The states in the row of a change
@@ -32,7 +34,7 @@ pub struct ArchiveReport {
     pub segments: u64,
     /// The number of checked rows.
     pub rows: u64,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<AuditProblem>,
 }
 
 /// The result of verifying one segment.
@@ -40,7 +42,7 @@ pub(super) struct CheckedSegment {
     /// The manifest, if this host signed it.
     manifest: Option<Manifest>,
     rows: u64,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<AuditProblem>,
 }
 
 /// Verifies segments. Each path is a manifest, or a folder whose manifests are all verified.
@@ -94,9 +96,9 @@ fn manifests(paths: &[PathBuf]) -> Result<Vec<PathBuf>, VerifyError> {
 
 /// Checks that the segments of a chain are consecutive, and that the first segment follows the previous anchor or
 /// begins the chain.
-fn check_order(problems: &mut Vec<Problem>, segments: &[Manifest], anchors: &[AnchorRow]) {
+fn check_order(problems: &mut Vec<AuditProblem>, segments: &[Manifest], anchors: &[AnchorRow]) {
     let mut add = |segment: &Manifest, sequence, what| {
-        problems.push(Problem { writer: segment.writer.clone(), sequence, what });
+        problems.push(AuditProblem { writer: segment.writer.clone(), sequence, what });
     };
     let mut before: Option<&Manifest> = None;
     for segment in segments {
@@ -134,7 +136,7 @@ fn check_order(problems: &mut Vec<Problem>, segments: &[Manifest], anchors: &[An
 /// Checks that the anchor of a segment names its manifest. A segment without an anchor was written by an interrupted
 /// command, so its rows must still be in the database.
 async fn check_anchor(
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<AuditProblem>,
     store: &Store,
     segment: &Manifest,
     anchors: &[AnchorRow],
@@ -143,27 +145,14 @@ async fn check_anchor(
     let what = match anchor {
         Some(anchor) if anchor.manifest_digest == segment.digest() => None,
         Some(_) => Some("the manifest is not the manifest that the anchor in the database names"),
-        None if is_in_database(store, segment).await? => None,
+        None if has_row(store, &segment.writer, segment.last_sequence, &segment.last_hash).await? => None,
         None => Some("the database contains neither an anchor for the segment nor its rows"),
     };
     if let Some(what) = what {
         let what = format!("{}: {what}", segment.file_name());
-        problems.push(Problem { writer: segment.writer.clone(), sequence: segment.last_sequence, what });
+        problems.push(AuditProblem { writer: segment.writer.clone(), sequence: segment.last_sequence, what });
     }
     Ok(())
-}
-
-async fn is_in_database(store: &Store, segment: &Manifest) -> Result<bool, VerifyError> {
-    for from in [ScanFrom::Version2(segment.last_sequence), ScanFrom::Version1(segment.last_sequence)] {
-        let found = store.scan(&segment.writer, from, 1).await?.rows.into_iter().next();
-        if let Some(Ok(found)) = found
-            && found.row.sequence == segment.last_sequence
-            && hex::encode(found.row.hash) == segment.last_hash
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Verifies the manifest at `path` and its files.
@@ -172,7 +161,7 @@ pub(super) fn segment(path: &Path, keys: &KeyRing) -> CheckedSegment {
         Ok(manifest) => manifest,
         Err(what) => {
             let what = format!("{}: {what}", path.display());
-            let problems = vec![Problem { writer: String::new(), sequence: 0, what }];
+            let problems = vec![AuditProblem { writer: String::new(), sequence: 0, what }];
             return CheckedSegment { manifest: None, rows: 0, problems };
         }
     };
@@ -221,14 +210,14 @@ struct Rows<'a> {
     /// The last row that was read.
     at: Position,
     count: u64,
-    problems: Vec<Problem>,
+    problems: Vec<AuditProblem>,
 }
 
 impl Rows<'_> {
     fn add(&mut self, path: &Path, sequence: i64, what: &str) {
         if self.problems.len() < PROBLEMS_MAX {
             let what = format!("{}: {what}", path.display());
-            self.problems.push(Problem { writer: self.manifest.writer.clone(), sequence, what });
+            self.problems.push(AuditProblem { writer: self.manifest.writer.clone(), sequence, what });
         }
     }
 

@@ -78,7 +78,7 @@ impl Folder {
     }
 
     async fn problems(&self) -> Vec<String> {
-        let report = verify(&self.store, &self.keys, self.path()).await.unwrap();
+        let report = verify(&self.store, &self.keys, self.path(), None).await.unwrap();
         let problems = report.problems.into_iter().map(|problem| problem.what);
         // The heads record generation 1, but the database of the test has no policy. This problem is ignored.
         problems.filter(|what| !what.starts_with("the policy was signed")).collect()

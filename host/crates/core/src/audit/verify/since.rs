@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use monstrum_api::audit::{AuditHeadPlace, Report};
 use monstrum_store::Store;
-use serde::Serialize;
 
 use super::{
-    Findings, KeyRing, Report, Start, VerifyError, check_chain, check_heads_of_policy, check_policy_rows,
-    check_signature,
+    Findings, KeyRing, Start, VerifyError, check_chain, check_heads_of_policy, check_policy_rows, check_signature,
+    report,
 };
 use crate::audit::anchors::Anchors;
 use crate::audit::chain::Position;
@@ -44,15 +44,6 @@ impl fmt::Display for SinceHead {
             SinceHead::Row(row) => row.fmt(f),
         }
     }
-}
-
-/// A head in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HeadPlace {
-    /// The writer of the chain.
-    pub writer: String,
-    /// The sequence number of the last row that the head covers. Checked rows follow it.
-    pub sequence: i64,
 }
 
 /// The heads that a verification since a head uses.
@@ -96,11 +87,10 @@ pub(super) async fn verify(
         let start = Start { after, from: after.sequence.saturating_add(1) };
         let later = later.into_iter().map(|head| (head.sequence, head)).collect();
         check_chain(&mut found, store, keys, (&head.writer, start), later).await?;
-        place = Some(HeadPlace { writer: head.writer, sequence: after.sequence });
+        place = Some(AuditHeadPlace { writer: head.writer, sequence: after.sequence });
     }
     check_policy_rows(&mut found, store).await?;
-    let Findings { rows, problems } = found;
-    Ok(Report { valid: problems.is_empty(), rows, archived_rows: anchors.rows(), since_head: place, problems })
+    Ok(report(found, anchors, place))
 }
 
 fn newest_sequence(head: &Head, later: &[Head]) -> i64 {
