@@ -49,6 +49,8 @@ words!(
         ScopeViolation = "scope_violation",
         /// The bot may not use this tool, or the tool does not exist. Both cases have the same response.
         PermissionDenied = "permission_denied",
+        /// A person must approve the call. Repeat the call after the approval.
+        ApprovalRequired = "approval_required",
     }
 );
 
@@ -61,6 +63,8 @@ words!(
         Denied = "denied",
         /// A scope constraint denied the call.
         Scope = "scope",
+        /// A person must approve the call.
+        Approval = "approval",
         /// The plugin used up its computing budget.
         Fuel = "fuel",
         /// The call exceeded its time limit.

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod call;
+pub mod canonical;
 mod causes;
 mod clock;
 mod effort;
@@ -29,7 +30,7 @@ pub use http::{
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use ids::{
-    BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName, RequestId,
+    ApprovalId, BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName, RequestId,
     ResourceId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
 };
 pub use invisible::is_invisible;
