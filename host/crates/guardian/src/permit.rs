@@ -95,10 +95,22 @@ impl PendingPermit {
         &self.asked
     }
 
-    /// Returns the permit for display. It permits nothing before [`PendingPermit::with_consent`].
+    /// Returns the call that waits for a consent.
     #[must_use]
-    pub fn call(&self) -> &Permit {
-        &self.permit
+    pub fn call(&self) -> &CallFacts {
+        &self.permit.facts
+    }
+
+    /// Returns the name of the tool.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        &self.permit.tool
+    }
+
+    /// Returns the operation of the tool.
+    #[must_use]
+    pub fn operation(&self) -> &str {
+        &self.permit.operation
     }
 
     /// Returns the digest that identifies the call for its approval.
