@@ -66,12 +66,13 @@ impl Store {
         })
     }
 
-    /// Deletes a bot with its bindings and keys, and marks its sandboxes for deletion. Returns whether the bot
+    /// Deletes a bot with its bindings, keys and approvals, and marks its sandboxes for deletion. Returns whether the bot
     /// existed.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<BindingRow>(bindings::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<KeyRow>(keys::OF_BOT, args![workspace, id]).await?;
+            change.delete_grants_of_bot(workspace, id).await?;
             let is_deleted = change.delete(args![id], |bot: &BotRow| bot.workspace_id == workspace).await?;
             if is_deleted {
                 // Mark the sandboxes after deleting the bot: the lock on the bot's row keeps other requests from

@@ -16,11 +16,16 @@ pub enum KeyKind {
     /// Access to everything in its workspace except keys, credentials, permissions, and the configuration and network
     /// of resources.
     Operator,
+    /// Reading and deciding the approvals of its workspace, and nothing else.
+    Approver,
     /// Access to the tools of one bot.
     Bot,
 }
 
 impl KeyKind {
+    /// All kinds.
+    pub const ALL: [KeyKind; 5] = [KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Approver, KeyKind::Bot];
+
     /// Returns the name of the kind in the API and the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -28,6 +33,7 @@ impl KeyKind {
             KeyKind::Root => "root",
             KeyKind::Admin => "admin",
             KeyKind::Operator => "operator",
+            KeyKind::Approver => "approver",
             KeyKind::Bot => "bot",
         }
     }
@@ -35,7 +41,7 @@ impl KeyKind {
     /// Returns the kind with this name.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        [KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Bot].into_iter().find(|kind| kind.as_str() == word)
+        KeyKind::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 

@@ -247,6 +247,7 @@ ids!(
     OauthProviderId,
     OauthFlowId,
     SandboxInstanceId,
+    ApprovalId,
 );
 
 macro_rules! names {

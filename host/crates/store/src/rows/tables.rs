@@ -25,6 +25,8 @@ pub enum Table {
     Owners,
     OauthFlows,
     SandboxInstances,
+    Approvals,
+    ApprovalGrants,
 }
 
 /// The type of a column.
@@ -56,7 +58,7 @@ static STATEMENTS: LazyLock<Vec<Statements>> =
 
 impl Table {
     /// All tables whose rows have a MAC. A table precedes the tables that reference it.
-    pub const ALL: [Table; 14] = [
+    pub const ALL: [Table; 16] = [
         Table::Workspaces,
         Table::ApiKeys,
         Table::Roles,
@@ -71,6 +73,8 @@ impl Table {
         Table::Owners,
         Table::OauthFlows,
         Table::SandboxInstances,
+        Table::Approvals,
+        Table::ApprovalGrants,
     ];
 
     /// Returns the name of the table in the database.
@@ -124,6 +128,8 @@ impl Table {
             Table::Owners => &columns::OWNERS,
             Table::OauthFlows => &columns::OAUTH_FLOWS,
             Table::SandboxInstances => &columns::SANDBOX_INSTANCES,
+            Table::Approvals => &columns::APPROVALS,
+            Table::ApprovalGrants => &columns::APPROVAL_GRANTS,
         }
     }
 

@@ -230,3 +230,47 @@ pub(super) const SANDBOX_INSTANCES: Spec = Spec {
     is_counted: false,
     ..COUNTED
 };
+
+pub(super) const APPROVALS: Spec = Spec {
+    name: "approvals",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("kind", Text),
+        ("digest", Text),
+        ("definition", Text),
+        ("status", Text),
+        ("bot_id", Text),
+        ("app_id", Text),
+        ("user_id", Text),
+        ("tool", Text),
+        ("resource_id", Text),
+        ("operation", Text),
+        ("effect", Text),
+        ("links", Text),
+        ("labels", Text),
+        ("gates", Text),
+        ("approvers", Text),
+        ("allow_starter", Flag),
+        ("asked_key", Text),
+        ("asked_task", Text),
+        ("request_id", Text),
+        ("created_at", Int),
+        ("expires_at", Int),
+        ("decided_by", Text),
+        ("decided_at", Int),
+        ("note", Text),
+        ("ended_at", Int),
+        ("changed_at", Int),
+    ],
+    // The sealed record authenticates itself.
+    content: &["sealed"],
+    is_counted: false,
+    ..COUNTED
+};
+
+pub(super) const APPROVAL_GRANTS: Spec = Spec {
+    name: "approval_grants",
+    covered: &[("id", Text), ("workspace_id", Text), ("digest", Text), ("expires_at", Int)],
+    ..COUNTED
+};
