@@ -82,6 +82,25 @@ pub enum Approver {
     Approver,
 }
 
+impl Gate {
+    /// Creates a gate that applies to every call.
+    #[must_use]
+    pub fn of(action: GateAction) -> Gate {
+        Gate {
+            tools: None,
+            operations: None,
+            when: None,
+            unless: None,
+            after: None,
+            action,
+            approvers: None,
+            allow_starter: None,
+            expires_s: None,
+            reason: None,
+        }
+    }
+}
+
 impl Approver {
     /// All kinds.
     pub const ALL: [Approver; 3] = [Approver::Admin, Approver::Operator, Approver::Approver];
@@ -89,7 +108,7 @@ impl Approver {
 
 /// The gates of one holder, in the form that decisions use. Holders without gates need no memory for them.
 #[derive(Clone, Debug, Default)]
-pub struct Gates(Option<Arc<[GateRules]>>);
+pub struct Gates(Option<Arc<Vec<GateRules>>>);
 
 /// A holder without gates.
 pub static NO_GATES: Gates = Gates(None);
@@ -151,7 +170,23 @@ impl Gates {
             unless: lists(&gate.unless),
             gate: gate.clone(),
         });
-        Gates(Some(rules.collect()))
+        Gates(Some(Arc::new(rules.collect())))
+    }
+
+    /// Returns the gates for a holder whose gates cannot be read. They deny every call.
+    #[must_use]
+    pub fn unreadable() -> Gates {
+        Gates::new(&[Gate::of(GateAction::Deny)])
+    }
+
+    /// Returns whether these are the same compiled gates, or both holders have none.
+    #[must_use]
+    pub fn is_same(&self, other: &Gates) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        }
     }
 
     fn iter(&self) -> impl Iterator<Item = &GateRules> {
@@ -200,6 +235,13 @@ fn gates<'a>(subject: &Subject<'a>) -> impl Iterator<Item = (Holder, &'a GateRul
 }
 
 impl Asked {
+    /// Returns the rule that the audit records, such as `role.gates`: that of the first gate that asks.
+    #[must_use]
+    pub fn rule(&self) -> String {
+        let holder = self.gates.first().map_or("gate", |gate| gate.holder.as_str());
+        format!("{holder}.gates")
+    }
+
     fn of(asking: &[(Holder, &GateRules)]) -> Asked {
         let accepts = |approver: &Approver| {
             asking.iter().all(|(_, gate)| match &gate.gate.approvers {

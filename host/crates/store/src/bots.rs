@@ -1,13 +1,14 @@
 //! Database operations on bots.
 
 use monstrum_types::{BotId, UtcMillis, WorkspaceId};
+use serde_json::Value;
 
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{BindingRow, KeyRow, Listed, Page, Store, StoreError, bindings, keys};
 
 /// A row of `bots`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BotRow {
     pub id: BotId,
     pub workspace_id: WorkspaceId,
@@ -18,6 +19,8 @@ pub struct BotRow {
     pub model: Option<String>,
     pub use_agent_sandbox: bool,
     pub monthly_token_budget: Option<i64>,
+    /// The gates as a JSON list; `None` if there are none.
+    pub gates: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -28,6 +31,7 @@ authentic! {
         id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, created_at,
         updated_at,
     ],
+    optional: [gates],
     others: [],
 }
 

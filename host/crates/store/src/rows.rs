@@ -137,20 +137,23 @@ pub(crate) trait Authentic: FromRow + Send + 'static {
     /// Returns the scope of the row. The seal of this scope counts the row if the row's table is counted.
     fn scope(&self) -> Scope;
 
-    /// Returns the values of the columns that the MAC covers, in the order of [`tables`].
+    /// Returns the values of the columns that the MAC covers, followed by the values of the optional columns, each in the
+    /// order of [`tables`].
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
 /// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `columns` is the
 /// name of a macro to define, which expands to the list of all these columns and the MAC for a `select`.
 ///
-/// `covered` lists the columns that the MAC covers, in the order of [`tables`]. `others` lists the remaining fields.
+/// `covered` lists the columns that the MAC covers, and `optional` the optional columns, each in the order of [`tables`].
+/// `others` lists the remaining fields.
 macro_rules! authentic {
     (
         $row:ident in $table:ident, columns: $columns:ident, scope: $scope:expr,
-        covered: [$($covered:ident),+ $(,)?], others: [$($other:ident),* $(,)?] $(,)?
+        covered: [$($covered:ident),+ $(,)?], $(optional: [$($optional:ident),+ $(,)?],)?
+        others: [$($other:ident),* $(,)?] $(,)?
     ) => {
-        $crate::db::from_row!($row { $($covered,)+ $($other),* });
+        $crate::db::from_row!($row { $($covered,)+ $($($optional,)+)? $($other),* });
 
         impl $crate::rows::Authentic for $row {
             const TABLE: $crate::rows::Table = $crate::rows::Table::$table;
@@ -161,13 +164,16 @@ macro_rules! authentic {
             }
 
             fn covered(&self) -> Vec<$crate::db::Arg<'_>> {
-                $crate::db::values![$(&self.$covered),+]
+                $crate::db::values![$(&self.$covered,)+ $($(&self.$optional,)+)?]
             }
         }
 
         macro_rules! $columns {
             () => {
-                concat!($(stringify!($covered), ", ",)+ $(stringify!($other), ", ",)* "mac")
+                concat!(
+                    $(stringify!($covered), ", ",)+ $($(stringify!($optional), ", ",)+)?
+                    $(stringify!($other), ", ",)* "mac"
+                )
             };
         }
     };

@@ -1,14 +1,15 @@
 //! Third stage: the Guardian judges the call and issues a permit.
 
-use monstrum_guardian::{CallFacts, Permit, authorize};
+use monstrum_guardian::{Authorized, CallFacts, Permit, authorize};
 use monstrum_types::{Effort, ObjectParams};
 
 use crate::call::resolve::ResolvedCall;
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
-use crate::call_types::refusal::{NotPermitted, refuse};
+use crate::call_types::refusal::{NotPermitted, approval_required, refuse};
 
-/// Requests a permit for this call with these parameters. Returns the permit or the refusal of the Guardian.
+/// Requests a permit for this call with these parameters. Returns the permit or the refusal of the Guardian. A call for
+/// which gates ask is refused.
 pub fn permit(
     call: &IncomingCall,
     session: &Session,
@@ -26,6 +27,9 @@ pub fn permit(
         plugin_digest: resolved.plugin.digest().cloned(),
         params,
     };
-    let permitted = resolved.with_subject(|subject| authorize(subject, facts, effort))?;
-    permitted.map_err(|denial| refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into())
+    match resolved.with_subject(|subject| authorize(subject, facts, effort))? {
+        Ok(Authorized::Permitted(permit)) => Ok(permit),
+        Ok(Authorized::Asks(pending)) => Err(approval_required(pending.asked()).into()),
+        Err(denial) => Err(refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into()),
+    }
 }

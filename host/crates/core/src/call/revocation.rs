@@ -129,12 +129,18 @@ fn judge(
     let row = &resolved.binding.row;
     let Some(binding) = session.bot.binding(row.id, session.now) else {
         // The snapshot lacks the binding because the plugin is not loaded. The permissions have not changed.
-        if session.bot.dormant.iter().any(|dormant| row.is_of(dormant)) && resolved.binding.is_active(session.now) {
+        if session.bot.dormant.iter().any(|dormant| row.is_of(dormant))
+            && resolved.binding.is_active(session.now)
+            && resolved.is_gated_by(&session.bot.gates)
+        {
             return Ok(());
         }
         return Err(revoked_by(call, "binding", "the binding was deleted or disabled, or has expired").into());
     };
-    if Arc::ptr_eq(binding, &resolved.binding) && resolved.is_delegated_by(&session.delegation) {
+    if Arc::ptr_eq(binding, &resolved.binding)
+        && resolved.is_delegated_by(&session.delegation)
+        && resolved.is_gated_by(&session.bot.gates)
+    {
         // The rules that permitted the call have not changed.
         return Ok(());
     }
@@ -142,6 +148,7 @@ fn judge(
     let params = checked_params(resolved.tool(), call, effort)?;
     match resolved.decide(Question::Call(params.members()), effort)? {
         Decision::Allow => Ok(()),
+        Decision::Ask(_) => Err(revoked_by(call, "gate", "a gate that applies to the call was added").into()),
         Decision::Deny(denial) => Err(refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into()),
     }
 }

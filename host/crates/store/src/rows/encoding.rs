@@ -1,6 +1,8 @@
 //! The encoding of a row for its MAC. The encoding consists of the table name, followed by the covered columns in
-//! order. Each of these parts is encoded as a type tag, a length and its bytes. Different rows have different
-//! encodings, and a row has the same encoding in every database system.
+//! order, followed by the name and the value of each optional column that is not null, in order. Each of these parts is
+//! encoded as a type tag, a length and its bytes. Different rows have different encodings, and a row has the same
+//! encoding in every database system. A row whose optional columns are all null has the same encoding as before these
+//! columns existed.
 
 use sha2::{Digest as _, Sha256};
 
@@ -14,24 +16,29 @@ const INT: u8 = 1;
 const FLAG: u8 = 2;
 const TEXT: u8 = 3;
 const BLOB: u8 = 4;
+/// The name of an optional column, which precedes the value of the column.
+const NAME: u8 = 5;
 
 /// The label of a row's MAC, which identifies the version of the encoding.
 pub(crate) const MAC_LABEL: &str = "v1";
 /// The label of a row's addend to the sum of its scope.
 pub(crate) const SUM_LABEL: &str = "v1 sum";
 
-/// Encodes a row for writing. `values` contains the values of the covered columns.
+/// Encodes a row for writing. `values` contains the values of the covered columns, followed by the values of the optional
+/// columns.
 pub(crate) fn of_values(table: Table, values: &[Arg<'_>]) -> Result<Vec<u8>, StoreError> {
     let spec = table.spec();
-    debug_assert_eq!(spec.covered.len(), values.len(), "each covered column of {} needs a value", spec.name);
+    let columns = spec.covered.len() + spec.optional.len();
+    debug_assert_eq!(columns, values.len(), "each covered and optional column of {} needs a value", spec.name);
+    let (covered, optional) = values.split_at(spec.covered.len().min(values.len()));
     let mut bytes = with_table(spec.name);
-    for ((column, kind), value) in spec.covered.iter().zip(values) {
-        match (value, kind) {
-            (Arg::Text(None), Kind::Text) | (Arg::Int(None), Kind::Int) => push(&mut bytes, NULL, &[]),
-            (Arg::Text(Some(text)), Kind::Text) => push(&mut bytes, TEXT, text.as_bytes()),
-            (Arg::Int(Some(number)), Kind::Int) => push(&mut bytes, INT, &number.to_be_bytes()),
-            (Arg::Flag(flag), Kind::Flag) => push(&mut bytes, FLAG, &[u8::from(*flag)]),
-            _ => return Err(invalid_column(column, "of the wrong type")),
+    for ((column, kind), value) in spec.covered.iter().zip(covered) {
+        push_value(&mut bytes, column, *kind, value)?;
+    }
+    for ((column, kind), value) in spec.optional.iter().zip(optional) {
+        if !matches!(value, Arg::Text(None) | Arg::Int(None)) {
+            push(&mut bytes, NAME, column.as_bytes());
+            push_value(&mut bytes, column, *kind, value)?;
         }
     }
     Ok(bytes)
@@ -42,19 +49,36 @@ pub(crate) fn of_row(table: Table, row: &Row) -> Result<Vec<u8>, StoreError> {
     let spec = table.spec();
     let mut bytes = with_table(spec.name);
     for (column, kind) in spec.covered {
-        match kind {
-            Kind::Text => match row.get::<Option<String>>(column)? {
-                Some(text) => push(&mut bytes, TEXT, text.as_bytes()),
-                None => push(&mut bytes, NULL, &[]),
-            },
-            Kind::Int => match row.get::<Option<i64>>(column)? {
-                Some(number) => push(&mut bytes, INT, &number.to_be_bytes()),
-                None => push(&mut bytes, NULL, &[]),
-            },
-            Kind::Flag => push(&mut bytes, FLAG, &[u8::from(row.get::<bool>(column)?)]),
+        push_value(&mut bytes, column, *kind, &value(row, column, *kind)?)?;
+    }
+    for (column, kind) in spec.optional {
+        let value = value(row, column, *kind)?;
+        if !matches!(value, Arg::Text(None) | Arg::Int(None)) {
+            push(&mut bytes, NAME, column.as_bytes());
+            push_value(&mut bytes, column, *kind, &value)?;
         }
     }
     Ok(bytes)
+}
+
+/// Reads a column of a row from the database.
+fn value(row: &Row, column: &'static str, kind: Kind) -> Result<Arg<'static>, StoreError> {
+    Ok(match kind {
+        Kind::Text => Arg::Text(row.get::<Option<String>>(column)?.map(Into::into)),
+        Kind::Int => Arg::Int(row.get(column)?),
+        Kind::Flag => Arg::Flag(row.get(column)?),
+    })
+}
+
+fn push_value(bytes: &mut Vec<u8>, column: &'static str, kind: Kind, value: &Arg<'_>) -> Result<(), StoreError> {
+    match (value, kind) {
+        (Arg::Text(None), Kind::Text) | (Arg::Int(None), Kind::Int) => push(bytes, NULL, &[]),
+        (Arg::Text(Some(text)), Kind::Text) => push(bytes, TEXT, text.as_bytes()),
+        (Arg::Int(Some(number)), Kind::Int) => push(bytes, INT, &number.to_be_bytes()),
+        (Arg::Flag(flag), Kind::Flag) => push(bytes, FLAG, &[u8::from(*flag)]),
+        _ => return Err(invalid_column(column, "of the wrong type")),
+    }
+    Ok(())
 }
 
 /// Returns the SHA-256 of a row's encoding. Fails if a text of the row cannot be stored.

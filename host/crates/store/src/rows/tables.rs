@@ -44,6 +44,9 @@ pub(crate) struct Spec {
     pub(crate) key: &'static [&'static str],
     /// The columns that the MAC covers. The MAC depends on their order.
     pub(crate) covered: &'static [(&'static str, Kind)],
+    /// Columns that were added after the first rows of the table were written. The MAC covers such a column only in rows
+    /// in which it is not null, so that the MACs of older rows stay valid.
+    pub(crate) optional: &'static [(&'static str, Kind)],
     /// The columns that the MAC does not cover.
     pub(crate) left_out: &'static [&'static str],
     /// Columns that are too large to read with every row. The MAC does not cover them.
@@ -86,8 +89,8 @@ impl Table {
     /// Returns every column of these tables, as `table.column`.
     pub fn columns() -> impl Iterator<Item = String> {
         Table::ALL.into_iter().flat_map(|table| {
-            let Spec { name, covered, left_out, content, .. } = table.spec();
-            let covered = covered.iter().map(|(column, _)| column);
+            let Spec { name, covered, optional, left_out, content, .. } = table.spec();
+            let covered = covered.iter().chain(*optional).map(|(column, _)| column);
             let columns = covered.chain(*left_out).chain(*content).chain(&["mac"]);
             columns.map(move |column| format!("{name}.{column}")).collect::<Vec<_>>()
         })
@@ -172,5 +175,16 @@ mod tests {
         }
         let digest = hex::encode(Sha256::digest(&tables));
         assert_eq!(digest, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071", "{tables}");
+    }
+
+    /// The MACs of rows with values in optional columns are computed over these columns, in this order. New columns can
+    /// only be appended.
+    #[test]
+    fn the_optional_columns_under_the_macs_never_change() {
+        let optional = Table::ALL.into_iter().map(Table::spec).filter(|spec| !spec.optional.is_empty());
+        let columns = |spec: &Spec| spec.optional.iter().map(|(column, kind)| format!("{column} {kind:?}"));
+        let lists: Vec<String> =
+            optional.map(|spec| format!("{}: {}", spec.name, columns(spec).collect::<Vec<_>>().join(", "))).collect();
+        assert_eq!(lists, ["roles: gates Text", "bots: gates Text", "resources: labels Text", "bot_resources: gates Text"]);
     }
 }

@@ -46,6 +46,7 @@ impl World {
             allowed_operations: None,
             allowed_tools: Some(json!(["bot_*"])),
             scope_constraints: json!({"tools": patterns}),
+            gates: None,
             created_at,
             updated_at,
         });
@@ -58,6 +59,7 @@ impl World {
                 name: format!("bot {number}"),
                 config: json!({"bot": bot.id}),
                 network: json!({}),
+                labels: None,
                 created_at,
                 updated_at,
             };
@@ -79,6 +81,7 @@ fn bot(workspace_id: WorkspaceId, number: usize) -> BotRow {
         model: None,
         use_agent_sandbox: true,
         monthly_token_budget: None,
+        gates: None,
         created_at: NOW,
         updated_at: NOW,
     }
@@ -94,6 +97,7 @@ fn binding_row(bot: &BotRow, resource: &ResourceRow, role: RoleId) -> BindingRow
         permissions: None,
         scope_constraints: json!({}),
         delegate: None,
+        gates: None,
         allow_calls: json!([]),
         allow_subscribe: false,
         limits: None,

@@ -6,7 +6,8 @@ use super::Spec;
 const ID: &[&str] = &["id"];
 
 /// Default values for a table with the key `id`, whose columns are all covered and whose rows are counted.
-const COUNTED: Spec = Spec { name: "", key: ID, covered: &[], left_out: &[], content: &[], is_counted: true };
+const COUNTED: Spec =
+    Spec { name: "", key: ID, covered: &[], optional: &[], left_out: &[], content: &[], is_counted: true };
 
 pub(super) const WORKSPACES: Spec = Spec {
     name: "workspaces",
@@ -43,6 +44,7 @@ pub(super) const ROLES: Spec = Spec {
         ("created_at", Int),
         ("updated_at", Int),
     ],
+    optional: &[("gates", Text)],
     ..COUNTED
 };
 
@@ -60,6 +62,7 @@ pub(super) const BOTS: Spec = Spec {
         ("created_at", Int),
         ("updated_at", Int),
     ],
+    optional: &[("gates", Text)],
     ..COUNTED
 };
 
@@ -75,6 +78,7 @@ pub(super) const RESOURCES: Spec = Spec {
         ("created_at", Int),
         ("updated_at", Int),
     ],
+    optional: &[("labels", Text)],
     ..COUNTED
 };
 
@@ -116,6 +120,7 @@ pub(super) const BOT_RESOURCES: Spec = Spec {
         ("created_at", Int),
         ("updated_at", Int),
     ],
+    optional: &[("gates", Text)],
     ..COUNTED
 };
 

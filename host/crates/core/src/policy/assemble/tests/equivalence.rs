@@ -54,6 +54,7 @@ impl World {
                     name: format!("resource {number}"),
                     config: json!({"bot": BotId::new()}),
                     network: json!({}),
+                    labels: None,
                     created_at: NOW,
                     updated_at: NOW,
                 });
@@ -94,6 +95,7 @@ impl World {
                 allowed_operations: None,
                 allowed_tools: Some(json!(["bot_*"])),
                 scope_constraints: json!({"tools": [format!("a{number}*")]}),
+                gates: None,
                 created_at: NOW,
                 updated_at: NOW,
             }),
