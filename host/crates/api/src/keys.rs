@@ -18,6 +18,8 @@ pub enum Kind {
     /// An operator key may do everything in its workspace except manage keys, credentials, permissions, and the
     /// configuration and network of resources.
     Operator,
+    /// An approver key may read and decide the approvals of its workspace, and nothing else.
+    Approver,
     /// A bot key may use the tools and sandboxes of one bot.
     Bot,
 }

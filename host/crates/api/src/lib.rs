@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod approvals;
 pub mod audit;
 pub mod bindings;
 pub mod bots;

@@ -1,7 +1,7 @@
 //! The tools of a bot, calls and their results.
 
 use monstrum_manifest::{Cost, Effect, ResultForm};
-use monstrum_types::{Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use monstrum_types::{AwaitedApproval, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -78,6 +78,10 @@ pub struct CallInput {
     pub resource_id: Option<ResourceId>,
     /// The conversation in which the call happens.
     pub chat: Option<Chat>,
+    /// The time in seconds, 0 to 300, for which the server holds a call that a person must approve. If a person decides
+    /// within this time, the call continues. The default is 0.
+    #[schema(minimum = 0, maximum = 300)]
+    pub wait_for_approval_s: Option<u32>,
 }
 
 /// A conversation. The caller chooses the ids of the conversation.
@@ -114,6 +118,9 @@ pub struct CallResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub data: Option<JsonText>,
+    /// The approval that the call waits for, if the status is `approval_required`. Repeat the call after the approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<AwaitedApproval>,
     pub duration_ms: i64,
 }
 

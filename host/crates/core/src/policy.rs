@@ -11,6 +11,7 @@ pub mod api_key;
 mod assemble;
 mod binding;
 mod bound;
+mod grants;
 pub mod key_uses;
 pub mod pattern_limits;
 pub mod row_seals;
@@ -19,6 +20,7 @@ mod switch;
 pub mod verification;
 
 pub use binding::{Binding, PackedBinding};
+pub use grants::Grants;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,7 +79,7 @@ impl Key {
         match self.kind {
             KeyKind::Root => true,
             KeyKind::Admin => self.workspace == Some(workspace),
-            KeyKind::Operator | KeyKind::Bot => false,
+            KeyKind::Operator | KeyKind::Approver | KeyKind::Bot => false,
         }
     }
 }
@@ -265,9 +267,15 @@ pub struct Snapshot {
     sharing: Sharing,
     owners: Arc<Owners>,
     patterns: PatternBytes,
+    grants: Grants,
 }
 
 impl Snapshot {
+    /// Returns the approvals that permit a call now.
+    pub fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
     /// Returns the maximum memory of the compiled patterns of a workspace, in bytes.
     pub fn pattern_bytes(&self, workspace: WorkspaceId) -> u64 {
         self.patterns.of(workspace)

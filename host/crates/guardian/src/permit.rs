@@ -4,7 +4,8 @@
 //! checked, so that only the allowed call can run.
 
 use monstrum_types::{
-    ApprovalId, BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
+    ApprovalId, BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName,
+    WorkspaceId,
 };
 use serde_json::{Map, Value};
 
@@ -41,7 +42,7 @@ pub struct Permit {
     tool: String,
     operation: String,
     scope_json: String,
-    approval: Option<ApprovalId>,
+    consent: Option<Consent>,
 }
 
 /// The result of judging a call that no rule denies.
@@ -80,7 +81,7 @@ pub fn authorize(
         operation: subject.tool.operation.clone(),
         scope_json: scope_json(subject),
         facts: call,
-        approval: None,
+        consent: None,
     };
     Ok(Ok(match asked {
         None => Authorized::Permitted(permit),
@@ -127,7 +128,7 @@ impl PendingPermit {
         if self.digest(context) != consent.digest {
             return Err(self);
         }
-        self.permit.approval = Some(consent.approval);
+        self.permit.consent = Some(consent.clone());
         Ok(self.permit)
     }
 }
@@ -138,7 +139,13 @@ impl PendingPermit {
 pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
     let name = format!("platform.{resource_type}.{function}");
     let is_a_bots = call.bot.is_some() || call.binding.is_some();
-    (!is_a_bots).then(|| Permit { tool: name.clone(), operation: name, scope_json: "[]".to_owned(), facts: call, approval: None })
+    (!is_a_bots).then(|| Permit {
+        tool: name.clone(),
+        operation: name,
+        scope_json: "[]".to_owned(),
+        facts: call,
+        consent: None,
+    })
 }
 
 /// Creates a permit for the credential check that a manifest declares. The permit allows exactly the declared tool with
@@ -156,7 +163,7 @@ pub fn authorize_check(
         operation: tool.operation.clone(),
         scope_json: "[]".to_owned(),
         facts: call,
-        approval: None,
+        consent: None,
     })
 }
 
@@ -164,7 +171,13 @@ impl Permit {
     /// Returns the approval that permits the call, if a gate required one. The call must use it up before it runs.
     #[must_use]
     pub fn approval(&self) -> Option<ApprovalId> {
-        self.approval
+        self.consent.as_ref().map(|consent| consent.approval)
+    }
+
+    /// Returns the consent that permits the call, if a gate required one.
+    #[must_use]
+    pub fn consent(&self) -> Option<&Consent> {
+        self.consent.as_ref()
     }
 
     /// Returns the id of the call.

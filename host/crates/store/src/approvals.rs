@@ -291,6 +291,18 @@ impl Store {
         })
     }
 
+    /// Returns the approval of the call with this digest, if it is open or denied at `now`.
+    pub async fn approval_of_call(
+        &self,
+        workspace: WorkspaceId,
+        digest: &Digest,
+        now: UtcMillis,
+    ) -> Result<Option<ApprovalRow>, StoreError> {
+        let known: Vec<ApprovalRow> = self.authentic(OF_DIGEST, args![workspace, digest, now]).await?;
+        let open = known.iter().find(|row| row.is_open(now));
+        Ok(open.or_else(|| known.iter().find(|row| row.is_denied(now))).cloned())
+    }
+
     /// Returns the approval with this id in the workspace.
     pub async fn approval(&self, workspace: WorkspaceId, id: ApprovalId) -> Result<Option<ApprovalRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await

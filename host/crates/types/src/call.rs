@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::JsonText;
+use crate::{ApprovalId, JsonText, UtcMillis};
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -126,6 +126,18 @@ impl ToolFailure {
     }
 }
 
+/// An approval that a call waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, utoipa::ToSchema)]
+pub struct AwaitedApproval {
+    /// The id of the approval.
+    pub id: ApprovalId,
+    /// The URL at which a person decides, if the server has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The time after which the approval expires.
+    pub expires_at: UtcMillis,
+}
+
 /// The outcome of a call, before the request id and the duration are added.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CallOutcome {
@@ -143,6 +155,8 @@ pub struct CallOutcome {
     pub output_mismatch: bool,
     /// The time after which to retry, if the call reached a limit that resets with time.
     pub retry_after: Option<Duration>,
+    /// The approval that the call waits for, if a person must approve it.
+    pub approval: Option<Box<AwaitedApproval>>,
 }
 
 impl CallOutcome {
@@ -157,6 +171,7 @@ impl CallOutcome {
             rule: None,
             output_mismatch: false,
             retry_after: None,
+            approval: None,
         }
     }
 
@@ -171,6 +186,7 @@ impl CallOutcome {
             rule: None,
             output_mismatch: false,
             retry_after: None,
+            approval: None,
         }
     }
 
@@ -191,6 +207,13 @@ impl CallOutcome {
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
+        self
+    }
+
+    /// Adds the approval that the call waits for.
+    #[must_use]
+    pub fn awaiting(mut self, approval: AwaitedApproval) -> Self {
+        self.approval = Some(Box::new(approval));
         self
     }
 

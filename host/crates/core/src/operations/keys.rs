@@ -18,6 +18,7 @@ fn kind_of(kind: KeyKind) -> Kind {
         KeyKind::Root => Kind::Root,
         KeyKind::Admin => Kind::Admin,
         KeyKind::Operator => Kind::Operator,
+        KeyKind::Approver => Kind::Approver,
         KeyKind::Bot => Kind::Bot,
     }
 }
@@ -27,6 +28,7 @@ fn stored_kind(kind: Kind) -> KeyKind {
         Kind::Root => KeyKind::Root,
         Kind::Admin => KeyKind::Admin,
         Kind::Operator => KeyKind::Operator,
+        Kind::Approver => KeyKind::Approver,
         Kind::Bot => KeyKind::Bot,
     }
 }

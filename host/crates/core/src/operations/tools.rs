@@ -1,5 +1,7 @@
 //! The tools of a bot: list, call and check.
 
+use std::time::Duration;
+
 use monstrum_api::tools::{CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool};
 use monstrum_manifest::Locales;
 use monstrum_store::KeyKind;
@@ -10,6 +12,7 @@ use super::sandbox_files::check_part;
 use super::{Caller, InputErrors, OperationError, calls, rules};
 use crate::app::App;
 use crate::call::check::{self, Prediction};
+use crate::call::consent::WAIT_MAX;
 use crate::call::resolve::{self, ResolvedCall};
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
@@ -43,10 +46,16 @@ pub async fn call(
 ) -> Result<CallResult, OperationError> {
     may_use(app, caller, bot)?;
     check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
+    let wait = input.wait_for_approval_s.map(|seconds| Duration::from_secs(u64::from(seconds)));
+    if wait.is_some_and(|wait| wait > WAIT_MAX) {
+        let message = format!("must be from 0 to {}", WAIT_MAX.as_secs());
+        return Err(OperationError::invalid_at("/wait_for_approval_s", message));
+    }
     let call = incoming(caller, bot, caller.request, tool, input.params)
         .with_task_id(input.task_id)
         .with_resource(input.resource_id)
-        .with_language(language);
+        .with_language(language)
+        .with_wait_for_approval(wait);
     let call = match input.chat {
         Some(chat) => call.with_context(json!({ "chat": chat })),
         None => call,
@@ -132,7 +141,7 @@ fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
     let Prediction { allowed, message, rule, reason, smallest_change } = prediction;
     let decision = if allowed { CheckDecision::Allow } else { CheckDecision::Deny };
     match kind {
-        KeyKind::Bot => CheckResult::Bot { decision, message },
+        KeyKind::Bot | KeyKind::Approver => CheckResult::Bot { decision, message },
         KeyKind::Root | KeyKind::Admin | KeyKind::Operator => {
             CheckResult::Full { decision, message, rule, reason, smallest_change }
         }

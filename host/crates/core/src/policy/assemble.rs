@@ -55,6 +55,7 @@ pub(super) fn snapshot(
         resources: rows.resources.into_iter().map(|row| (row.id, Some(row))).collect(),
         credentials: rows.credentials.into_iter().map(|row| (row.id, Some(row))).collect(),
         bindings: rows.bindings.into_iter().map(|row| (row.id, Some(row))).collect(),
+        grants: rows.grants.into_iter().map(|row| (row.id, Some(row))).collect(),
         ..PolicyChanges::default()
     };
     Assembly { next, before, refresher }.with(changes)
@@ -103,8 +104,9 @@ struct Assembly<'a> {
 impl Assembly<'_> {
     /// Applies these changes and returns the snapshot.
     fn with(mut self, changes: PolicyChanges) -> Snapshot {
-        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, .. } = changes;
+        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, grants, .. } = changes;
         self.change_keys(keys);
+        self.next.grants.change(grants);
         let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
         for (id, row) in roles {
             self.change_role(id, row);
