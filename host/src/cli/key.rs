@@ -93,6 +93,8 @@ pub(super) enum Kind {
     Admin,
     /// Everything in its workspace except keys, credentials, permissions, and the configuration of resources
     Operator,
+    /// Reading and deciding the approvals of its workspace
+    Approver,
     /// The tools of one bot
     Bot,
 }
@@ -103,6 +105,7 @@ impl Kind {
             Kind::Root => "root",
             Kind::Admin => "admin",
             Kind::Operator => "operator",
+            Kind::Approver => "approver",
             Kind::Bot => "bot",
         }
     }

@@ -1,6 +1,7 @@
 //! Code that all handlers share: reading requests, the common format of errors, and the API description.
 
 pub(super) mod docs;
+pub(super) mod events;
 pub(super) mod extract;
 pub(super) mod idempotency;
 pub(super) mod language;
