@@ -76,7 +76,8 @@ async fn the_gates_of_each_holder_ask_and_deny() -> Result<()> {
     let mut lines = vec![format!("none: {}", gated.outcome(TOOL, &site).await?)];
     for holder in ["bot", "role", "binding"] {
         for action in ["ask", "deny"] {
-            let gates = json!([{ "tools": [TOOL], "when": { "repos": ["acme/*"] }, "action": action, "reason": "audited" }]);
+            let gates =
+                json!([{ "tools": [TOOL], "when": { "repos": ["acme/*"] }, "action": action, "reason": "audited" }]);
             gated.set(holder, &gates).await?;
             lines.push(format!("{holder} {action}: {}", gated.outcome(TOOL, &site).await?));
             ensure!(gated.outcome(TOOL, &json!({ "repo": "other/x" })).await? == "success");

@@ -43,7 +43,8 @@ impl Holders {
 /// Returns the stored gates of a holder.
 async fn stored(api: &Api, path: &str) -> Result<Value> {
     let path = path.to_owned();
-    let Some((list, id)) = path.rsplit_once('/').filter(|(list, _)| list.ends_with("/resources") && list.contains("/bots/"))
+    let Some((list, id)) =
+        path.rsplit_once('/').filter(|(list, _)| list.ends_with("/resources") && list.contains("/bots/"))
     else {
         return Ok(api.get(&path).await?.1["gates"].clone());
     };
@@ -123,7 +124,8 @@ async fn faults_of_gates_are_named() -> Result<()> {
     }
     let many = json!({ "gates": vec![json!({ "action": "ask" }); 21] });
     answers.add("21 gates", faults(world.api.patch(&holders.role, &many).await?));
-    let unknown = json!([{ "action": "ask", "when": { "projects": ["X"] } }, { "action": "ask", "unless": { "a/b": ["X"] } }]);
+    let unknown =
+        json!([{ "action": "ask", "when": { "projects": ["X"] } }, { "action": "ask", "unless": { "a/b": ["X"] } }]);
     answers.add("unknown keys", faults(world.api.patch(&holders.binding, &json!({ "gates": unknown })).await?));
     assert_snapshot!(answers, @"");
     for (path, change) in [
@@ -166,7 +168,10 @@ async fn labels_of_a_resource_are_set_shown_and_checked() -> Result<()> {
     let body = json!({ "resource_type": "test-echo", "name": "new", "labels": ["untrusted"] });
     let (status, answer) = world.api.post("/api/resources", &body).await?;
     assert_eq!((status, &answer["labels"]), (201, &json!(["untrusted"])));
-    assert_eq!(world.api.get(&format!("/api/resources/{}", text(&answer["id"]))).await?.1["labels"], json!(["untrusted"]));
+    assert_eq!(
+        world.api.get(&format!("/api/resources/{}", text(&answer["id"]))).await?.1["labels"],
+        json!(["untrusted"])
+    );
     Ok(())
 }
 
@@ -191,7 +196,10 @@ async fn gates_and_labels_are_an_admins() -> Result<()> {
     let new = json!({ "name": "gated", "gates": gates });
     assert_eq!((operator.post("/api/bots", &new).await?.0, admin.post("/api/bots", &new).await?.0), (403, 201));
     let new = json!({ "resource_type": "test-echo", "name": "labelled", "labels": ["private"] });
-    assert_eq!((operator.post("/api/resources", &new).await?.0, admin.post("/api/resources", &new).await?.0), (403, 201));
+    assert_eq!(
+        (operator.post("/api/resources", &new).await?.0, admin.post("/api/resources", &new).await?.0),
+        (403, 201)
+    );
     // Other changes keep the gates and the labels.
     let (status, bot) = operator.patch(&holders.bot, &json!({ "description": "renamed" })).await?;
     assert_eq!((status, &bot["gates"]), (200, &gates));

@@ -4,7 +4,8 @@
 //! checked, so that only the allowed call can run.
 
 use monstrum_types::{
-    ApprovalId, BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
+    ApprovalId, BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName,
+    WorkspaceId,
 };
 use serde_json::{Map, Value};
 
@@ -138,7 +139,13 @@ impl PendingPermit {
 pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
     let name = format!("platform.{resource_type}.{function}");
     let is_a_bots = call.bot.is_some() || call.binding.is_some();
-    (!is_a_bots).then(|| Permit { tool: name.clone(), operation: name, scope_json: "[]".to_owned(), facts: call, approval: None })
+    (!is_a_bots).then(|| Permit {
+        tool: name.clone(),
+        operation: name,
+        scope_json: "[]".to_owned(),
+        facts: call,
+        approval: None,
+    })
 }
 
 /// Creates a permit for the credential check that a manifest declares. The permit allows exactly the declared tool with

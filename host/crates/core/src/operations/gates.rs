@@ -39,7 +39,8 @@ pub(super) fn check(
     before: Option<&Value>,
 ) -> Result<(), OperationError> {
     let Some(stored) = gates.filter(|gates| before != Some(gates)) else { return Ok(()) };
-    let gates = Vec::<Gate>::deserialize(stored).map_err(|error| OperationError::invalid_at(path, error.to_string()))?;
+    let gates =
+        Vec::<Gate>::deserialize(stored).map_err(|error| OperationError::invalid_at(path, error.to_string()))?;
     if gates.len() > GATES_MAX {
         return Err(OperationError::invalid_at(path, format!("must have at most {GATES_MAX} entries")));
     }
@@ -135,9 +136,9 @@ pub(super) fn keys<'v>(path: &str, gates: Option<&'v Value>) -> Vec<(String, &'v
     for (index, gate) in gates.and_then(Value::as_array).into_iter().flatten().enumerate() {
         for name in ["when", "unless"] {
             let set = gate.get(name).and_then(Value::as_object).into_iter().flatten();
-            keys.extend(set.map(|(key, _)| {
-                (format!("{path}/{index}/{name}/{}", rules::pointer_token(key)), key.as_str())
-            }));
+            keys.extend(
+                set.map(|(key, _)| (format!("{path}/{index}/{name}/{}", rules::pointer_token(key)), key.as_str())),
+            );
         }
     }
     keys

@@ -144,10 +144,9 @@ fn a_dimension_that_the_tool_lacks_never_keeps_a_gate_away() {
     // A tool that does not declare the parameter of a dimension lacks the dimension, and so does a tool whose operation
     // the filter of the dimension does not match.
     let filtered = monstrum_manifest::ScopeDimension { operation_filter: Some("pr.*".to_owned()), ..repos() };
-    for world in [
-        World { declared: vec!["other"], ..World::new() },
-        World { dimensions: vec![filtered], ..World::new() },
-    ] {
+    for world in
+        [World { declared: vec!["other"], ..World::new() }, World { dimensions: vec![filtered], ..World::new() }]
+    {
         for fields in [json!({"when": {"repos": ["other/*"]}}), json!({"unless": {"repos": ["*"]}})] {
             let world = World { gates: vec![ask(fields.clone())], ..world.clone() };
             assert!(matches!(world.call(&call), Decision::Ask(_)), "{fields}");
@@ -201,14 +200,20 @@ fn several_gates_require_what_each_requires() {
 fn one_gate_that_denies_is_enough() {
     let world = World {
         bot_gates: vec![ask(json!({}))],
-        delegation: vec![Delegation { gates: vec![deny(json!({"reason": "not\u{202e} now"}))], ..Delegation::default() }],
+        delegation: vec![Delegation {
+            gates: vec![deny(json!({"reason": "not\u{202e} now"}))],
+            ..Delegation::default()
+        }],
         ..gated(vec![ask(json!({}))])
     };
     let denied = denial(world.call(&json!({})));
     assert_eq!((denied.status, denied.rule.as_str()), (Status::PermissionDenied, "delegation.gates"));
     let message = "Permission denied: a gate denies this call of tool 'github_list_issues': not\\u{202e} now";
     assert_eq!(denied.message, message);
-    assert_eq!(denied.smallest_change, "remove the gate from gates of link 1 of the delegation, or narrow its conditions");
+    assert_eq!(
+        denied.smallest_change,
+        "remove the gate from gates of link 1 of the delegation, or narrow its conditions"
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Permits are created for allowed calls only.
 
 use monstrum_guardian::{
-    Authorized, CallContext, CallFacts, Consent, Delegation, Denial, Gate, GateAction, PendingPermit, Permit, SetSource,
-    ToolRules, authorize, authorize_check, authorize_function,
+    Authorized, CallContext, CallFacts, Consent, Delegation, Denial, Gate, GateAction, PendingPermit, Permit,
+    SetSource, ToolRules, authorize, authorize_check, authorize_function,
 };
 use monstrum_types::{ApprovalId, BindingId, BotId, Digest, Effort, RequestId, ResourceId, WorkspaceId};
 use serde_json::{Value, json};
@@ -108,7 +108,8 @@ fn calls_of_a_bot_are_not_permitted_without_roles() {
 #[test]
 fn a_consent_permits_exactly_the_call_that_was_approved() {
     let call = facts(&json!({"repo": "acme/site"}));
-    let context = || CallContext { user: Some(("app", "7")), links: Vec::new(), attached: None, definition: sha256("d") };
+    let context =
+        || CallContext { user: Some(("app", "7")), links: Vec::new(), attached: None, definition: sha256("d") };
     let asked = pending(call.clone());
     assert_eq!((asked.tool(), asked.operation(), asked.asked().expires_s), ("github_list_issues", "issue.read", 3600));
     assert!(!format!("{asked:?}").contains("acme"), "a log does not contain parameters");

@@ -54,12 +54,11 @@ fn grant() -> impl Strategy<Value = Grant> {
 }
 
 fn link() -> impl Strategy<Value = Delegation> {
-    (grant(), constraints())
-        .prop_map(|(grant, scope_constraints)| Delegation {
-            allowed_tools: grant.allowed_tools,
-            scope_constraints,
-            gates: Vec::new(),
-        })
+    (grant(), constraints()).prop_map(|(grant, scope_constraints)| Delegation {
+        allowed_tools: grant.allowed_tools,
+        scope_constraints,
+        gates: Vec::new(),
+    })
 }
 
 /// Generates chains of all allowed lengths. Most chains are short, so that some of them permit a call.
@@ -123,8 +122,12 @@ fn gate() -> impl Strategy<Value = Gate> {
 /// Generates a world with up to two gates of each holder.
 fn gated_world() -> impl Strategy<Value = World> {
     let gates = || prop::collection::vec(gate(), 0..2);
-    (world(), gates(), gates(), gates())
-        .prop_map(|(world, bot_gates, role_gates, gates)| World { bot_gates, role_gates, gates, ..world })
+    (world(), gates(), gates(), gates()).prop_map(|(world, bot_gates, role_gates, gates)| World {
+        bot_gates,
+        role_gates,
+        gates,
+        ..world
+    })
 }
 
 /// Returns whether `after` requires at least what `before` requires.
