@@ -199,7 +199,7 @@ async fn gates_stay_in_force_after_unrelated_changes_and_a_restart() -> Result<(
             ensure!(outcome.contains(&format!("[{holder}.gates]")), "{outcome}");
         }
         ensure!(gated.outcome(TOOL, &json!({ "repo": "acme/x" })).await? == "success");
-        Ok(())
+        anyhow::Ok(())
     };
     denied(&gated).await?;
     let bot = format!("/api/bots/{}", gated.world.bot);

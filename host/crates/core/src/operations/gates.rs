@@ -38,7 +38,7 @@ pub(super) fn check(
     gates: Option<&Value>,
     before: Option<&Value>,
 ) -> Result<(), OperationError> {
-    let Some(stored) = gates.filter(|gates| before != Some(gates)) else { return Ok(()) };
+    let Some(stored) = gates.filter(|gates| before != Some(*gates)) else { return Ok(()) };
     let gates =
         Vec::<Gate>::deserialize(stored).map_err(|error| OperationError::invalid_at(path, error.to_string()))?;
     if gates.len() > GATES_MAX {
