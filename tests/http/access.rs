@@ -157,6 +157,7 @@ impl Fresh {
             "POST /api/keys" => json!({ "name": name, "kind": "operator" }),
             "POST /api/import" => json!({
                 "kind": "role", "name": name, "allowed_operations": null, "allowed_tools": null, "scope_constraints": {},
+                "gates": [],
             }),
             "POST /api/resources" => json!({ "resource_type": "test-echo", "name": name }),
             "PUT /api/resources/{id}/credential" => {

@@ -12,6 +12,7 @@ pub mod bindings;
 pub mod bots;
 pub mod credentials;
 pub mod export;
+pub mod gates;
 pub mod import;
 pub mod keys;
 pub mod list;

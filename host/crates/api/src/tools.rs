@@ -25,6 +25,9 @@ pub struct Tool {
     #[schema(value_type = String)]
     pub result: ResultForm,
     pub operation: String,
+    /// Whether a gate may ask a person before a call of this tool. Whether a gate asks depends on the parameters of the
+    /// call.
+    pub asks: bool,
     pub resource_type: ResourceTypeId,
     /// The resources through which the bot has the tool.
     pub resources: Vec<NamedResource>,
@@ -134,6 +137,10 @@ pub enum CheckResult {
         rule: Option<String>,
         reason: Option<String>,
         smallest_change: Option<String>,
+        /// The gates that ask, if the decision is `ask`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schema(required = false)]
+        gates: Vec<AskingGate>,
     },
     Bot {
         decision: CheckDecision,
@@ -146,7 +153,18 @@ pub enum CheckResult {
 #[schema(as = Decision)]
 pub enum CheckDecision {
     Allow,
+    /// The call runs only after a person has approved it.
+    Ask,
     Deny,
+}
+
+/// A gate that asks for a call.
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AskingGate {
+    /// `bot`, `role`, `binding` or `delegation`.
+    #[schema(example = "role")]
+    pub holder: String,
+    pub reason: Option<String>,
 }
 
 impl From<Tool> for OpenAiTool {

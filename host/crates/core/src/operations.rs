@@ -16,6 +16,7 @@ pub mod conversations;
 pub mod credentials;
 mod error;
 pub mod export;
+mod gates;
 pub mod import;
 mod input;
 pub mod keys;

@@ -249,10 +249,9 @@ impl Asked {
                 None => *approver == Approver::Admin,
             })
         };
-        let gates = asking.iter().map(|(holder, gate)| AskingGate {
-            holder: holder.word().to_owned(),
-            reason: gate.gate.reason.clone(),
-        });
+        let gates = asking
+            .iter()
+            .map(|(holder, gate)| AskingGate { holder: holder.word().to_owned(), reason: gate.gate.reason.clone() });
         let expires = asking.iter().map(|(_, gate)| gate.gate.expires_s.unwrap_or(EXPIRES_S_DEFAULT));
         Asked {
             gates: gates.collect(),

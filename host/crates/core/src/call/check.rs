@@ -2,7 +2,7 @@
 //! and whether the parent call may make the call. This module also predicts the outcome of a call without running it.
 
 use monstrum_egress::Redactor;
-use monstrum_guardian::{AskingGate, Asked, Decision, Denial, Question};
+use monstrum_guardian::{Asked, AskingGate, Decision, Denial, Question};
 use monstrum_manifest::json_depth;
 use monstrum_types::{CallOutcome, Code, Effort, InputError, ObjectParams, Overrun, Params};
 use serde_json::Value;

@@ -107,3 +107,34 @@ fn push(bytes: &mut Vec<u8>, tag: u8, value: &[u8]) {
     bytes.extend_from_slice(&(value.len() as u64).to_be_bytes());
     bytes.extend_from_slice(value);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::values;
+
+    fn part(tag: u8, value: &[u8]) -> Vec<u8> {
+        let length = (value.len() as u64).to_be_bytes();
+        [&[tag], length.as_slice(), value].concat()
+    }
+
+    fn role(gates: Option<&str>) -> Vec<u8> {
+        let gates = gates.map(str::to_owned);
+        let none: Option<String> = None;
+        let values = values!["id", "workspace", "name", &none, "[]", "{}", 1_i64, 2_i64, &gates];
+        of_values(Table::Roles, &values).unwrap()
+    }
+
+    /// Rows that were written before the column `gates` existed have this encoding.
+    #[test]
+    fn a_null_in_an_optional_column_is_not_encoded() {
+        let texts = [part(TEXT, b"id"), part(TEXT, b"workspace"), part(TEXT, b"name")];
+        let lists = [part(NULL, b""), part(TEXT, b"[]"), part(TEXT, b"{}")];
+        let times = [part(INT, &1_i64.to_be_bytes()), part(INT, &2_i64.to_be_bytes())];
+        let before = [&[part(BLOB, b"roles")], texts.as_slice(), &lists, &times].concat().concat();
+        assert_eq!(role(None), before);
+        let gates = [part(NAME, b"gates"), part(TEXT, b"[1]")].concat();
+        assert_eq!(role(Some("[1]")), [before.clone(), gates].concat());
+        assert_ne!(role(Some("")), before);
+    }
+}

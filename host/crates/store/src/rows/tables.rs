@@ -185,6 +185,9 @@ mod tests {
         let columns = |spec: &Spec| spec.optional.iter().map(|(column, kind)| format!("{column} {kind:?}"));
         let lists: Vec<String> =
             optional.map(|spec| format!("{}: {}", spec.name, columns(spec).collect::<Vec<_>>().join(", "))).collect();
-        assert_eq!(lists, ["roles: gates Text", "bots: gates Text", "resources: labels Text", "bot_resources: gates Text"]);
+        assert_eq!(
+            lists,
+            ["roles: gates Text", "bots: gates Text", "resources: labels Text", "bot_resources: gates Text"]
+        );
     }
 }

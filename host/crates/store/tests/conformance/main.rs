@@ -52,6 +52,7 @@ intrusions! {
     a_forged_row_is_ignored,
     forged_rows_do_not_end_a_list,
     an_edited_row_is_rejected_and_its_scope_unverified,
+    edited_gates_and_labels_are_rejected,
     a_restored_row_is_detected,
     a_restored_older_version_of_a_row_is_detected,
     a_restored_seal_is_rejected_with_all_its_rows,
