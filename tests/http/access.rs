@@ -22,6 +22,9 @@ struct Fresh {
     foreign: Api,
     admin: Api,
     operator: Api,
+    approver: Api,
+    /// The key that makes the calls for which gates ask, because a key does not approve its own calls.
+    starter: Api,
     /// The id of a call that is in the audit.
     call: String,
     workspace: String,
@@ -43,11 +46,14 @@ impl Fresh {
         let foreign = workspace(&world.api, "foreign").await?;
         let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
         let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+        let approver = world.api.with_key(&world.api.new_key("approver", None).await?);
+        let starter = json!({ "name": "starter", "kind": "admin" });
+        let starter = world.api.with_key(text(&world.api.post("/api/keys", &starter).await?.1["key"]));
         let call = text(&world.call("nothing", &json!({})).await?["request_id"]).to_owned();
         let (_, workspaces) = world.api.get("/api/workspaces").await?;
         let default = workspaces["items"].as_array().into_iter().flatten().find(|one| one["name"] == "default");
         let workspace = text(&default.context("the default workspace does not exist")?["id"]).to_owned();
-        Ok(Fresh { world, foreign, admin, operator, call, workspace, made: AtomicUsize::new(0) })
+        Ok(Fresh { world, foreign, admin, operator, approver, starter, call, workspace, made: AtomicUsize::new(0) })
     }
 
     /// Returns an unused name.
@@ -65,6 +71,17 @@ impl Fresh {
         let resource = self.world.api.resource("test-echo", &self.name(), &self.world.github.url()).await?;
         self.world.api.token(&resource, TOKEN).await?;
         Ok(resource)
+    }
+
+    /// Creates a bot whose call waits for approval. Returns the approval and the bot.
+    async fn approval(&self) -> Result<(Value, String)> {
+        let gates = json!([{ "action": "ask", "approvers": ["admin", "operator", "approver"] }]);
+        let bot = made(&self.world.api, "/api/bots", &json!({ "name": self.name(), "gates": gates })).await?;
+        let binding = json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } });
+        made(&self.world.api, &format!("/api/bots/{bot}/resources"), &binding).await?;
+        let answer = self.starter.call(&bot, "test_echo_run", &json!({})).await?;
+        let path = format!("/api/approvals/{}", text(&answer["approval"]["id"]));
+        Ok((self.world.api.get(&path).await?.1, bot))
     }
 
     /// Creates a sandbox of the bot in a new conversation and returns its id.
@@ -90,7 +107,7 @@ impl Fresh {
     async fn request(&self, method: &str, template: &str) -> Result<Request> {
         let api = &self.world.api;
         let collection = template.split('/').nth(2).unwrap_or_default();
-        let mut bot = self.world.bot.clone();
+        let (mut bot, mut decision) = (self.world.bot.clone(), None);
         let id = match collection {
             _ if !template.contains('{') => String::new(),
             "workspaces" | "roles" => made(api, &format!("/api/{collection}"), &json!({ "name": self.name() })).await?,
@@ -104,6 +121,12 @@ impl Fresh {
             "begin" => "no-ticket".to_owned(),
             "sandboxes" => self.sandbox(&self.name()).await?,
             "chats" | "apps" => self.name(),
+            "approvals" => {
+                let approval;
+                (approval, bot) = self.approval().await?;
+                decision = Some(json!({ "decision": "deny", "digest": approval["digest"] }));
+                text(&approval["id"]).to_owned()
+            }
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             "bots" => {
                 bot = api.bot(&self.name()).await?;
@@ -121,7 +144,10 @@ impl Fresh {
             let role = api.role(&self.name(), &["*"]).await?;
             path = path.replace("{binding_id}", &api.bind(&bot, &self.resource().await?, &role, &json!({})).await?);
         }
-        let body = self.body(&format!("{method} {template}")).await?;
+        let body = match decision.filter(|_| method == "POST") {
+            Some(decision) => Some(decision),
+            None => self.body(&format!("{method} {template}")).await?,
+        };
         Ok(Request { path, body, bot })
     }
 
@@ -176,7 +202,7 @@ impl Fresh {
     async fn row(&self, method: &str, template: &str) -> Result<String> {
         let root = &self.world.api;
         let mut row = Vec::new();
-        for kind in ["no key", "unknown key", "root", "admin", "operator", "bot", "foreign"] {
+        for kind in ["no key", "unknown key", "root", "admin", "operator", "approver", "bot", "foreign"] {
             let Request { path, body, bot } = self.request(method, template).await?;
             let caller = match kind {
                 "no key" => root.with_key(""),
@@ -184,6 +210,7 @@ impl Fresh {
                 "root" => root.clone(),
                 "admin" => self.admin.clone(),
                 "operator" => self.operator.clone(),
+                "approver" => self.approver.clone(),
                 "bot" => self.key_of(&bot).await?,
                 _ => self.foreign.clone(),
             };
@@ -251,7 +278,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
         }
     }
     table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
-    let heading = format!("{:57} none unkn root admn oper bot  foreign", "");
+    let heading = format!("{:57} none unkn root admn oper appr bot  foreign", "");
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
                                                               none unkn root admn oper bot  foreign
     GET    /                                                  200  200  200  200  200  200  200
