@@ -2,8 +2,11 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
+use monstrum_core::policy::row_seals;
+use monstrum_store::{DEFAULT_WORKSPACE, Scope, StoreOptions, UsedApproval};
+use monstrum_types::{Clock, Digest, RequestId, SystemClock};
 use serde_json::{Value, json};
 use support::Server;
 
@@ -232,8 +235,35 @@ async fn an_approval_overrides_no_denial() -> Result<()> {
     Ok(())
 }
 
+/// The host ends after a call has used its approval and before the call begins. The caller must ask again.
 #[tokio::test]
-async fn an_approval_survives_a_restart_and_works_on_the_other_database() -> Result<()> {
+async fn a_crash_between_the_use_and_the_start_of_a_call_asks_again() -> Result<()> {
+    let mut gated = Gated::start().await?;
+    let params = json!({ "path": "/echo" });
+    let id = asked(&gated.world.call(FETCH, &params).await?)?;
+    gated.approve(&id).await?;
+    let approval = gated.approval(&id).await?;
+    gated.world.server.kill().await?;
+    let data = gated.world.server.data_dir();
+    let options = StoreOptions::sqlite(data.join("monstrum.db"));
+    let store = row_seals::open_with_key_file(options, &data.join("master.key")).await?;
+    let workspace = store.workspace_named(DEFAULT_WORKSPACE).await?.context("the default workspace does not exist")?.id;
+    let generation = store.snapshot().await?.scope_generations[&Scope::Workspace(workspace)];
+    let digest: Digest = text(&approval["digest"]).parse()?;
+    let call = (id.parse()?, &digest);
+    let used = store.use_approval(workspace, call, RequestId::new(), generation, SystemClock.now()).await?;
+    assert_eq!(used, UsedApproval::Used);
+    store.close().await;
+    gated.world.server.launch().await?;
+    gated.world.api = gated.world.server.api()?;
+    gated.admin = gated.world.api.with_key(gated.admin.key());
+    assert_ne!(asked(&gated.world.call(FETCH, &params).await?)?, id);
+    assert_eq!((&gated.approval(&id).await?["status"], gated.world.github.requests().len()), (&json!("used"), 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approval_survives_a_restart() -> Result<()> {
     let mut gated = Gated::start().await?;
     let id = gated.approved(&json!({})).await?;
     gated.world.server.restart().await?;

@@ -255,6 +255,6 @@ async fn an_expired_approval_is_not_decided() -> Result<()> {
     });
     assert_eq!(listed.await?[0]["id"], Value::from(id));
     assert!(gated.changes().await?.contains(&"approval.expire success".to_owned()));
-    ensure!(succeeded(&gated.world.call(TOOL, &json!({})).await?) == false, "the gate is in force");
+    ensure!(!succeeded(&gated.world.call(TOOL, &json!({})).await?), "the gate is in force");
     Ok(())
 }

@@ -106,7 +106,9 @@ impl Approvals {
                     return Ok(row);
                 }
                 AskedApproval::Known(row) => return Ok(row),
-                AskedApproval::Due(row) => drop(self.expire(&row).await?),
+                AskedApproval::Due(row) => {
+                    self.expire(&row).await?;
+                }
                 AskedApproval::Full => return Err(ApprovalError::Full),
             }
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use monstrum_store::{ApprovalRow, ApprovalStatus};
 use monstrum_types::{ApprovalId, WorkspaceId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::Approvals;
@@ -24,7 +25,7 @@ impl Approvals {
                 Err(error) => tracing::warn!(%error, "cannot read an approval that a call waits for; retrying"),
             }
             // A timeout means that the row is read again.
-            drop(timeout(POLL, changed(&mut changes, id)).await);
+            let _: Result<(), Elapsed> = timeout(POLL, changed(&mut changes, id)).await;
         }
     }
 
@@ -36,7 +37,7 @@ impl Approvals {
                 std::future::pending::<()>().await;
             }
         };
-        drop(timeout(POLL, any).await);
+        let _: Result<(), Elapsed> = timeout(POLL, any).await;
     }
 
     fn is_pending(&self, row: &ApprovalRow) -> bool {
