@@ -165,7 +165,7 @@ async fn a_bot_reads_the_short_form_of_its_own_approvals() -> Result<()> {
     let stranger_key = root.with_key(text(&key["key"]));
     let path = format!("/api/approvals/{id}");
     let (status, short) = own.get(&path).await?;
-    let fields: Vec<&String> = short.as_object().into_iter().flat_map(|short| short.keys()).collect();
+    let fields: Vec<&str> = short.as_object().into_iter().flat_map(|short| short.keys().map(String::as_str)).collect();
     assert_eq!((status, fields), (200, vec!["id", "status", "expires_at"]));
     assert_eq!(own.get("/api/approvals").await?.1["items"], json!([short]));
     assert_eq!(stranger_key.get(&path).await?.0, 404);

@@ -64,7 +64,7 @@ pub fn permit(
         None => pending,
         Some(consent) => match pending.with_consent(&consent, &context) {
             Ok(permit) => return Ok(Judged::Permitted(permit)),
-            Err(pending) => *pending,
+            Err(pending) => pending,
         },
     };
     Ok(Judged::Asks(Box::new(AskingPermit { pending, digest, definition: context.definition })))

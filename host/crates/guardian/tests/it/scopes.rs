@@ -365,7 +365,8 @@ fn rules_compiled_from_another_manifest_deny() {
     for dimensions in [vec![repos()], Vec::new()] {
         let binding = BindingRules::new(&grants, &sets, &DimensionModes::of(&dimensions));
         let params = json!({"repo": "/srv"});
-        let subject = Subject { tool: &tool, binding: &binding, delegation: &[] };
+        let subject =
+            Subject { tool: &tool, binding: &binding, delegation: &[], bot_gates: &monstrum_guardian::NO_GATES };
         assert_eq!(denial(decide(&subject, Question::Call(params.as_object().unwrap()))).rule, "scope.repos");
     }
 }
