@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use support::{Api, Bound, Server};
 
-use crate::world::{World, eventually, text};
+use crate::world::{World, text};
 
 const ECHO: &str = "test-echo";
 const TOOL: &str = "test_echo_run";
@@ -90,21 +90,12 @@ impl Gated {
         Ok(id)
     }
 
-    /// Waits until the approval has the status.
-    async fn becomes(&self, id: &str, status: &str) -> Result<Value> {
-        eventually("the approval has the status", async || {
-            let approval = self.approval(id).await?;
-            Ok((approval["status"] == status).then_some(approval))
-        })
-        .await
-    }
-
     /// Returns the recorded changes of approvals, oldest first.
     async fn changes(&self) -> Result<Vec<String>> {
         let (status, body) = self.world.api.get("/api/audit/changes?limit=1000").await?;
         ensure!(status == 200, "{body}");
         let items = body["items"].as_array().context("the list has no items")?;
-        let told = items.iter().rev().map(|item| format!("{} {}", text(&item["operation"]), text(&item["status"])));
+        let told = items.iter().rev().map(|item| format!("{} {}", text(&item["change"]), text(&item["status"])));
         Ok(told.filter(|change| change.starts_with("approval.")).collect())
     }
 }

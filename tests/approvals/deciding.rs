@@ -37,7 +37,15 @@ async fn only_approvers_decide_and_not_about_their_own_calls() -> Result<()> {
     let of_root = gated.ask(&json!({ "any": "of root" })).await?;
     let (status, answer) = gated.decide_as(root, &of_root, "approve").await?;
     answers.add("own root", (status, answer["detail"].clone()));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    own admin: 403 "the key that made the call cannot decide about it"
+    operator: 403 "the gates of this call do not accept a decision with this kind of key"
+    bot: 403 "a bot key cannot decide about approvals"
+    other admin: 200 "approved"
+    approver: 200 "approved"
+    root: 200 "approved"
+    own root: 403 "the key that made the call cannot decide about it"
+    "#);
     Ok(())
 }
 
@@ -148,7 +156,16 @@ async fn a_decision_names_the_call_and_is_made_once() -> Result<()> {
         let why = if answer["errors"].is_null() { answer["detail"].clone() } else { answer["errors"].clone() };
         answers.add(what, (status, why));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    digest of another call: 409 "the digest is not the digest of this approval; read the approval again"
+    no digest: 422 [{"path":"/digest","message":"required field is missing"}]
+    malformed digest: 422 [{"path":"/digest","message":"expected the `digest` of the approval"}]
+    unknown decision: 422 [{"path":"/decision","message":"unknown variant `maybe`, expected `approve` or `deny`"}]
+    long note: 422 [{"path":"/note","message":"must have at most 1024 bytes"}]
+    right: 200
+    twice: 409 "the approval is approved, not pending"
+    the contrary: 409 "the approval is approved, not pending"
+    "#);
     let (status, _) = gated.admin.post(&format!("/api/approvals/{}", ApprovalId::new()), &json!({})).await?;
     assert_eq!(status, 404);
     Ok(())

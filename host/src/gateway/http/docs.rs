@@ -298,6 +298,9 @@ mod tests {
         DELETE /api/apps/{app_id}
         POST /api/bots/{id}/tools/{tool}/call
         POST /api/bots/{id}/tools/{tool}/check
+        GET /api/approvals
+        GET /api/approvals/{id}
+        POST /api/approvals/{id}
         GET /api/audit
         GET /api/audit/{request_id}
         GET /api/audit/changes

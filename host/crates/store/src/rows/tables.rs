@@ -167,14 +167,19 @@ mod tests {
     /// The MACs in existing databases are computed over these columns, in this order.
     #[test]
     fn the_columns_under_the_macs_never_change() {
-        let mut tables = String::new();
-        for table in Table::ALL {
-            let Spec { name, covered, .. } = table.spec();
-            let covered: Vec<String> = covered.iter().map(|(column, kind)| format!("{column} {kind:?}")).collect();
-            writeln!(tables, "{name}: {}", covered.join(", ")).unwrap();
+        let (first, later) = Table::ALL.split_at(14);
+        for (tables, expected) in [
+            (first, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071"),
+            (later, "3c58d0520aecfa045861a89b3e6e9f78479c0a334a67f5325aee899ba9cd1f36"),
+        ] {
+            let mut lines = String::new();
+            for table in tables {
+                let Spec { name, covered, .. } = table.spec();
+                let covered: Vec<String> = covered.iter().map(|(column, kind)| format!("{column} {kind:?}")).collect();
+                writeln!(lines, "{name}: {}", covered.join(", ")).unwrap();
+            }
+            assert_eq!(hex::encode(Sha256::digest(&lines)), expected, "{lines}");
         }
-        let digest = hex::encode(Sha256::digest(&tables));
-        assert_eq!(digest, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071", "{tables}");
     }
 
     /// The MACs of rows with values in optional columns are computed over these columns, in this order. New columns can
