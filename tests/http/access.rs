@@ -280,90 +280,93 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
     let heading = format!("{:57} none unkn root admn oper appr bot  foreign", "");
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
-                                                              none unkn root admn oper bot  foreign
-    GET    /                                                  200  200  200  200  200  200  200
-    DELETE /api/apps/{app_id}                                 401  401  202  202  202  202  202
-    GET    /api/audit                                         401  401  200  200  200  403  200
-    GET    /api/audit/changes                                 401  401  200  200  403  403  200
-    GET    /api/audit/export                                  401  401  200  200  200  403  200
-    GET    /api/audit/verify                                  401  401  200  403  403  403  403
-    GET    /api/audit/{request_id}                            401  401  200  200  200  403  404
-    GET    /api/bots                                          401  401  200  200  200  403  200
-    POST   /api/bots                                          401  401  201  201  201  403  201
-    GET    /api/bots/{id}                                     401  401  200  200  200  403  404
-    DELETE /api/bots/{id}                                     401  401  204  204  204  403  404
-    PATCH  /api/bots/{id}                                     401  401  200  200  200  403  404
-    GET    /api/bots/{id}/prompt                              401  401  200  200  200  200  404
-    GET    /api/bots/{id}/resources                           401  401  200  200  200  403  404
-    POST   /api/bots/{id}/resources                           401  401  201  201  403  403  404
-    DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  404
-    PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  404
-    GET    /api/bots/{id}/tools                               401  401  200  200  200  200  404
-    POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  200  404
-    POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  200  404
-    GET    /api/bots/{id}/usage                               401  401  200  200  200  403  404
-    DELETE /api/chats/{chat_id}                               401  401  202  202  202  202  202
-    POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  404
-    POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  404
-    GET    /api/export                                        401  401  200  200  403  403  200
-    POST   /api/import                                        401  401  200  200  403  403  200
-    GET    /api/keys                                          401  401  200  200  403  403  200
-    POST   /api/keys                                          401  401  201  201  403  403  201
-    DELETE /api/keys/{id}                                     401  401  204  204  403  403  404
-    POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  404
-    GET    /api/manifest.schema.json                          401  401  200  200  200  200  200
-    GET    /api/oauth/callback                                400  400  400  400  400  400  400
-    GET    /api/oauth/providers                               401  401  200  200  200  403  200
-    POST   /api/oauth/providers                               401  401  201  201  403  403  201
-    DELETE /api/oauth/providers/{id}                          401  401  204  204  403  403  404
-    PATCH  /api/oauth/providers/{id}                          401  401  200  200  403  403  404
-    GET    /api/openapi.json                                  401  401  200  200  200  200  200
-    POST   /api/platform/{type}/{function}                    401  401  404  403  403  403  403
-    GET    /api/plugins                                       401  401  200  200  200  403  200
-    POST   /api/plugins                                       401  401  422  403  403  403  403
-    GET    /api/plugins/{name}                                401  401  200  200  200  403  200
-    DELETE /api/plugins/{name}                                401  401  404  403  403  403  403
-    POST   /api/plugins/{name}/approve                        401  401  409  403  403  403  403
-    GET    /api/plugins/{name}/icon                           401  401  404  404  404  403  404
-    POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403
-    GET    /api/registry                                      401  401  404  403  403  403  403
-    GET    /api/resource-types                                401  401  200  200  200  403  200
-    GET    /api/resource-types/{id}                           401  401  200  200  200  403  200
-    GET    /api/resources                                     401  401  200  200  200  403  200
-    POST   /api/resources                                     401  401  201  201  201  403  201
-    GET    /api/resources/{id}                                401  401  200  200  200  403  404
-    DELETE /api/resources/{id}                                401  401  204  204  403  403  404
-    PATCH  /api/resources/{id}                                401  401  200  200  200  403  404
-    PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404
-    DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404
-    POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  404
-    POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  404
-    POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  404
-    GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  404
-    POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  404
-    POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  404
-    GET    /api/roles                                         401  401  200  200  200  403  200
-    POST   /api/roles                                         401  401  201  201  403  403  201
-    GET    /api/roles/{id}                                    401  401  200  200  200  403  404
-    DELETE /api/roles/{id}                                    401  401  204  204  403  403  404
-    PATCH  /api/roles/{id}                                    401  401  200  200  403  403  404
-    GET    /api/sandboxes                                     401  401  200  200  200  200  200
-    GET    /api/sandboxes/{id}                                401  401  200  200  200  200  404
-    DELETE /api/sandboxes/{id}                                401  401  202  202  202  202  404
-    POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  200  404
-    GET    /api/trust                                         401  401  200  403  403  403  403
-    POST   /api/trust                                         401  401  201  403  403  403  403
-    DELETE /api/trust/{id}                                    401  401  204  403  403  403  403
-    GET    /api/workspaces                                    401  401  200  403  403  403  403
-    POST   /api/workspaces                                    401  401  201  403  403  403  403
-    GET    /api/workspaces/{id}                               401  401  200  403  403  403  403
-    DELETE /api/workspaces/{id}                               401  401  204  403  403  403  403
-    PATCH  /api/workspaces/{id}                               401  401  200  403  403  403  403
-    GET    /docs                                              401  401  303  303  303  303  303
-    GET    /healthz                                           200  200  200  200  200  200  200
-    GET    /metrics                                           401  401  200  200  200  403  200
-    GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400
-    GET    /readyz                                            200  200  200  200  200  200  200
+                                                              none unkn root admn oper appr bot  foreign
+    GET    /                                                  200  200  200  200  200  200  200  200
+    GET    /api/approvals                                     401  401  200  200  200  200  200  200
+    GET    /api/approvals/{id}                                401  401  200  200  200  200  200  404
+    POST   /api/approvals/{id}                                401  401  200  200  200  200  403  404
+    DELETE /api/apps/{app_id}                                 401  401  202  202  202  403  202  202
+    GET    /api/audit                                         401  401  200  200  200  403  403  200
+    GET    /api/audit/changes                                 401  401  200  200  403  403  403  200
+    GET    /api/audit/export                                  401  401  200  200  200  403  403  200
+    GET    /api/audit/verify                                  401  401  200  403  403  403  403  403
+    GET    /api/audit/{request_id}                            401  401  200  200  200  403  403  404
+    GET    /api/bots                                          401  401  200  200  200  403  403  200
+    POST   /api/bots                                          401  401  201  201  201  403  403  201
+    GET    /api/bots/{id}                                     401  401  200  200  200  403  403  404
+    DELETE /api/bots/{id}                                     401  401  204  204  204  403  403  404
+    PATCH  /api/bots/{id}                                     401  401  200  200  200  403  403  404
+    GET    /api/bots/{id}/prompt                              401  401  200  200  200  403  200  404
+    GET    /api/bots/{id}/resources                           401  401  200  200  200  403  403  404
+    POST   /api/bots/{id}/resources                           401  401  201  201  403  403  403  404
+    DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  403  404
+    PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  403  404
+    GET    /api/bots/{id}/tools                               401  401  200  200  200  403  200  404
+    POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  403  200  404
+    POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  403  200  404
+    GET    /api/bots/{id}/usage                               401  401  200  200  200  403  403  404
+    DELETE /api/chats/{chat_id}                               401  401  202  202  202  403  202  202
+    POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  403  404
+    POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  403  404
+    GET    /api/export                                        401  401  200  200  403  403  403  200
+    POST   /api/import                                        401  401  200  200  403  403  403  200
+    GET    /api/keys                                          401  401  200  200  403  403  403  200
+    POST   /api/keys                                          401  401  201  201  403  403  403  201
+    DELETE /api/keys/{id}                                     401  401  204  204  403  403  403  404
+    POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  403  404
+    GET    /api/manifest.schema.json                          401  401  200  200  200  403  200  200
+    GET    /api/oauth/callback                                400  400  400  400  400  400  400  400
+    GET    /api/oauth/providers                               401  401  200  200  200  403  403  200
+    POST   /api/oauth/providers                               401  401  201  201  403  403  403  201
+    DELETE /api/oauth/providers/{id}                          401  401  204  204  403  403  403  404
+    PATCH  /api/oauth/providers/{id}                          401  401  200  200  403  403  403  404
+    GET    /api/openapi.json                                  401  401  200  200  200  403  200  200
+    POST   /api/platform/{type}/{function}                    401  401  404  403  403  403  403  403
+    GET    /api/plugins                                       401  401  200  200  200  403  403  200
+    POST   /api/plugins                                       401  401  422  403  403  403  403  403
+    GET    /api/plugins/{name}                                401  401  200  200  200  403  403  200
+    DELETE /api/plugins/{name}                                401  401  404  403  403  403  403  403
+    POST   /api/plugins/{name}/approve                        401  401  409  403  403  403  403  403
+    GET    /api/plugins/{name}/icon                           401  401  404  404  404  403  403  404
+    POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403  403
+    GET    /api/registry                                      401  401  404  403  403  403  403  403
+    GET    /api/resource-types                                401  401  200  200  200  403  403  200
+    GET    /api/resource-types/{id}                           401  401  200  200  200  403  403  200
+    GET    /api/resources                                     401  401  200  200  200  403  403  200
+    POST   /api/resources                                     401  401  201  201  201  403  403  201
+    GET    /api/resources/{id}                                401  401  200  200  200  403  403  404
+    DELETE /api/resources/{id}                                401  401  204  204  403  403  403  404
+    PATCH  /api/resources/{id}                                401  401  200  200  200  403  403  404
+    PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  403  404
+    DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  403  404
+    POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  403  404
+    POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  403  404
+    POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  403  404
+    GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  403  404
+    POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  403  404
+    POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  403  404
+    GET    /api/roles                                         401  401  200  200  200  403  403  200
+    POST   /api/roles                                         401  401  201  201  403  403  403  201
+    GET    /api/roles/{id}                                    401  401  200  200  200  403  403  404
+    DELETE /api/roles/{id}                                    401  401  204  204  403  403  403  404
+    PATCH  /api/roles/{id}                                    401  401  200  200  403  403  403  404
+    GET    /api/sandboxes                                     401  401  200  200  200  403  200  200
+    GET    /api/sandboxes/{id}                                401  401  200  200  200  403  200  404
+    DELETE /api/sandboxes/{id}                                401  401  202  202  202  403  202  404
+    POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  403  200  404
+    GET    /api/trust                                         401  401  200  403  403  403  403  403
+    POST   /api/trust                                         401  401  201  403  403  403  403  403
+    DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
+    GET    /api/workspaces                                    401  401  200  403  403  403  403  403
+    POST   /api/workspaces                                    401  401  201  403  403  403  403  403
+    GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403
+    DELETE /api/workspaces/{id}                               401  401  204  403  403  403  403  403
+    PATCH  /api/workspaces/{id}                               401  401  200  403  403  403  403  403
+    GET    /docs                                              401  401  303  303  303  403  303  303
+    GET    /healthz                                           200  200  200  200  200  200  200  200
+    GET    /metrics                                           401  401  200  200  200  403  403  200
+    GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400  400
+    GET    /readyz                                            200  200  200  200  200  200  200  200
     ");
     Ok(())
 }
@@ -439,6 +442,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
         }
     }
     assert_snapshot!(answers, @r#"
+    post /api/approvals/{id}: 422 "/unknown"
     post /api/bots: 422 "/unknown"
     patch /api/bots/{id}: 422 "/unknown"
     post /api/bots/{id}/resources: 422 "/unknown"
