@@ -130,7 +130,7 @@ async fn a_call_answers_200_whatever_its_status() -> Result<()> {
     test_echo_write {"params":{}}: 200 {"request_id":"[id 7]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'test_echo_write' is not available to this bot","duration_ms":"[ms]"}
     no_such_tool {"params":{}}: 200 {"request_id":"[id 8]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'no_such_tool' is not available to this bot","duration_ms":"[ms]"}
     ..%2f..%2fx%00 {"params":{}}: 200 {"request_id":"[id 9]","status":"permission_denied","code":"denied","message":"Permission denied: tool '../../x\\0' is not available to this bot","duration_ms":"[ms]"}
-    {"parameters":{}}: 422 [{"path":"/parameters","message":"unknown field `parameters`, expected one of `params`, `task_id`, `resource_id`, `chat`"}]
+    {"parameters":{}}: 422 [{"path":"/parameters","message":"unknown field `parameters`, expected one of `params`, `task_id`, `resource_id`, `chat`, `wait_for_approval_s`"}]
     {"task_id":""}: 422 [{"path":"/task_id","message":"must not be empty"}]
     {"task_id":"t…","chat":{"app_id":"","user_id":"u","chat_id":"c"}}: 422 [{"path":"/task_id","message":"must have at most 256 characters"},{"path":"/chat/app_id","message":"must be 1 to 256 bytes long and must not contain control characters"}]
     {"chat":{"app_id":"a","user_id":"u"}}: 422 [{"path":"/chat/chat_id","message":"required field is missing"}]
