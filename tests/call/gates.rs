@@ -86,7 +86,15 @@ async fn the_gates_of_each_holder_ask_and_deny() -> Result<()> {
         gated.set(holder, &json!([])).await?;
         ensure!(gated.outcome(TOOL, &site).await? == "success");
     }
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @r#"
+    none: success
+    bot ask: approval_required approval [bot.gates] a person must approve this call
+    bot deny: permission_denied denied [bot.gates] Permission denied: a gate denies this call of tool 'test_echo_run': audited
+    role ask: approval_required approval [role.gates] a person must approve this call
+    role deny: permission_denied denied [role.gates] Permission denied: a gate denies this call of tool 'test_echo_run': audited
+    binding ask: approval_required approval [binding.gates] a person must approve this call
+    binding deny: permission_denied denied [binding.gates] Permission denied: a gate denies this call of tool 'test_echo_run': audited
+    "#);
     Ok(())
 }
 
@@ -96,10 +104,10 @@ async fn a_check_shows_administrators_the_gates_that_ask() -> Result<()> {
     gated.set("bot", &json!([{ "action": "ask", "reason": "a new bot" }])).await?;
     gated.set("role", &json!([{ "action": "ask", "tools": [TOOL] }, { "action": "ask", "tools": ["other"] }])).await?;
     let check = gated.world.check(TOOL, &json!({})).await?;
-    assert_snapshot!(check, @"");
+    assert_snapshot!(check, @r#"{"decision":"ask","message":"a person must approve this call","rule":"bot.gates","reason":null,"smallest_change":null,"gates":[{"holder":"bot","reason":"a new bot"},{"holder":"role","reason":null}]}"#);
     let key = gated.world.api.new_key("bot", Some(&gated.world.bot)).await?;
     let of_bot = gated.world.api.with_key(&key).check(&gated.world.bot, TOOL, &json!({})).await?;
-    assert_snapshot!(of_bot, @"");
+    assert_snapshot!(of_bot, @r#"{"decision":"ask","message":"a person must approve this call"}"#);
     Ok(())
 }
 
@@ -145,7 +153,13 @@ async fn the_gates_of_a_delegation_apply_to_calls_through_it() -> Result<()> {
     lines.push(through(TOOL).await?);
     gated.set("bot", &json!([{ "action": "deny", "tools": [TOOL] }])).await?;
     lines.push(through(TOOL).await?);
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @r#"
+    permission_denied Permission denied: a gate denies this call of tool 'test_echo_run'
+    success 
+    approval_required a person must approve this call
+    success 
+    permission_denied Permission denied: a gate denies this call of tool 'test_echo_run'
+    "#);
     Ok(())
 }
 
@@ -182,7 +196,13 @@ async fn a_new_gate_ends_a_running_call() -> Result<()> {
         let audit = world.audit_of(&answer).await?;
         lines.push(format!("{holder} {gate}: {} [{}]", text(&answer["status"]), text(&audit["rule"])));
     }
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @r#"
+    bot {"action":"deny","tools":["test_echo_fetch"]}: permission_denied [bot.gates]
+    bot {"action":"ask"}: permission_denied [revoked.gate]
+    role {"action":"deny"}: permission_denied [role.gates]
+    binding {"action":"ask","operations":["fetch.*"]}: permission_denied [revoked.gate]
+    bot {"action":"deny","tools":["test_echo_run"]}: success []
+    "#);
     Ok(())
 }
 

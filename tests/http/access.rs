@@ -406,13 +406,13 @@ async fn an_operator_neither_grants_nor_configures() -> Result<()> {
         answers.add(&format!("{method} {body}"), (status, answer["detail"].clone()));
     }
     assert_snapshot!(answers, @r#"
-    POST {"resource_type":"test-echo","name":"new","config":{"region":"us"}}: 403 "changing the configuration or network of a resource requires an admin key"
-    POST {"resource_type":"test-echo","name":"new","network":{"allow_http":true}}: 403 "changing the configuration or network of a resource requires an admin key"
-    POST {"resource_type":"test-echo","name":"new","network":{"allow_addresses":["10.0.0.0/8"]}}: 403 "changing the configuration or network of a resource requires an admin key"
+    POST {"resource_type":"test-echo","name":"new","config":{"region":"us"}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    POST {"resource_type":"test-echo","name":"new","network":{"allow_http":true}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    POST {"resource_type":"test-echo","name":"new","network":{"allow_addresses":["10.0.0.0/8"]}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
     POST {"resource_type":"test-echo","name":"new","network":{}}: 201
-    PATCH {"config":null}: 403 "changing the configuration or network of a resource requires an admin key"
-    PATCH {"network":null}: 403 "changing the configuration or network of a resource requires an admin key"
-    PATCH {"name":"renamed","config":{}}: 403 "changing the configuration or network of a resource requires an admin key"
+    PATCH {"config":null}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    PATCH {"network":null}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    PATCH {"name":"renamed","config":{}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
     PATCH {"name":"renamed"}: 200
     DELETE null: 403 "an admin key is required"
     DELETE null: 204

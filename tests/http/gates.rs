@@ -127,7 +127,31 @@ async fn faults_of_gates_are_named() -> Result<()> {
     let unknown =
         json!([{ "action": "ask", "when": { "projects": ["X"] } }, { "action": "ask", "unless": { "a/b": ["X"] } }]);
     answers.add("unknown keys", faults(world.api.patch(&holders.binding, &json!({ "gates": unknown })).await?));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    {}: 422 [{"path":"/gates/1/action","message":"required field is missing"}]
+    {"action":"allow"}: 422 [{"path":"/gates/1/action","message":"unknown variant `allow`, expected `ask` or `deny`"}]
+    {"action":"ask","colour":"red"}: 422 [{"path":"/gates/1/colour","message":"unknown field `colour`, expected one of `tools`, `operations`, `when`, `unless`, `after`, `action`, `approvers`, `allow_starter`, `expires_s`, `reason`"}]
+    {"action":"ask","tools":[]}: 422 [{"path":"/gates/1/tools","message":"must not be empty"}]
+    {"action":"ask","tools":"x"}: 422 [{"path":"/gates/1/tools","message":"invalid type: string \"x\", expected a sequence"}]
+    {"action":"ask","operations":["a",""]}: 422 [{"path":"/gates/1/operations/1","message":"must not be empty"}]
+    {"action":"ask","when":{"repos":[]}}: 422 [{"path":"/gates/1/when/repos","message":"must not be empty"}]
+    {"action":"ask","when":{"repos":["a","x…"]}}: 422 [{"path":"/gates/1/when/repos/1","message":"the pattern is too long; at most 4096 bytes are allowed"}]
+    {"action":"ask","unless":{}}: 422 [{"path":"/gates/1/unless","message":"must not be empty"}]
+    {"action":"ask","unless":{"repos":[]}}: 422 [{"path":"/gates/1/unless/repos","message":"must not be empty"}]
+    {"action":"ask","after":[]}: 422 [{"path":"/gates/1/after","message":"must not be empty"}]
+    {"action":"ask","after":["Untrusted","a b",""]}: 422 [{"path":"/gates/1/after/0","message":"must have 1 to 32 characters, each of which is a-z or `-`"},{"path":"/gates/1/after/1","message":"must have 1 to 32 characters, each of which is a-z or `-`"},{"path":"/gates/1/after/2","message":"must have 1 to 32 characters, each of which is a-z or `-`"}]
+    {"action":"ask","after":["a","b","c","d","e"]}: 422 [{"path":"/gates/1/after","message":"must have at most 4 entries"}]
+    {"action":"ask","approvers":[]}: 422 [{"path":"/gates/1/approvers","message":"must not be empty"}]
+    {"action":"ask","approvers":["root"]}: 422 [{"path":"/gates/1/approvers/0","message":"unknown variant `root`, expected one of `admin`, `operator`, `approver`"}]
+    {"action":"ask","approvers":["admin","admin"]}: 422 [{"path":"/gates/1/approvers/1","message":"duplicate entry"}]
+    {"action":"ask","allow_starter":"yes"}: 422 [{"path":"/gates/1/allow_starter","message":"invalid type: string \"yes\", expected a boolean"}]
+    {"action":"ask","expires_s":59}: 422 [{"path":"/gates/1/expires_s","message":"must be from 60 to 604800"}]
+    {"action":"ask","expires_s":604801}: 422 [{"path":"/gates/1/expires_s","message":"must be from 60 to 604800"}]
+    {"action":"ask","expires_s":-1}: 422 [{"path":"/gates/1/expires_s","message":"invalid value: integer `-1`, expected u32"}]
+    {"action":"ask","reason":"é…"}: 422 [{"path":"/gates/1/reason","message":"must have at most 1024 bytes"}]
+    21 gates: 422 [{"path":"/gates","message":"must have at most 20 entries"}]
+    unknown keys: 422 [{"path":"/gates/0/when/projects","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"},{"path":"/gates/1/unless/a~1b","message":"unknown scope dimension (known dimensions: repos, paths, labels, kinds)"}]
+    "#);
     for (path, change) in [
         (&holders.role, json!({ "gates": unknown })),
         (&holders.bot, json!({ "gates": unknown })),
@@ -164,7 +188,18 @@ async fn labels_of_a_resource_are_set_shown_and_checked() -> Result<()> {
     ] {
         labelled(labels).await?;
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    ["untrusted","private","a-b","xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"]: 200 ["untrusted","private","a-b","xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"]
+    null: 200 []
+    ["a"]: 200 ["a"]
+    []: 200 []
+    ["a","b","c","d","e"]: 422 [{"path":"/labels","message":"must have at most 4 entries"}]
+    ["","A","a_b","xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx","é"]: 422 [{"path":"/labels","message":"must have at most 4 entries"}]
+    ["","A","a_b","é"]: 422 [{"path":"/labels/0","message":"must have 1 to 32 characters, each of which is a-z or `-`"},{"path":"/labels/1","message":"must have 1 to 32 characters, each of which is a-z or `-`"},{"path":"/labels/2","message":"must have 1 to 32 characters, each of which is a-z or `-`"},{"path":"/labels/3","message":"must have 1 to 32 characters, each of which is a-z or `-`"}]
+    ["a","b","a"]: 422 [{"path":"/labels/2","message":"duplicate entry"}]
+    "untrusted": 422 [{"path":"/labels","message":"invalid type: string \"untrusted\", expected a sequence"}]
+    [1]: 422 [{"path":"/labels/0","message":"invalid type: integer `1`, expected a string"}]
+    "#);
     let body = json!({ "resource_type": "test-echo", "name": "new", "labels": ["untrusted"] });
     let (status, answer) = world.api.post("/api/resources", &body).await?;
     assert_eq!((status, &answer["labels"]), (201, &json!(["untrusted"])));
@@ -280,8 +315,13 @@ async fn gates_and_labels_are_exported_imported_and_compared() -> Result<()> {
 async fn patterns_of_gates_count_towards_the_memory_of_a_workspace() -> Result<()> {
     let server = support::Server::prepare(&["test-echo"])?.argument("--workspace-patterns-mib").argument("1");
     let world = World::on(server).await?;
-    let pattern = format!("*{}*", "[!a]?".repeat(800));
-    let gates = json!([{ "action": "ask", "when": { "repos": [pattern] } }]);
+    // Each pattern needs a table of more than 100 KiB.
+    let pattern = |from: u32| {
+        let set = |at: u32| char::from_u32(from + at).map(|one| format!("[{one}x]")).unwrap_or_default();
+        format!("*{}*", (0..680).map(set).collect::<String>())
+    };
+    let patterns: Vec<String> = (0..15).map(|number| pattern(0x4e00 + number)).collect();
+    let gates = json!([{ "action": "ask", "when": { "repos": patterns } }]);
     let bot = format!("/api/bots/{}", world.bot);
     let (status, answer) = world.api.patch(&bot, &json!({ "gates": gates })).await?;
     ensure!(status == 422 && text(&answer["detail"]).contains("compiled patterns of this workspace"), "{answer}");

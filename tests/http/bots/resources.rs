@@ -127,7 +127,7 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     limits of nothing: 422 [{"path":"/limits/fuel","message":"must be at least 1"},{"path":"/limits/concurrent","message":"must be at least 1"},{"path":"/calls_per_minute","message":"must be at least 1"}]
     negative rate: 422 [{"path":"/calls_per_minute","message":"invalid value: integer `-1`, expected u32"}]
     no time: 422 [{"path":"/expires_at","message":"`tomorrow` is not an RFC 3339 time such as [time]"}]
-    unknown part of delegate: 422 [{"path":"/delegate/depth","message":"unknown field `depth`, expected `allowed_tools` or `scope_constraints`"}]
+    unknown part of delegate: 422 [{"path":"/delegate/depth","message":"unknown field `depth`, expected one of `allowed_tools`, `scope_constraints`, `gates`"}]
     enabled by a text: 422 [{"path":"/enabled","message":"invalid type: string \"true\", expected a boolean"}]
     bound twice: 409 "this resource is already bound to this bot"
     PATCH {"permissions":null}: 422 [{"path":"","message":"`role_id` or `permissions` is required, because a binding with neither allows nothing"}]
