@@ -5,6 +5,7 @@ mod ceilings;
 mod configured;
 mod content;
 mod delegation;
+mod gates;
 mod governed;
 mod jira;
 mod nested;

@@ -244,6 +244,7 @@ async fn read_everything(ear: &mut Ear<'_>, bots: &[String]) -> Result<()> {
     }
     let role = json!({
         "kind": "role", "name": "imported", "allowed_operations": null, "allowed_tools": null, "scope_constraints": {},
+        "gates": [],
     });
     ear.ask(Method::POST, "/api/import?dry_run", Some(&role)).await?;
     for bot in bots {

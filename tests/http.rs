@@ -9,6 +9,7 @@ mod connections;
 mod credential;
 mod errors;
 mod export;
+mod gates;
 mod health;
 mod idempotency;
 mod import;

@@ -135,6 +135,33 @@ impl Scene {
     }
 }
 
+/// Gates restrict what is granted, so a row without its gates would grant more.
+#[rstest]
+#[case::of_the_bot("bots", "update bots set gates = null")]
+#[case::of_the_role("roles", "update roles set gates = '[]'")]
+#[case::of_the_binding("bot_resources", "update bot_resources set gates = replace(gates, 'deny', 'ask')")]
+#[case::labels("resources", "update resources set labels = null")]
+#[case::of_a_bot_without_gates("bots", "update bots set gates = '[{\"action\":\"ask\"}]' where gates is null")]
+#[tokio::test]
+async fn gates_and_labels_are_not_edited(#[case] table: &str, #[case] statement: &str) -> Result<()> {
+    let mut scene = Scene::make().await?;
+    let (api, gates) = (&scene.world.api, json!([{ "action": "deny", "when": { "repos": ["acme/secret"] } }]));
+    let roles = api.get("/api/roles").await?.1;
+    for (path, change) in [
+        (format!("/api/bots/{}", scene.world.bot), json!({ "gates": gates })),
+        (format!("/api/roles/{}", text(&roles["items"][0]["id"])), json!({ "gates": gates })),
+        (scene.binding(), json!({ "gates": gates })),
+        (format!("/api/resources/{}", scene.bound.resource), json!({ "labels": ["private"] })),
+    ] {
+        let (status, answer) = api.patch(&path, &change).await?;
+        ensure!(status == 200, "{path}: {answer}");
+    }
+    api.bot("other").await?;
+    ensure!(scene.call().await?.0 == 200, "the call works before the attack");
+    scene.attack_while(true, &[statement]).await?;
+    scene.is_refused_and_named(&format!("row {table}/")).await
+}
+
 /// Each case has the table that the reports name, and the change of the attacker.
 #[rstest]
 #[case::role_widened("roles", "update roles set allowed_operations = '[\"*\"]', scope_constraints = '{}'")]

@@ -209,6 +209,7 @@ pub(crate) async fn bot_in(store: &Store, workspace: WorkspaceId, name: &str) ->
         model: None,
         use_agent_sandbox: true,
         monthly_token_budget: None,
+        gates: None,
         created_at: NOW,
         updated_at: NOW,
     };

@@ -29,6 +29,7 @@ use crate::gateway;
 use crate::telemetry::recorder;
 use listen::Patience;
 use monstrum_core::app::App;
+use monstrum_core::approvals::Approvals;
 use monstrum_core::audit::{Auditor, HEADS_FILE, Heads};
 use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
@@ -171,7 +172,15 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let lanes = Lanes::new(settings.calls_at_once);
     let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
     let executor = Executor::new(egress, lanes, settings.ceilings, ledger, Arc::clone(&sandboxes));
-    let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
+    let approvals = Arc::new(Approvals::new(
+        store.clone(),
+        Arc::clone(vault),
+        auditor.clone(),
+        Arc::clone(&policy),
+        Arc::clone(&clock),
+        settings.approval_url.clone(),
+    ));
+    let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
     let registry = settings.registry.clone();
     let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));
@@ -193,6 +202,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         sandboxes,
         file_turns: FileTurns::default(),
         pattern_room,
+        approvals,
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
@@ -209,6 +219,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_key_uses(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
+        tokio::spawn(follow_approvals(Arc::clone(&app), stop.clone())),
     ];
     chores.extend(sandboxes::chores(&app, &stop));
     if let Some(days) = settings.audit_keep {
@@ -240,6 +251,7 @@ impl Running {
             }
         }
         tracing::info!("shutting down");
+        app.approvals.close();
         app.calls.shut_down(shutdown_grace).await;
         if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
             served.abort();
@@ -369,6 +381,10 @@ async fn follow_devices(app: Arc<App>, stop: CancellationToken) {
     app.oauth.follow_devices(stop).await;
 }
 
+async fn follow_approvals(app: Arc<App>, stop: CancellationToken) {
+    app.approvals.follow_expiry(stop).await;
+}
+
 async fn purge(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
@@ -377,6 +393,9 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.oauth.purge().await {
             tracing::warn!(%error, "cannot delete finished authorizations");
+        }
+        if let Err(error) = app.approvals.purge().await {
+            tracing::warn!(%error, "cannot delete the data of approvals that ended long ago");
         }
         if let Err(error) = app.policy.forget_changes().await {
             tracing::warn!(%error, "cannot delete change notifications that are older than an hour");

@@ -7,6 +7,7 @@
 
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
+mod approval;
 mod audit;
 mod client;
 mod completions;
@@ -119,6 +120,8 @@ enum Command {
     #[command(subcommand)]
     Registry(registry::Registry),
     #[command(subcommand)]
+    Approval(approval::Approval),
+    #[command(subcommand)]
     Audit(audit::Audit),
     #[command(subcommand)]
     Sandbox(sandbox::Sandbox),
@@ -180,6 +183,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Trust(trust) => trust.run(&options).await,
             Command::Registry(registry) => registry.run(&options),
             Command::Sandbox(sandbox) => sandbox.run(&options).await,
+            Command::Approval(approval) => approval.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,

@@ -28,6 +28,7 @@ pub use days::Days;
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
+use monstrum_core::approvals::ApprovalUrl;
 use monstrum_core::call::admission::{self, CALLS_MAX};
 use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::registry::Place;
@@ -80,6 +81,11 @@ pub struct ServeFlags {
     /// URL at which browsers reach this server; OAuth requires the URL unless the server listens on loopback
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<PublicUrl>,
+
+    /// URL at which people decide about approvals, with the placeholders {workspace} and {id}; answers to calls that wait
+    /// for an approval contain the URL
+    #[arg(long, env = "MONSTRUM_APPROVAL_URL", value_name = "URL")]
+    pub approval_url: Option<ApprovalUrl>,
 
     /// Registry of plugin packages: a folder indexed by `monstrum registry index`, or the https:// URL of such a folder
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
@@ -290,6 +296,7 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
+    pub approval_url: Option<ApprovalUrl>,
     pub registry: Option<Place>,
     /// Non-public addresses that the host name of the registry may resolve to.
     pub registry_allow_addresses: Vec<IpNet>,
@@ -361,6 +368,7 @@ impl Settings {
             database_url: flags.database_url.or(file.database_url),
             master_key: MasterKeyPlace::File(master_key_file),
             public_url: flags.public_url.or(file.public_url),
+            approval_url: flags.approval_url.or(file.approval_url),
             registry: flags.registry.or(file.registry),
             registry_allow_addresses: flags
                 .registry_allow_addresses

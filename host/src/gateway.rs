@@ -4,6 +4,7 @@
 //! The description that `/api/openapi.json` serves is generated from the handlers. One macro registers a route and its
 //! description, so no route lacks a description.
 
+mod approvals;
 mod audit;
 mod bindings;
 mod bots;
@@ -141,6 +142,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(tools::list))
         .routes(routes!(tools::call))
         .routes(routes!(tools::check))
+        .routes(routes!(approvals::list))
+        .routes(routes!(approvals::show, approvals::decide))
         .routes(routes!(sandboxes::list))
         .routes(routes!(sandboxes::show, sandboxes::delete))
         .routes(routes!(sandboxes::exec))

@@ -91,7 +91,8 @@ pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolErro
 pub struct ToolError {
     /// The message, which is written for a model.
     pub message: String,
-    /// The status: `error`, `scope_violation` or `permission_denied`. Treat an unknown status as a failed call.
+    /// The status: `error`, `scope_violation`, `permission_denied` or `approval_required`. Treat an unknown status as a
+    /// failed call.
     pub status: String,
     /// The error code, which is also a code of the HTTP API, such as `denied`, `scope`, `limit`, `busy` or `timeout`.
     pub code: String,

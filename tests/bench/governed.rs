@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use monstrum_core::app::App;
 use monstrum_core::audit::{QueuedRow, Resolved};
+use monstrum_core::call::authorize::Judged;
 use monstrum_core::call::check::checked_params;
-use monstrum_core::call::permitted::{Execution, Pipeline, Target};
+use monstrum_core::call::execute::Executed;
+use monstrum_core::call::permitted::{Execution, Passed, Pipeline, Target};
 use monstrum_core::call::session::Session;
 use monstrum_core::call::{authorize, resolve};
 use monstrum_core::call_types::call_secrets::CallSecrets;
@@ -247,19 +249,31 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
     lap(2);
     let params = checked_params(resolved.tool(), &call, &in_place()).map_err(not_permitted)?;
     lap(3);
-    let permit = authorize::permit(&call, &session, &resolved, params, &in_place()).map_err(not_permitted)?;
+    let judged = authorize::permit(&call, &session, &resolved, params, &in_place()).map_err(not_permitted)?;
+    let Judged::Permitted(permit) = judged else { bail!("a gate asks for the call") };
     lap(4);
     let pipeline = Pipeline {
         runs: Arc::clone(&app.calls) as _,
         policy: Arc::clone(&app.policy),
+        approvals: Arc::clone(&app.approvals),
         checks: Arc::clone(app.calls.executor.checks()),
         clock: Arc::clone(&app.clock),
         children: TaskTracker::new(),
     };
     let target = Target::of(resolved);
-    let execution =
-        Execution { call: &call, target: &target, digest: None, pipeline: &pipeline, entry: &entry, secrets: &secrets };
-    let outcome = app.calls.executor.execute(&execution, permit, None).await;
+    let execution = Execution {
+        call: &call,
+        target: &target,
+        digest: None,
+        pipeline: &pipeline,
+        entry: &entry,
+        secrets: &secrets,
+        judged_by: &session.snapshot,
+        passed: &Passed::default(),
+    };
+    let Executed::Ended(outcome) = app.calls.executor.execute(&execution, permit, None).await else {
+        bail!("the call was not run")
+    };
     lap(5);
     let outcome = secrets.redacted_outcome(outcome).await;
     lap(6);

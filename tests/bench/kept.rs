@@ -168,7 +168,7 @@ async fn import(api: &Api, lines: &[Value]) -> Result<()> {
 fn role() -> Value {
     json!({
         "kind": "role", "name": "reader", "allowed_operations": ["echo.*"], "allowed_tools": null,
-        "scope_constraints": {},
+        "scope_constraints": {}, "gates": [],
     })
 }
 
@@ -176,21 +176,21 @@ fn resource(plugin: &str) -> Value {
     json!({
         "kind": "resource", "resource_type": plugin, "name": format!("resource of {plugin}"),
         "config": { "api_base": NO_UPSTREAM },
-        "network": { "allow_addresses": ["127.0.0.0/8"], "allow_http": true },
+        "network": { "allow_addresses": ["127.0.0.0/8"], "allow_http": true }, "labels": [],
     })
 }
 
 fn bot(number: usize) -> Value {
     json!({
         "kind": "bot", "name": format!("bot {number}"), "description": "", "system_prompt": "", "model": null,
-        "use_agent_sandbox": false, "monthly_token_budget": null,
+        "use_agent_sandbox": false, "monthly_token_budget": null, "gates": [],
     })
 }
 
 fn binding(bot: usize, plugin: &str) -> Value {
     json!({
         "kind": "binding", "bot": format!("bot {bot}"), "resource": format!("resource of {plugin}"), "role": "reader",
-        "permissions": null, "scope_constraints": { "repos": ["acme/*"] }, "delegate": null, "allow_calls": [],
-        "allow_subscribe": false, "limits": null, "calls_per_minute": null, "enabled": true, "expires_at": null,
+        "permissions": null, "scope_constraints": { "repos": ["acme/*"] }, "delegate": null, "gates": [],
+        "allow_calls": [], "allow_subscribe": false, "limits": null, "calls_per_minute": null, "enabled": true, "expires_at": null,
     })
 }

@@ -10,8 +10,8 @@ use memchr::memchr;
 use monstrum_core::audit::verify;
 use monstrum_egress::Redactor;
 use monstrum_guardian::{
-    BindingRules, Decision, DimensionModes, Grant, GrantSource, Question, ScopeConstraints, SetSource, Subject,
-    ToolRules, decide,
+    BindingRules, Decision, DimensionModes, Gate, GateAction, Gates, Grant, GrantSource, NO_GATES, Question,
+    ScopeConstraints, SetSource, Subject, ToolRules, decide,
 };
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_store::ScanFrom;
@@ -27,6 +27,8 @@ use crate::scene::{OPERATION, TOOL};
 
 /// The maximum time of a decision with 100 patterns on the reference machine.
 const DECISION_MAX_US: f64 = 5.0;
+/// The maximum time that three gates add to a decision on the reference machine.
+const GATES_MAX_US: f64 = 1.0;
 
 /// Measures the Guardian with increasing numbers of patterns, compared with one pattern.
 pub fn guardian(machine: &Machine) -> Result<Vec<Row>> {
@@ -42,7 +44,28 @@ pub fn guardian(machine: &Machine) -> Result<Vec<Row>> {
         let is_met = row.median_us().is_some_and(|us| us <= goal);
         row.with_goal(&format!("<= {goal:.1} us"), is_met)
     };
-    Ok(vec![with_goal(row(100, Shape::Globs)?), with_goal(row(100, Shape::Literals)?), row(10_000, Shape::Literals)?])
+    let gates = gates(machine)?;
+    let rows =
+        [with_goal(row(100, Shape::Globs)?), with_goal(row(100, Shape::Literals)?), row(10_000, Shape::Literals)?];
+    Ok(rows.into_iter().chain([gates]).collect())
+}
+
+/// Measures a decision with three gates, of which one asks, compared with a decision without gates.
+fn gates(machine: &Machine) -> Result<Row> {
+    let set = |pattern: &str| Some(ScopeConstraints::from([("repos".to_owned(), vec![pattern.to_owned()])]));
+    let ask = || Gate::of(GateAction::Ask);
+    let gates = [
+        Gate { tools: Some(vec!["jira_*".to_owned()]), ..ask() },
+        Gate { operations: Some(vec![OPERATION.to_owned()]), unless: set("team-0/*"), ..ask() },
+        Gate { when: set("team-*"), ..ask() },
+    ];
+    let without = Judge::new(1, Shape::Literals)?;
+    let with = Judge { gates: Gates::new(&gates), ..Judge::new(1, Shape::Literals)? };
+    ensure!(matches!(with.decide(), Decision::Ask(_)), "a gate asks");
+    let rounds = Rounds::of(21, (50, 100), || with.decide(), || without.decide());
+    let (goal, added) = (machine.time_us(GATES_MAX_US), rounds.subject().median_us - rounds.floor().median_us);
+    let row = Row::reported(("decision of the Guardian, 3 gates", "no gate"), Measure::Time, &rounds);
+    Ok(row.with_goal(&format!("<= {goal:.1} us added"), added <= goal))
 }
 
 #[derive(Clone, Copy)]
@@ -65,6 +88,7 @@ struct Judge {
     tool: ToolRules,
     binding: BindingRules,
     params: Map<String, Value>,
+    gates: Gates,
 }
 
 impl Judge {
@@ -85,13 +109,13 @@ impl Judge {
         );
         let last = patterns - 1;
         let params = Map::from_iter([("repo".to_owned(), json!(format!("team-{last}/repository-{last}")))]);
-        let judge = Judge { tool, binding, params };
+        let judge = Judge { tool, binding, params, gates: NO_GATES.clone() };
         ensure!(judge.decide() == Decision::Allow, "the last pattern matches");
         Ok(judge)
     }
 
     fn decide(&self) -> Decision {
-        let subject = Subject { tool: &self.tool, binding: &self.binding, delegation: &[] };
+        let subject = Subject { tool: &self.tool, binding: &self.binding, delegation: &[], bot_gates: &self.gates };
         decide(&subject, Question::Call(&self.params))
     }
 }

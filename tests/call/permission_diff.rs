@@ -72,7 +72,7 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     answers.add("an admin confirms", confirm(&world, &bound).await?);
     answers.add("once more", confirm(&world, &bound).await?);
     assert_snapshot!(answers, @r#"
-    an operator moves it: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"changing the configuration or network of a resource requires an admin key","request_id":"[id 1]"}
+    an operator moves it: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"changing the configuration, network or labels of a resource requires an admin key","request_id":"[id 1]"}
     an operator confirms: 403 {"type":"urn:monstrum:error:forbidden","title":"This key has no permission for this action","status":403,"detail":"an admin key is required","request_id":"[id 2]"}
     an admin confirms: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}
     once more: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}

@@ -66,7 +66,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     assert_snapshot!(answers.join("\n"), @r#"
     [stderr]
     error: The input is invalid (422)
-      status: expected success, error, scope_violation, permission_denied, running or interrupted
+      status: expected success, error, scope_violation, permission_denied, approval_required, running or interrupted
       request [id 1]
     hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]

@@ -20,6 +20,7 @@ async fn every_command_helps() -> Result<()> {
       plugin       Create, test, pack, install, list, show, reload and check plugins
       trust        Manage the keys that may sign packages
       registry     Create a registry of packages
+      approval     Decide about calls that wait for a person
       audit        Read and verify the audit
       sandbox      Manage the sandboxes of conversations
       key          Create, list, rotate, delete and recover API keys

@@ -77,7 +77,7 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     [exit 2]
     [stderr]
     error: invalid value 'god' for '--kind <KIND>'
-      [possible values: root, admin, operator, bot]
+      [possible values: root, admin, operator, approver, bot]
     hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]

@@ -91,7 +91,7 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     [exit 1]
     [stderr]
     error: This key has no permission for this action (403)
-      this operation does not accept bot keys; use an operator, admin or root key
+      this operation requires an operator, admin or root key
       request [id 1]
     hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]

@@ -7,7 +7,7 @@ use super::walk::{Place, indented};
 use crate::world::World;
 
 /// The sections that need only a server: no OAuth provider, no sandbox, no waiting plugin.
-const SECTIONS: [&str; 4] = ["2. ", "4. ", "7. ", "8. "];
+const SECTIONS: [&str; 5] = ["2. ", "4. ", "5. ", "8. ", "9. "];
 
 #[tokio::test]
 async fn the_requests_of_the_operators_guide_are_accepted() -> Result<()> {
@@ -35,7 +35,8 @@ async fn the_requests_of_the_operators_guide_are_accepted() -> Result<()> {
         ensure!(!output.contains("curl:") && !output.contains("jq:"), "{}: {output}", example.section);
     }
     ensure!(outputs[0].contains("\"status\":\"success\""), "the bot cannot read issues: {}", outputs[0]);
-    ensure!(outputs[2].contains("\"monthly_token_budget\":10000"), "the budget was not saved: {}", outputs[2]);
-    ensure!(outputs[3].contains("\"delegate\":"), "the link was not saved: {}", outputs[3]);
+    ensure!(outputs[1].contains("\"reason\":\"The issue is public.\""), "the gate was not saved: {}", outputs[1]);
+    ensure!(outputs[3].contains("\"monthly_token_budget\":10000"), "the budget was not saved: {}", outputs[3]);
+    ensure!(outputs[4].contains("\"delegate\":"), "the link was not saved: {}", outputs[4]);
     Ok(())
 }

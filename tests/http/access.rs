@@ -22,6 +22,9 @@ struct Fresh {
     foreign: Api,
     admin: Api,
     operator: Api,
+    approver: Api,
+    /// The key that makes the calls for which gates ask, because a key does not approve its own calls.
+    starter: Api,
     /// The id of a call that is in the audit.
     call: String,
     workspace: String,
@@ -43,11 +46,14 @@ impl Fresh {
         let foreign = workspace(&world.api, "foreign").await?;
         let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
         let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+        let approver = world.api.with_key(&world.api.new_key("approver", None).await?);
+        let starter = json!({ "name": "starter", "kind": "admin" });
+        let starter = world.api.with_key(text(&world.api.post("/api/keys", &starter).await?.1["key"]));
         let call = text(&world.call("nothing", &json!({})).await?["request_id"]).to_owned();
         let (_, workspaces) = world.api.get("/api/workspaces").await?;
         let default = workspaces["items"].as_array().into_iter().flatten().find(|one| one["name"] == "default");
         let workspace = text(&default.context("the default workspace does not exist")?["id"]).to_owned();
-        Ok(Fresh { world, foreign, admin, operator, call, workspace, made: AtomicUsize::new(0) })
+        Ok(Fresh { world, foreign, admin, operator, approver, starter, call, workspace, made: AtomicUsize::new(0) })
     }
 
     /// Returns an unused name.
@@ -65,6 +71,17 @@ impl Fresh {
         let resource = self.world.api.resource("test-echo", &self.name(), &self.world.github.url()).await?;
         self.world.api.token(&resource, TOKEN).await?;
         Ok(resource)
+    }
+
+    /// Creates a bot whose call waits for approval. Returns the approval and the bot.
+    async fn approval(&self) -> Result<(Value, String)> {
+        let gates = json!([{ "action": "ask", "approvers": ["admin", "operator", "approver"] }]);
+        let bot = made(&self.world.api, "/api/bots", &json!({ "name": self.name(), "gates": gates })).await?;
+        let binding = json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } });
+        made(&self.world.api, &format!("/api/bots/{bot}/resources"), &binding).await?;
+        let answer = self.starter.call(&bot, "test_echo_run", &json!({})).await?;
+        let path = format!("/api/approvals/{}", text(&answer["approval"]["id"]));
+        Ok((self.world.api.get(&path).await?.1, bot))
     }
 
     /// Creates a sandbox of the bot in a new conversation and returns its id.
@@ -90,7 +107,7 @@ impl Fresh {
     async fn request(&self, method: &str, template: &str) -> Result<Request> {
         let api = &self.world.api;
         let collection = template.split('/').nth(2).unwrap_or_default();
-        let mut bot = self.world.bot.clone();
+        let (mut bot, mut decision) = (self.world.bot.clone(), None);
         let id = match collection {
             _ if !template.contains('{') => String::new(),
             "workspaces" | "roles" => made(api, &format!("/api/{collection}"), &json!({ "name": self.name() })).await?,
@@ -104,6 +121,12 @@ impl Fresh {
             "begin" => "no-ticket".to_owned(),
             "sandboxes" => self.sandbox(&self.name()).await?,
             "chats" | "apps" => self.name(),
+            "approvals" => {
+                let approval;
+                (approval, bot) = self.approval().await?;
+                decision = Some(json!({ "decision": "deny", "digest": approval["digest"] }));
+                text(&approval["id"]).to_owned()
+            }
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             "bots" => {
                 bot = api.bot(&self.name()).await?;
@@ -121,7 +144,10 @@ impl Fresh {
             let role = api.role(&self.name(), &["*"]).await?;
             path = path.replace("{binding_id}", &api.bind(&bot, &self.resource().await?, &role, &json!({})).await?);
         }
-        let body = self.body(&format!("{method} {template}")).await?;
+        let body = match decision.filter(|_| method == "POST") {
+            Some(decision) => Some(decision),
+            None => self.body(&format!("{method} {template}")).await?,
+        };
         Ok(Request { path, body, bot })
     }
 
@@ -157,6 +183,7 @@ impl Fresh {
             "POST /api/keys" => json!({ "name": name, "kind": "operator" }),
             "POST /api/import" => json!({
                 "kind": "role", "name": name, "allowed_operations": null, "allowed_tools": null, "scope_constraints": {},
+                "gates": [],
             }),
             "POST /api/resources" => json!({ "resource_type": "test-echo", "name": name }),
             "PUT /api/resources/{id}/credential" => {
@@ -175,7 +202,7 @@ impl Fresh {
     async fn row(&self, method: &str, template: &str) -> Result<String> {
         let root = &self.world.api;
         let mut row = Vec::new();
-        for kind in ["no key", "unknown key", "root", "admin", "operator", "bot", "foreign"] {
+        for kind in ["no key", "unknown key", "root", "admin", "operator", "approver", "bot", "foreign"] {
             let Request { path, body, bot } = self.request(method, template).await?;
             let caller = match kind {
                 "no key" => root.with_key(""),
@@ -183,6 +210,7 @@ impl Fresh {
                 "root" => root.clone(),
                 "admin" => self.admin.clone(),
                 "operator" => self.operator.clone(),
+                "approver" => self.approver.clone(),
                 "bot" => self.key_of(&bot).await?,
                 _ => self.foreign.clone(),
             };
@@ -250,92 +278,95 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
         }
     }
     table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
-    let heading = format!("{:57} none unkn root admn oper bot  foreign", "");
+    let heading = format!("{:57} none unkn root admn oper appr bot  foreign", "");
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
-                                                              none unkn root admn oper bot  foreign
-    GET    /                                                  200  200  200  200  200  200  200
-    DELETE /api/apps/{app_id}                                 401  401  202  202  202  202  202
-    GET    /api/audit                                         401  401  200  200  200  403  200
-    GET    /api/audit/changes                                 401  401  200  200  403  403  200
-    GET    /api/audit/export                                  401  401  200  200  200  403  200
-    GET    /api/audit/verify                                  401  401  200  403  403  403  403
-    GET    /api/audit/{request_id}                            401  401  200  200  200  403  404
-    GET    /api/bots                                          401  401  200  200  200  403  200
-    POST   /api/bots                                          401  401  201  201  201  403  201
-    GET    /api/bots/{id}                                     401  401  200  200  200  403  404
-    DELETE /api/bots/{id}                                     401  401  204  204  204  403  404
-    PATCH  /api/bots/{id}                                     401  401  200  200  200  403  404
-    GET    /api/bots/{id}/prompt                              401  401  200  200  200  200  404
-    GET    /api/bots/{id}/resources                           401  401  200  200  200  403  404
-    POST   /api/bots/{id}/resources                           401  401  201  201  403  403  404
-    DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  404
-    PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  404
-    GET    /api/bots/{id}/tools                               401  401  200  200  200  200  404
-    POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  200  404
-    POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  200  404
-    GET    /api/bots/{id}/usage                               401  401  200  200  200  403  404
-    DELETE /api/chats/{chat_id}                               401  401  202  202  202  202  202
-    POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  404
-    POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  404
-    GET    /api/export                                        401  401  200  200  403  403  200
-    POST   /api/import                                        401  401  200  200  403  403  200
-    GET    /api/keys                                          401  401  200  200  403  403  200
-    POST   /api/keys                                          401  401  201  201  403  403  201
-    DELETE /api/keys/{id}                                     401  401  204  204  403  403  404
-    POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  404
-    GET    /api/manifest.schema.json                          401  401  200  200  200  200  200
-    GET    /api/oauth/callback                                400  400  400  400  400  400  400
-    GET    /api/oauth/providers                               401  401  200  200  200  403  200
-    POST   /api/oauth/providers                               401  401  201  201  403  403  201
-    DELETE /api/oauth/providers/{id}                          401  401  204  204  403  403  404
-    PATCH  /api/oauth/providers/{id}                          401  401  200  200  403  403  404
-    GET    /api/openapi.json                                  401  401  200  200  200  200  200
-    POST   /api/platform/{type}/{function}                    401  401  404  403  403  403  403
-    GET    /api/plugins                                       401  401  200  200  200  403  200
-    POST   /api/plugins                                       401  401  422  403  403  403  403
-    GET    /api/plugins/{name}                                401  401  200  200  200  403  200
-    DELETE /api/plugins/{name}                                401  401  404  403  403  403  403
-    POST   /api/plugins/{name}/approve                        401  401  409  403  403  403  403
-    GET    /api/plugins/{name}/icon                           401  401  404  404  404  403  404
-    POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403
-    GET    /api/registry                                      401  401  404  403  403  403  403
-    GET    /api/resource-types                                401  401  200  200  200  403  200
-    GET    /api/resource-types/{id}                           401  401  200  200  200  403  200
-    GET    /api/resources                                     401  401  200  200  200  403  200
-    POST   /api/resources                                     401  401  201  201  201  403  201
-    GET    /api/resources/{id}                                401  401  200  200  200  403  404
-    DELETE /api/resources/{id}                                401  401  204  204  403  403  404
-    PATCH  /api/resources/{id}                                401  401  200  200  200  403  404
-    PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404
-    DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404
-    POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  404
-    POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  404
-    POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  404
-    GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  404
-    POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  404
-    POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  404
-    GET    /api/roles                                         401  401  200  200  200  403  200
-    POST   /api/roles                                         401  401  201  201  403  403  201
-    GET    /api/roles/{id}                                    401  401  200  200  200  403  404
-    DELETE /api/roles/{id}                                    401  401  204  204  403  403  404
-    PATCH  /api/roles/{id}                                    401  401  200  200  403  403  404
-    GET    /api/sandboxes                                     401  401  200  200  200  200  200
-    GET    /api/sandboxes/{id}                                401  401  200  200  200  200  404
-    DELETE /api/sandboxes/{id}                                401  401  202  202  202  202  404
-    POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  200  404
-    GET    /api/trust                                         401  401  200  403  403  403  403
-    POST   /api/trust                                         401  401  201  403  403  403  403
-    DELETE /api/trust/{id}                                    401  401  204  403  403  403  403
-    GET    /api/workspaces                                    401  401  200  403  403  403  403
-    POST   /api/workspaces                                    401  401  201  403  403  403  403
-    GET    /api/workspaces/{id}                               401  401  200  403  403  403  403
-    DELETE /api/workspaces/{id}                               401  401  204  403  403  403  403
-    PATCH  /api/workspaces/{id}                               401  401  200  403  403  403  403
-    GET    /docs                                              401  401  303  303  303  303  303
-    GET    /healthz                                           200  200  200  200  200  200  200
-    GET    /metrics                                           401  401  200  200  200  403  200
-    GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400
-    GET    /readyz                                            200  200  200  200  200  200  200
+                                                              none unkn root admn oper appr bot  foreign
+    GET    /                                                  200  200  200  200  200  200  200  200
+    GET    /api/approvals                                     401  401  200  200  200  200  200  200
+    GET    /api/approvals/{id}                                401  401  200  200  200  200  200  404
+    POST   /api/approvals/{id}                                401  401  200  200  200  200  403  404
+    DELETE /api/apps/{app_id}                                 401  401  202  202  202  403  202  202
+    GET    /api/audit                                         401  401  200  200  200  403  403  200
+    GET    /api/audit/changes                                 401  401  200  200  403  403  403  200
+    GET    /api/audit/export                                  401  401  200  200  200  403  403  200
+    GET    /api/audit/verify                                  401  401  200  403  403  403  403  403
+    GET    /api/audit/{request_id}                            401  401  200  200  200  403  403  404
+    GET    /api/bots                                          401  401  200  200  200  403  403  200
+    POST   /api/bots                                          401  401  201  201  201  403  403  201
+    GET    /api/bots/{id}                                     401  401  200  200  200  403  403  404
+    DELETE /api/bots/{id}                                     401  401  204  204  204  403  403  404
+    PATCH  /api/bots/{id}                                     401  401  200  200  200  403  403  404
+    GET    /api/bots/{id}/prompt                              401  401  200  200  200  403  200  404
+    GET    /api/bots/{id}/resources                           401  401  200  200  200  403  403  404
+    POST   /api/bots/{id}/resources                           401  401  201  201  403  403  403  404
+    DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  403  404
+    PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  403  404
+    GET    /api/bots/{id}/tools                               401  401  200  200  200  403  200  404
+    POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  403  200  404
+    POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  403  200  404
+    GET    /api/bots/{id}/usage                               401  401  200  200  200  403  403  404
+    DELETE /api/chats/{chat_id}                               401  401  202  202  202  403  202  202
+    POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  403  404
+    POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  403  404
+    GET    /api/export                                        401  401  200  200  403  403  403  200
+    POST   /api/import                                        401  401  200  200  403  403  403  200
+    GET    /api/keys                                          401  401  200  200  403  403  403  200
+    POST   /api/keys                                          401  401  201  201  403  403  403  201
+    DELETE /api/keys/{id}                                     401  401  204  204  403  403  403  404
+    POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  403  404
+    GET    /api/manifest.schema.json                          401  401  200  200  200  403  200  200
+    GET    /api/oauth/callback                                400  400  400  400  400  400  400  400
+    GET    /api/oauth/providers                               401  401  200  200  200  403  403  200
+    POST   /api/oauth/providers                               401  401  201  201  403  403  403  201
+    DELETE /api/oauth/providers/{id}                          401  401  204  204  403  403  403  404
+    PATCH  /api/oauth/providers/{id}                          401  401  200  200  403  403  403  404
+    GET    /api/openapi.json                                  401  401  200  200  200  403  200  200
+    POST   /api/platform/{type}/{function}                    401  401  404  403  403  403  403  403
+    GET    /api/plugins                                       401  401  200  200  200  403  403  200
+    POST   /api/plugins                                       401  401  422  403  403  403  403  403
+    GET    /api/plugins/{name}                                401  401  200  200  200  403  403  200
+    DELETE /api/plugins/{name}                                401  401  404  403  403  403  403  403
+    POST   /api/plugins/{name}/approve                        401  401  409  403  403  403  403  403
+    GET    /api/plugins/{name}/icon                           401  401  404  404  404  403  403  404
+    POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403  403
+    GET    /api/registry                                      401  401  404  403  403  403  403  403
+    GET    /api/resource-types                                401  401  200  200  200  403  403  200
+    GET    /api/resource-types/{id}                           401  401  200  200  200  403  403  200
+    GET    /api/resources                                     401  401  200  200  200  403  403  200
+    POST   /api/resources                                     401  401  201  201  201  403  403  201
+    GET    /api/resources/{id}                                401  401  200  200  200  403  403  404
+    DELETE /api/resources/{id}                                401  401  204  204  403  403  403  404
+    PATCH  /api/resources/{id}                                401  401  200  200  200  403  403  404
+    PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  403  404
+    DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  403  404
+    POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  403  404
+    POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  403  404
+    POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  403  404
+    GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  403  404
+    POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  403  404
+    POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  403  404
+    GET    /api/roles                                         401  401  200  200  200  403  403  200
+    POST   /api/roles                                         401  401  201  201  403  403  403  201
+    GET    /api/roles/{id}                                    401  401  200  200  200  403  403  404
+    DELETE /api/roles/{id}                                    401  401  204  204  403  403  403  404
+    PATCH  /api/roles/{id}                                    401  401  200  200  403  403  403  404
+    GET    /api/sandboxes                                     401  401  200  200  200  403  200  200
+    GET    /api/sandboxes/{id}                                401  401  200  200  200  403  200  404
+    DELETE /api/sandboxes/{id}                                401  401  202  202  202  403  202  404
+    POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  403  200  404
+    GET    /api/trust                                         401  401  200  403  403  403  403  403
+    POST   /api/trust                                         401  401  201  403  403  403  403  403
+    DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
+    GET    /api/workspaces                                    401  401  200  403  403  403  403  403
+    POST   /api/workspaces                                    401  401  201  403  403  403  403  403
+    GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403
+    DELETE /api/workspaces/{id}                               401  401  204  403  403  403  403  403
+    PATCH  /api/workspaces/{id}                               401  401  200  403  403  403  403  403
+    GET    /docs                                              401  401  303  303  303  403  303  303
+    GET    /healthz                                           200  200  200  200  200  200  200  200
+    GET    /metrics                                           401  401  200  200  200  403  403  200
+    GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400  400
+    GET    /readyz                                            200  200  200  200  200  200  200  200
     ");
     Ok(())
 }
@@ -375,13 +406,13 @@ async fn an_operator_neither_grants_nor_configures() -> Result<()> {
         answers.add(&format!("{method} {body}"), (status, answer["detail"].clone()));
     }
     assert_snapshot!(answers, @r#"
-    POST {"resource_type":"test-echo","name":"new","config":{"region":"us"}}: 403 "changing the configuration or network of a resource requires an admin key"
-    POST {"resource_type":"test-echo","name":"new","network":{"allow_http":true}}: 403 "changing the configuration or network of a resource requires an admin key"
-    POST {"resource_type":"test-echo","name":"new","network":{"allow_addresses":["10.0.0.0/8"]}}: 403 "changing the configuration or network of a resource requires an admin key"
+    POST {"resource_type":"test-echo","name":"new","config":{"region":"us"}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    POST {"resource_type":"test-echo","name":"new","network":{"allow_http":true}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    POST {"resource_type":"test-echo","name":"new","network":{"allow_addresses":["10.0.0.0/8"]}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
     POST {"resource_type":"test-echo","name":"new","network":{}}: 201
-    PATCH {"config":null}: 403 "changing the configuration or network of a resource requires an admin key"
-    PATCH {"network":null}: 403 "changing the configuration or network of a resource requires an admin key"
-    PATCH {"name":"renamed","config":{}}: 403 "changing the configuration or network of a resource requires an admin key"
+    PATCH {"config":null}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    PATCH {"network":null}: 403 "changing the configuration, network or labels of a resource requires an admin key"
+    PATCH {"name":"renamed","config":{}}: 403 "changing the configuration, network or labels of a resource requires an admin key"
     PATCH {"name":"renamed"}: 200
     DELETE null: 403 "an admin key is required"
     DELETE null: 204
@@ -411,6 +442,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
         }
     }
     assert_snapshot!(answers, @r#"
+    post /api/approvals/{id}: 422 "/unknown"
     post /api/bots: 422 "/unknown"
     patch /api/bots/{id}: 422 "/unknown"
     post /api/bots/{id}/resources: 422 "/unknown"

@@ -76,7 +76,7 @@ async fn one_item_a_call_newest_first() -> Result<()> {
     ?bot_id=BOT&tool=test_echo_run&status=error&since=2020-01-01T00:00:00Z: 200 ["error"]
     ?until=2020-01-01T00:00:00.000Z: 200 []
     ?since=2099-01-01T01:00:00%2B01:00: 200 []
-    ?status=done: 422 [{"path":"status","message":"expected success, error, scope_violation, permission_denied, running or interrupted"}]
+    ?status=done: 422 [{"path":"status","message":"expected success, error, scope_violation, permission_denied, approval_required, running or interrupted"}]
     ?bot_id=tester: 422 [{"path":"bot_id","message":"expected the id of a bot"}]
     ?since=yesterday: 422 [{"path":"since","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
     ?until=2026-11-21: 422 [{"path":"until","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
@@ -116,7 +116,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     verify: 200 {"valid":true,"rows":14,"problems":[]}
     /api/audit/x: 404 "no such object with this id"
     /api/audit/019a0000-0000-7000-8000-000000000001: 404 "no such call"
-    /api/audit/export?status=done: 422 [{"path":"status","message":"expected success, error, scope_violation, permission_denied, running or interrupted"}]
+    /api/audit/export?status=done: 422 [{"path":"status","message":"expected success, error, scope_violation, permission_denied, approval_required, running or interrupted"}]
     "#);
     Ok(())
 }

@@ -45,11 +45,11 @@ async fn a_role_is_recorded_with_before_and_after() -> Result<()> {
     let recorded = changes(&world).await?;
     let roles: Vec<Value> = recorded.into_iter().filter(|change| text(&change["change"]).starts_with("role")).collect();
     assert_snapshot!(lines(&roles), @r#"
-    role.create by admin (success): null -> {"id":"[id 3]","name":"reader","allowed_operations":["issue.read"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
-    role.update by admin (success): {"id":"[id 3]","name":"reader","allowed_operations":["issue.read"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"} -> {"id":"[id 3]","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
-    role.create by admin (success): null -> {"id":"[id 3]","name":"writer","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
-    role.update by admin (error): {"id":"[id 3]","name":"writer","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"} -> {"id":"[id 3]","name":"reader","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
-    role.delete by admin (success): {"id":"[id 3]","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"} -> null
+    role.create by admin (success): null -> {"id":"[id 3]","name":"reader","allowed_operations":["issue.read"],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    role.update by admin (success): {"id":"[id 3]","name":"reader","allowed_operations":["issue.read"],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"} -> {"id":"[id 3]","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    role.create by admin (success): null -> {"id":"[id 3]","name":"writer","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    role.update by admin (error): {"id":"[id 3]","name":"writer","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"} -> {"id":"[id 3]","name":"reader","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    role.delete by admin (success): {"id":"[id 3]","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"} -> null
     "#);
     Ok(())
 }

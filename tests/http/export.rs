@@ -76,13 +76,13 @@ async fn an_export_has_every_object_with_the_names_of_what_it_refers_to() -> Res
     let admin = workspace(&world.api, "acme").await?;
     furnish(&admin, "https://upstream.example").await?;
     assert_snapshot!(exported(&admin).await?, @r#"
-    {"kind":"role","name":"reader","allowed_operations":["echo.*"],"allowed_tools":["test_*"],"scope_constraints":{"repos":["acme/*"]}}
-    {"kind":"bot","name":"triage","description":"sorts","system_prompt":"Be brief.\nBe kind.","model":"m-1","use_agent_sandbox":true,"monthly_token_budget":5000}
-    {"kind":"bot","name":"helper","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null}
-    {"kind":"resource","resource_type":"test-echo","name":"site","config":{"api_base":"https://upstream.example"},"network":{"allow_addresses":["127.0.0.0/8"],"allow_http":true}}
-    {"kind":"resource","resource_type":"bot","name":"colleague","config":{"bot":"helper"},"network":{"allow_addresses":[],"allow_http":false}}
-    {"kind":"binding","bot":"triage","resource":"site","role":"reader","permissions":{"allowed_tools":["test_echo_*"]},"scope_constraints":{"repos":["acme/site"]},"delegate":null,"allow_calls":["other_*"],"allow_subscribe":true,"limits":{"fuel":1000,"timeout_s":5},"calls_per_minute":60,"enabled":false,"expires_at":"2040-01-02T03:04:05.678Z"}
-    {"kind":"binding","bot":"triage","resource":"colleague","role":null,"permissions":{"allowed_operations":["*"]},"scope_constraints":{},"delegate":{"allowed_tools":["test_*"],"scope_constraints":{"repos":["acme/*"]}},"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null}
+    {"kind":"role","name":"reader","allowed_operations":["echo.*"],"allowed_tools":["test_*"],"scope_constraints":{"repos":["acme/*"]},"gates":[]}
+    {"kind":"bot","name":"triage","description":"sorts","system_prompt":"Be brief.\nBe kind.","model":"m-1","use_agent_sandbox":true,"monthly_token_budget":5000,"gates":[]}
+    {"kind":"bot","name":"helper","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[]}
+    {"kind":"resource","resource_type":"test-echo","name":"site","config":{"api_base":"https://upstream.example"},"network":{"allow_addresses":["127.0.0.0/8"],"allow_http":true},"labels":[]}
+    {"kind":"resource","resource_type":"bot","name":"colleague","config":{"bot":"helper"},"network":{"allow_addresses":[],"allow_http":false},"labels":[]}
+    {"kind":"binding","bot":"triage","resource":"site","role":"reader","permissions":{"allowed_tools":["test_echo_*"]},"scope_constraints":{"repos":["acme/site"]},"delegate":null,"gates":[],"allow_calls":["other_*"],"allow_subscribe":true,"limits":{"fuel":1000,"timeout_s":5},"calls_per_minute":60,"enabled":false,"expires_at":"2040-01-02T03:04:05.678Z"}
+    {"kind":"binding","bot":"triage","resource":"colleague","role":null,"permissions":{"allowed_operations":["*"]},"scope_constraints":{},"delegate":{"allowed_tools":["test_*"],"scope_constraints":{"repos":["acme/*"]}},"gates":[],"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null}
     "#);
     Ok(())
 }
@@ -103,11 +103,11 @@ async fn a_root_key_exports_all_workspaces_or_the_one_that_it_names() -> Result<
     {"kind":"workspace","name":"default","sandbox":null}
     {"kind":"workspace","name":"acme","sandbox":null}
     {"kind":"workspace","name":"globex","sandbox":{"network":"none","idle_s":60}}
-    {"kind":"bot","workspace":"default","name":"tester","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null}
-    {"kind":"role","workspace":"acme","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{}}
-    {"kind":"role","workspace":"globex","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{}}
+    {"kind":"bot","workspace":"default","name":"tester","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[]}
+    {"kind":"role","workspace":"acme","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"gates":[]}
+    {"kind":"role","workspace":"globex","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"gates":[]}
     "#);
-    assert_snapshot!(exported_of(&world.api, "acme").await?, @r#"{"kind":"role","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{}}"#);
+    assert_snapshot!(exported_of(&world.api, "acme").await?, @r#"{"kind":"role","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"gates":[]}"#);
     Ok(())
 }
 

@@ -36,29 +36,29 @@ fn joined(lines: &[Value]) -> String {
 fn role(name: &str, repos: &[&str]) -> Value {
     json!({
         "kind": "role", "name": name, "allowed_operations": ["echo.*"], "allowed_tools": null,
-        "scope_constraints": { "repos": repos },
+        "scope_constraints": { "repos": repos }, "gates": [],
     })
 }
 
 fn bot(name: &str) -> Value {
     json!({
         "kind": "bot", "name": name, "description": "", "system_prompt": "", "model": null,
-        "use_agent_sandbox": false, "monthly_token_budget": null,
+        "use_agent_sandbox": false, "monthly_token_budget": null, "gates": [],
     })
 }
 
 fn resource(name: &str) -> Value {
     json!({
         "kind": "resource", "resource_type": "test-echo", "name": name, "config": { "region": "us" },
-        "network": { "allow_addresses": [], "allow_http": false },
+        "network": { "allow_addresses": [], "allow_http": false }, "labels": [],
     })
 }
 
 fn binding(bot: &str, resource: &str, role: &str) -> Value {
     json!({
         "kind": "binding", "bot": bot, "resource": resource, "role": role, "permissions": null,
-        "scope_constraints": {}, "delegate": null, "allow_calls": [], "allow_subscribe": false, "limits": null,
-        "calls_per_minute": null, "enabled": true, "expires_at": null,
+        "scope_constraints": {}, "delegate": null, "gates": [], "allow_calls": [], "allow_subscribe": false,
+        "limits": null, "calls_per_minute": null, "enabled": true, "expires_at": null,
     })
 }
 
@@ -76,7 +76,7 @@ async fn an_export_is_imported_into_another_server_once() -> Result<()> {
     furnish(&from, "https://upstream.example").await?;
     let lines = exported(&from).await?;
     let first = import(&to, &lines).await?;
-    assert_snapshot!(first, @r#"{"dry_run":false,"workspaces":[{"workspace":"globex","state":"unchanged","created":{"roles":1,"bots":2,"resources":2,"bindings":2},"changed":{"roles":0,"bots":0,"resources":0,"bindings":0},"unchanged":{"roles":0,"bots":0,"resources":0,"bindings":0},"permissions":[{"bot":"triage","gains":[{"kind":"sandbox"},{"kind":"binding","resource":"colleague","role":null,"permissions":{"allowed_operations":["*"]},"scope_constraints":{},"delegate":{"allowed_tools":["test_*"],"scope_constraints":{"repos":["acme/*"]}},"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"expires_at":null}],"loses":[]}],"permissions_left_out":0}]}"#);
+    assert_snapshot!(first, @r#"{"dry_run":false,"workspaces":[{"workspace":"globex","state":"unchanged","created":{"roles":1,"bots":2,"resources":2,"bindings":2},"changed":{"roles":0,"bots":0,"resources":0,"bindings":0},"unchanged":{"roles":0,"bots":0,"resources":0,"bindings":0},"permissions":[{"bot":"triage","gains":[{"kind":"sandbox"},{"kind":"binding","resource":"colleague","role":null,"permissions":{"allowed_operations":["*"]},"scope_constraints":{},"delegate":{"allowed_tools":["test_*"],"scope_constraints":{"repos":["acme/*"]}},"gates":[],"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"expires_at":null}],"loses":[]}],"gates":[],"labels":[],"permissions_left_out":0}]}"#);
     assert_eq!(exported(&to).await?, lines);
 
     let before = changes(&to).await?;

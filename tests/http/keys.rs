@@ -167,7 +167,7 @@ async fn keys_know_their_place() -> Result<()> {
     assert_snapshot!(answers, @r#"
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":"","kind":"admin"}: 422 [{"path":"/name","message":"must not be empty"}]
-    POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `bot`"}]
+    POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `approver`, `bot`"}]
     POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"required when `kind` is `bot`"}]
     POST {"name":"x","kind":"admin","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"allowed only when `kind` is `bot`"}]
     POST {"name":"x","kind":"bot","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"no such bot in this workspace"}]

@@ -34,13 +34,13 @@ async fn a_resource_is_made_shown_changed_and_deleted() -> Result<()> {
         answers.add("afterwards", answer);
     }
     assert_snapshot!(answers, @r#"
-    create: 201 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{"api_base":"https://api.example.com/v1","retries":3},"network":{"allow_addresses":["10.0.0.0/8","fd00::/8"],"allow_http":true},"credential":null,"created_at":"[time]","updated_at":"[time]"}
-    create with as little as can be: 201 {"id":"[id 2]","resource_type":"test-echo","name":"bare","config":{},"network":{"allow_addresses":[],"allow_http":false},"credential":null,"created_at":"[time]","updated_at":"[time]"}
-    show: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{"api_base":"https://api.example.com/v1","retries":3},"network":{"allow_addresses":["10.0.0.0/8","fd00::/8"],"allow_http":true},"credential":null,"created_at":"[time]","updated_at":"[time]"}
-    replace whole fields: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{"region":"us"},"network":{"allow_addresses":[],"allow_http":false},"credential":null,"created_at":"[time]","updated_at":"[time]"}
-    clear: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{},"network":{"allow_addresses":[],"allow_http":false},"credential":null,"created_at":"[time]","updated_at":"[time]"}
-    name nothing: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{},"network":{"allow_addresses":[],"allow_http":false},"credential":null,"created_at":"[time]","updated_at":"[time]"}
-    list: 200 {"items":[{"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{},"network":{"allow_addresses":[],"allow_http":false},"credential":null,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","resource_type":"test-echo","name":"bare","config":{},"network":{"allow_addresses":[],"allow_http":false},"credential":null,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    create: 201 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{"api_base":"https://api.example.com/v1","retries":3},"network":{"allow_addresses":["10.0.0.0/8","fd00::/8"],"allow_http":true},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"}
+    create with as little as can be: 201 {"id":"[id 2]","resource_type":"test-echo","name":"bare","config":{},"network":{"allow_addresses":[],"allow_http":false},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"}
+    show: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{"api_base":"https://api.example.com/v1","retries":3},"network":{"allow_addresses":["10.0.0.0/8","fd00::/8"],"allow_http":true},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"}
+    replace whole fields: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{"region":"us"},"network":{"allow_addresses":[],"allow_http":false},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"}
+    clear: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{},"network":{"allow_addresses":[],"allow_http":false},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{},"network":{"allow_addresses":[],"allow_http":false},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 1]","resource_type":"test-echo","name":"eu","config":{},"network":{"allow_addresses":[],"allow_http":false},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","resource_type":"test-echo","name":"bare","config":{},"network":{"allow_addresses":[],"allow_http":false},"labels":[],"credential":null,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
     delete: 204
     afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource","request_id":"[id 3]"}
     afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource","request_id":"[id 4]"}
@@ -90,7 +90,7 @@ async fn faults_of_a_resource_are_named() -> Result<()> {
     POST {"resource_type":"absent","name":""}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/resource_type","message":"no loaded plugin has this resource type"}]
     POST {"resource_type":"No Type","name":"x"}: 422 [{"path":"/resource_type","message":"`No Type` is not a valid resource type id: expected 1 to 64 lower-case letters, digits, hyphens and underscores, starting with a letter"}]
     POST {"resource_type":"test-echo","name":"taken"}: 409 "the name is already used in this workspace"
-    POST {"resource_type":"test-echo","name":"x","credential":{}}: 422 [{"path":"/credential","message":"unknown field `credential`, expected one of `resource_type`, `name`, `config`, `network`"}]
+    POST {"resource_type":"test-echo","name":"x","credential":{}}: 422 [{"path":"/credential","message":"unknown field `credential`, expected one of `resource_type`, `name`, `config`, `network`, `labels`"}]
     POST {"resource_type":"test-echo","name":"x","config":{"api_base":"ftp://x","region":"moon","retries":"3","colour":1}}: 422 [{"path":"/config/colour","message":"unknown field"},{"path":"/config/api_base","message":"expected an http or https URL"},{"path":"/config/region","message":"expected one of `eu`, `us`"},{"path":"/config/retries","message":"expected an integer"}]
     POST {"resource_type":"test-echo","name":"x","config":{"api_base":"https://user:secret@example.com"}}: 422 [{"path":"/config/api_base","message":"a URL must not contain a user name or password"}]
     POST {"resource_type":"test-echo","name":"x","config":[]}: 422 [{"path":"/config","message":"invalid type: sequence, expected a map"}]
@@ -100,7 +100,7 @@ async fn faults_of_a_resource_are_named() -> Result<()> {
     POST {"resource_type":"test-echo","name":"x","network":null}: 422 [{"path":"/network","message":"invalid type: null, expected struct Network"}]
     PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     PATCH {"name":"taken"}: 409 "the name is already used in this workspace"
-    PATCH {"resource_type":"test-echo"}: 422 [{"path":"/resource_type","message":"unknown field `resource_type`, expected one of `name`, `config`, `network`"}]
+    PATCH {"resource_type":"test-echo"}: 422 [{"path":"/resource_type","message":"unknown field `resource_type`, expected one of `name`, `config`, `network`, `labels`"}]
     PATCH {"config":{"region":5}}: 422 [{"path":"/config/region","message":"expected a string"}]
     PATCH {"network":{"allow_addresses":["0.0.0.0"]}}: 422 [{"path":"/network/allow_addresses/0","message":"expected an address range; write a single address with /32"}]
     too many ranges: 422 [{"path":"/network/allow_addresses","message":"must have at most 256 entries"}]

@@ -32,13 +32,13 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     answers.add("show", api.get(&role).await?);
     answers.add("change", api.patch(&role, &json!({ "name": "T" })).await?);
     assert_snapshot!(answers, @r#"
-    create: 201 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no loaded resource type has the scope dimension `repos`: bindings with this role deny every tool"]}
-    create with a name only: 201 {"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
-    show: 200 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
-    replace a list: 200 {"id":"[id 1]","name":"triage","allowed_operations":[],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no loaded resource type has the scope dimension `repos`: bindings with this role deny every tool"]}
-    clear: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
-    name nothing: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
-    list: 200 {"items":[{"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    create: 201 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"gates":[],"created_at":"[time]","updated_at":"[time]","warnings":["no loaded resource type has the scope dimension `repos`: bindings with this role deny every tool"]}
+    create with a name only: 201 {"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    show: 200 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    replace a list: 200 {"id":"[id 1]","name":"triage","allowed_operations":[],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"gates":[],"created_at":"[time]","updated_at":"[time]","warnings":["no loaded resource type has the scope dimension `repos`: bindings with this role deny every tool"]}
+    clear: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"gates":[],"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
     delete: 204
     delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 3]"}
     show: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 4]"}
@@ -118,7 +118,7 @@ async fn faults_of_a_role_are_named() -> Result<()> {
     POST {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     POST {"name":" "}: 422 [{"path":"/name","message":"must not be empty"}]
     POST {"name":"a\nb"}: 422 [{"path":"/name","message":"must not contain control characters"}]
-    POST {"name":"x","colour":"red"}: 422 [{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]
+    POST {"name":"x","colour":"red"}: 422 [{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`, `gates`"}]
     POST {"name":"x","allowed_operations":"issue.*"}: 422 [{"path":"/allowed_operations","message":"invalid type: string \"issue.*\", expected a sequence"}]
     POST {"name":"x","allowed_tools":["a",5]}: 422 [{"path":"/allowed_tools/1","message":"invalid type: integer `5`, expected a string"}]
     POST {"name":"x","scope_constraints":{"a/b":["x",null]}}: 422 [{"path":"/scope_constraints/a~1b/1","message":"invalid type: null, expected a string"}]
@@ -127,7 +127,7 @@ async fn faults_of_a_role_are_named() -> Result<()> {
     PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     PATCH {"name":""}: 422 [{"path":"/name","message":"must not be empty"}]
     PATCH {"name":"taken"}: 409 "the name is already used in this workspace"
-    PATCH {"id":"x"}: 422 [{"path":"/id","message":"unknown field `id`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]
+    PATCH {"id":"x"}: 422 [{"path":"/id","message":"unknown field `id`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`, `gates`"}]
     PATCH {"scope_constraints":{"repos":null}}: 422 [{"path":"/scope_constraints/repos","message":"invalid type: null, expected a sequence"}]
     "#);
     Ok(())

@@ -23,7 +23,7 @@ async fn the_switch_is_the_grant() -> Result<()> {
     let mut tool = listed["items"][0].clone();
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
     tool.as_object_mut().context("the tool is not an object")?.remove("description");
-    assert_snapshot!(tool, @r#"{"name":"sandbox_shell","cost":null,"input_schema":{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":32768,"description":"The command for bash"},"timeout":{"type":"integer","minimum":1,"maximum":300,"default":60,"description":"Time-out in seconds; the command and all processes that it has started are then ended"}},"required":["command"]},"output_schema":null,"effect":"write","result":"json","operation":"sandbox.exec","resource_type":"sandbox","resources":[]}"#);
+    assert_snapshot!(tool, @r#"{"name":"sandbox_shell","cost":null,"input_schema":{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":32768,"description":"The command for bash"},"timeout":{"type":"integer","minimum":1,"maximum":300,"default":60,"description":"Time-out in seconds; the command and all processes that it has started are then ended"}},"required":["command"]},"output_schema":null,"effect":"write","result":"json","operation":"sandbox.exec","asks":false,"resource_type":"sandbox","resources":[]}"#);
     let answer = doors.shell("echo hello").await?;
     assert_snapshot!(shown(&answer), @r#"{"data":{"stdout":"hello\n","stderr":"","exitCode":0,"termination":"exited","truncated":false,"durationMs":7},"status":"success"}"#);
     assert_eq!(doors.api.check(&doors.bot, "sandbox_shell", &json!({ "command": "x" })).await?["decision"], "allow");

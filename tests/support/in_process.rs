@@ -99,6 +99,7 @@ fn bot(workspace: WorkspaceId, number: usize, now: UtcMillis) -> BotRow {
         model: None,
         use_agent_sandbox: false,
         monthly_token_budget: None,
+        gates: None,
         created_at: now,
         updated_at: now,
     }
@@ -112,6 +113,7 @@ fn resource(workspace: WorkspaceId, resource_type: &str, number: usize, now: Utc
         name: format!("resource {number}"),
         config: json!({ "api_base": "http://127.0.0.1:9" }),
         network: json!({}),
+        labels: None,
         created_at: now,
         updated_at: now,
     })
@@ -127,6 +129,7 @@ fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId, now: UtcMil
         permissions: Some(json!({ "allowed_operations": ["echo.*"] })),
         scope_constraints: json!({ "repos": ["acme/*"] }),
         delegate: None,
+        gates: None,
         allow_calls: json!([]),
         allow_subscribe: false,
         limits: None,

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::boot::{AUDIT_KEYS, Data};
 use crate::config::MasterKeyPlace;
+use monstrum_core::approvals;
 use monstrum_core::credentials::{self, GivenFor};
 use monstrum_core::oauth;
 use monstrum_core::policy::row_seals::ROW_KEY;
@@ -277,6 +278,9 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             let given_for = serde_json::from_str(given_for).ok()?;
             let (workspace, resource) = (workspace.parse().ok()?, resource.parse().ok()?);
             Some(oauth::place(workspace, id.parse().ok()?, resource, provider.parse().ok()?, &given_for))
+        }
+        (SealedColumn::ApprovalParams, [id], [workspace, digest]) => {
+            Some(approvals::place(workspace.parse().ok()?, id.parse().ok()?, &digest.parse().ok()?))
         }
         (SealedColumn::InstanceKeys, [name, version], []) if name == ROW_KEY => {
             Some(RowKey::place(version.parse().ok()?))

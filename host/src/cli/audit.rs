@@ -105,7 +105,8 @@ pub(super) struct List {
     /// Only calls of this operation, such as sandbox.read
     #[arg(long, value_name = "NAME")]
     operation: Option<String>,
-    /// Only calls with this status: success, error, scope_violation, permission_denied, running or interrupted
+    /// Only calls with this status: success, error, scope_violation, permission_denied, approval_required, running or
+    /// interrupted
     #[arg(long)]
     status: Option<String>,
     /// Only calls that started at this time or later, in RFC 3339 format

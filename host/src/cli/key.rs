@@ -95,6 +95,8 @@ pub(super) enum Kind {
     Admin,
     /// Everything in its workspace except keys, credentials, permissions, and the configuration of resources
     Operator,
+    /// Reading and deciding the approvals of its workspace
+    Approver,
     /// The tools of one bot
     Bot,
 }

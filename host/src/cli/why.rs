@@ -18,8 +18,9 @@ Examples:
   monstrum why 01998a3c-… github_create_issue '{\"repo\": \"acme/site\", \"title\": \"x\"}' --resource 01998a3d-…
   monstrum why helper github_list_issues '{\"repo\": \"acme/site\"}' --json
 
-This command does not call the tool. The exit code is 0 if the call would be allowed, and 1 otherwise. A bot key gets
-only the decision and the message, and requires the bot's id.";
+This command does not call the tool. The exit code is 0 if the call would be allowed, and 1 otherwise. The decision `ask`
+means that the call would wait until a person approves it. A bot key gets only the decision and the message, and
+requires the bot's id.";
 
 /// Explain whether a bot may call a tool
 #[derive(Args)]
@@ -45,7 +46,7 @@ impl Why {
         let verdict = client.post(&["api", "bots", &bot, "tools", &self.tool, "check"], Some(&body)).await?;
         let is_allowed = match verdict["decision"].as_str() {
             Some("allow") => true,
-            Some("deny") => false,
+            Some("ask" | "deny") => false,
             _ => return Err(Failure::new("the server's response contains no decision", NOT_MONSTRUM)),
         };
         if options.json {
@@ -79,5 +80,12 @@ fn show(verdict: &Value) -> Result<(), Failure> {
         ("reason", "reason"),
         ("smallest change", "smallest_change"),
     ];
-    output::given_fields(verdict, &FIELDS)
+    let said = FIELDS.iter().filter(|(_, field)| !verdict[*field].is_null());
+    let mut said: Vec<_> = said.map(|(name, field)| (*name, output::cell(&verdict[*field]))).collect();
+    for gate in verdict["gates"].as_array().into_iter().flatten() {
+        let (holder, reason) = (output::cell(&gate["holder"]), &gate["reason"]);
+        let text = if reason.is_null() { holder } else { format!("{holder}: {}", output::cell(reason)) };
+        said.push(("gate", text));
+    }
+    output::fields(&said)
 }

@@ -25,7 +25,8 @@ pub(super) struct AuditFilter {
     tool: Option<String>,
     /// The operation of the calls, such as `sandbox.read`.
     operation: Option<String>,
-    /// The status of the calls: `success`, `error`, `scope_violation`, `permission_denied`, `running` or `interrupted`.
+    /// The status of the calls: `success`, `error`, `scope_violation`, `permission_denied`, `approval_required`, `running` or
+    /// `interrupted`.
     status: Option<String>,
     /// Only calls that started at this time or later.
     #[param(value_type = Option<UtcMillis>)]
@@ -140,7 +141,8 @@ mod tests {
 
     #[test]
     fn filters_are_checked() {
-        for status in ["success", "error", "scope_violation", "permission_denied", "running", "interrupted"] {
+        let words = ["success", "error", "scope_violation", "permission_denied", "approval_required"];
+        for status in words.into_iter().chain(["running", "interrupted"]) {
             assert_eq!(filter("status", status).unwrap().status.as_deref(), Some(status));
         }
         let since = filter("since", "2026-11-21T23:21:49.123+01:00").unwrap().since.unwrap();

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
 use monstrum_api::tools::CallResult;
 use monstrum_core::operations::{Caller, calls, sandboxes};
@@ -19,6 +19,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::gateway::http::answer::{Answer, Done};
+use crate::gateway::http::events::wants_events;
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
@@ -104,30 +105,5 @@ impl FromRequestParts<HttpState> for Seen {
         let Id(id) = Id::from_request_parts(parts, state).await?;
         let row = sandboxes::get(&state.app, &caller, id).await?;
         Ok(Seen { caller, row })
-    }
-}
-
-/// Returns whether the client accepts server-sent events.
-fn wants_events(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
-    lines
-        .flat_map(|line| line.split(','))
-        .any(|range| range.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream")))
-}
-
-#[cfg(test)]
-mod tests {
-    use http::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn events_are_for_who_asks_for_them() {
-        let wants = |accept: &'static str| {
-            wants_events(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]))
-        };
-        assert!(wants("text/event-stream") && wants("application/json;q=0.5, Text/Event-Stream;q=1"));
-        assert!(!wants("*/*") && !wants("application/json") && !wants("text/event-streams"));
-        assert!(!wants_events(&HeaderMap::new()));
     }
 }

@@ -76,10 +76,11 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
             }
         }
     }
-    // Each route with a request body needs a key. A bot key can use only the tools and the sandboxes of its own bot.
+    // Each route with a request body needs a key. A bot key can use only the tools and the sandboxes of its own bot,
+    // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 6, "bot": 24, "no key": 27, "operator": 18, "other bot": 27, "unknown key": 27}"#
+        @r#"{"admin": 6, "bot": 25, "no key": 28, "operator": 18, "other bot": 28, "unknown key": 28}"#
     );
     Ok(())
 }

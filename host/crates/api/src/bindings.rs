@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::gates::Gate;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 use crate::roles::ScopeConstraints;
@@ -22,6 +23,9 @@ pub struct Binding {
     pub scope_constraints: Value,
     #[schema(value_type = Option<Delegate>)]
     pub delegate: Option<Value>,
+    /// The gates. The list is empty if there are none.
+    #[schema(value_type = Vec<Gate>)]
+    pub gates: Value,
     #[schema(value_type = Vec<String>)]
     pub allow_calls: Value,
     pub allow_subscribe: bool,
@@ -58,6 +62,10 @@ pub struct Delegate {
     pub allowed_tools: Option<Vec<String>>,
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
+    /// Gates for the calls that the called bot makes on behalf of the calling bot, at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 20)]
+    pub gates: Vec<Gate>,
 }
 
 /// The limits of calls through a binding. These limits can be lower than those of the plugin and the operator, but
@@ -91,6 +99,10 @@ pub struct NewBinding {
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
     pub delegate: Option<Delegate>,
+    /// The gates, at most 20. Each key in `when` and `unless` must be a scope dimension of the resource type.
+    #[serde(default)]
+    #[schema(max_items = 20)]
+    pub gates: Vec<Gate>,
     /// Globs that match the names of the tools of other plugins that this resource's plugin may call.
     #[serde(default)]
     pub allow_calls: Vec<String>,
@@ -125,6 +137,10 @@ pub struct BindingChange {
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<Delegate>)]
     pub delegate: Option<Option<Delegate>>,
+    /// The gates, at most 20.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<Gate>>, max_items = 20)]
+    pub gates: Option<Option<Vec<Gate>>>,
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<Vec<String>>)]
     pub allow_calls: Option<Option<Vec<String>>>,

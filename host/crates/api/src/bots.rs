@@ -2,8 +2,10 @@
 
 use monstrum_types::{BotId, UtcMillis};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::gates::Gate;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
@@ -20,6 +22,9 @@ pub struct Bot {
     pub use_agent_sandbox: bool,
     /// The number of tokens that the bot's calls may cost in a month. Null means no limit.
     pub monthly_token_budget: Option<i64>,
+    /// The gates. Only an admin key can change them. The list is empty if there are none.
+    #[schema(value_type = Vec<Gate>)]
+    pub gates: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -61,6 +66,10 @@ pub struct NewBot {
     pub use_agent_sandbox: bool,
     #[schema(minimum = 0)]
     pub monthly_token_budget: Option<i64>,
+    /// The gates, at most 20. Setting gates requires an admin key.
+    #[serde(default)]
+    #[schema(max_items = 20)]
+    pub gates: Vec<Gate>,
 }
 
 /// Changes to a bot. Each field in the request replaces the whole stored field; null clears a field.
@@ -84,6 +93,10 @@ pub struct BotChange {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>, minimum = 0)]
     pub monthly_token_budget: Option<Option<i64>>,
+    /// The gates, at most 20. Changing gates requires an admin key.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<Gate>>, max_items = 20)]
+    pub gates: Option<Option<Vec<Gate>>>,
 }
 
 lists! {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::bindings::{Delegate, Limits, Permissions};
+use crate::gates::Gate;
 use crate::resources::Network;
 use crate::roles::ScopeConstraints;
 
@@ -51,6 +52,7 @@ pub struct RoleLine {
     /// A map from scope keys to patterns.
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: ScopeConstraints,
+    pub gates: Vec<Gate>,
 }
 
 /// A bot.
@@ -69,6 +71,7 @@ pub struct BotLine {
     pub use_agent_sandbox: bool,
     #[serde(deserialize_with = "Option::deserialize")]
     pub monthly_token_budget: Option<i64>,
+    pub gates: Vec<Gate>,
 }
 
 /// A resource. The line does not contain the credential of the resource.
@@ -84,6 +87,7 @@ pub struct ResourceLine {
     /// The configuration. In a resource of the type `bot`, the field `bot` is the name of a bot.
     pub config: Map<String, Value>,
     pub network: Network,
+    pub labels: Vec<String>,
 }
 
 /// The grant of a resource to a bot. A bot has at most one binding for each resource.
@@ -108,6 +112,7 @@ pub struct BindingLine {
     pub scope_constraints: ScopeConstraints,
     #[serde(deserialize_with = "Option::deserialize")]
     pub delegate: Option<Delegate>,
+    pub gates: Vec<Gate>,
     /// Globs that match the names of the tools of other plugins that this resource's plugin may call.
     pub allow_calls: Vec<String>,
     pub allow_subscribe: bool,

@@ -5,6 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::bindings::{Delegate, Limits, Permissions};
+use crate::gates::Gate;
 
 /// The changes that an import has made or, for a dry run, would make.
 #[derive(Serialize, ToSchema)]
@@ -24,9 +25,13 @@ pub struct ImportedWorkspace {
     pub changed: ImportedCounts,
     /// The numbers of objects that already matched their lines.
     pub unchanged: ImportedCounts,
-    /// The bots whose grants change, by name. A response lists at most 1 000 grants and 4 MiB of grants.
+    /// The bots whose grants change, by name. A response lists at most 1 000 grants, gates and labels, and 4 MiB of them.
     pub permissions: Vec<ImportedPermissions>,
-    /// The number of gained and lost grants that are not listed.
+    /// The bots whose own gates change. The gates of roles and bindings are part of the grants.
+    pub gates: Vec<ChangedGates>,
+    /// The resources whose labels change.
+    pub labels: Vec<ChangedLabels>,
+    /// The number of gained and lost grants and of changed gates and labels that are not listed.
     pub permissions_left_out: usize,
 }
 
@@ -56,6 +61,26 @@ pub struct ImportedPermissions {
     pub loses: Vec<Grant>,
 }
 
+/// The gates of a bot before and after an import.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+pub struct ChangedGates {
+    pub bot: String,
+    #[schema(value_type = Vec<Gate>)]
+    pub before: serde_json::Value,
+    #[schema(value_type = Vec<Gate>)]
+    pub after: serde_json::Value,
+}
+
+/// The labels of a resource before and after an import.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+pub struct ChangedLabels {
+    pub resource: String,
+    #[schema(value_type = Vec<String>)]
+    pub before: serde_json::Value,
+    #[schema(value_type = Vec<String>)]
+    pub after: serde_json::Value,
+}
+
 /// A grant of a bot: a resource through an enabled binding, or a sandbox in each conversation.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -78,6 +103,8 @@ pub struct BindingGrant {
     pub scope_constraints: serde_json::Value,
     #[schema(value_type = Option<Delegate>)]
     pub delegate: Option<serde_json::Value>,
+    #[schema(value_type = Vec<Gate>)]
+    pub gates: serde_json::Value,
     #[schema(value_type = Vec<String>)]
     pub allow_calls: serde_json::Value,
     pub allow_subscribe: bool,
@@ -98,4 +125,6 @@ pub struct RoleGrant {
     /// A map from scope keys to patterns.
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: serde_json::Value,
+    #[schema(value_type = Vec<Gate>)]
+    pub gates: serde_json::Value,
 }

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod approvals;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
 pub mod credentials;
 pub mod export;
+pub mod gates;
 pub mod import;
 pub mod keys;
 pub mod list;

@@ -20,6 +20,9 @@ pub struct Resource {
     pub config: Value,
     #[schema(value_type = Network)]
     pub network: Value,
+    /// Labels for the results of this resource, to which gates refer. Only an admin key can change them.
+    #[schema(value_type = Vec<String>)]
+    pub labels: Value,
     /// The metadata of the resource's credential; null if the resource has no credential.
     pub credential: Option<CredentialMetadata>,
     pub created_at: UtcMillis,
@@ -47,6 +50,10 @@ pub struct NewResource {
     pub config: Map<String, Value>,
     #[serde(default)]
     pub network: Network,
+    /// At most 4 labels, each of 1 to 32 characters of a-z and `-`. Setting labels requires an admin key.
+    #[serde(default)]
+    #[schema(max_items = 4)]
+    pub labels: Vec<String>,
 }
 
 /// Changes to a resource. Each field in the request replaces the whole stored field; null clears a field.
@@ -61,6 +68,10 @@ pub struct ResourceChange {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Network>)]
     pub network: Option<Option<Network>>,
+    /// At most 4 labels, each of 1 to 32 characters of a-z and `-`. Changing labels requires an admin key.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<String>>, max_items = 4)]
+    pub labels: Option<Option<Vec<String>>>,
 }
 
 lists! {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::gates::Gate;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
@@ -28,6 +29,9 @@ pub struct Role {
     /// A map from scope keys to patterns.
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: Value,
+    /// The gates. The list is empty if there are none.
+    #[schema(value_type = Vec<Gate>)]
+    pub gates: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
     /// Warnings about the saved role, one sentence each. Warnings do not prevent saving.
@@ -45,6 +49,10 @@ pub struct NewRole {
     #[serde(default)]
     #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
     pub scope_constraints: ScopeConstraints,
+    /// The gates, at most 20.
+    #[serde(default)]
+    #[schema(max_items = 20)]
+    pub gates: Vec<Gate>,
 }
 
 /// Changes to a role. Each field in the request replaces the whole stored field; null clears a field.
@@ -62,6 +70,10 @@ pub struct RoleChange {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<std::collections::HashMap<String, Vec<String>>>)]
     pub scope_constraints: Option<Option<ScopeConstraints>>,
+    /// The gates, at most 20.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<Gate>>, max_items = 20)]
+    pub gates: Option<Option<Vec<Gate>>>,
 }
 
 lists! {

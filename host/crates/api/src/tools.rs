@@ -1,7 +1,7 @@
 //! The tools of a bot, calls and their results.
 
 use monstrum_manifest::{Cost, Effect, ResultForm};
-use monstrum_types::{Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use monstrum_types::{AwaitedApproval, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -25,6 +25,9 @@ pub struct Tool {
     #[schema(value_type = String)]
     pub result: ResultForm,
     pub operation: String,
+    /// Whether a gate may ask a person before a call of this tool. Whether a gate asks depends on the parameters of the
+    /// call.
+    pub asks: bool,
     pub resource_type: ResourceTypeId,
     /// The resources through which the bot has the tool.
     pub resources: Vec<NamedResource>,
@@ -78,6 +81,10 @@ pub struct CallInput {
     pub resource_id: Option<ResourceId>,
     /// The conversation in which the call happens.
     pub chat: Option<Chat>,
+    /// The time in seconds, 0 to 300, for which the server holds a call that a person must approve. If a person decides
+    /// within this time, the call continues. The default is 0.
+    #[schema(minimum = 0, maximum = 300)]
+    pub wait_for_approval_s: Option<u32>,
 }
 
 /// A conversation. The caller chooses the ids of the conversation.
@@ -114,6 +121,9 @@ pub struct CallResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub data: Option<JsonText>,
+    /// The approval that the call waits for, if the status is `approval_required`. Repeat the call after the approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<AwaitedApproval>,
     pub duration_ms: i64,
 }
 
@@ -127,6 +137,10 @@ pub enum CheckResult {
         rule: Option<String>,
         reason: Option<String>,
         smallest_change: Option<String>,
+        /// The gates that ask, if the decision is `ask`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schema(required = false)]
+        gates: Vec<AskingGate>,
     },
     Bot {
         decision: CheckDecision,
@@ -139,7 +153,18 @@ pub enum CheckResult {
 #[schema(as = Decision)]
 pub enum CheckDecision {
     Allow,
+    /// The call runs only after a person has approved it.
+    Ask,
     Deny,
+}
+
+/// A gate that asks for a call.
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AskingGate {
+    /// `bot`, `role`, `binding` or `delegation`.
+    #[schema(example = "role")]
+    pub holder: String,
+    pub reason: Option<String>,
 }
 
 impl From<Tool> for OpenAiTool {

@@ -8,6 +8,7 @@ use monstrum_store::{Store, StoreError};
 use monstrum_types::Clock;
 use monstrum_vault::Vault;
 
+use crate::approvals::Approvals;
 use crate::audit::{Auditor, KeyRing};
 use crate::call::Calls;
 use crate::credentials::Refresher;
@@ -35,6 +36,7 @@ pub struct App {
     pub sandboxes: Arc<Sandboxes>,
     pub file_turns: FileTurns,
     pub pattern_room: PatternRoom,
+    pub approvals: Arc<Approvals>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
     /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.

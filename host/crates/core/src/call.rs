@@ -5,6 +5,9 @@
 //! IncomingCall -> Session -> ResolvedCall -> Permit -> CallOutcome
 //! ```
 //!
+//! A call for which gates ask gets its permit only with the consent of a person. It is judged again after each wait for
+//! a person, and if its approval could not be used.
+//!
 //! All branching between the stages is here; the stages never call one another.
 
 pub mod admission;
@@ -12,6 +15,7 @@ pub mod authorize;
 pub mod built_in;
 pub mod check;
 pub mod child_calls;
+pub mod consent;
 pub mod execute;
 mod host_functions;
 pub mod ledger;
@@ -32,12 +36,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, Span};
 
+use crate::approvals::Approvals;
 use crate::audit::{AuditUnavailable, Auditor, Entry, QueuedRow, Resolved};
 use crate::beside::FreedBeside;
 use crate::call::admission::{BotPlace, WAIT_MAX};
+use crate::call::authorize::Judged;
 use crate::call::check::{Prediction, check_lineage, check_new, checked_params};
-use crate::call::execute::Executor;
-use crate::call::permitted::{Execution, PermittedCall, Pipeline, Target};
+use crate::call::consent::{AskingCall, Asks, JUDGED_MAX};
+use crate::call::execute::{Executed, Executor};
+use crate::call::permitted::{Execution, Passed, PermittedCall, Pipeline, Target};
 use crate::call::revocation::Judges;
 use crate::call::session::Session;
 use crate::call_types::call_secrets::CallSecrets;
@@ -66,6 +73,7 @@ pub struct Calls {
     pub policy: Arc<Policy>,
     pub auditor: Auditor,
     pub executor: Executor,
+    pub approvals: Arc<Approvals>,
     pub clock: Arc<dyn Clock>,
     checks: Arc<Checks>,
     running: TaskTracker,
@@ -74,9 +82,24 @@ pub struct Calls {
 
 impl Calls {
     /// Creates a pipeline with no calls in progress.
-    pub fn new(policy: Arc<Policy>, auditor: Auditor, executor: Executor, clock: Arc<dyn Clock>) -> Calls {
+    pub fn new(
+        policy: Arc<Policy>,
+        auditor: Auditor,
+        executor: Executor,
+        approvals: Arc<Approvals>,
+        clock: Arc<dyn Clock>,
+    ) -> Calls {
         let checks = Arc::clone(executor.checks());
-        Calls { policy, auditor, executor, clock, checks, running: TaskTracker::new(), stop: CancellationToken::new() }
+        Calls {
+            policy,
+            auditor,
+            executor,
+            approvals,
+            clock,
+            checks,
+            running: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
     }
 
     /// Runs a call to its end. The work runs in a separate task, so the call is recorded even if the caller
@@ -135,33 +158,77 @@ impl Calls {
         recording: Recording<'_>,
         children: &TaskTracker,
     ) -> CallOutcome {
-        let span = Span::current();
-        let (PermittedCall { permit, target, digest, judged_by }, of_bot) = match self.judged(call, recording).await {
-            Ok(permitted) => permitted,
-            Err(refusal) => {
-                span.record("decision", "deny");
-                return *refusal;
+        let passed = Passed::default();
+        let mut wait = None;
+        for _ in 0..JUDGED_MAX {
+            let permitted = match self.judged(call, recording).await {
+                Ok((Judgement::Permitted(permitted), of_bot)) => (*permitted, of_bot),
+                // The place among the calls of the bot is free while the call waits for a person.
+                Ok((Judgement::Asks(asking), _)) => {
+                    let until = wait.get_or_insert_with(|| call.wait_for_approval().map(|wait| Instant::now() + wait));
+                    match self.asks(call, recording, *until).ask(&asking).await {
+                        Ok(()) => continue,
+                        Err(refusal) => {
+                            Span::current().record("decision", "ask");
+                            return *refusal;
+                        }
+                    }
+                }
+                Err(refusal) => {
+                    Span::current().record("decision", "deny");
+                    return *refusal;
+                }
+            };
+            if let Some(outcome) = self.executed(call, permitted, (recording, &passed), children).await {
+                return outcome;
             }
-        };
-        span.record("decision", "allow").record("plugin.name", permit.plugin().as_str());
+            if self.policy.renew().await.is_err() {
+                break;
+            }
+        }
+        CallOutcome::error(Code::Unavailable, "the approval of this call could not be verified; try again")
+    }
+
+    fn asks<'a>(&'a self, call: &'a IncomingCall, recording: Recording<'a>, until: Option<Instant>) -> Asks<'a> {
+        Asks { approvals: &self.approvals, policy: &self.policy, call, secrets: recording.secrets, until }
+    }
+
+    /// Runs a permitted call, and watches whether the policy still permits it. Returns `None` if the call did not run
+    /// and must be judged again.
+    async fn executed(
+        self: &Arc<Self>,
+        call: &Arc<IncomingCall>,
+        (permitted, of_bot): (PermittedCall, Option<BotPlace>),
+        (recording, passed): (Recording<'_>, &Passed),
+        children: &TaskTracker,
+    ) -> Option<CallOutcome> {
+        let PermittedCall { permit, target, digest, judged_by } = permitted;
+        Span::current().record("decision", "allow").record("plugin.name", permit.plugin().as_str());
         let pipeline = Pipeline {
             runs: Arc::clone(self) as _,
             policy: Arc::clone(&self.policy),
+            approvals: Arc::clone(&self.approvals),
             checks: Arc::clone(&self.checks),
             clock: Arc::clone(&self.clock),
             children: children.clone(),
         };
         let Recording { entry, secrets } = recording;
-        let execution = Execution { call, target: &target, digest, pipeline: &pipeline, entry, secrets };
+        let judged_by = &judged_by;
+        let execution =
+            Execution { call, target: &target, digest, pipeline: &pipeline, entry, secrets, judged_by, passed };
         let judges = Judges {
             policy: Arc::clone(&self.policy),
             checks: Arc::clone(&self.checks),
             clock: Arc::clone(&self.clock),
             longest_check: self.executor.longest_call(),
+            is_approved: permit.approval().is_some(),
         };
         tokio::select! {
-            outcome = self.executor.execute(&execution, permit, of_bot) => outcome,
-            refusal = revocation::revoked(&judges, call, target.resolved(), &judged_by) => *refusal,
+            executed = self.executor.execute(&execution, permit, of_bot) => match executed {
+                Executed::Ended(outcome) => Some(outcome),
+                Executed::JudgeAgain => None,
+            },
+            refusal = revocation::revoked(&judges, call, target.resolved(), judged_by) => Some(*refusal),
         }
     }
 
@@ -171,10 +238,10 @@ impl Calls {
         self: &Arc<Self>,
         call: &Arc<IncomingCall>,
         recording: Recording<'_>,
-    ) -> Result<(PermittedCall, Option<BotPlace>), Refusal> {
+    ) -> Result<(Judgement, Option<BotPlace>), Refusal> {
         let judged = self.judge(call, recording, &in_place());
         match judged {
-            Ok(permitted) => return Ok((permitted, None)),
+            Ok(judgement) => return Ok((judgement, None)),
             Err(NotPermitted::Refused(refusal)) => return Err(refusal),
             Err(NotPermitted::Overrun(_)) => {}
         }
@@ -188,7 +255,7 @@ impl Calls {
         let (entry, secrets) = (Arc::clone(recording.entry), Arc::clone(recording.secrets));
         let judged = self.checks.beside(asker, move |effort| {
             match calls.judge(&call, Recording { entry: &entry, secrets: &secrets }, effort) {
-                Ok(permitted) => Ok(Ok(permitted)),
+                Ok(judgement) => Ok(Ok(judgement)),
                 Err(NotPermitted::Refused(refusal)) => Ok(Err(refusal)),
                 Err(NotPermitted::Overrun(overrun)) => Err(overrun),
             }
@@ -239,12 +306,7 @@ impl Calls {
     }
 
     /// Runs all checks that precede the plugin. The decision depends only on the call and one policy snapshot.
-    fn judge(
-        &self,
-        call: &IncomingCall,
-        recording: Recording<'_>,
-        effort: &Effort,
-    ) -> Result<PermittedCall, NotPermitted> {
+    fn judge(&self, call: &IncomingCall, recording: Recording<'_>, effort: &Effort) -> Result<Judgement, NotPermitted> {
         // The key may have been revoked while the call waited for its body or its place.
         if !revocation::holds_its_key(call, &self.policy.load()) {
             return Err(self.noted(call, recording, revocation::key_revoked(call).into()));
@@ -258,7 +320,7 @@ impl Calls {
         };
         let Target { plugin, resource, .. } = &permitted.target;
         recording.resolved(plugin, resource.as_deref(), permitted.permit.operation());
-        Ok(permitted)
+        Ok(Judgement::Permitted(Box::new(permitted)))
     }
 
     /// Runs the stages that precede the plugin, for a tool that a bot calls.
@@ -267,7 +329,7 @@ impl Calls {
         call: &IncomingCall,
         recording: Recording<'_>,
         effort: &Effort,
-    ) -> Result<PermittedCall, NotPermitted> {
+    ) -> Result<Judgement, NotPermitted> {
         let mut timer = StageTimer::start();
         let noted = |refusal: NotPermitted| self.noted(call, recording, refusal);
         let session = Session::open(&self.policy, self.clock.now(), call).map_err(|refusal| noted(refusal.into()))?;
@@ -288,12 +350,18 @@ impl Calls {
         timer.end(Stage::Params);
         let is_in_a_chain = call.lineage().is_some() || resolved.plugin.makes_calls();
         let digest = is_in_a_chain.then(|| CallDigest::of(resolved.tool().manifest.name.as_str(), params.members()));
-        let permit = authorize::permit(call, &session, &resolved, params, effort)?;
+        let judged = authorize::permit(call, &session, &resolved, params, effort)?;
         if let (Some(lineage), Some(digest)) = (call.lineage(), digest) {
             check_new(lineage, digest)?;
         }
         timer.end(Stage::Guardian);
-        Ok(PermittedCall { permit, target: Target::of(resolved), digest, judged_by: session.snapshot })
+        let target = Target::of(resolved);
+        Ok(match judged {
+            Judged::Permitted(permit) => {
+                Judgement::Permitted(Box::new(PermittedCall { permit, target, digest, judged_by: session.snapshot }))
+            }
+            Judged::Asks(permit) => Judgement::Asks(Box::new(AskingCall { permit, target })),
+        })
     }
 
     /// Records the operation and the plugin of the tool, if the tool exists, for a call that was refused before it was
@@ -330,6 +398,13 @@ impl RunsCalls for Calls {
             |_: AuditUnavailable| ToolFailure::error(Code::Unavailable, "the audit cannot be written; try again later");
         async move { self.run_with(call, siblings).await.map(|answer| answer.outcome).map_err(unavailable) }.boxed()
     }
+}
+
+/// The result of judging a call that no rule denies.
+enum Judgement {
+    Permitted(Box<PermittedCall>),
+    /// Gates ask for the call, and no person has approved it yet.
+    Asks(Box<AskingCall>),
 }
 
 /// The audit entry of a call, and the secrets that must not appear in it.

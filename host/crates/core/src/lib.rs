@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod approvals;
 pub mod audit;
 pub mod beside;
 pub mod call;

@@ -5,6 +5,7 @@
 //! operation checks the input, records the change in the audit, makes the change, and brings it into force. The
 //! interface shows the result.
 
+pub mod approvals;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
@@ -15,6 +16,7 @@ pub mod conversations;
 pub mod credentials;
 mod error;
 pub mod export;
+mod gates;
 pub mod import;
 mod input;
 pub mod keys;
@@ -36,6 +38,6 @@ pub mod tools;
 pub mod trust;
 pub mod workspaces;
 
-pub use caller::{Admin, Caller, Operator, Root};
+pub use caller::{Admin, Caller, Operator, Reviewer, Root};
 pub use error::OperationError;
 pub use input::{InputErrors, json_pointer, shape_error};

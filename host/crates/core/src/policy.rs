@@ -11,6 +11,7 @@ pub mod api_key;
 mod assemble;
 mod binding;
 mod bound;
+mod grants;
 pub mod key_uses;
 pub mod pattern_limits;
 pub mod row_seals;
@@ -19,6 +20,7 @@ mod switch;
 pub mod verification;
 
 pub use binding::{Binding, PackedBinding};
+pub use grants::Grants;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +30,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use monstrum_egress::Scope;
-use monstrum_guardian::RoleRules;
+use monstrum_guardian::{Gates, RoleRules};
 use monstrum_manifest::{ConfiguredTool, configured_tools, is_own_tool};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError, VerifiedPolicy};
 use monstrum_types::{
@@ -47,7 +49,7 @@ use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
 use crate::policy::bound::Bound;
 use crate::policy::key_uses::LastUse;
-use crate::policy::pattern_limits::{PatternBytes, compiled_bytes, lists_of_binding};
+use crate::policy::pattern_limits::{PatternBytes, compiled_bytes, lists_of_binding, lists_of_bot};
 use crate::policy::sharing::Sharing;
 use crate::policy::verification::{Reported, Verification};
 
@@ -77,7 +79,7 @@ impl Key {
         match self.kind {
             KeyKind::Root => true,
             KeyKind::Admin => self.workspace == Some(workspace),
-            KeyKind::Operator | KeyKind::Bot => false,
+            KeyKind::Operator | KeyKind::Approver | KeyKind::Bot => false,
         }
     }
 }
@@ -85,6 +87,8 @@ impl Key {
 /// A bot and its bindings.
 pub struct Bot {
     pub row: BotRow,
+    /// The gates of the bot. If they are unreadable, they deny every call, and all bindings are dormant.
+    pub gates: Gates,
     pub bindings: Vec<Arc<Binding>>,
     /// The bindings that grant nothing, because no plugin serves the type of their resource or a row is unreadable.
     pub dormant: Vec<BindingRow>,
@@ -113,12 +117,13 @@ impl Bot {
         bound.chain(self.dormant.iter().map(|row| (row.id, row.resource_id, row.role_id)))
     }
 
-    /// Returns the maximum memory, in bytes, of the compiled patterns of the bot's bindings. The sum includes dormant
-    /// bindings, because a plugin may later serve the type of their resource.
+    /// Returns the maximum memory, in bytes, of the compiled patterns of the bot's gates and bindings. The sum includes
+    /// dormant bindings, because a plugin may later serve the type of their resource.
     fn pattern_bytes(&self) -> u64 {
         let bound = self.bindings.iter().map(|binding| binding.pattern_bytes);
         let dormant = self.dormant.iter().map(|row| compiled_bytes(lists_of_binding(row)));
-        bound.chain(dormant).fold(0, u64::saturating_add)
+        let of_gates = compiled_bytes(lists_of_bot(&self.row));
+        bound.chain(dormant).fold(of_gates, u64::saturating_add)
     }
 }
 
@@ -262,9 +267,15 @@ pub struct Snapshot {
     sharing: Sharing,
     owners: Arc<Owners>,
     patterns: PatternBytes,
+    grants: Grants,
 }
 
 impl Snapshot {
+    /// Returns the approvals that permit a call now.
+    pub fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
     /// Returns the maximum memory of the compiled patterns of a workspace, in bytes.
     pub fn pattern_bytes(&self, workspace: WorkspaceId) -> u64 {
         self.patterns.of(workspace)

@@ -1,7 +1,7 @@
 //! The decision function for the tool list, the call and the access check.
 //!
 //! The rules run in a fixed order: first the roles, then the constraints that deny without examining values (and
-//! therefore hide the tool from the list), and finally the values of the call. The first rule that denies determines
+//! therefore hide the tool from the list), then the values of the call, and finally the gates. The first rule that denies determines
 //! the response. Further denials are collected, so that an administrator sees all necessary changes at once.
 
 use std::ops::ControlFlow;
@@ -12,6 +12,7 @@ use monstrum_types::{Effort, Overrun};
 use serde_json::{Map, Value};
 
 use crate::denial::{Denial, Holder, Refusal};
+use crate::gates::{self, Asked, Gated, Gates};
 use crate::policy::{BindingRules, Constraint, ConstraintSet, DelegationRules, Dimension, ToolRules};
 use crate::values::{Found, Stop, paid, visit};
 
@@ -33,6 +34,8 @@ pub struct Subject<'a> {
     /// The links of the delegation under which the bot acts, outermost first. The list is empty if the bot acts for
     /// itself.
     pub delegation: &'a [Arc<DelegationRules>],
+    /// The gates of the bot.
+    pub bot_gates: &'a Gates,
 }
 
 /// The question to decide.
@@ -50,6 +53,8 @@ pub enum Question<'a> {
 pub enum Decision {
     /// The tool is listed, or the call is allowed.
     Allow,
+    /// All rules allow the call, but gates require that a person approves it. A tool list never has this decision.
+    Ask(Asked),
     /// The tool is hidden, or the call is denied, with the reason.
     Deny(Denial),
 }
@@ -72,9 +77,13 @@ pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Eff
         // refusals determine the answer.
         ControlFlow::Break(Stop::Found(())) | ControlFlow::Continue(()) => {}
     }
-    Ok(match refusals.0.split_first() {
-        None => Decision::Allow,
-        Some((first, others)) => Decision::Deny(Denial::new(subject.tool, question, first, others)),
+    if let Some((first, others)) = refusals.0.split_first() {
+        return Ok(Decision::Deny(Denial::new(subject.tool, question, first, others)));
+    }
+    Ok(match gates::judge(subject, question, effort)? {
+        Gated::Passed => Decision::Allow,
+        Gated::Asks(asked) => Decision::Ask(asked),
+        Gated::Denied { holder, reason } => Decision::Deny(Denial::by_gate(subject.tool, holder, reason.as_deref())),
     })
 }
 

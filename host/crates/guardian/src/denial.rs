@@ -54,6 +54,7 @@ pub struct Violation {
 /// The holder of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
+    Bot,
     Role,
     Permissions,
     Binding,
@@ -91,12 +92,26 @@ impl Denial {
         }
     }
 
+    /// Creates the denial of a gate.
+    pub(crate) fn by_gate(tool: &ToolRules, holder: Holder, reason: Option<&str>) -> Denial {
+        let tool = tool.tool.as_str();
+        let because = reason.map(|reason| format!(": {}", visible(reason))).unwrap_or_default();
+        Denial {
+            status: Status::PermissionDenied,
+            rule: format!("{}.gates", holder.word()),
+            message: format!("Permission denied: a gate denies this call of tool '{}'{because}", visible(tool)),
+            reason: format!("a gate of {holder} has the action `deny` and applies to this call of `{tool}`{because}"),
+            smallest_change: format!("remove the gate from gates of {holder}, or narrow its conditions"),
+            violation: None,
+        }
+    }
+
     /// Returns the code that corresponds to the status.
     #[must_use]
     pub fn code(&self) -> Code {
         match self.status {
             Status::ScopeViolation => Code::Scope,
-            Status::PermissionDenied | Status::Error | Status::Success => Code::Denied,
+            Status::PermissionDenied | Status::ApprovalRequired | Status::Error | Status::Success => Code::Denied,
         }
     }
 
@@ -251,8 +266,9 @@ impl Refusal<'_> {
 }
 
 impl Holder {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
+            Holder::Bot => "bot",
             Holder::Role => "role",
             Holder::Permissions => "permissions",
             Holder::Binding => "binding",
@@ -264,6 +280,7 @@ impl Holder {
 impl std::fmt::Display for Holder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Holder::Bot => f.write_str("the bot"),
             Holder::Role => f.write_str("the role"),
             Holder::Permissions => f.write_str("the binding's permissions"),
             Holder::Binding => f.write_str("the binding"),

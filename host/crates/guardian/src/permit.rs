@@ -4,12 +4,15 @@
 //! checked, so that only the allowed call can run.
 
 use monstrum_types::{
-    BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
+    ApprovalId, BindingId, BotId, Digest, Effort, ObjectParams, Overrun, PluginName, RequestId, ResourceId, ToolName,
+    WorkspaceId,
 };
 use serde_json::{Map, Value};
 
+use crate::consent::{self, CallContext, Consent};
 use crate::decide::{Decision, Question, Subject, decide_within};
 use crate::denial::Denial;
+use crate::gates::Asked;
 use crate::policy::ToolRules;
 
 /// The call to authorize.
@@ -39,6 +42,23 @@ pub struct Permit {
     tool: String,
     operation: String,
     scope_json: String,
+    consent: Option<Consent>,
+}
+
+/// The result of judging a call that no rule denies.
+#[derive(Debug)]
+pub enum Authorized {
+    /// The call may run.
+    Permitted(Permit),
+    /// Gates require that a person approves the call.
+    Asks(Box<PendingPermit>),
+}
+
+/// A call that may run if a person approves it.
+#[derive(Debug)]
+pub struct PendingPermit {
+    permit: Permit,
+    asked: Asked,
 }
 
 /// Decides whether a call may run and, if so, creates its permit.
@@ -46,16 +66,71 @@ pub struct Permit {
 /// # Errors
 /// The outer error means that the budget of steps was exhausted before the decision was known. The inner error is the
 /// denial, which the response and the audit contain.
-pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
-    if let Decision::Deny(denial) = decide_within(subject, Question::Call(call.params.members()), effort)? {
-        return Ok(Err(denial));
-    }
-    Ok(Ok(Permit {
+pub fn authorize(
+    subject: &Subject<'_>,
+    call: CallFacts,
+    effort: &Effort,
+) -> Result<Result<Authorized, Denial>, Overrun> {
+    let asked = match decide_within(subject, Question::Call(call.params.members()), effort)? {
+        Decision::Deny(denial) => return Ok(Err(denial)),
+        Decision::Ask(asked) => Some(asked),
+        Decision::Allow => None,
+    };
+    let permit = Permit {
         tool: subject.tool.tool.to_string(),
         operation: subject.tool.operation.clone(),
         scope_json: scope_json(subject),
         facts: call,
+        consent: None,
+    };
+    Ok(Ok(match asked {
+        None => Authorized::Permitted(permit),
+        Some(asked) => Authorized::Asks(Box::new(PendingPermit { permit, asked })),
     }))
+}
+
+impl PendingPermit {
+    /// Returns what the gates require.
+    #[must_use]
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// Returns the call that waits for a consent.
+    #[must_use]
+    pub fn call(&self) -> &CallFacts {
+        &self.permit.facts
+    }
+
+    /// Returns the name of the tool.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        &self.permit.tool
+    }
+
+    /// Returns the operation of the tool.
+    #[must_use]
+    pub fn operation(&self) -> &str {
+        &self.permit.operation
+    }
+
+    /// Returns the digest that identifies the call for its approval.
+    #[must_use]
+    pub fn digest(&self, context: &CallContext<'_>) -> Digest {
+        consent::digest(&self.permit.tool, &self.permit.operation, &self.permit.facts, context)
+    }
+
+    /// Creates the permit if the consent is to exactly this call.
+    ///
+    /// # Errors
+    /// Returns the pending permit if the consent is to another call.
+    pub fn with_consent(mut self, consent: &Consent, context: &CallContext<'_>) -> Result<Permit, PendingPermit> {
+        if self.digest(context) != consent.digest {
+            return Err(self);
+        }
+        self.permit.consent = Some(consent.clone());
+        Ok(self.permit)
+    }
 }
 
 /// Creates a permit for a function of a plugin, which infrastructure calls with a root key. The call involves no bot
@@ -64,7 +139,13 @@ pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Res
 pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
     let name = format!("platform.{resource_type}.{function}");
     let is_a_bots = call.bot.is_some() || call.binding.is_some();
-    (!is_a_bots).then(|| Permit { tool: name.clone(), operation: name, scope_json: "[]".to_owned(), facts: call })
+    (!is_a_bots).then(|| Permit {
+        tool: name.clone(),
+        operation: name,
+        scope_json: "[]".to_owned(),
+        facts: call,
+        consent: None,
+    })
 }
 
 /// Creates a permit for the credential check that a manifest declares. The permit allows exactly the declared tool with
@@ -82,10 +163,23 @@ pub fn authorize_check(
         operation: tool.operation.clone(),
         scope_json: "[]".to_owned(),
         facts: call,
+        consent: None,
     })
 }
 
 impl Permit {
+    /// Returns the approval that permits the call, if a gate required one. The call must use it up before it runs.
+    #[must_use]
+    pub fn approval(&self) -> Option<ApprovalId> {
+        self.consent.as_ref().map(|consent| consent.approval)
+    }
+
+    /// Returns the consent that permits the call, if a gate required one.
+    #[must_use]
+    pub fn consent(&self) -> Option<&Consent> {
+        self.consent.as_ref()
+    }
+
     /// Returns the id of the call.
     #[must_use]
     pub fn request_id(&self) -> RequestId {

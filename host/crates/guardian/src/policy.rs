@@ -7,6 +7,7 @@ use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_types::{Effort, Overrun, ToolName};
 use serde::{Deserialize, Serialize};
 
+use crate::gates::{Gate, Gates};
 use crate::matching::{PatternList, match_glob};
 
 /// The patterns for each scope key of a role, a binding or a link of a delegation.
@@ -35,6 +36,9 @@ pub struct Delegation {
     /// Constraints that apply in addition to the called bot's constraints.
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
+    /// Gates for the calls that the called bot makes on behalf of the calling bot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<Gate>,
 }
 
 /// The source of a grant.
@@ -90,6 +94,7 @@ pub(crate) struct Dimension {
 pub struct RoleRules {
     grant: Arc<GrantRules>,
     set: Arc<ConstraintSet>,
+    gates: Gates,
 }
 
 /// The grants and constraints of a binding.
@@ -97,6 +102,8 @@ pub struct RoleRules {
 pub struct BindingRules {
     pub(crate) grants: Vec<(GrantSource, Arc<GrantRules>)>,
     pub(crate) sets: Vec<(SetSource, Arc<ConstraintSet>)>,
+    pub(crate) role_gates: Gates,
+    pub(crate) gates: Gates,
     modes: DimensionModes,
 }
 
@@ -117,6 +124,7 @@ impl DimensionModes {
 pub struct DelegationRules {
     pub(crate) tools: Option<PatternList>,
     pub(crate) set: ConstraintSet,
+    pub(crate) gates: Gates,
 }
 
 /// A set of constraints. A value must match in every set that contains its key.
@@ -217,7 +225,17 @@ impl RoleRules {
     /// Creates the rules of a role.
     #[must_use]
     pub fn new(grant: &Grant, scopes: &ScopeConstraints) -> RoleRules {
-        RoleRules { grant: Arc::new(GrantRules::new(grant)), set: Arc::new(ConstraintSet::new(scopes)) }
+        RoleRules {
+            grant: Arc::new(GrantRules::new(grant)),
+            set: Arc::new(ConstraintSet::new(scopes)),
+            gates: Gates::default(),
+        }
+    }
+
+    /// Sets the gates of the role.
+    #[must_use]
+    pub fn with_gates(self, gates: &[Gate]) -> RoleRules {
+        RoleRules { gates: Gates::new(gates), ..self }
     }
 
     /// Returns the number of roles and bindings that share these lists.
@@ -246,8 +264,16 @@ impl BindingRules {
         BindingRules {
             grants: grants.iter().map(|(source, grant)| (*source, Arc::new(GrantRules::new(grant)))).collect(),
             sets: sets.iter().map(|(source, set)| (*source, ConstraintSet::shared(set))).collect(),
+            role_gates: Gates::default(),
+            gates: Gates::default(),
             modes: modes.clone(),
         }
+    }
+
+    /// Sets the gates of the binding.
+    #[must_use]
+    pub fn with_gates(self, gates: &[Gate]) -> BindingRules {
+        BindingRules { gates: Gates::new(gates), ..self }
     }
 
     /// Adds the rules of a role before the rules of the binding. The role's rules are shared, not copied.
@@ -255,6 +281,7 @@ impl BindingRules {
     pub fn under(mut self, role: &RoleRules) -> BindingRules {
         self.grants.insert(0, (GrantSource::Role, Arc::clone(&role.grant)));
         self.sets.insert(0, (SetSource::Role, Arc::clone(&role.set)));
+        self.role_gates = role.gates.clone();
         self
     }
 
@@ -271,6 +298,7 @@ impl DelegationRules {
         DelegationRules {
             tools: link.allowed_tools.as_ref().map(PatternList::new),
             set: ConstraintSet::new(&link.scope_constraints),
+            gates: Gates::new(&link.gates),
         }
     }
 

@@ -19,7 +19,11 @@ pub struct BindingRow {
     pub permissions: Option<Value>,
     /// A JSON object that maps scope keys to lists of patterns.
     pub scope_constraints: Value,
+    /// A JSON object with the members `allowed_tools`, `scope_constraints` and `gates`, of which only `scope_constraints` is
+    /// always present.
     pub delegate: Option<Value>,
+    /// The gates as a JSON list; `None` if there are none.
+    pub gates: Option<Value>,
     /// A JSON list of globs that match the tools that the resource's plugin may call.
     pub allow_calls: Value,
     pub allow_subscribe: bool,
@@ -46,6 +50,7 @@ authentic! {
         id, workspace_id, bot_id, resource_id, role_id, permissions, scope_constraints, delegate, allow_calls,
         allow_subscribe, limits, calls_per_minute, enabled, expires_at, created_at, updated_at,
     ],
+    optional: [gates],
     others: [],
 }
 

@@ -1,13 +1,14 @@
 //! Database operations on bots.
 
 use monstrum_types::{BotId, UtcMillis, WorkspaceId};
+use serde_json::Value;
 
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{BindingRow, KeyRow, Listed, Page, Store, StoreError, bindings, keys};
 
 /// A row of `bots`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BotRow {
     pub id: BotId,
     pub workspace_id: WorkspaceId,
@@ -18,6 +19,8 @@ pub struct BotRow {
     pub model: Option<String>,
     pub use_agent_sandbox: bool,
     pub monthly_token_budget: Option<i64>,
+    /// The gates as a JSON list; `None` if there are none.
+    pub gates: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -28,6 +31,7 @@ authentic! {
         id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, created_at,
         updated_at,
     ],
+    optional: [gates],
     others: [],
 }
 
@@ -65,12 +69,13 @@ impl Store {
         })
     }
 
-    /// Deletes a bot with its bindings and keys, and marks its sandboxes for deletion. Returns whether the bot
+    /// Deletes a bot with its bindings, keys and approvals, and marks its sandboxes for deletion. Returns whether the bot
     /// existed.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<BindingRow>(bindings::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<KeyRow>(keys::OF_BOT, args![workspace, id]).await?;
+            change.delete_grants_of_bot(workspace, id).await?;
             let is_deleted = change.delete(args![id], |bot: &BotRow| bot.workspace_id == workspace).await?;
             if is_deleted {
                 // Mark the sandboxes after deleting the bot: the lock on the bot's row keeps other requests from

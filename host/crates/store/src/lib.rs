@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod approvals;
 mod audit;
 mod batch;
 mod bindings;
@@ -35,6 +36,10 @@ mod trust;
 mod usage;
 mod workspaces;
 
+pub use approvals::{
+    ApprovalDecision, ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, GrantRow, PendingMax,
+    UsedApproval,
+};
 pub use audit::{
     AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, SpanRow,
     SpanScanner, UnreadableRow,

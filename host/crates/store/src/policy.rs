@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::db::{Session, args};
 use crate::rows::{SeenGenerations, StoredRows, VerifiedPolicy};
 use crate::{
-    BindingRow, BotRow, CredentialRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, RoleRow, RowName, Scope, Store,
-    StoreError, UnverifiedScope, WorkspaceRow,
+    BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, RoleRow, RowName,
+    Scope, Store, StoreError, UnverifiedScope, WorkspaceRow,
 };
 
 /// A consistent snapshot of all rows that affect decisions about calls.
@@ -30,6 +30,8 @@ pub struct PolicyRows {
     pub bots: Vec<BotRow>,
     /// All bindings.
     pub bindings: Vec<BindingRow>,
+    /// The approvals that permit a call.
+    pub grants: Vec<GrantRow>,
     /// The owner of each resource type and tool name.
     pub owners: Vec<OwnerRow>,
     /// The generation of each verified scope.
@@ -72,6 +74,7 @@ impl Store {
             roles: trusted.take(),
             bots: trusted.take(),
             bindings: trusted.take(),
+            grants: trusted.take(),
             owners: trusted.take(),
             scope_generations: trusted.generations,
             generations_total: trusted.generations_total,

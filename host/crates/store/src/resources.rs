@@ -19,6 +19,8 @@ pub struct ResourceRow {
     pub config: Value,
     /// The allowed network targets, in addition to public HTTPS.
     pub network: Value,
+    /// The labels as a JSON list; `None` if there are none.
+    pub labels: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -26,6 +28,7 @@ pub struct ResourceRow {
 authentic! {
     ResourceRow in Resources("resources"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, resource_type, name, config, network, created_at, updated_at],
+    optional: [labels],
     others: [],
 }
 

@@ -20,6 +20,8 @@ pub struct RoleRow {
     pub allowed_tools: Option<Value>,
     /// A JSON object that maps scope keys to lists of patterns.
     pub scope_constraints: Value,
+    /// The gates as a JSON list; `None` if there are none.
+    pub gates: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -27,6 +29,7 @@ pub struct RoleRow {
 authentic! {
     RoleRow in Roles("roles"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, allowed_operations, allowed_tools, scope_constraints, created_at, updated_at],
+    optional: [gates],
     others: [],
 }
 

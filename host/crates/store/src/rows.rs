@@ -139,29 +139,32 @@ pub(crate) trait Authentic: FromRow + Send + 'static {
     /// Returns the scope of the row. The seal of this scope counts the row if the row's table is counted.
     fn scope(&self) -> Scope;
 
-    /// Returns the values of the columns that the MAC covers, in the order of [`Spec`].
+    /// Returns the values of the columns that the MAC covers, followed by the values of the optional columns, each in the
+    /// order of [`Spec`].
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
 /// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `select` is the
 /// name of a macro to define, which makes a statement that selects all these columns and the MAC.
 ///
-/// `covered` lists the columns that the MAC covers. Every stored MAC depends on their order, so a new column is the last.
-/// `others` lists the remaining fields, and `unread` the columns without a field. `spec` overrides values of
-/// [`Spec::COUNTED`].
+/// `covered` lists the columns that the MAC covers, whose number and order every stored MAC depends on. `optional` lists
+/// covered columns that were added later; new columns go there, at the end. `others` lists the remaining fields, and
+/// `unread` the columns without a field. `spec` overrides values of [`Spec::COUNTED`].
 macro_rules! authentic {
     (
         $row:ident in $table:ident($name:literal), select: $select:ident, scope: $scope:expr,
-        covered: [$($covered:ident),+ $(,)?], others: [$($other:ident),* $(,)?]
+        covered: [$($covered:ident),+ $(,)?], $(optional: [$($optional:ident),+ $(,)?],)?
+        others: [$($other:ident),* $(,)?]
         $(, unread: [$($unread:ident),+])? $(, spec: { $($field:ident: $value:expr),+ $(,)? })? $(,)?
     ) => {
-        $crate::db::from_row!($row { $($covered,)+ $($other),* });
+        $crate::db::from_row!($row { $($covered,)+ $($($optional,)+)? $($other),* });
 
         impl $crate::rows::Authentic for $row {
             const TABLE: $crate::rows::Table = $crate::rows::Table::$table;
             const SPEC: $crate::rows::Spec = $crate::rows::Spec {
                 name: $name,
                 covered: &[$((stringify!($covered), $crate::rows::kind_of(|row: &$row| &row.$covered))),+],
+                $(optional: &[$((stringify!($optional), $crate::rows::kind_of(|row: &$row| &row.$optional))),+],)?
                 left_out: &[$(stringify!($other),)* $($(stringify!($unread)),+)?],
                 $($($field: $value,)+)?
                 ..$crate::rows::Spec::COUNTED
@@ -173,7 +176,7 @@ macro_rules! authentic {
             }
 
             fn covered(&self) -> Vec<$crate::db::Arg<'_>> {
-                $crate::db::values![$(&self.$covered),+]
+                $crate::db::values![$(&self.$covered,)+ $($(&self.$optional,)+)?]
             }
         }
 
@@ -181,8 +184,9 @@ macro_rules! authentic {
             ($rest:expr) => {
                 // Column names are quoted, because `limit` is a keyword.
                 concat!(
-                    "select ", $("\"", stringify!($covered), "\", ",)+ $("\"", stringify!($other), "\", ",)*
-                    $($("\"", stringify!($unread), "\", ",)+)? "mac from ", $name, " ", $rest
+                    "select ", $("\"", stringify!($covered), "\", ",)+ $($("\"", stringify!($optional), "\", ",)+)?
+                    $("\"", stringify!($other), "\", ",)* $($("\"", stringify!($unread), "\", ",)+)?
+                    "mac from ", $name, " ", $rest
                 )
             };
         }

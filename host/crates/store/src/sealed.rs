@@ -17,6 +17,8 @@ pub enum SealedColumn {
     OauthClientSecrets,
     /// The PKCE verifiers and device codes of unfinished authorizations.
     OauthFlows,
+    /// The parameters of calls that a person approves.
+    ApprovalParams,
     /// The keys of the instance, such as the audit keys.
     InstanceKeys,
 }
@@ -61,11 +63,12 @@ struct Statements {
 impl SealedColumn {
     /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
     /// its master key at startup: once they are resealed, all other columns are resealed as well.
-    pub const ALL: [SealedColumn; 5] = [
+    pub const ALL: [SealedColumn; 6] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
         SealedColumn::OauthClientSecrets,
         SealedColumn::OauthFlows,
+        SealedColumn::ApprovalParams,
         SealedColumn::InstanceKeys,
     ];
 
@@ -81,6 +84,7 @@ impl SealedColumn {
             SealedColumn::IdempotencyAnswers => &IDEMPOTENCY_ANSWERS,
             SealedColumn::OauthClientSecrets => &OAUTH_CLIENT_SECRETS,
             SealedColumn::OauthFlows => &OAUTH_FLOWS,
+            SealedColumn::ApprovalParams => &APPROVAL_PARAMS,
             SealedColumn::InstanceKeys => &INSTANCE_KEYS,
         }
     }
@@ -141,6 +145,19 @@ const OAUTH_FLOWS: Statements = Statements {
     has_key_version: false,
     count: "select count(*) as value from oauth_flows where sealed is not null",
     out_of_reach: "select count(*) as value from oauth_flows where sealed is not null and (id > '') is not true",
+};
+
+const APPROVAL_PARAMS: Statements = Statements {
+    table: "approvals",
+    column: "sealed",
+    key: &["id"],
+    bound: &["workspace_id", "digest"],
+    page: "select id, workspace_id, digest, sealed from approvals \
+           where sealed is not null and id > $1 order by id limit $2",
+    replace: "update approvals set sealed = $1 where sealed = $2 and id = $3",
+    has_key_version: false,
+    count: "select count(*) as value from approvals where sealed is not null",
+    out_of_reach: "select count(*) as value from approvals where sealed is not null and (id > '') is not true",
 };
 
 const INSTANCE_KEYS: Statements = Statements {

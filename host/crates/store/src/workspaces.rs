@@ -86,6 +86,7 @@ impl Store {
         let scopes = [Scope::Instance, Scope::Workspace(id)];
         let deleted = change!(self, &scopes, |change| {
             change.delete_found::<KeyRow>(keys::OF_WORKSPACE, args![id]).await?;
+            change.delete_grants(id).await?;
             let is_deleted = change.delete(args![id], |_: &WorkspaceRow| true).await?;
             if is_deleted {
                 change.close_scope(id).await?;

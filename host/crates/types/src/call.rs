@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{JsonText, words};
+use crate::{ApprovalId, JsonText, UtcMillis, words};
 
 words! {
     /// How a call ended. Later versions may add values: treat unknown values as failures.
@@ -19,6 +19,8 @@ words! {
         ScopeViolation = "scope_violation",
         /// The bot may not use this tool, or the tool does not exist. Both cases have the same response.
         PermissionDenied = "permission_denied",
+        /// A person must approve the call. Repeat the call after the approval.
+        ApprovalRequired = "approval_required",
     }
 }
 
@@ -33,6 +35,8 @@ words! {
         Denied = "denied",
         /// A scope constraint denied the call.
         Scope = "scope",
+        /// A person must approve the call.
+        Approval = "approval",
         /// The plugin used up its computing budget.
         Fuel = "fuel",
         /// The call exceeded its time limit.
@@ -94,6 +98,18 @@ impl ToolFailure {
     }
 }
 
+/// An approval that a call waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, utoipa::ToSchema)]
+pub struct AwaitedApproval {
+    /// The id of the approval.
+    pub id: ApprovalId,
+    /// The URL at which a person decides, if the server has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The time after which the approval expires.
+    pub expires_at: UtcMillis,
+}
+
 /// The outcome of a call, before the request id and the duration are added.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CallOutcome {
@@ -111,6 +127,8 @@ pub struct CallOutcome {
     pub output_mismatch: bool,
     /// The time after which to retry, if the call reached a limit that resets with time.
     pub retry_after: Option<Duration>,
+    /// The approval that the call waits for, if a person must approve it.
+    pub approval: Option<Box<AwaitedApproval>>,
 }
 
 impl CallOutcome {
@@ -125,6 +143,7 @@ impl CallOutcome {
             rule: None,
             output_mismatch: false,
             retry_after: None,
+            approval: None,
         }
     }
 
@@ -139,6 +158,7 @@ impl CallOutcome {
             rule: None,
             output_mismatch: false,
             retry_after: None,
+            approval: None,
         }
     }
 
@@ -159,6 +179,13 @@ impl CallOutcome {
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
+        self
+    }
+
+    /// Adds the approval that the call waits for.
+    #[must_use]
+    pub fn awaiting(mut self, approval: AwaitedApproval) -> Self {
+        self.approval = Some(Box::new(approval));
         self
     }
 

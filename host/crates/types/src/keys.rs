@@ -16,6 +16,8 @@ crate::words! {
         /// An operator key may do everything in its workspace except manage keys, credentials, permissions, and the
         /// configuration and network of resources.
         Operator = "operator",
+        /// An approver key may read and decide the approvals of its workspace, and nothing else.
+        Approver = "approver",
         /// A bot key may use the tools and sandboxes of one bot.
         Bot = "bot",
     }

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod call;
+pub mod canonical;
 mod causes;
 mod clock;
 mod effort;
@@ -22,7 +23,7 @@ pub mod special_purpose;
 mod words;
 mod workspace_sandbox;
 
-pub use call::{CallOutcome, Code, InputError, Status, ToolFailure};
+pub use call::{AwaitedApproval, CallOutcome, Code, InputError, Status, ToolFailure};
 pub use causes::with_causes;
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
@@ -31,8 +32,8 @@ pub use http::{
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use ids::{
-    BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName, RequestId,
-    ResourceId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
+    ApprovalId, BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName,
+    RequestId, ResourceId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;

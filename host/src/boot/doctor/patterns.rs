@@ -10,12 +10,13 @@ use super::Findings;
 use crate::config::Settings;
 use monstrum_core::policy::Policy;
 use monstrum_core::policy::pattern_limits::{
-    PatternRoom, list_errors, lists_of_binding, lists_of_role, scopes_error, scopes_of_binding,
+    PatternRoom, list_errors, lists_of_binding, lists_of_bot, lists_of_role, scopes_error, scopes_of_binding,
 };
 
 /// Reports roles, bindings and workspaces that exceed a limit.
 pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows, policy: &Policy) {
     let roles = rows.roles.iter().map(|row| (format!("role {}", row.name), lists_of_role(row)));
+    let bots = rows.bots.iter().map(|row| (format!("bot {}", row.name), lists_of_bot(row)));
     let bindings = rows.bindings.iter().map(|row| (format!("binding {}", row.id), lists_of_binding(row)));
     let scopes = rows
         .roles
@@ -31,7 +32,7 @@ pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows
             );
         }
     }
-    for (about, lists) in roles.chain(bindings) {
+    for (about, lists) in roles.chain(bots).chain(bindings) {
         for (path, message) in lists.iter().flat_map(|(path, list)| list_errors(path, list)) {
             let remedy = "shorten the list; the stored list stays in force until it is changed";
             found.weak(about.clone(), format!("{path}: {message}"), remedy);

@@ -53,6 +53,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "bots", description = "Identities of agents, which act only through tools"),
         (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
+        (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "sandboxes", description = "Sandboxes of conversations, and their files"),
         (name = "platform", description = "Functions of plugins for infrastructure code"),
         (name = "configuration", description = "Export of the configuration of workspaces"),
@@ -301,6 +302,9 @@ mod tests {
         DELETE /api/apps/{app_id}
         POST /api/bots/{id}/tools/{tool}/call
         POST /api/bots/{id}/tools/{tool}/check
+        GET /api/approvals
+        GET /api/approvals/{id}
+        POST /api/approvals/{id}
         GET /api/audit
         GET /api/audit/{request_id}
         GET /api/audit/changes

@@ -18,7 +18,7 @@ use crate::gateway::http::pace::TooSlow;
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
-use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root, json_pointer, shape_error};
+use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Reviewer, Root, json_pointer, shape_error};
 
 /// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters that exceed their limit get
 /// a specific error.
@@ -43,52 +43,68 @@ macro_rules! with_right {
 
 with_right!(Root, Admin, Operator);
 
+/// Refuses approver keys, so that a route accepts them only if it accepts a [`Reviewer`].
 impl FromRequestParts<HttpState> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
-        let app = &state.app;
-        let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else {
-            return Err(Problem::unauthenticated("send exactly one header `Authorization: Bearer mk_…`"));
-        };
-        let text = value.to_str().unwrap_or_default();
-        let key = match text.split_once(' ') {
-            Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
-            _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
-        };
-        // If the policy is stale, the key may already have been deleted.
-        if app.policy.is_stale() {
-            return Err(Problem::unavailable("the API keys could not be read; try again"));
-        }
-        let snapshot = app.policy.load();
-        let key_hash = monstrum_core::policy::api_key::hash(key);
-        let Some(entry) = snapshot.key(&key_hash) else {
-            return Err(Problem::unauthenticated("unknown API key"));
-        };
-        entry.last_use.note(app.clock.now());
-        let named = parts.headers.get(WORKSPACE).map(|value| value.to_str().unwrap_or_default());
-        let workspace = match (entry.workspace, named) {
-            // A workspace whose row failed verification is missing from the snapshot.
-            (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {
-                return Err(OperationError::unverified(&own.to_string()).into());
-            }
-            (Some(own), None) => own,
-            (Some(own), Some(name)) if snapshot.workspace(name) == Some(own) => own,
-            (Some(_), Some(_)) => return Err(Problem::not_found("workspace")),
-            (None, None) => snapshot.known_default_workspace().ok_or_else(|| OperationError::unverified("instance"))?,
-            (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
-        };
-        // In an unverified scope, a key may only read, because rows that may be forged must not permit calls or
-        // changes.
-        if let Some(found) = snapshot.verification.unverified_for(workspace)
-            && !matches!(parts.method, Method::GET | Method::HEAD)
-        {
-            return Err(OperationError::unverified(&found.scope.to_string()).into());
-        }
-        let (key, kind, bot) = (entry.id, entry.kind, entry.bot);
-        Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot })
+        let caller = authenticated(parts, state)?;
+        caller.not_approver()?;
+        Ok(caller)
     }
+}
+
+impl FromRequestParts<HttpState> for Reviewer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+        Ok(authenticated(parts, state)?.try_into()?)
+    }
+}
+
+/// Returns the caller with the key of a request.
+fn authenticated(parts: &Parts, state: &HttpState) -> Result<Caller, Problem> {
+    let app = &state.app;
+    let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return Err(Problem::unauthenticated("send exactly one header `Authorization: Bearer mk_…`"));
+    };
+    let text = value.to_str().unwrap_or_default();
+    let key = match text.split_once(' ') {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
+        _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
+    };
+    // If the policy is stale, the key may already have been deleted.
+    if app.policy.is_stale() {
+        return Err(Problem::unavailable("the API keys could not be read; try again"));
+    }
+    let snapshot = app.policy.load();
+    let key_hash = monstrum_core::policy::api_key::hash(key);
+    let Some(entry) = snapshot.key(&key_hash) else {
+        return Err(Problem::unauthenticated("unknown API key"));
+    };
+    entry.last_use.note(app.clock.now());
+    let named = parts.headers.get(WORKSPACE).map(|value| value.to_str().unwrap_or_default());
+    let workspace = match (entry.workspace, named) {
+        // A workspace whose row failed verification is missing from the snapshot.
+        (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {
+            return Err(OperationError::unverified(&own.to_string()).into());
+        }
+        (Some(own), None) => own,
+        (Some(own), Some(name)) if snapshot.workspace(name) == Some(own) => own,
+        (Some(_), Some(_)) => return Err(Problem::not_found("workspace")),
+        (None, None) => snapshot.known_default_workspace().ok_or_else(|| OperationError::unverified("instance"))?,
+        (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
+    };
+    // In an unverified scope, a key may only read, because rows that may be forged must not permit calls or
+    // changes.
+    if let Some(found) = snapshot.verification.unverified_for(workspace)
+        && !matches!(parts.method, Method::GET | Method::HEAD)
+    {
+        return Err(OperationError::unverified(&found.scope.to_string()).into());
+    }
+    let (key, kind, bot) = (entry.id, entry.kind, entry.bot);
+    Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot })
 }
 
 /// The reader of a document. Readers need a key unless a setting makes the documents public.

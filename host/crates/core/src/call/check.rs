@@ -2,7 +2,7 @@
 //! and whether the parent call may make the call. This module also predicts the outcome of a call without running it.
 
 use monstrum_egress::Redactor;
-use monstrum_guardian::{Decision, Denial, Question};
+use monstrum_guardian::{Asked, AskingGate, Decision, Denial, Question};
 use monstrum_manifest::json_depth;
 use monstrum_types::{CallOutcome, Code, Effort, InputError, ObjectParams, Overrun, Params};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::call::resolve::{RESOURCE_PARAM, Unresolved, find};
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::lineage::{CallDigest, Lineage, MadeBy};
-use crate::call_types::refusal::{NotPermitted, Refusal, refuse};
+use crate::call_types::refusal::{APPROVAL_REQUIRED, NotPermitted, Refusal, refuse};
 use crate::checks::pay_for;
 use crate::plugins::{Tool, built_in};
 
@@ -19,6 +19,8 @@ use crate::plugins::{Tool, built_in};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
     pub allowed: bool,
+    /// The gates that ask. If the list is not empty, the call runs only after a person has approved it.
+    pub gates: Vec<AskingGate>,
     /// The message that the caller would receive.
     pub message: Option<String>,
     pub rule: Option<String>,
@@ -40,6 +42,7 @@ pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
         Err(NotPermitted::Overrun(overrun)) => return Err(overrun),
         Ok(params) => match resolved.decide(Question::Call(params.members()), effort)? {
             Decision::Allow => Prediction { allowed: true, ..Prediction::default() },
+            Decision::Ask(asked) => Prediction::asks(asked),
             Decision::Deny(denial) => Prediction::denied(call.language().of_denial(denial, &resolved.plugin.locales)),
         },
     };
@@ -47,9 +50,15 @@ pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
 }
 
 impl Prediction {
+    fn asks(asked: Asked) -> Prediction {
+        let (message, rule) = (Some(APPROVAL_REQUIRED.to_owned()), Some(asked.rule()));
+        Prediction { message, rule, gates: asked.gates, ..Prediction::default() }
+    }
+
     fn denied(denial: Denial) -> Prediction {
         Prediction {
             allowed: false,
+            gates: Vec::new(),
             message: Some(denial.message),
             rule: Some(denial.rule),
             reason: Some(denial.reason),
@@ -71,7 +80,7 @@ impl Prediction {
     /// Returns the prediction for a call whose tool the bot may use but whose parameters are invalid.
     fn unfit(outcome: CallOutcome) -> Prediction {
         let reason = Some("the parameters do not satisfy the tool's `input_schema`".to_owned());
-        Prediction { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
+        Prediction { message: outcome.message, rule: outcome.rule, reason, ..Prediction::default() }
     }
 }
 

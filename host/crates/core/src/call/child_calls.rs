@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use monstrum_guardian::PatternSet;
 use monstrum_manifest::json_depth;
 use monstrum_store::BindingRow;
-use monstrum_types::{BotId, CallOutcome, Code, Effort, JsonText, Overrun, ToolFailure};
+use monstrum_types::{AwaitedApproval, BotId, CallOutcome, Code, Effort, JsonText, Overrun, ToolFailure};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -36,6 +38,8 @@ pub struct ChildCalls {
     /// The bot that makes the calls.
     bot: BotId,
     lineage: Lineage,
+    /// The approval that the last refused call waits for.
+    awaited: Arc<Mutex<Option<AwaitedApproval>>>,
 }
 
 impl ChildCalls {
@@ -82,7 +86,8 @@ impl ChildCalls {
         let mut lineage = Lineage::of_children(above, parent.request_id(), until, made_by);
         lineage.ancestors.extend(digest);
         lineage.held.push(binding.row.id);
-        ChildCalls { pipeline: pipeline.clone(), parent: parent.without_params(), bot: binding.row.bot_id, lineage }
+        let (pipeline, parent) = (pipeline.clone(), parent.without_params());
+        ChildCalls { pipeline, parent, bot: binding.row.bot_id, lineage, awaited: Arc::default() }
     }
 
     /// Prepares the calls that the same plugin makes through the import `sandbox`. The depth and the limit of these
@@ -90,7 +95,8 @@ impl ChildCalls {
     pub fn of_sandbox_import(&self) -> ChildCalls {
         let mut lineage = self.lineage.clone();
         lineage.made_by = MadeBy::SandboxImport;
-        ChildCalls { pipeline: self.pipeline.clone(), parent: self.parent.clone(), bot: self.bot, lineage }
+        let (pipeline, parent, awaited) = (self.pipeline.clone(), self.parent.clone(), Arc::clone(&self.awaited));
+        ChildCalls { pipeline, parent, bot: self.bot, lineage, awaited }
     }
 
     /// Returns the redactors of the root call and of all its descendants.
@@ -144,7 +150,20 @@ impl ChildCalls {
         attachments: Attachments,
     ) -> BoxFuture<'_, Result<CallOutcome, ToolFailure>> {
         let call = self.next(tool, params).with_attachments(attachments);
-        Arc::clone(&self.pipeline.runs).run_child(call, &self.pipeline.children)
+        async move {
+            let outcome = Arc::clone(&self.pipeline.runs).run_child(call, &self.pipeline.children).await?;
+            if let Some(approval) = &outcome.approval {
+                *self.awaited.lock() = Some((**approval).clone());
+            }
+            Ok(outcome)
+        }
+        .boxed()
+    }
+
+    /// Returns the approval that a call of these waits for, if there is one. If the plugin fails, its caller needs this
+    /// approval before it repeats the call.
+    pub fn awaited(&self) -> Option<AwaitedApproval> {
+        self.awaited.lock().clone()
     }
 
     fn next(&self, tool: String, params: Value) -> IncomingCall {

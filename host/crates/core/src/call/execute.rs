@@ -22,6 +22,7 @@ use crate::beside::{self, FreedBeside};
 use crate::call::admission::{self, Asking, BotPlace, Lanes, NoRoom, Place};
 use crate::call::built_in::{bots, sandbox};
 use crate::call::child_calls::ChildCalls;
+use crate::call::consent::{self, NotUsed};
 use crate::call::host_functions::HostFunctions;
 use crate::call::ledger::Ledger;
 use crate::call::permitted::{Execution, TargetKind};
@@ -36,6 +37,13 @@ use rates::Rates;
 
 /// The delay after which a caller may retry if the host was full.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The end of an execution.
+pub enum Executed {
+    Ended(CallOutcome),
+    /// The call did not run, because its approval could not be used. The call must be judged again.
+    JudgeAgain,
+}
 
 /// Runs permitted calls.
 pub struct Executor {
@@ -78,24 +86,39 @@ impl Executor {
 
     /// Runs the call that `permit` permits. `of_bot` is the place of the call among the calls of its bot, if the call
     /// already has a place.
-    pub async fn execute(&self, execution: &Execution<'_>, permit: Permit, of_bot: Option<BotPlace>) -> CallOutcome {
+    pub async fn execute(&self, execution: &Execution<'_>, permit: Permit, of_bot: Option<BotPlace>) -> Executed {
+        match self.run(execution, permit, of_bot).await {
+            Ok(outcome) => Executed::Ended(outcome),
+            Err(NotUsed::Refused(refusal)) => Executed::Ended(*refusal),
+            Err(NotUsed::JudgeAgain) => Executed::JudgeAgain,
+        }
+    }
+
+    async fn run(
+        &self,
+        execution: &Execution<'_>,
+        permit: Permit,
+        of_bot: Option<BotPlace>,
+    ) -> Result<CallOutcome, NotUsed> {
         let has_large_params = is_large_object(permit.params());
         let permit = FreedBeside::new(permit, has_large_params);
-        let Execution { target, secrets, .. } = *execution;
-        if let Some(refused) = target.binding().and_then(|binding| self.over_rate(binding)) {
-            return refused;
+        let Execution { target, secrets, passed, .. } = *execution;
+        if passed.enters_rate()
+            && let Some(refused) = target.binding().and_then(|binding| self.over_rate(binding))
+        {
+            return Ok(refused);
         }
         if let Some(component) = &target.plugin.component
             && let Some(failed) = self.load(component, execution, &permit).await
         {
-            return failed;
+            return Ok(failed);
         }
         let mut timer = StageTimer::start();
         let _place = match self.enter(execution, &permit, of_bot).await {
             Ok(place) => place,
-            Err(NoRoom::Busy) => return CallOutcome::error(Code::Busy, "the plugin is busy"),
+            Err(NoRoom::Busy) => return Ok(CallOutcome::error(Code::Busy, "the plugin is busy")),
             Err(NoRoom::Full) => {
-                return CallOutcome::error(Code::Busy, "the server is busy").retry_after(FULL_RETRY_AFTER);
+                return Ok(CallOutcome::error(Code::Busy, "the server is busy").retry_after(FULL_RETRY_AFTER));
             }
         };
         timer.end(Stage::Queue);
@@ -103,18 +126,22 @@ impl Executor {
         let until = Instant::now() + limits.timeout;
         let child_calls = match child_calls(execution, until) {
             Ok(child_calls) => child_calls,
-            Err(refusal) => return *refusal,
+            Err(refusal) => return Ok(*refusal),
         };
         if let Some(child_calls) = &child_calls {
             secrets.share(child_calls.secrets());
         }
-        if let Some(refused) = self.charge(execution).await {
-            return refused;
+        if passed.enters_charge()
+            && let Some(refused) = self.charge(execution).await
+        {
+            return Ok(refused);
         }
+        // A call that found no room, or whose bot has no budget, leaves its approval to the next attempt.
+        consent::use_up(execution, &permit).await?;
         let Some(component) = &target.plugin.component else {
-            return self.built_in(execution, &permit, child_calls.as_ref(), limits).await;
+            return Ok(self.built_in(execution, &permit, child_calls.as_ref(), limits).await);
         };
-        let Some(component) = component.ready() else { return not_loaded() };
+        let Some(component) = component.ready() else { return Ok(not_loaded()) };
         let entry = (execution.entry, secrets);
         let tasks = execution.pipeline.children.clone();
         let bounds = (until, limits.fuel);
@@ -137,7 +164,7 @@ impl Executor {
         meters::fuel(end.fuel_used.saturating_add(functions.search_fuel_used()));
         let outcome = self.checked(execution, outcome(end, &functions), until).await;
         timer.end(Stage::Execute);
-        outcome
+        Ok(outcome)
     }
 
     /// Checks the data of a result against the declarations of the tool.
@@ -344,7 +371,12 @@ fn request(execution: &Execution<'_>, permit: &Permit, params: String, limits: C
 fn outcome(end: CallEnd, functions: &HostFunctions) -> CallOutcome {
     match end.outcome {
         Ok(ExecuteResult::Success(data)) => CallOutcome::success(data),
-        Ok(ExecuteResult::Error(message)) => CallOutcome::error(functions.cause(), message),
+        Ok(ExecuteResult::Error(message)) => match functions.awaited() {
+            Some(approval) => {
+                CallOutcome::failure(Status::ApprovalRequired, Code::Approval, message).awaiting(approval)
+            }
+            None => CallOutcome::error(functions.cause(), message),
+        },
         Ok(ExecuteResult::ScopeViolation(reason)) => {
             let message = format!("Scope violation: {reason}");
             CallOutcome::failure(Status::ScopeViolation, Code::Scope, message).by_rule("plugin")

@@ -10,7 +10,8 @@ use futures::future::BoxFuture;
 use monstrum_egress::{Egress, Redactor};
 use monstrum_runtime::HostCalls;
 use monstrum_types::{
-    Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry, SandboxOutput, ToolFailure,
+    AwaitedApproval, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry, SandboxOutput,
+    ToolFailure,
 };
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -61,6 +62,11 @@ impl HostFunctions {
     /// Returns the code for an error that the plugin reports. The code depends on the last failed request.
     pub(super) fn cause(&self) -> Code {
         self.requests.cause()
+    }
+
+    /// Returns the approval that a child call of the plugin waits for, if there is one.
+    pub(super) fn awaited(&self) -> Option<AwaitedApproval> {
+        self.child_calls.as_ref()?.awaited()
     }
 
     /// Waits until the row `started` of this call is on disk, so that the row precedes every command and every access

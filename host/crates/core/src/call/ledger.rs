@@ -109,6 +109,7 @@ mod tests {
                 model: None,
                 use_agent_sandbox: false,
                 monthly_token_budget: Some(budget),
+                gates: None,
                 created_at: now,
                 updated_at: now,
             };

@@ -1,11 +1,13 @@
 //! A call that the Guardian has permitted, and the data that the executor needs to run it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use monstrum_guardian::Permit;
 use monstrum_types::Clock;
 use tokio_util::task::TaskTracker;
 
+use crate::approvals::Approvals;
 use crate::audit::Entry;
 use crate::call::resolve::ResolvedCall;
 use crate::call_types::call_secrets::CallSecrets;
@@ -32,6 +34,7 @@ pub struct PermittedCall {
 pub struct Pipeline {
     pub runs: Arc<dyn RunsCalls>,
     pub policy: Arc<Policy>,
+    pub approvals: Arc<Approvals>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
     /// The child calls of this call, and the tasks of its requests. All of them end before the call.
@@ -47,6 +50,28 @@ pub struct Execution<'a> {
     pub pipeline: &'a Pipeline,
     pub entry: &'a Arc<Entry>,
     pub secrets: &'a Arc<CallSecrets>,
+    /// The policy snapshot by which the call was judged.
+    pub judged_by: &'a Arc<Snapshot>,
+    pub passed: &'a Passed,
+}
+
+/// The checks that a call passes once, even if it is judged again afterwards.
+#[derive(Default)]
+pub struct Passed {
+    rate: AtomicBool,
+    charge: AtomicBool,
+}
+
+impl Passed {
+    /// Returns whether the call counts against the rate limit of its binding now.
+    pub fn enters_rate(&self) -> bool {
+        !self.rate.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns whether the call is charged now.
+    pub fn enters_charge(&self) -> bool {
+        !self.charge.swap(true, Ordering::Relaxed)
+    }
 }
 
 impl Execution<'_> {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide_within};
+use monstrum_guardian::{Decision, DelegationRules, Denial, Gates, Question, Subject, decide_within, may_ask};
 use monstrum_types::{Effort, InputError, Overrun, Status, ToolName};
 use serde_json::{Map, Value, json};
 
@@ -29,6 +29,7 @@ pub struct ResolvedCall {
     pub plugin: Arc<Plugin>,
     tool: Arc<Tool>,
     delegation: Arc<[Arc<DelegationRules>]>,
+    bot_gates: Gates,
 }
 
 impl ResolvedCall {
@@ -43,7 +44,12 @@ impl ResolvedCall {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject { tool: &self.tool().rules, binding: &self.binding.rules, delegation: &self.delegation }
+        Subject {
+            tool: &self.tool().rules,
+            binding: &self.binding.rules,
+            delegation: &self.delegation,
+            bot_gates: &self.bot_gates,
+        }
     }
 
     /// Returns another tool of the same plugin, through the same binding.
@@ -52,16 +58,27 @@ impl ResolvedCall {
         Some(ResolvedCall { tool: Arc::clone(tool), ..self.clone() })
     }
 
-    /// Returns a copy of this call for the same tool, with the rules of `binding` and of the delegations in `session`.
+    /// Returns a copy of this call for the same tool, with the rules of `binding`, and with those of the delegations and
+    /// of the bot in `session`.
     pub fn with_rules_of(&self, binding: &Arc<Binding>, session: &Session) -> ResolvedCall {
         let (binding, delegation) = (Arc::clone(binding), Arc::clone(&session.delegation));
-        ResolvedCall { binding, delegation, ..self.clone() }
+        ResolvedCall { binding, delegation, bot_gates: session.bot.gates.clone(), ..self.clone() }
     }
 
     /// Returns whether the call was resolved under exactly these delegations.
     pub fn is_delegated_by(&self, delegation: &[Arc<DelegationRules>]) -> bool {
         self.delegation.len() == delegation.len()
             && self.delegation.iter().zip(delegation).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
+    /// Returns whether the call was resolved with these gates of the bot.
+    pub fn is_gated_by(&self, bot_gates: &Gates) -> bool {
+        self.bot_gates.is_same(bot_gates)
+    }
+
+    /// Returns whether a gate may ask before a call of the tool.
+    pub fn may_ask(&self, effort: &Effort) -> Result<bool, Overrun> {
+        may_ask(&self.subject(), effort)
     }
 
     /// Returns the Guardian's decision on `question`.
@@ -88,6 +105,7 @@ pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Ove
                 plugin: Arc::clone(plugin),
                 tool: Arc::clone(tool),
                 delegation: Arc::clone(&session.delegation),
+                bot_gates: session.bot.gates.clone(),
             };
             if let Decision::Allow = resolved.decide(Question::List, effort)? {
                 visible.push(resolved);
@@ -182,11 +200,12 @@ pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> R
             plugin: Arc::clone(plugin),
             tool: Arc::clone(tool),
             delegation: Arc::clone(&session.delegation),
+            bot_gates: session.bot.gates.clone(),
         };
         match resolved.decide(Question::List, effort)? {
             // A scope violation does not rule out the binding: scopes are judged later, with the parameters.
             Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some((denial, resolved)),
-            Decision::Deny(_) | Decision::Allow => candidates.push(resolved),
+            Decision::Deny(_) | Decision::Allow | Decision::Ask(_) => candidates.push(resolved),
         }
     }
     if candidates.is_empty() {

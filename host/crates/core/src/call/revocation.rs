@@ -26,6 +26,8 @@ pub(super) struct Judges {
     pub clock: Arc<dyn Clock>,
     /// The time limit of one check. Each check has the full time limit, because a call may run longer than this limit.
     pub longest_check: Duration,
+    /// Whether a person has approved the call, so that it continues although gates ask.
+    pub is_approved: bool,
 }
 
 /// Waits until the policy no longer permits the call, and returns the refusal. The function never returns while the
@@ -91,7 +93,8 @@ async fn judged(
     call: &Arc<IncomingCall>,
     resolved: &ResolvedCall,
 ) -> Result<(), Refusal> {
-    let judged = judge(snapshot, judges.clock.as_ref(), call, resolved, &in_place());
+    let is_approved = judges.is_approved;
+    let judged = judge((snapshot, judges.clock.as_ref()), call, resolved, is_approved, &in_place());
     match judged {
         Ok(()) => return Ok(()),
         Err(NotPermitted::Refused(refusal)) => return Err(refusal),
@@ -101,12 +104,13 @@ async fn judged(
     let (snapshot, clock) = (Arc::clone(snapshot), Arc::clone(&judges.clock));
     let request_id = call.request_id();
     let (call, resolved) = (Arc::clone(call), resolved.clone());
-    let judged =
-        judges.checks.beside(asker, move |effort| match judge(&snapshot, clock.as_ref(), &call, &resolved, effort) {
+    let judged = judges.checks.beside(asker, move |effort| {
+        match judge((&snapshot, clock.as_ref()), &call, &resolved, is_approved, effort) {
             Ok(()) => Ok(Ok(())),
             Err(NotPermitted::Refused(refusal)) => Ok(Err(refusal)),
             Err(NotPermitted::Overrun(overrun)) => Err(overrun),
-        });
+        }
+    });
     judged.await.map_err(|unchecked: Unchecked| {
         tracing::warn!(call.id = %request_id, ?unchecked, "failed to check a running call again");
         let message =
@@ -116,10 +120,10 @@ async fn judged(
 }
 
 fn judge(
-    snapshot: &Arc<Snapshot>,
-    clock: &dyn Clock,
+    (snapshot, clock): (&Arc<Snapshot>, &dyn Clock),
     call: &IncomingCall,
     resolved: &ResolvedCall,
+    is_approved: bool,
     effort: &Effort,
 ) -> Result<(), NotPermitted> {
     let session = Session::of(Arc::clone(snapshot), clock.now(), call)?;
@@ -129,12 +133,18 @@ fn judge(
     let row = &resolved.binding.row;
     let Some(binding) = session.bot.binding(row.id, session.now) else {
         // The snapshot lacks the binding because the plugin is not loaded. The permissions have not changed.
-        if session.bot.dormant.iter().any(|dormant| row.is_of(dormant)) && resolved.binding.is_active(session.now) {
+        if session.bot.dormant.iter().any(|dormant| row.is_of(dormant))
+            && resolved.binding.is_active(session.now)
+            && resolved.is_gated_by(&session.bot.gates)
+        {
             return Ok(());
         }
         return Err(revoked_by(call, "binding", "the binding was deleted or disabled, or has expired").into());
     };
-    if Arc::ptr_eq(binding, &resolved.binding) && resolved.is_delegated_by(&session.delegation) {
+    if Arc::ptr_eq(binding, &resolved.binding)
+        && resolved.is_delegated_by(&session.delegation)
+        && resolved.is_gated_by(&session.bot.gates)
+    {
         // The rules that permitted the call have not changed.
         return Ok(());
     }
@@ -142,6 +152,8 @@ fn judge(
     let params = checked_params(resolved.tool(), call, effort)?;
     match resolved.decide(Question::Call(params.members()), effort)? {
         Decision::Allow => Ok(()),
+        Decision::Ask(_) if is_approved => Ok(()),
+        Decision::Ask(_) => Err(revoked_by(call, "gate", "a gate that applies to the call was added").into()),
         Decision::Deny(denial) => Err(refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into()),
     }
 }

@@ -1,6 +1,7 @@
 //! The call that an entry point of the server passes to the pipeline after it has authenticated the caller.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use monstrum_sandbox::Feed;
@@ -26,6 +27,7 @@ pub struct IncomingCall {
     key: Option<CallerKey>,
     lineage: Option<Arc<Lineage>>,
     attachments: Attachments,
+    wait_for_approval: Option<Duration>,
 }
 
 /// The kind of a call, which determines the code and the caller.
@@ -117,6 +119,7 @@ impl IncomingCall {
             key: None,
             lineage: None,
             attachments: Attachments::default(),
+            wait_for_approval: None,
         }
     }
 
@@ -157,11 +160,18 @@ impl IncomingCall {
         IncomingCall { attachments, ..self }
     }
 
+    /// Sets the time for which the host holds the call if a person must approve it.
+    #[must_use]
+    pub fn with_wait_for_approval(self, wait: Option<Duration>) -> IncomingCall {
+        IncomingCall { wait_for_approval: wait, ..self }
+    }
+
     /// Returns a copy from which child calls are made. The copy has no parameters and no attachments.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
         // A clone shares the parameters and the attachments, so it costs little to replace them.
-        IncomingCall { params: Params::new(Value::Null), attachments: Attachments::default(), ..self.clone() }
+        let (params, attachments) = (Params::new(Value::Null), Attachments::default());
+        IncomingCall { params, attachments, wait_for_approval: None, ..self.clone() }
     }
 
     /// Creates a child call of a tool by `bot`. The child call has the same task and the same key.
@@ -239,6 +249,17 @@ impl IncomingCall {
 
     pub fn attachments(&self) -> &Attachments {
         &self.attachments
+    }
+
+    /// Returns the time for which the host holds the call if a person must approve it.
+    pub fn wait_for_approval(&self) -> Option<Duration> {
+        self.wait_for_approval
+    }
+
+    /// Returns the app and the user on whose behalf the call is made, if the caller named its conversation.
+    pub fn user(&self) -> Option<(&str, &str)> {
+        let chat = self.context.get("chat")?;
+        Some((chat.get("app_id")?.as_str()?, chat.get("user_id")?.as_str()?))
     }
 
     /// Returns the number of ancestors of the call, which is 0 for a root call.

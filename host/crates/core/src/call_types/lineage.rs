@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use monstrum_guardian::PatternSet;
 use monstrum_runtime::DelegateConstraints;
-use monstrum_types::{BindingId, BotId, RequestId};
+use monstrum_types::{BindingId, BotId, RequestId, canonical};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -121,44 +121,9 @@ impl CallDigest {
     /// Returns the digest of a call of `tool`. `params` must contain the default values.
     pub fn of(tool: &str, params: &Map<String, Value>) -> CallDigest {
         let mut canonical = format!("{tool}\n");
-        write_object(params, &mut canonical);
+        canonical::write_object(params, &mut canonical);
         CallDigest(Sha256::digest(canonical).into())
     }
-}
-
-/// Writes JSON with sorted keys and a single notation for equal numbers.
-fn write(value: &Value, text: &mut String) {
-    match value {
-        Value::Array(elements) => {
-            text.push('[');
-            for element in elements {
-                write(element, text);
-                text.push(',');
-            }
-            text.push(']');
-        }
-        Value::Object(fields) => write_object(fields, text),
-        Value::Number(number) => text.push_str(&match number.as_f64() {
-            // An integer that a double represents exactly is written without a fraction, so that 1.0 and 1 have the
-            // same text.
-            Some(double) if double.fract() == 0.0 && double.abs() < 9.0e15 => format!("{}", double + 0.0),
-            _ => number.to_string(),
-        }),
-        Value::Null | Value::Bool(_) | Value::String(_) => text.push_str(&value.to_string()),
-    }
-}
-
-fn write_object(fields: &Map<String, Value>, text: &mut String) {
-    let mut sorted: Vec<(&String, &Value)> = fields.iter().collect();
-    sorted.sort_unstable_by_key(|(key, _)| *key);
-    text.push('{');
-    for (key, value) in sorted {
-        text.push_str(&Value::from(key.as_str()).to_string());
-        text.push(':');
-        write(value, text);
-        text.push(',');
-    }
-    text.push('}');
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The reasons why a call does not run.
 
-use monstrum_guardian::Denial;
-use monstrum_types::{CallOutcome, Code, InputError, Overrun};
+use monstrum_guardian::{Asked, Denial};
+use monstrum_types::{CallOutcome, Code, InputError, Overrun, Status};
 
 /// The outcome of a call that a stage has refused. The outcome is boxed, because it is rare and large.
 pub type Refusal = Box<CallOutcome>;
@@ -36,6 +36,15 @@ impl From<Overrun> for NotPermitted {
 /// Converts a denial by the Guardian into the outcome of the call.
 pub fn refuse(denial: Denial) -> Refusal {
     Box::new(CallOutcome::failure(denial.status, denial.code(), denial.message).by_rule(denial.rule))
+}
+
+/// The message to a caller whose call a person must approve.
+pub const APPROVAL_REQUIRED: &str = "a person must approve this call";
+
+/// Returns the outcome of a call for which gates ask.
+pub fn approval_required(asked: &Asked) -> Refusal {
+    let outcome = CallOutcome::failure(Status::ApprovalRequired, Code::Approval, APPROVAL_REQUIRED);
+    Box::new(outcome.by_rule(asked.rule()))
 }
 
 /// Returns the outcome for parameters that do not match their schema. The message lists each error with its JSON

@@ -9,7 +9,7 @@ use monstrum_types::{BindingId, BotId};
 
 use super::change::{Change, changed_at};
 use super::list;
-use super::{Admin, Caller, OperationError, Operator, rules};
+use super::{Admin, Caller, OperationError, Operator, gates, rules};
 use crate::app::App;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding};
 
@@ -22,6 +22,7 @@ fn view(row: BindingRow) -> Binding {
         permissions: row.permissions,
         scope_constraints: row.scope_constraints,
         delegate: row.delegate,
+        gates: gates::shown(row.gates),
         allow_calls: row.allow_calls,
         allow_subscribe: row.allow_subscribe,
         limits: row.limits,

@@ -6,9 +6,10 @@ use monstrum_types::{BotId, UtcMillis, WorkspaceId};
 
 use super::change::{Change, changed_at, set};
 use super::list;
-use super::{Caller, InputErrors, OperationError, Operator, rules};
+use super::{Caller, InputErrors, OperationError, Operator, gates, rules};
 use crate::app::App;
 use crate::language::Language;
+use crate::policy::pattern_limits::{compiled_bytes, lists_of_bot};
 use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 
 /// The maximum number of characters of a description. This limit and the limit of a system prompt exceed the input of
@@ -26,6 +27,7 @@ fn view(row: BotRow) -> Bot {
         model: row.model,
         use_agent_sandbox: row.use_agent_sandbox,
         monthly_token_budget: row.monthly_token_budget,
+        gates: gates::shown(row.gates),
         created_at: row.created_at,
         updated_at: row.updated_at,
     }
@@ -33,11 +35,12 @@ fn view(row: BotRow) -> Bot {
 
 /// Creates a bot.
 pub async fn create(app: &App, caller: &Operator, new: NewBot) -> Result<Bot, OperationError> {
-    if new.use_agent_sandbox {
+    if new.use_agent_sandbox || !new.gates.is_empty() {
         caller.admin()?;
     }
     let row = row(new, caller.workspace, app.clock.now());
-    check(&row)?;
+    check(&row, None)?;
+    let _room = rules::pattern_room(app, caller.workspace, 0, compiled_bytes(lists_of_bot(&row))).await?;
     Change::new("bot.create", &row.id)
         .of_bot(row.id)
         .to(&view(row.clone()))
@@ -57,6 +60,7 @@ pub(super) fn row(new: NewBot, workspace: WorkspaceId, now: UtcMillis) -> BotRow
         model: new.model,
         use_agent_sandbox: new.use_agent_sandbox,
         monthly_token_budget: new.monthly_token_budget,
+        gates: gates::stored(&new.gates),
         created_at: now,
         updated_at: now,
     }
@@ -117,7 +121,13 @@ pub async fn update(app: &App, caller: &Operator, id: BotId, change: BotChange) 
         }
         row.monthly_token_budget = budget;
     }
-    check(&row)?;
+    if let Some(changed) = change.gates {
+        caller.admin()?;
+        row.gates = gates::stored(&changed.unwrap_or_default());
+    }
+    check(&row, Some(&before))?;
+    let (replaced, bytes) = (compiled_bytes(lists_of_bot(&before)), compiled_bytes(lists_of_bot(&row)));
+    let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;
     row.updated_at = changed_at(app, before.updated_at);
     let change = Change::new("bot.update", &id).of_bot(id).from(&view(before.clone())).to(&view(row.clone()));
     change.update(app, caller, app.store.update_bot(&row, before.updated_at)).await?;
@@ -141,9 +151,11 @@ fn is_lifted(before: Option<i64>, after: Option<i64>) -> bool {
     before.is_some_and(|before| after.is_none_or(|after| after > before))
 }
 
-/// Checks a bot as it would be stored.
-pub(super) fn check(row: &BotRow) -> Result<(), OperationError> {
+/// Checks a bot as it would be stored. Gates that are equal in `before` are not checked.
+pub(super) fn check(row: &BotRow, before: Option<&BotRow>) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
+    gates::check(&mut errors, "/gates", row.gates.as_ref(), before.and_then(|before| before.gates.as_ref()))?;
+    rules::patterns(&mut errors, lists_of_bot(row), before.map(lists_of_bot).unwrap_or_default());
     rules::name(&mut errors, "/name", &row.name);
     rules::length(&mut errors, "/description", &row.description, DESCRIPTION_CHARS_MAX);
     rules::length(&mut errors, "/system_prompt", &row.system_prompt, PROMPT_CHARS_MAX);

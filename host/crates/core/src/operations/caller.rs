@@ -39,17 +39,34 @@ impl Caller {
         self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is required")
     }
 
-    /// Accepts all keys except bot keys. An operation that never accepts bot keys accepts an [`Operator`] instead.
+    /// Accepts root, admin and operator keys only. An operation that always needs such a key accepts an [`Operator`]
+    /// instead.
     pub fn operator(&self) -> Result<(), OperationError> {
         self.one_of(
             &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator],
-            "this operation does not accept bot keys; use an operator, admin or root key",
+            "this operation requires an operator, admin or root key",
         )
     }
 
-    /// Accepts any key except a bot key of another bot. For another bot, returns the error for a bot that does not
-    /// exist.
+    /// Accepts all keys except approver keys. An operation that accepts every other key accepts a [`Caller`] that an
+    /// interface has checked with this function.
+    pub fn not_approver(&self) -> Result<(), OperationError> {
+        self.one_of(
+            &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Bot],
+            "an approver key only reads and decides approvals",
+        )
+    }
+
+    /// Accepts every key. An operation on approvals accepts a [`Reviewer`], so that the operations that accept a
+    /// [`Caller`] are not reached with approver keys.
+    pub fn reviewer(&self) -> Result<(), OperationError> {
+        Ok(())
+    }
+
+    /// Accepts any key except approver keys and the bot keys of other bots. For another bot, returns the error for a bot
+    /// that does not exist.
     pub fn may_use(&self, bot: BotId) -> Result<(), OperationError> {
+        self.not_approver()?;
         if self.kind == KeyKind::Bot && self.bot != Some(bot) { Err(OperationError::not_found("bot")) } else { Ok(()) }
     }
 
@@ -89,6 +106,8 @@ rights! {
     Root by root;
     /// A caller with a root or admin key.
     Admin by admin;
-    /// A caller with any key except a bot key.
+    /// A caller with a root, admin or operator key.
     Operator by operator;
+    /// A caller with any key, who reads or decides approvals.
+    Reviewer by reviewer;
 }

@@ -19,6 +19,7 @@ pub async fn run(app: &App, call: IncomingCall) -> Result<CallResult, OperationE
         let message = outcome.message.unwrap_or_else(|| "too many calls".to_owned());
         return Err(OperationError::RateLimited { message, retry_after });
     }
-    let CallOutcome { status, code, message, data, .. } = outcome;
-    Ok(CallResult { request_id, status, code, message, data, duration_ms })
+    let CallOutcome { status, code, message, data, approval, .. } = outcome;
+    let approval = approval.map(|approval| *approval);
+    Ok(CallResult { request_id, status, code, message, data, approval, duration_ms })
 }

@@ -193,7 +193,8 @@ pub async fn test(
     let call = IncomingCall::credential_check(caller.request, row.workspace_id, id, tool, params)
         .with_language(language.clone())
         .with_key(caller.caller_key());
-    let CallResult { request_id, status, code, message, duration_ms, data: _ } = calls::run(app, call).await?;
+    let CallResult { request_id, status, code, message, duration_ms, data: _, approval: _ } =
+        calls::run(app, call).await?;
     Ok(CredentialTest { request_id, status, code, message, duration_ms })
 }
 

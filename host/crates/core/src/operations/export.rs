@@ -128,7 +128,7 @@ impl Export {
             self.write(&Line::Role(lines::role(&row, name())?)).await?;
         });
         each_row!(Page::first(PAGE_ROWS), |page| self.store.bots(workspace, &page), |row| {
-            self.write(&Line::Bot(lines::bot(&row, name()))).await?;
+            self.write(&Line::Bot(lines::bot(&row, name())?)).await?;
         });
         each_row!(Page::first(PAGE_ROWS), |page| self.store.resources(workspace, &page), |row| {
             let bot = match lines::bot_behind(&row) {

@@ -26,7 +26,7 @@ use self::check::Check;
 use self::existing::Existing;
 use self::faults::Faults;
 use self::lines::Reader;
-use self::permissions::Listing;
+use self::permissions::{Listing, Shown};
 use self::plan::Plan;
 use self::targets::{Target, targets};
 use self::turns::Turn;
@@ -150,9 +150,18 @@ async fn room(
 fn shown(dry_run: bool, plans: Vec<(Target, Plan)>) -> Import {
     let workspaces = plans.into_iter().map(|(target, plan)| {
         let (state, Plan { created, changed, unchanged, permissions, .. }) = (target.state(), plan);
-        let (permissions, permissions_left_out) = permissions.shown();
-        let workspace = target.row.name;
-        ImportedWorkspace { workspace, state, created, changed, unchanged, permissions, permissions_left_out }
+        let Shown { permissions, gates, labels, left_out } = permissions.shown();
+        ImportedWorkspace {
+            workspace: target.row.name,
+            state,
+            created,
+            changed,
+            unchanged,
+            permissions,
+            gates,
+            labels,
+            permissions_left_out: left_out,
+        }
     });
     Import { dry_run, workspaces: workspaces.collect() }
 }

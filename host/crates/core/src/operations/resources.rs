@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::change::{Change, changed_at};
 use super::credentials::credential_of;
-use super::{Caller, InputErrors, OperationError, Operator, rules};
+use super::{Caller, InputErrors, OperationError, Operator, gates, rules};
 use crate::app::App;
 use crate::beside::Beside;
 use crate::plugins::{Plugin, built_in};
@@ -22,12 +22,13 @@ const ADDRESSES_MAX: usize = 256;
 
 /// Creates a resource.
 pub async fn create(app: &App, caller: &Operator, mut new: NewResource) -> Result<Resource, OperationError> {
-    if !new.config.is_empty() || new.network != Network::default() {
+    if !new.config.is_empty() || new.network != Network::default() || !new.labels.is_empty() {
         configures(caller)?;
     }
     let mut errors = InputErrors::default();
     rules::name(&mut errors, "/name", &new.name);
     check_network(&mut errors, &new.network);
+    gates::check_labels(&mut errors, "/labels", &new.labels);
     match app.policy.load().resource_type(&new.resource_type) {
         Some(plugin) => {
             check_configuration(&mut errors, plugin, &new.name, &new.config).await?;
@@ -51,6 +52,7 @@ pub(super) fn row(new: NewResource, workspace: WorkspaceId, now: UtcMillis) -> R
         name: new.name,
         config: Value::Object(new.config),
         network: json!(new.network),
+        labels: gates::stored(&new.labels),
         created_at: now,
         updated_at: now,
     }
@@ -72,15 +74,15 @@ pub async fn show(app: &App, caller: &Operator, id: ResourceId) -> Result<Resour
     shown(app, row).await
 }
 
-/// Changes a resource. A change of the configuration, the network, or a name that is part of tool names requires an
-/// admin key.
+/// Changes a resource. A change of the configuration, the network, the labels, or a name that is part of tool names
+/// requires an admin key.
 pub async fn update(
     app: &App,
     caller: &Operator,
     id: ResourceId,
     change: ResourceChange,
 ) -> Result<Resource, OperationError> {
-    if change.config.is_some() || change.network.is_some() {
+    if change.config.is_some() || change.network.is_some() || change.labels.is_some() {
         configures(caller)?;
     }
     let mut row = resource(app, caller, id).await?;
@@ -111,6 +113,11 @@ pub async fn update(
         check_network(&mut errors, &network);
         row.network = json!(network);
     }
+    if let Some(labels) = change.labels {
+        let labels = labels.unwrap_or_default();
+        gates::check_labels(&mut errors, "/labels", &labels);
+        row.labels = gates::stored(&labels);
+    }
     errors.check()?;
     row.updated_at = changed_at(app, before.updated_at);
     let change = Change::new("resource.update", &id).of_resource(id).from(&before);
@@ -135,10 +142,11 @@ pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), 
 
 pub(super) const NOT_SERVED: &str = "no loaded plugin has this resource type";
 
-/// Rejects operators, because the configuration and the network decide where a credential is sent.
+/// Rejects operators, because the configuration and the network decide where a credential is sent, and gates depend on
+/// the labels.
 fn configures(caller: &Caller) -> Result<(), OperationError> {
     caller.admin().map_err(|_| {
-        OperationError::forbidden("changing the configuration or network of a resource requires an admin key")
+        OperationError::forbidden("changing the configuration, network or labels of a resource requires an admin key")
     })
 }
 
@@ -160,6 +168,7 @@ fn view(row: ResourceRow) -> Resource {
         name: row.name,
         config: row.config,
         network: row.network,
+        labels: gates::shown(row.labels),
         credential: None,
         created_at: row.created_at,
         updated_at: row.updated_at,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::change::{Change, changed_at, set};
 use super::list;
-use super::{Admin, InputErrors, OperationError, Operator, rules, scope_warnings};
+use super::{Admin, InputErrors, OperationError, Operator, gates, rules, scope_warnings};
 use crate::app::App;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_role};
 
@@ -18,6 +18,7 @@ fn view(row: RoleRow) -> Role {
         allowed_operations: row.allowed_operations,
         allowed_tools: row.allowed_tools,
         scope_constraints: row.scope_constraints,
+        gates: gates::shown(row.gates),
         created_at: row.created_at,
         updated_at: row.updated_at,
         warnings: Vec::new(),
@@ -42,6 +43,7 @@ pub(super) fn row(new: NewRole, workspace: WorkspaceId, now: UtcMillis) -> RoleR
         allowed_operations: new.allowed_operations.map(|globs| json!(globs)),
         allowed_tools: new.allowed_tools.map(|globs| json!(globs)),
         scope_constraints: json!(new.scope_constraints),
+        gates: gates::stored(&new.gates),
         created_at: now,
         updated_at: now,
     }
@@ -54,6 +56,7 @@ pub(super) fn check(row: &RoleRow, before: Option<&RoleRow>) -> Result<(), Opera
         rules::name(&mut errors, "/name", &row.name);
     }
     rules::scope_keys("/scope_constraints", &row.scope_constraints, before.map(|before| &before.scope_constraints))?;
+    gates::check(&mut errors, "/gates", row.gates.as_ref(), before.and_then(|before| before.gates.as_ref()))?;
     rules::patterns(&mut errors, lists_of_role(row), before.map(lists_of_role).unwrap_or_default());
     errors.check()
 }
@@ -77,6 +80,9 @@ pub async fn update(app: &App, caller: &Admin, id: RoleId, change: RoleChange) -
     set(&mut row.allowed_operations, change.allowed_operations.map(|globs| globs.map(|globs| json!(globs))));
     set(&mut row.allowed_tools, change.allowed_tools.map(|globs| globs.map(|globs| json!(globs))));
     set(&mut row.scope_constraints, change.scope_constraints.map(|scopes| json!(scopes.unwrap_or_default())));
+    if let Some(changed) = change.gates {
+        row.gates = gates::stored(&changed.unwrap_or_default());
+    }
     row.updated_at = changed_at(app, before.updated_at);
     check(&row, Some(&before))?;
     let (replaced, bytes) = (compiled_bytes(lists_of_role(&before)), compiled_bytes(lists_of_role(&row)));

@@ -1,6 +1,10 @@
 //! The tools of a bot: list, call and check.
 
-use monstrum_api::tools::{CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool};
+use std::time::Duration;
+
+use monstrum_api::tools::{
+    AskingGate, CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool,
+};
 use monstrum_manifest::Locales;
 use monstrum_store::KeyKind;
 use monstrum_types::{BotId, Code, Effort, JsonText, Overrun, RequestId};
@@ -10,6 +14,7 @@ use super::sandbox_files::check_part;
 use super::{Caller, InputErrors, OperationError, calls, rules};
 use crate::app::App;
 use crate::call::check::{self, Prediction};
+use crate::call::consent::WAIT_MAX;
 use crate::call::resolve::{self, ResolvedCall};
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
@@ -43,10 +48,16 @@ pub async fn call(
 ) -> Result<CallResult, OperationError> {
     may_use(app, caller, bot)?;
     check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
+    let wait = input.wait_for_approval_s.map(|seconds| Duration::from_secs(u64::from(seconds)));
+    if wait.is_some_and(|wait| wait > WAIT_MAX) {
+        let message = format!("must be from 0 to {}", WAIT_MAX.as_secs());
+        return Err(OperationError::invalid_at("/wait_for_approval_s", message));
+    }
     let call = incoming(caller, bot, caller.request, tool, input.params)
         .with_task_id(input.task_id)
         .with_resource(input.resource_id)
-        .with_language(language);
+        .with_language(language)
+        .with_wait_for_approval(wait);
     let call = match input.chat {
         Some(chat) => call.with_context(json!({ "chat": chat })),
         None => call,
@@ -129,12 +140,17 @@ fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), Oper
 }
 
 fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
-    let Prediction { allowed, message, rule, reason, smallest_change } = prediction;
-    let decision = if allowed { CheckDecision::Allow } else { CheckDecision::Deny };
+    let Prediction { allowed, gates, message, rule, reason, smallest_change } = prediction;
+    let decision = match allowed {
+        true => CheckDecision::Allow,
+        false if gates.is_empty() => CheckDecision::Deny,
+        false => CheckDecision::Ask,
+    };
+    let gates = gates.into_iter().map(|gate| AskingGate { holder: gate.holder, reason: gate.reason }).collect();
     match kind {
-        KeyKind::Bot => CheckResult::Bot { decision, message },
+        KeyKind::Bot | KeyKind::Approver => CheckResult::Bot { decision, message },
         KeyKind::Root | KeyKind::Admin | KeyKind::Operator => {
-            CheckResult::Full { decision, message, rule, reason, smallest_change }
+            CheckResult::Full { decision, message, rule, reason, smallest_change, gates }
         }
     }
 }
@@ -158,6 +174,10 @@ fn tool(same: &[ResolvedCall], language: &Language, effort: &Effort) -> Result<T
         pay_for_object(&manifest.input_schema, effort)?;
         JsonText::from(&resolve::with_resource(manifest.input_schema.clone(), &names))
     };
+    let mut asks = false;
+    for resolved in same {
+        asks = asks || resolved.may_ask(effort)?;
+    }
     Ok(Tool {
         name: manifest.name.clone(),
         description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
@@ -166,6 +186,7 @@ fn tool(same: &[ResolvedCall], language: &Language, effort: &Effort) -> Result<T
         effect: manifest.effect,
         result: manifest.result,
         operation: manifest.operation.clone(),
+        asks,
         resource_type: first.plugin.manifest.resource_type.id.clone(),
         cost: manifest.cost,
         resources,
@@ -184,6 +205,7 @@ mod tests {
             rule: Some("role.allowed_tools".to_owned()),
             reason: Some("why".to_owned()),
             smallest_change: Some("what".to_owned()),
+            ..Prediction::default()
         };
         assert_eq!(
             serde_json::to_string(&check_result(verdict(), KeyKind::Bot)).unwrap(),
@@ -197,6 +219,16 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&check_result(allowed, KeyKind::Admin)).unwrap(),
             r#"{"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}"#
+        );
+        let asking = || monstrum_guardian::AskingGate { holder: "role".to_owned(), reason: Some("why".to_owned()) };
+        let asks = || Prediction { message: Some("ask".to_owned()), gates: vec![asking()], ..Prediction::default() };
+        assert_eq!(
+            serde_json::to_string(&check_result(asks(), KeyKind::Bot)).unwrap(),
+            r#"{"decision":"ask","message":"ask"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&check_result(asks(), KeyKind::Operator)).unwrap(),
+            r#"{"decision":"ask","message":"ask","rule":null,"reason":null,"smallest_change":null,"gates":[{"holder":"role","reason":"why"}]}"#
         );
     }
 

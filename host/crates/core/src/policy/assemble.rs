@@ -6,13 +6,15 @@ use std::sync::{Arc, OnceLock};
 
 use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{
-    BindingRules, Delegation, DelegationRules, GrantSource, PatternList, RoleRules, ScopeConstraints, SetSource,
+    BindingRules, Delegation, DelegationRules, Gate, Gates, GrantSource, PatternList, RoleRules, ScopeConstraints,
+    SetSource,
 };
 use monstrum_manifest::{AuthMethod, Manifest, config_values};
 use monstrum_store::{
     BindingRow, BotRow, Changed, CredentialRow, KeyRow, PolicyChanges, PolicyRows, ResourceRow, RoleRow,
 };
 use monstrum_types::{BindingId, BotId, CredentialId, KeyId, PluginName, ResourceId, RoleId};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
@@ -53,6 +55,7 @@ pub(super) fn snapshot(
         resources: rows.resources.into_iter().map(|row| (row.id, Some(row))).collect(),
         credentials: rows.credentials.into_iter().map(|row| (row.id, Some(row))).collect(),
         bindings: rows.bindings.into_iter().map(|row| (row.id, Some(row))).collect(),
+        grants: rows.grants.into_iter().map(|row| (row.id, Some(row))).collect(),
         ..PolicyChanges::default()
     };
     Assembly { next, before, refresher }.with(changes)
@@ -101,8 +104,9 @@ struct Assembly<'a> {
 impl Assembly<'_> {
     /// Applies these changes and returns the snapshot.
     fn with(mut self, changes: PolicyChanges) -> Snapshot {
-        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, .. } = changes;
+        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, grants, .. } = changes;
         self.change_keys(keys);
+        self.next.grants.change(grants);
         let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
         for (id, row) in roles {
             self.change_role(id, row);
@@ -261,6 +265,13 @@ impl Assembly<'_> {
         let known: HashMap<BindingId, &Arc<Binding>> =
             before.iter().flat_map(|bot| &bot.bindings).map(|binding| (binding.row.id, binding)).collect();
         let (mut bindings, mut dormant) = (Vec::new(), Vec::new());
+        let gates = match bot_gates(&row, before) {
+            Ok(gates) => gates,
+            Err(error) => {
+                tracing::error!(bot.id = %row.id, %error, "a bot has no tools, because its `gates` are unreadable");
+                return Bot { row, gates: Gates::unreadable(), bindings, dormant: stored.into_values().collect() };
+            }
+        };
         for row in stored.into_values() {
             match binding(&row, known.get(&row.id).copied(), &self.next) {
                 Some(binding) => bindings.push(binding),
@@ -269,7 +280,7 @@ impl Assembly<'_> {
         }
         let sandbox = self.next.sandbox.as_ref();
         bindings.extend(sandbox.and_then(|sandbox| switch::binding(&row, sandbox, &known)));
-        Bot { row, bindings, dormant }
+        Bot { row, gates, bindings, dormant }
     }
 }
 
@@ -344,14 +355,26 @@ fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
         "allowed_tools": row.allowed_tools,
     }));
     let scopes = serde_json::from_value::<ScopeConstraints>(row.scope_constraints.clone());
-    let rules = match (grant, scopes) {
-        (Ok(grant), Ok(scopes)) => Some(RoleRules::new(&grant, &scopes)),
-        (Err(error), _) | (_, Err(error)) => {
+    let rules = match (grant, scopes, gates(row.gates.as_ref())) {
+        (Ok(grant), Ok(scopes), Ok(gates)) => Some(RoleRules::new(&grant, &scopes).with_gates(&gates)),
+        (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
             tracing::error!(role.id = %row.id, %error, "a role is unreadable, so its bindings grant nothing");
             None
         }
     };
     Arc::new(Role { pattern_bytes: compiled_bytes(lists_of_role(&row)), row, rules })
+}
+
+/// Returns the gates of a bot. Reuses unchanged gates of the previous snapshot.
+fn bot_gates(row: &BotRow, before: Option<&Arc<Bot>>) -> Result<Gates, serde_json::Error> {
+    let gates = gates(row.gates.as_ref())?;
+    let known = before.filter(|known| known.row.gates == row.gates);
+    Ok(known.map_or_else(|| Gates::new(&gates), |known| known.gates.clone()))
+}
+
+/// Reads the gates of a row.
+fn gates(stored: Option<&Value>) -> Result<Vec<Gate>, serde_json::Error> {
+    stored.map_or(Ok(Vec::new()), Vec::deserialize)
 }
 
 /// Assembles a binding. Returns `None` if the binding grants nothing, because no plugin serves the type of its resource
@@ -375,7 +398,8 @@ fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) 
     }
     let scopes = serde_json::from_value::<ScopeConstraints>(row.scope_constraints.clone());
     let sets = [(SetSource::Binding, scopes.map_err(|error| unreadable("`scope_constraints`", &error)).ok()?)];
-    let mut rules = BindingRules::new(&grants, &sets, &resource.plugin.dimension_modes);
+    let gates = gates(row.gates.as_ref()).map_err(|error| unreadable("`gates`", &error)).ok()?;
+    let mut rules = BindingRules::new(&grants, &sets, &resource.plugin.dimension_modes).with_gates(&gates);
     if let Some(role) = role {
         rules = rules.under(role.rules.as_ref()?);
     }

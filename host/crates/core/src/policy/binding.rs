@@ -58,12 +58,10 @@ pub struct PackedBinding {
     workspace_id: WorkspaceId,
     created_at: UtcMillis,
     updated_at: UtcMillis,
-    /// The columns of [`JsonColumns`] as a JSON list.
+    /// The columns `permissions`, `scope_constraints`, `delegate` and `allow_calls` as a JSON list. A fifth element
+    /// contains the column `gates` if the binding has gates.
     json: Box<str>,
 }
-
-/// The columns `permissions`, `scope_constraints`, `delegate` and `allow_calls`.
-type JsonColumns<T> = (Option<T>, T, Option<T>, T);
 
 impl PackedBinding {
     pub(super) fn of(row: &BindingRow) -> PackedBinding {
@@ -86,8 +84,13 @@ impl PackedBinding {
 
     /// Returns the row.
     pub fn unpacked(&self) -> BindingRow {
-        let columns: JsonColumns<Value> = serde_json::from_str(&self.json).expect("the text was written by `json`");
-        let (permissions, scope_constraints, delegate, allow_calls) = columns;
+        let columns: Vec<Value> = serde_json::from_str(&self.json).expect("the text was written by `json`");
+        let mut columns = columns.into_iter();
+        let mut next = || columns.next().unwrap_or_default();
+        let (permissions, scope_constraints, delegate, allow_calls) = (next(), next(), next(), next());
+        let gates = columns.next();
+        let not_null = |value: Value| Some(value).filter(|value| !value.is_null());
+        let (permissions, delegate) = (not_null(permissions), not_null(delegate));
         BindingRow {
             id: self.id,
             workspace_id: self.workspace_id,
@@ -97,6 +100,7 @@ impl PackedBinding {
             permissions,
             scope_constraints,
             delegate,
+            gates,
             allow_calls,
             allow_subscribe: self.allow_subscribe,
             limits: self.limits.as_deref().cloned(),
@@ -115,8 +119,9 @@ impl PackedBinding {
 }
 
 fn json(row: &BindingRow) -> String {
-    let BindingRow { permissions, scope_constraints, delegate, allow_calls, .. } = row;
-    let columns: JsonColumns<&Value> = (permissions.as_ref(), scope_constraints, delegate.as_ref(), allow_calls);
+    let BindingRow { permissions, scope_constraints, delegate, allow_calls, gates, .. } = row;
+    let columns = [permissions.as_ref(), Some(scope_constraints), delegate.as_ref(), Some(allow_calls)];
+    let columns: Vec<Option<&Value>> = columns.into_iter().chain(gates.as_ref().map(Some)).collect();
     serde_json::to_string(&columns).expect("JSON values serialize to JSON")
 }
 
@@ -137,6 +142,7 @@ mod tests {
             permissions: Some(json!({"allowed_tools": ["b", "a"]})),
             scope_constraints: json!({"z": ["\u{0}\"é"], "a": []}),
             delegate: Some(json!({"allowed_tools": null})),
+            gates: Some(json!([{"action": "ask", "tools": ["b_*"]}])),
             allow_calls: json!(["jira_*"]),
             allow_subscribe: true,
             limits: Some(json!({"fuel": u64::MAX})),
@@ -146,12 +152,16 @@ mod tests {
             created_at: UtcMillis(1),
             updated_at: UtcMillis(2),
         };
-        let empty = BindingRow { permissions: None, delegate: None, limits: None, role_id: None, ..full.clone() };
-        for row in [&full, &empty] {
+        let empty =
+            BindingRow { permissions: None, delegate: None, gates: None, limits: None, role_id: None, ..full.clone() };
+        let ungated = BindingRow { gates: None, ..full.clone() };
+        for row in [&full, &empty, &ungated] {
             assert_eq!(PackedBinding::of(row).unpacked(), *row);
             assert!(PackedBinding::of(row).is_of(row));
         }
         assert!(!PackedBinding::of(&full).is_of(&empty));
+        assert!(!PackedBinding::of(&full).is_of(&ungated));
+        assert!(!PackedBinding::of(&ungated).is_of(&full));
         assert!(!PackedBinding::of(&full).is_of(&BindingRow { enabled: false, ..full.clone() }));
     }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use monstrum_guardian::compiled_bytes_max;
-use monstrum_store::{BindingRow, RoleRow};
+use monstrum_store::{BindingRow, BotRow, RoleRow};
 use monstrum_types::WorkspaceId;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -54,7 +54,13 @@ impl PatternBytes {
 pub fn lists_of_role(row: &RoleRow) -> Vec<(String, &Value)> {
     let own = [("allowed_operations", &row.allowed_operations), ("allowed_tools", &row.allowed_tools)];
     let own = own.into_iter().filter_map(|(name, list)| Some((format!("/{name}"), list.as_ref()?)));
-    own.chain(lists_of_scopes("/scope_constraints", Some(&row.scope_constraints))).collect()
+    let scopes = lists_of_scopes("/scope_constraints", Some(&row.scope_constraints));
+    own.chain(scopes).chain(lists_of_gates("/gates", row.gates.as_ref())).collect()
+}
+
+/// Returns the pattern lists of a bot, each with its JSON pointer.
+pub fn lists_of_bot(row: &BotRow) -> Vec<(String, &Value)> {
+    lists_of_gates("/gates", row.gates.as_ref()).collect()
 }
 
 /// Returns the pattern lists of a binding, each with its JSON pointer.
@@ -69,7 +75,21 @@ pub fn lists_of_binding(row: &BindingRow) -> Vec<(String, &Value)> {
     let own = own.into_iter().filter_map(|(path, list)| Some((path.to_owned(), list?)));
     let of_link =
         lists_of_scopes("/delegate/scope_constraints", delegate.and_then(|link| link.get("scope_constraints")));
-    own.chain(lists_of_scopes("/scope_constraints", Some(&row.scope_constraints))).chain(of_link).collect()
+    let gates = lists_of_gates("/gates", row.gates.as_ref());
+    let gates_of_link = lists_of_gates("/delegate/gates", delegate.and_then(|link| link.get("gates")));
+    let scopes = lists_of_scopes("/scope_constraints", Some(&row.scope_constraints));
+    own.chain(scopes).chain(of_link).chain(gates).chain(gates_of_link).collect()
+}
+
+/// Returns the pattern lists of gates, each with its JSON pointer.
+fn lists_of_gates<'v>(path: &'static str, gates: Option<&'v Value>) -> impl Iterator<Item = (String, &'v Value)> {
+    let gates = gates.and_then(Value::as_array).into_iter().flatten().enumerate();
+    gates.flat_map(move |(index, gate)| {
+        let at = |name: &str| format!("{path}/{index}/{name}");
+        let globs = ["tools", "operations"].map(|name| gate.get(name).map(|list| (at(name), list)));
+        let conditions = ["when", "unless"].map(|name| lists_of_scopes(&at(name), gate.get(name)).collect::<Vec<_>>());
+        globs.into_iter().flatten().chain(conditions.into_iter().flatten())
+    })
 }
 
 fn lists_of_scopes<'v>(path: &str, scopes: Option<&'v Value>) -> impl Iterator<Item = (String, &'v Value)> {

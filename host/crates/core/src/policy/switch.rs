@@ -52,6 +52,7 @@ fn row(bot: &BotRow) -> BindingRow {
         permissions: Some(json!({"allowed_tools": ["*"]})),
         scope_constraints: json!({}),
         delegate: None,
+        gates: None,
         allow_calls: json!([]),
         allow_subscribe: false,
         limits: None,
@@ -71,6 +72,7 @@ fn resource(bot: &BotRow, id: ResourceId, plugin: &Arc<Plugin>) -> Resource {
         name: built_in::SANDBOX.to_owned(),
         config: json!({}),
         network: json!({}),
+        labels: None,
         created_at: bot.created_at,
         updated_at: bot.updated_at,
     };
@@ -126,6 +128,7 @@ mod tests {
             model: None,
             use_agent_sandbox: true,
             monthly_token_budget: None,
+            gates: None,
             created_at: UtcMillis(0),
             updated_at: UtcMillis(0),
         };

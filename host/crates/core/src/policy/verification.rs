@@ -48,6 +48,11 @@ impl Verification {
         self.generations_total
     }
 
+    /// Returns the generation at which the rows of a workspace were verified, or `None` if they are not verified.
+    pub fn generation_of(&self, workspace: WorkspaceId) -> Option<i64> {
+        self.generations.get(&Scope::Workspace(workspace)).copied()
+    }
+
     /// Returns whether the instance scope (root keys, plugins, trusted keys and workspaces) matches its seal.
     pub fn is_instance_verified(&self) -> bool {
         self.find(Scope::Instance).is_none()

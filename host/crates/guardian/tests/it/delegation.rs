@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::{World, denial, set, texts};
 
 fn link(tools: Option<&[&str]>, entries: &[(&str, &[&str])]) -> Delegation {
-    Delegation { allowed_tools: tools.map(texts), scope_constraints: set(entries) }
+    Delegation { allowed_tools: tools.map(texts), scope_constraints: set(entries), gates: Vec::new() }
 }
 
 fn under(links: Vec<Delegation>) -> World {

@@ -4,6 +4,7 @@
 
 mod delegation;
 mod fnmatch;
+mod gates;
 mod hostile;
 mod path_properties;
 mod paths;

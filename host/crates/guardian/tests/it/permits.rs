@@ -1,9 +1,10 @@
 //! Permits are created for allowed calls only.
 
 use monstrum_guardian::{
-    CallFacts, Delegation, Denial, Permit, SetSource, ToolRules, authorize, authorize_check, authorize_function,
+    Authorized, CallContext, CallFacts, Consent, Delegation, Denial, Gate, GateAction, PendingPermit, Permit,
+    SetSource, ToolRules, authorize, authorize_check, authorize_function,
 };
-use monstrum_types::{BindingId, BotId, Effort, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{ApprovalId, BindingId, BotId, Digest, Effort, RequestId, ResourceId, WorkspaceId};
 use serde_json::{Value, json};
 
 use crate::support::{World, set};
@@ -22,14 +23,32 @@ fn facts(params: &Value) -> CallFacts {
 }
 
 fn ask(world: &World, facts: CallFacts) -> Result<Permit, Denial> {
+    match authorized(world, facts)? {
+        Authorized::Permitted(permit) => Ok(permit),
+        Authorized::Asks(pending) => panic!("gates ask: {pending:?}"),
+    }
+}
+
+fn authorized(world: &World, facts: CallFacts) -> Result<Authorized, Denial> {
     world.with_subject(|subject| authorize(subject, facts, &Effort::of(u64::MAX))).unwrap()
+}
+
+fn pending(facts: CallFacts) -> PendingPermit {
+    match authorized(&World { gates: vec![Gate::of(GateAction::Ask)], ..World::new() }, facts) {
+        Ok(Authorized::Asks(pending)) => *pending,
+        other => panic!("expected a pending permit, but got {other:?}"),
+    }
+}
+
+fn sha256(digit: &str) -> Digest {
+    format!("sha256:{}", digit.repeat(64)).parse().unwrap()
 }
 
 #[test]
 fn a_permit_holds_the_checked_call() {
     let mut world = World::new().constrained(&[]);
     world.sets.push((SetSource::Role, set(&[("repos", &["acme/*", "\"x\""])])));
-    world.delegation.push(Delegation { allowed_tools: None, scope_constraints: set(&[("repos", &["*/api"])]) });
+    world.delegation.push(Delegation { scope_constraints: set(&[("repos", &["*/api"])]), ..Delegation::default() });
     let params = json!({"repo": "acme/api"});
     let facts = facts(&params);
     let permit = ask(&world, facts.clone()).unwrap();
@@ -40,6 +59,7 @@ fn a_permit_holds_the_checked_call() {
     assert_eq!((permit.plugin(), permit.plugin_digest()), (&facts.plugin, facts.plugin_digest.as_ref()));
     assert_eq!(permit.scope_json(), r#"[{"repos":["acme/*","\"x\""]},{"repos":["*/api"]}]"#);
     assert!(!format!("{permit:?}").contains("acme"));
+    assert_eq!(permit.approval(), None);
 }
 
 #[test]
@@ -83,6 +103,60 @@ fn calls_of_a_bot_are_not_permitted_without_roles() {
     ] {
         assert!(refused.is_none());
     }
+}
+
+#[test]
+fn a_consent_permits_exactly_the_call_that_was_approved() {
+    let call = facts(&json!({"repo": "acme/site"}));
+    let context =
+        || CallContext { user: Some(("app", "7")), links: Vec::new(), attached: None, definition: sha256("d") };
+    let asked = pending(call.clone());
+    assert_eq!((asked.tool(), asked.operation(), asked.asked().expires_s), ("github_list_issues", "issue.read", 3600));
+    assert!(!format!("{asked:?}").contains("acme"), "a log does not contain parameters");
+    let consent = Consent { approval: ApprovalId::new(), digest: asked.digest(&context()) };
+    let other = Consent { approval: consent.approval, digest: sha256("0") };
+    let asked = asked.with_consent(&other, &context()).unwrap_err();
+    let permit = asked.with_consent(&consent, &context()).unwrap();
+    assert_eq!((permit.approval(), permit.request_id()), (Some(consent.approval), call.request_id));
+    // The same call by another request needs no other consent.
+    let again = CallFacts { request_id: RequestId::new(), binding: Some(BindingId::new()), ..call.clone() };
+    assert!(pending(again).with_consent(&consent, &context()).is_ok());
+
+    let changed = |params: &Value| CallFacts { params: params.as_object().unwrap().clone().into(), ..call.clone() };
+    for facts in [
+        changed(&json!({"repo": "acme/site2"})),
+        changed(&json!({"repo": "acme/site", "more": null})),
+        CallFacts { workspace: WorkspaceId::new(), ..call.clone() },
+        CallFacts { bot: Some(BotId::new()), ..call.clone() },
+        CallFacts { resource: Some(ResourceId::new()), ..call.clone() },
+    ] {
+        assert!(pending(facts).with_consent(&consent, &context()).is_err());
+    }
+    let link = (BindingId::new(), BotId::new(), BotId::new());
+    for context in [
+        CallContext { user: None, ..context() },
+        CallContext { user: Some(("app", "8")), ..context() },
+        CallContext { user: Some(("other", "7")), ..context() },
+        CallContext { links: vec![link], ..context() },
+        CallContext { attached: Some(sha256("a")), ..context() },
+        CallContext { definition: sha256("e"), ..context() },
+    ] {
+        assert!(pending(call.clone()).with_consent(&consent, &context).is_err(), "{context:?}");
+    }
+}
+
+/// Digests use the exact value of an integer, although a double cannot represent it.
+#[test]
+fn neighbouring_integers_are_different_calls() {
+    let context = CallContext { user: None, links: Vec::new(), attached: None, definition: sha256("d") };
+    let call = facts(&json!({}));
+    let digest = |params: Value| {
+        let facts = CallFacts { params: params.as_object().unwrap().clone().into(), ..call.clone() };
+        pending(facts).digest(&context)
+    };
+    assert_ne!(digest(json!({"n": 9_007_199_254_740_992_u64})), digest(json!({"n": 9_007_199_254_740_993_u64})));
+    assert_eq!(digest(json!({"n": 1, "m": 2})), digest(json!({"m": 2.0, "n": 1.0})));
+    assert_ne!(digest(json!({"n": 1})), digest(json!({"n": "1"})));
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 
 use monstrum_guardian::matching::match_any_path;
-use monstrum_guardian::{Decision, Delegation, Grant, GrantSource, ScopeConstraints, SetSource};
+use monstrum_guardian::{
+    Approver, Decision, Delegation, Gate, GateAction, Grant, GrantSource, ScopeConstraints, SetSource, may_ask,
+};
 use monstrum_manifest::{MatchMode, ScopeDimension};
-use monstrum_types::Status;
+use monstrum_types::{Effort, Status};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
@@ -52,8 +54,11 @@ fn grant() -> impl Strategy<Value = Grant> {
 }
 
 fn link() -> impl Strategy<Value = Delegation> {
-    (grant(), constraints())
-        .prop_map(|(grant, scope_constraints)| Delegation { allowed_tools: grant.allowed_tools, scope_constraints })
+    (grant(), constraints()).prop_map(|(grant, scope_constraints)| Delegation {
+        allowed_tools: grant.allowed_tools,
+        scope_constraints,
+        gates: Vec::new(),
+    })
 }
 
 /// Generates chains of all allowed lengths. Most chains are short, so that some of them permit a call.
@@ -86,7 +91,57 @@ fn world() -> impl Strategy<Value = World> {
             sets,
             delegation,
             forwards,
+            ..World::new()
         })
+}
+
+fn gate() -> impl Strategy<Value = Gate> {
+    let globs = |list: &'static [&'static str]| {
+        prop::option::weighted(0.3, prop::sample::subsequence(list.to_vec(), 1..=list.len()))
+            .prop_map(|list| list.map(|list| list.into_iter().map(str::to_owned).collect::<Vec<String>>()))
+    };
+    let set = || prop::option::weighted(0.4, constraints());
+    let approvers = prop::option::of(prop::sample::subsequence(Approver::ALL.to_vec(), 1..=3));
+    (
+        (globs(&["github_*", "jira_*"]), globs(&["issue.*", "pr.*"]), set(), set()),
+        prop::sample::select(vec![GateAction::Ask, GateAction::Ask, GateAction::Deny]),
+        (approvers, prop::option::of(any::<bool>()), prop::option::of(60_u32..10_000)),
+    )
+        .prop_map(|((tools, operations, when, unless), action, (approvers, allow_starter, expires_s))| Gate {
+            tools,
+            operations,
+            when,
+            unless,
+            approvers,
+            allow_starter,
+            expires_s,
+            ..Gate::of(action)
+        })
+}
+
+/// Generates a world with up to two gates of each holder.
+fn gated_world() -> impl Strategy<Value = World> {
+    let gates = || prop::collection::vec(gate(), 0..2);
+    (world(), gates(), gates(), gates()).prop_map(|(world, bot_gates, role_gates, gates)| World {
+        bot_gates,
+        role_gates,
+        gates,
+        ..world
+    })
+}
+
+/// Returns whether `after` requires at least what `before` requires.
+fn is_at_least_as_strict(before: &Decision, after: &Decision) -> bool {
+    match (before, after) {
+        (Decision::Allow, _) | (_, Decision::Deny(_)) => true,
+        (Decision::Ask(before), Decision::Ask(after)) => {
+            after.approvers.iter().all(|approver| before.approvers.contains(approver))
+                && (before.allow_starter || !after.allow_starter)
+                && after.expires_s <= before.expires_s
+                && after.gates.len() >= before.gates.len()
+        }
+        (Decision::Ask(_), Decision::Allow) | (Decision::Deny(_), Decision::Allow | Decision::Ask(_)) => false,
+    }
 }
 
 fn params() -> impl Strategy<Value = Value> {
@@ -226,6 +281,42 @@ proptest! {
         world.delegation.push(link);
         prop_assert!(list_with_set || world.list() != Decision::Allow);
         prop_assert!(call_with_set || world.call(&params) != Decision::Allow);
+    }
+
+    #[test]
+    fn a_further_gate_never_allows_more(
+        world in gated_world(), params in params(), more in gate(), holder in 0..4_usize, at in any::<prop::sample::Index>()
+    ) {
+        let (list, call) = (world.list(), world.call(&params));
+        let mut with_gate = world.clone();
+        match holder {
+            0 => with_gate.bot_gates.push(more),
+            1 => with_gate.role_gates.push(more),
+            2 => with_gate.gates.push(more),
+            _ if with_gate.delegation.is_empty() => with_gate.gates.insert(0, more),
+            _ => {
+                let link = at.index(with_gate.delegation.len());
+                with_gate.delegation[link].gates.push(more);
+            }
+        }
+        prop_assert!(is_at_least_as_strict(&call, &with_gate.call(&params)));
+        prop_assert!(is_at_least_as_strict(&list, &with_gate.list()));
+        if let Decision::Deny(denial) = &call {
+            // What another rule denies, is denied by the same rule.
+            let of_gate = denial.rule.ends_with(".gates");
+            prop_assert!(of_gate || with_gate.call(&params) == call);
+        }
+    }
+
+    #[test]
+    fn without_its_gates_a_world_decides_as_before(world in gated_world(), params in params()) {
+        let bare = World { bot_gates: Vec::new(), role_gates: Vec::new(), gates: Vec::new(), ..world.clone() };
+        let decision = world.call(&params);
+        prop_assert!(is_at_least_as_strict(&bare.call(&params), &decision));
+        // A call that may run is of a listed tool, and a tool for which gates ask is known to ask.
+        prop_assert!(matches!(decision, Decision::Deny(_)) || world.list() == Decision::Allow);
+        let may_ask = world.with_subject(|subject| may_ask(subject, &Effort::of(u64::MAX))).unwrap();
+        prop_assert!(may_ask || !matches!(decision, Decision::Ask(_)));
     }
 
     #[test]

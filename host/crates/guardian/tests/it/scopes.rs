@@ -353,7 +353,7 @@ fn templates() {
 
 #[test]
 fn rules_compiled_from_another_manifest_deny() {
-    use monstrum_guardian::{BindingRules, DimensionModes, Question, Subject, ToolRules, decide};
+    use monstrum_guardian::{BindingRules, DimensionModes, NO_GATES, Question, Subject, ToolRules, decide};
     let tool = ToolRules::new(
         "t".parse().unwrap(),
         "issue.read".to_owned(),
@@ -365,7 +365,7 @@ fn rules_compiled_from_another_manifest_deny() {
     for dimensions in [vec![repos()], Vec::new()] {
         let binding = BindingRules::new(&grants, &sets, &DimensionModes::of(&dimensions));
         let params = json!({"repo": "/srv"});
-        let subject = Subject { tool: &tool, binding: &binding, delegation: &[] };
+        let subject = Subject { tool: &tool, binding: &binding, delegation: &[], bot_gates: &NO_GATES };
         assert_eq!(denial(decide(&subject, Question::Call(params.as_object().unwrap()))).rule, "scope.repos");
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{
-    BindingRules, Decision, Delegation, DelegationRules, Denial, DimensionModes, Grant, GrantSource, Question,
-    ScopeConstraints, SetSource, Subject, ToolRules, decide,
+    BindingRules, Decision, Delegation, DelegationRules, Denial, DimensionModes, Gate, Gates, Grant, GrantSource,
+    Question, RoleRules, ScopeConstraints, SetSource, Subject, ToolRules, decide,
 };
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use serde_json::Value;
@@ -43,10 +43,12 @@ pub(crate) fn set(entries: &[(&str, &[&str])]) -> ScopeConstraints {
     entries.iter().map(|(key, patterns)| ((*key).to_owned(), texts(patterns))).collect()
 }
 
-/// The rules for `github_list_issues`, whose operation is `issue.read`. By default, all operations are granted and no
-/// values are constrained.
-#[derive(Debug)]
+/// The rules for a tool, by default `github_list_issues`, whose operation is `issue.read`. By default, all operations are
+/// granted, no values are constrained, and there are no gates.
+#[derive(Clone, Debug)]
 pub(crate) struct World {
+    pub(crate) tool: &'static str,
+    pub(crate) operation: &'static str,
     pub(crate) dimensions: Vec<ScopeDimension>,
     /// Parameter paths that the tool declares.
     pub(crate) declared: Vec<&'static str>,
@@ -55,17 +57,26 @@ pub(crate) struct World {
     pub(crate) delegation: Vec<Delegation>,
     /// Whether the tool only forwards to another call, which is checked separately.
     pub(crate) forwards: bool,
+    pub(crate) bot_gates: Vec<Gate>,
+    pub(crate) role_gates: Vec<Gate>,
+    /// The gates of the binding.
+    pub(crate) gates: Vec<Gate>,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
         World {
+            tool: "github_list_issues",
+            operation: "issue.read",
             dimensions: vec![repos()],
             declared: vec!["repo"],
             grants: vec![(GrantSource::Role, operations(&["*"]))],
             sets: Vec::new(),
             delegation: Vec::new(),
             forwards: false,
+            bot_gates: Vec::new(),
+            role_gates: Vec::new(),
+            gates: Vec::new(),
         }
     }
 
@@ -81,15 +92,17 @@ impl World {
     }
 
     pub(crate) fn with_subject<R>(&self, ask: impl FnOnce(&Subject<'_>) -> R) -> R {
-        let tool =
-            ToolRules::new("github_list_issues".parse().unwrap(), "issue.read".to_owned(), &self.dimensions, |path| {
-                self.declared.contains(&path)
-            });
+        let tool = ToolRules::new(self.tool.parse().unwrap(), self.operation.to_owned(), &self.dimensions, |path| {
+            self.declared.contains(&path)
+        });
         let tool = if self.forwards { tool.forwarding() } else { tool };
         let binding = BindingRules::new(&self.grants, &self.sets, &DimensionModes::of(&self.dimensions));
+        let role = RoleRules::new(&Grant::default(), &ScopeConstraints::new()).with_gates(&self.role_gates);
+        let binding = binding.with_gates(&self.gates).under(&role);
+        let bot_gates = Gates::new(&self.bot_gates);
         let delegation: Vec<Arc<DelegationRules>> =
             self.delegation.iter().map(|link| Arc::new(DelegationRules::new(link))).collect();
-        ask(&Subject { tool: &tool, binding: &binding, delegation: &delegation })
+        ask(&Subject { tool: &tool, binding: &binding, delegation: &delegation, bot_gates: &bot_gates })
     }
 
     pub(crate) fn list(&self) -> Decision {
@@ -109,6 +122,6 @@ impl World {
 pub(crate) fn denial(decision: Decision) -> Denial {
     match decision {
         Decision::Deny(denial) => denial,
-        Decision::Allow => panic!("expected a denial, but the call was allowed"),
+        other => panic!("expected a denial, but the decision was {other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::{AuditKind, FlowStatus, OwnedKind, StoreError};
+use crate::{ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -145,6 +145,8 @@ conversions! {
     &'a [u8]: |bytes| Arg::Bytes(Some(bytes)),
     &serde_json::Value: |json| Arg::Text(Some(Cow::Owned(json.to_string()))),
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
+    &ApprovalKind: |kind| Arg::from(kind.as_str()),
+    &ApprovalStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
 }
 
@@ -189,6 +191,7 @@ ids!(
     OauthProviderId,
     OauthFlowId,
     SandboxInstanceId,
+    ApprovalId,
 );
 
 macro_rules! names {
@@ -209,4 +212,4 @@ macro_rules! stored_as_word {
         }
     )+ };
 }
-stored_as_word!(KeyKind, AuditKind, FlowStatus, OwnedKind);
+stored_as_word!(ApprovalKind, ApprovalStatus, KeyKind, AuditKind, FlowStatus, OwnedKind);

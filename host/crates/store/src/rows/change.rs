@@ -163,14 +163,49 @@ impl Change<'_> {
             return Ok(false);
         };
         let macs = self.write_over(&row).await?;
+        self.name(&row);
         self.count::<T>(row.scope(), |total| total.subtract(&addend))?;
         self.count::<T>(row.scope(), |total| total.add(&macs.addend))?;
         Ok(true)
     }
 
+    /// Like [`Change::update`], for a row of a table that is not counted by seals. Returns the new row if a row was
+    /// replaced. Hosts do not follow the changes of such tables.
+    pub(crate) async fn update_uncounted<T: Authentic>(
+        &mut self,
+        key: &[Arg<'_>],
+        next: impl Fn(&T) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        debug_assert!(!T::TABLE.is_counted(), "rows of {} are counted", T::TABLE.name());
+        let found = self.session.fetch(&T::TABLE.statements().by_key, key).await?;
+        let Some(before) = found.first().and_then(|row| self.rows.authentic::<T>(row)) else { return Ok(None) };
+        let Some(row) = next(&before).filter(|row| row.scope() == before.scope() && self.has(row.scope())) else {
+            return Ok(None);
+        };
+        self.write_over(&row).await?;
+        Ok(Some(row))
+    }
+
+    /// Inserts a row of a table that is not counted by seals.
+    pub(crate) async fn insert_uncounted<T: Authentic>(
+        &mut self,
+        row: &T,
+        left_out: Vec<Arg<'_>>,
+        content: Vec<Arg<'_>>,
+    ) -> Result<(), StoreError> {
+        debug_assert!(!T::TABLE.is_counted(), "rows of {} are counted", T::TABLE.name());
+        insert(&mut self.session, self.rows, row, left_out, content).await.map(drop)
+    }
+
+    /// Returns the generation of a scope before this change, or `None` if this change does not cover the scope.
+    pub(crate) fn generation(&self, scope: Scope) -> Option<i64> {
+        self.seals.get(&scope).map(|seal| seal.generation)
+    }
+
     /// Overwrites a row whose MAC is missing or wrong.
     pub(crate) async fn authenticate<T: Authentic>(&mut self, row: &T) -> Result<(), StoreError> {
         let macs = self.write_over(row).await?;
+        self.name(row);
         self.count::<T>(row.scope(), |total| total.add(&macs.addend))
     }
 
@@ -192,8 +227,6 @@ impl Change<'_> {
         let macs = self.rows.macs(T::TABLE, &values)?;
         values.push(Arg::Bytes(Some(&macs.mac)));
         self.session.run(&T::TABLE.statements().update, &values).await?;
-        drop(values);
-        self.name(row);
         Ok(macs)
     }
 

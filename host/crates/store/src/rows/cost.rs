@@ -46,6 +46,7 @@ fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId) -> BindingR
         permissions: None,
         scope_constraints: json!({}),
         delegate: None,
+        gates: None,
         allow_calls: json!([]),
         allow_subscribe: false,
         limits: None,
@@ -68,6 +69,7 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
         model: None,
         use_agent_sandbox: false,
         monthly_token_budget: None,
+        gates: None,
         created_at: NOW,
         updated_at: NOW,
     };
@@ -81,6 +83,7 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
             name: format!("{count} {number}"),
             config: json!({}),
             network: json!({}),
+            labels: None,
             created_at: NOW,
             updated_at: NOW,
         };
@@ -111,6 +114,7 @@ async fn costs(store: &Store, workspace: WorkspaceId, bindings: &[BindingRow]) -
         allowed_operations: None,
         allowed_tools: None,
         scope_constraints: json!({}),
+        gates: None,
         created_at: NOW,
         updated_at: NOW,
     };

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use monstrum_types::{BindingId, BotId, CredentialId, KeyId, ResourceId, RoleId};
+use monstrum_types::{ApprovalId, BindingId, BotId, CredentialId, KeyId, ResourceId, RoleId};
 
 use super::total::Total;
 use super::verify::{SeenGenerations, scope_of};
@@ -15,7 +15,7 @@ use super::{Addends, Authentic, RowName, Rows, Scope, SealRow, Table, name_of};
 use crate::credentials::OF_RESOURCE_ID;
 use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
-use crate::{BindingRow, BotRow, CredentialRow, KeyRow, ResourceRow, RoleRow, Store, StoreError};
+use crate::{BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, ResourceRow, RoleRow, Store, StoreError};
 
 /// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
 /// faster.
@@ -92,6 +92,7 @@ pub struct PolicyChanges {
     /// The changed credentials, and all credentials of changed resources.
     pub credentials: Changed<CredentialId, CredentialRow>,
     pub bindings: Changed<BindingId, BindingRow>,
+    pub grants: Changed<ApprovalId, GrantRow>,
     /// The new generation of each changed scope.
     pub scope_generations: HashMap<Scope, i64>,
     /// The sum of generations, as in [`PolicyRows::generations_total`](crate::PolicyRows::generations_total).
@@ -187,7 +188,13 @@ fn scope_called(text: &str) -> Option<Scope> {
 fn is_followed(table: Table) -> bool {
     matches!(
         table,
-        Table::ApiKeys | Table::Roles | Table::Bots | Table::Resources | Table::Credentials | Table::BotResources
+        Table::ApiKeys
+            | Table::Roles
+            | Table::Bots
+            | Table::Resources
+            | Table::Credentials
+            | Table::BotResources
+            | Table::ApprovalGrants
     )
 }
 
@@ -297,6 +304,7 @@ impl PolicyChanges {
             Table::Resources => add(&mut self.resources, changed),
             Table::Credentials => add(&mut self.credentials, changed),
             Table::BotResources => add(&mut self.bindings, changed),
+            Table::ApprovalGrants => add(&mut self.grants, changed),
             _ => None,
         }
     }

@@ -225,7 +225,9 @@ impl Session {
     async fn scope_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
         let listed = self.listed_rows(rows, scope).await?;
         let shown = listed.iter().map(|Listed { table, row, is_counted }| {
-            let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.display(column))).collect();
+            let spec = table.spec();
+            let columns = spec.covered.iter().chain(spec.optional);
+            let columns = columns.map(|(column, _)| (*column, row.display(column))).collect();
             let is_valid = rows.verify(*table, row).is_some();
             let digest = digest_of_row(*table, row).ok();
             ScopeRow { name: name_of(*table, row), is_valid, is_counted: *is_counted, columns, digest }

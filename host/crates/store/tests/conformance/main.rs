@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod approvals;
 mod audit;
 mod authentic;
 mod feed;
@@ -52,6 +53,7 @@ intrusions! {
     a_forged_row_is_ignored,
     forged_rows_do_not_end_a_list,
     an_edited_row_is_rejected_and_its_scope_unverified,
+    edited_gates_and_labels_are_rejected,
     a_restored_row_is_detected,
     a_restored_older_version_of_a_row_is_detected,
     a_restored_seal_is_rejected_with_all_its_rows,
@@ -72,6 +74,8 @@ intrusions! {
     a_restored_credential_is_not_read_with_its_resource,
     a_forged_row_is_not_read_as_a_change,
     an_older_generation_is_read_with_everything,
+    a_restored_approval_permits_nothing,
+    a_forged_grant_is_ignored,
 }
 
 macro_rules! cases {
@@ -167,6 +171,14 @@ cases! {
         a_sandbox_never_outlives_its_bot_unmarked,
         a_host_finds_its_sandboxes,
         lost_sandboxes_differ_from_those_in_error,
+    }
+    approvals {
+        an_approval_is_asked_for_decided_and_used_once,
+        of_concurrent_uses_of_an_approval_one_succeeds,
+        denied_void_and_expired_approvals_permit_nothing,
+        pending_approvals_are_limited,
+        approvals_are_listed_by_id_and_by_change,
+        grants_are_read_as_changes_and_deleted_with_their_bot,
     }
     sealed {
         sealed_records_have_pages,

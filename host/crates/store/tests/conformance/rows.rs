@@ -33,6 +33,7 @@ pub(crate) fn role(workspace: WorkspaceId, name: &str) -> RoleRow {
         allowed_operations: Some(json!(["issue.*"])),
         allowed_tools: None,
         scope_constraints: json!({"repo": ["acme/*"]}),
+        gates: None,
         created_at: NOW,
         updated_at: NOW,
     }
@@ -48,6 +49,7 @@ pub(crate) fn bot(workspace: WorkspaceId, name: &str) -> BotRow {
         model: Some("model".to_owned()),
         use_agent_sandbox: true,
         monthly_token_budget: Some(1_000_000),
+        gates: None,
         created_at: NOW,
         updated_at: NOW,
     }
@@ -61,6 +63,7 @@ pub(crate) fn resource(workspace: WorkspaceId, name: &str) -> ResourceRow {
         name: name.to_owned(),
         config: json!({"api_base": "https://api.github.com"}),
         network: json!({"allow_addresses": [], "allow_http": false}),
+        labels: None,
         created_at: NOW,
         updated_at: NOW,
     }
@@ -94,6 +97,7 @@ pub(crate) fn binding(bot: &BotRow, resource: &ResourceRow, role: Option<RoleId>
         permissions: Some(json!({"allowed_tools": ["github_list_issues"]})),
         scope_constraints: json!({"repo": ["acme/*"]}),
         delegate: None,
+        gates: None,
         allow_calls: json!([]),
         allow_subscribe: false,
         limits: Some(json!({"timeout_s": 5})),

@@ -47,7 +47,7 @@ async fn list_tools(execution: &Execution<'_>, child_calls: &ChildCalls) -> Call
     let may_be_called = move |name: &str, effort: &Effort| {
         let Some(sibling) = &sibling else { return Ok(false) };
         let asked = Map::from_iter([("tool".to_owned(), Value::from(name)), ("params".to_owned(), json!({}))]);
-        Ok(matches!(sibling.decide(Question::Call(&asked), effort)?, Decision::Allow))
+        Ok(!matches!(sibling.decide(Question::Call(&asked), effort)?, Decision::Deny(_)))
     };
     let text = match child_calls.check(move |effort| list(&session, &may_be_called, effort)).await {
         Ok(text) => text,

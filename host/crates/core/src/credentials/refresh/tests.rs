@@ -126,6 +126,7 @@ fn resource(workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
         name: "r".to_owned(),
         config: json!({}),
         network: json!({}),
+        labels: None,
         created_at: now,
         updated_at: now,
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::operations::change::set;
-use crate::operations::{InputErrors, OperationError, rules, scope_warnings};
+use crate::operations::{InputErrors, OperationError, gates, rules, scope_warnings};
 use crate::plugins::Plugin;
 use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
 
@@ -25,6 +25,7 @@ pub(in crate::operations) fn row(input: NewBinding, workspace: WorkspaceId, bot:
         permissions: input.permissions.map(|permissions| json!(permissions)),
         scope_constraints: json!(input.scope_constraints),
         delegate: input.delegate.map(|delegate| json!(delegate)),
+        gates: gates::stored(&input.gates),
         allow_calls: json!(input.allow_calls),
         allow_subscribe: input.allow_subscribe,
         limits: input.limits.map(|limits| json!(limits)),
@@ -42,6 +43,7 @@ pub(super) fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis
     set(&mut row.permissions, change.permissions.map(|permissions| permissions.map(|permissions| json!(permissions))));
     set(&mut row.scope_constraints, change.scope_constraints.map(|scopes| json!(scopes.unwrap_or_default())));
     set(&mut row.delegate, change.delegate.map(|delegate| delegate.map(|delegate| json!(delegate))));
+    set(&mut row.gates, change.gates.map(|changed| gates::stored(&changed.unwrap_or_default())));
     set(&mut row.allow_calls, change.allow_calls.map(|globs| json!(globs.unwrap_or_default())));
     set(&mut row.allow_subscribe, change.allow_subscribe.map(Option::unwrap_or_default));
     set(&mut row.limits, change.limits.map(|limits| limits.map(|limits| json!(limits))));
@@ -79,9 +81,11 @@ pub(super) async fn check(
         Some(resource) => {
             let snapshot = app.policy.load();
             let serving = snapshot.resource_type(&resource.resource_type);
+            let dimensions = serving.map(|plugin| dimensions(plugin));
             if scopes_are_new {
-                check_scopes(&mut errors, row, serving.map(|plugin| dimensions(plugin)));
+                check_scopes(&mut errors, row, dimensions);
             }
+            check_gates(&mut errors, row, before, dimensions);
             if let (Some(plugin), Some(role)) = (serving, &role) {
                 warnings = scope_warnings::of_binding(plugin, &role.name, &role.scope_constraints);
             }
@@ -90,14 +94,24 @@ pub(super) async fn check(
     errors.check().map(|()| warnings)
 }
 
-/// Checks the number of scope keys first, and then all other fields that refer to no other object.
+/// Checks the number of scope keys and the gates first, and then all other fields that refer to no other object.
 fn check_lists(errors: &mut InputErrors, row: &BindingRow, before: Option<&BindingRow>) -> Result<(), OperationError> {
     let stored: HashMap<&str, &Value> = before.map(scopes_of_binding).unwrap_or_default().into_iter().collect();
     for (path, scopes) in scopes_of_binding(row) {
         rules::scope_keys(path, scopes, stored.get(path).copied())?;
     }
+    for (path, gates) in gates_of(row) {
+        let before = before.map(gates_of).and_then(|before| before.into_iter().find(|(own, _)| *own == path)?.1);
+        gates::check(errors, path, gates, before)?;
+    }
     check_alone(errors, row, before);
     Ok(())
+}
+
+/// Returns the gates of a binding and of its delegation, each with its JSON pointer.
+fn gates_of(row: &BindingRow) -> [(&'static str, Option<&Value>); 2] {
+    let of_link = row.delegate.as_ref().and_then(|link| link.get("gates"));
+    [("/gates", row.gates.as_ref()), ("/delegate/gates", of_link)]
 }
 
 /// Checks a binding as it would be stored, whose role and resource are known to exist. `serving` is the plugin of the
@@ -112,6 +126,7 @@ pub(in crate::operations) fn check_whole(
     if before.is_none_or(|before| before.scope_constraints != row.scope_constraints) {
         check_scopes(&mut errors, row, serving.map(dimensions));
     }
+    check_gates(&mut errors, row, before, serving.map(dimensions));
     errors.check()
 }
 
@@ -137,23 +152,42 @@ fn check_alone(errors: &mut InputErrors, row: &BindingRow, before: Option<&Bindi
 fn check_scopes(errors: &mut InputErrors, row: &BindingRow, dimensions: Option<&[ScopeDimension]>) {
     let keys = row.scope_constraints.as_object().into_iter().flatten().map(|(key, _)| key);
     for key in keys {
-        let path = format!("/scope_constraints/{}", rules::pointer_token(key));
-        match dimensions {
-            None => errors.add(path, "the plugin of this resource is not loaded, so its scope dimensions are unknown"),
-            Some(dimensions) if !dimensions.iter().any(|dimension| dimension.key == *key) => {
-                let known: Vec<&str> = dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                errors.add(path, format!("unknown scope dimension (known dimensions: {known})"));
-            }
-            Some(_) => {}
+        check_key(errors, format!("/scope_constraints/{}", rules::pointer_token(key)), key, dimensions);
+    }
+}
+
+/// Rejects scope keys of gates that the type does not have, because such a condition would have no effect. The gates of
+/// the delegation apply to tools of other types, so their keys are not checked.
+fn check_gates(
+    errors: &mut InputErrors,
+    row: &BindingRow,
+    before: Option<&BindingRow>,
+    dimensions: Option<&[ScopeDimension]>,
+) {
+    if before.is_some_and(|before| before.gates == row.gates) {
+        return;
+    }
+    for (path, key) in gates::keys("/gates", row.gates.as_ref()) {
+        check_key(errors, path, key, dimensions);
+    }
+}
+
+fn check_key(errors: &mut InputErrors, path: String, key: &str, dimensions: Option<&[ScopeDimension]>) {
+    match dimensions {
+        None => errors.add(path, "the plugin of this resource is not loaded, so its scope dimensions are unknown"),
+        Some(dimensions) if !dimensions.iter().any(|dimension| dimension.key == key) => {
+            let known: Vec<&str> = dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            errors.add(path, format!("unknown scope dimension (known dimensions: {known})"));
         }
+        Some(_) => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use monstrum_api::bindings::Permissions;
-    use monstrum_guardian::{Delegation, Grant};
+    use monstrum_guardian::{Approver, Delegation, Gate, GateAction, Grant};
     use monstrum_types::ResourceId;
 
     use super::*;
@@ -171,6 +205,7 @@ mod tests {
         let mut errors = InputErrors::default();
         check_alone(&mut errors, row, None);
         check_scopes(&mut errors, row, Some(&dimensions));
+        check_gates(&mut errors, row, None, Some(&dimensions));
         errors.paths().into_iter().map(str::to_owned).collect()
     }
 
@@ -178,13 +213,20 @@ mod tests {
     fn what_is_stored_is_what_the_guardian_reads() {
         let row = row(&json!({
             "permissions": {"allowed_operations": ["issue.*"], "allowed_tools": []},
-            "delegate": {"allowed_tools": ["github_*"], "scope_constraints": {"repos": ["acme/*"]}},
+            "delegate": {
+                "allowed_tools": ["github_*"], "scope_constraints": {"repos": ["acme/*"]}, "gates": [{"action": "ask"}],
+            },
+            "gates": [{"action": "deny", "tools": ["github_*"], "when": {"repos": ["acme/*"]}, "approvers": ["operator"]}],
         }));
+        let gates: Vec<Gate> = serde_json::from_value(row.gates.unwrap()).unwrap();
+        assert_eq!(gates[0].approvers, Some(vec![Approver::Operator]));
+        assert_eq!((gates[0].action, gates[0].expires_s), (GateAction::Deny, None));
         let grant: Grant = serde_json::from_value(row.permissions.unwrap()).unwrap();
         assert_eq!(grant.allowed_operations, Some(vec!["issue.*".to_owned()]));
         assert_eq!(grant.allowed_tools, Some(vec![]));
         let link: Delegation = serde_json::from_value(row.delegate.unwrap()).unwrap();
         assert_eq!(link.scope_constraints["repos"], ["acme/*"]);
+        assert_eq!(link.gates, [Gate::of(GateAction::Ask)]);
         let bare: Grant = serde_json::from_value(json!(Permissions::default())).unwrap();
         assert_eq!((bare.allowed_operations, bare.allowed_tools), (None, None));
     }
@@ -196,6 +238,9 @@ mod tests {
             errors(&row(&json!({"scope_constraints": {"orgs": ["x"], "a/b": []}}))),
             ["/scope_constraints/a~1b", "/scope_constraints/orgs",]
         );
+        let gates = json!([{"action": "ask", "when": {"repos": ["a"], "orgs": ["a"]}}, {"action": "ask", "unless": {"x": ["a"]}}]);
+        assert_eq!(errors(&row(&json!({"gates": gates}))), ["/gates/0/when/orgs", "/gates/1/unless/x"]);
+        assert!(errors(&row(&json!({"delegate": {"gates": gates}}))).is_empty());
         assert_eq!(
             errors(&row(&json!({"limits": {"fuel": 0, "timeout_s": 1}, "calls_per_minute": 0}))),
             ["/limits/fuel", "/calls_per_minute",]

@@ -25,6 +25,11 @@ fn typed<T: DeserializeOwned>(value: &Value, kind: &str, id: impl Display) -> Re
     T::deserialize(value).map_err(|_| Unreadable::of(kind, id))
 }
 
+/// Returns a list of gates or labels, which is empty if the column is null.
+fn optional<T: DeserializeOwned>(list: Option<&Value>, kind: &str, id: impl Display) -> Result<Vec<T>, Unreadable> {
+    list.map_or(Ok(Vec::new()), |list| typed(list, kind, id))
+}
+
 pub(super) fn workspace(row: &WorkspaceRow) -> Result<WorkspaceLine, Unreadable> {
     let sandbox = row.sandbox.as_ref().map(|sandbox| typed(sandbox, "workspace", row.id)).transpose()?;
     Ok(WorkspaceLine { name: row.name.clone(), sandbox })
@@ -38,11 +43,12 @@ pub(super) fn role(row: &RoleRow, workspace: Option<String>) -> Result<RoleLine,
         allowed_operations: list(&row.allowed_operations)?,
         allowed_tools: list(&row.allowed_tools)?,
         scope_constraints: typed(&row.scope_constraints, "role", row.id)?,
+        gates: optional(row.gates.as_ref(), "role", row.id)?,
     })
 }
 
-pub(super) fn bot(row: &BotRow, workspace: Option<String>) -> BotLine {
-    BotLine {
+pub(super) fn bot(row: &BotRow, workspace: Option<String>) -> Result<BotLine, Unreadable> {
+    Ok(BotLine {
         workspace,
         name: row.name.clone(),
         description: row.description.clone(),
@@ -50,7 +56,8 @@ pub(super) fn bot(row: &BotRow, workspace: Option<String>) -> BotLine {
         model: row.model.clone(),
         use_agent_sandbox: row.use_agent_sandbox,
         monthly_token_budget: row.monthly_token_budget,
-    }
+        gates: optional(row.gates.as_ref(), "bot", row.id)?,
+    })
 }
 
 /// Returns the bot that a resource of the built-in type `bot` stands for.
@@ -76,6 +83,7 @@ pub(super) fn resource(
         name: row.name.clone(),
         config,
         network: typed(&row.network, "resource", row.id)?,
+        labels: optional(row.labels.as_ref(), "resource", row.id)?,
     })
 }
 
@@ -96,6 +104,7 @@ pub(super) fn binding(
         permissions: row.permissions.as_ref().map(|own| typed(own, "binding", row.id)).transpose()?,
         scope_constraints: typed(&row.scope_constraints, "binding", row.id)?,
         delegate: row.delegate.as_ref().map(|link| typed(link, "binding", row.id)).transpose()?,
+        gates: optional(row.gates.as_ref(), "binding", row.id)?,
         allow_calls: typed(&row.allow_calls, "binding", row.id)?,
         allow_subscribe: row.allow_subscribe,
         limits: row.limits.as_ref().map(|limits| typed(limits, "binding", row.id)).transpose()?,

@@ -21,7 +21,7 @@ use super::lines::{Lines, Numbered};
 use super::permissions::{GrantOf, Listing};
 use super::plan::{Plan, Row, compared};
 use crate::operations::resources::{NOT_SERVED, check_network, configuration_errors};
-use crate::operations::{InputErrors, OperationError, bindings, bots, resources, roles};
+use crate::operations::{InputErrors, OperationError, bindings, bots, gates, resources, roles};
 use crate::plugins::built_in;
 use crate::policy::Snapshot;
 
@@ -88,8 +88,8 @@ impl Check {
         Numbered { number, line }: Numbered<RoleLine>,
         faults: &mut Faults,
     ) -> Result<(), OperationError> {
-        let RoleLine { workspace: _, name, allowed_operations, allowed_tools, scope_constraints } = line;
-        let new = NewRole { name: name.clone(), allowed_operations, allowed_tools, scope_constraints };
+        let RoleLine { workspace: _, name, allowed_operations, allowed_tools, scope_constraints, gates } = line;
+        let new = NewRole { name: name.clone(), allowed_operations, allowed_tools, scope_constraints, gates };
         let mut row = roles::row(new, self.workspace, self.now);
         let before = self.roles.remove(&name).and_then(|state| state.before);
         match compared(&mut row, before.as_ref(), self.now) {
@@ -104,18 +104,17 @@ impl Check {
     }
 
     fn bot(&mut self, Numbered { number, line }: Numbered<BotLine>, faults: &mut Faults) -> Result<(), OperationError> {
-        let BotLine { workspace: _, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget } =
-            line;
-        let before = self.existing.bot_rows.remove(&name);
-        let new = NewBot { name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget };
-        let mut row = bots::row(new, self.workspace, self.now);
+        let before = self.existing.bot_rows.remove(&line.name);
+        let use_agent_sandbox = line.use_agent_sandbox;
+        let mut row = bots::row(new_bot(line), self.workspace, self.now);
         let state = compared(&mut row, before.as_ref(), self.now);
         self.bots.insert(row.name.clone(), row.id);
         if state == ImportedState::Unchanged {
             self.plan.keep::<monstrum_store::BotRow>();
             return Ok(());
         }
-        faults.add_errors(number, bots::check(&row))?;
+        faults.add_errors(number, bots::check(&row, before.as_ref()))?;
+        self.plan.permissions.add_gates(&row, before.as_ref());
         let had_sandbox = before.as_ref().is_some_and(|before| before.use_agent_sandbox);
         if had_sandbox != use_agent_sandbox {
             let (lost, gained) = (GrantOf::switch(had_sandbox), GrantOf::switch(use_agent_sandbox));
@@ -129,12 +128,12 @@ impl Check {
         Numbered { number, line }: Numbered<ResourceLine>,
         faults: &mut Faults,
     ) -> Result<(), OperationError> {
-        let ResourceLine { workspace: _, resource_type, name, config: written, network } = line;
+        let ResourceLine { workspace: _, resource_type, name, config: written, network, labels } = line;
         let before = self.existing.resource_rows.remove(&name);
         let stored = before.as_ref().map(|before| &before.config);
         let mut errors = InputErrors::default();
         let config = self.settled(&resource_type, &written, stored, &mut errors);
-        let new = NewResource { resource_type: resource_type.clone(), name, config, network };
+        let new = NewResource { resource_type: resource_type.clone(), name, config, network, labels };
         if before.as_ref().is_some_and(|before| before.resource_type != resource_type) {
             errors.add("/resource_type", "the resource exists with another type, which cannot be changed");
         }
@@ -142,6 +141,7 @@ impl Check {
             crate::operations::rules::name(&mut errors, "/name", &new.name);
         }
         check_network(&mut errors, &new.network);
+        gates::check_labels(&mut errors, "/labels", &new.labels);
         let mut row = resources::row(new, self.workspace, self.now);
         let state = compared(&mut row, before.as_ref(), self.now);
         self.resources.insert(row.name.clone(), (row.id, resource_type.clone()));
@@ -156,6 +156,7 @@ impl Check {
             }
         }
         faults.add_errors(number, errors.check())?;
+        self.plan.permissions.add_labels(&row, before.as_ref());
         self.write(number, &row, before.as_ref(), faults)
     }
 
@@ -260,6 +261,18 @@ impl Check {
 
 const NO_BOT: &str = "no such bot in this workspace or in the import";
 
+fn new_bot(line: BotLine) -> NewBot {
+    NewBot {
+        name: line.name,
+        description: line.description,
+        system_prompt: line.system_prompt,
+        model: line.model,
+        use_agent_sandbox: line.use_agent_sandbox,
+        monthly_token_budget: line.monthly_token_budget,
+        gates: line.gates,
+    }
+}
+
 fn new_binding(line: BindingLine, resource_id: ResourceId, role_id: Option<RoleId>) -> NewBinding {
     NewBinding {
         resource_id,
@@ -267,6 +280,7 @@ fn new_binding(line: BindingLine, resource_id: ResourceId, role_id: Option<RoleI
         permissions: line.permissions,
         scope_constraints: line.scope_constraints,
         delegate: line.delegate,
+        gates: line.gates,
         allow_calls: line.allow_calls,
         allow_subscribe: line.allow_subscribe,
         limits: line.limits,

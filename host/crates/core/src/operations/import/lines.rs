@@ -211,8 +211,7 @@ mod tests {
         assert_eq!(fault("{}"), of("/kind", kinds));
         assert_eq!(fault(r#"{"kind":"key"}"#), of("/kind", kinds));
         assert_eq!(fault(r#"{"kind":"workspace","name":"a"}"#), of("/sandbox", "required field is missing"));
-        let role =
-            r#"{"kind":"role","name":"a","allowed_operations":["a",5],"allowed_tools":null,"scope_constraints":{}}"#;
+        let role = r#"{"kind":"role","name":"a","allowed_operations":["a",5],"allowed_tools":null,"scope_constraints":{},"gates":[]}"#;
         assert_eq!(fault(role), of("/allowed_operations/1", "invalid type: integer `5`, expected a string"));
         assert_eq!(fault("[1]"), of("", "expected a JSON object"));
         assert!(fault(r#"{"kind": "#).1.contains("EOF while parsing a value at column"));

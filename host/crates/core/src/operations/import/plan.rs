@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::permissions::{Differences, Listing};
 use crate::operations::change::later_than;
-use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
+use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_bot, lists_of_role};
 
 /// The rows that an import writes in a workspace, in the order of their dependencies, and the counts and grants for the
 /// response.
@@ -85,7 +85,7 @@ macro_rules! rows {
 
 rows! {
     RoleRow, roles, |row| compiled_bytes(lists_of_role(row));
-    BotRow, bots, |_row| 0;
+    BotRow, bots, |row| compiled_bytes(lists_of_bot(row));
     ResourceRow, resources, |_row| 0;
     BindingRow, bindings, |row| compiled_bytes(lists_of_binding(row));
 }

@@ -2,11 +2,11 @@
 
 use super::Spec;
 
-/// The SQL statements of a table. Columns appear in this order: columns covered by the MAC, columns not covered by it,
-/// the MAC, and (in `insert` only) the large content columns.
+/// The SQL statements of a table. Columns appear in this order: columns covered by the MAC, optional columns, columns not
+/// covered by the MAC, the MAC, and (in `insert` only) the large content columns.
 pub(crate) struct Statements {
     pub(crate) insert: String,
-    /// Overwrites the covered columns and the MAC of the row with this key.
+    /// Overwrites the covered columns, the optional columns and the MAC of the row with this key.
     pub(crate) update: String,
     pub(crate) delete: String,
     /// Deletes an SQLite row whose key is not text. The parameters are the bytes and the type name of each key
@@ -26,10 +26,10 @@ pub(crate) struct Statements {
 
 impl Statements {
     pub(super) fn of(spec: &Spec) -> Statements {
-        let Spec { name, key, covered, left_out, content, .. } = spec;
+        let Spec { name, key, covered, optional, left_out, content, .. } = spec;
         // Column names are quoted, because `limit` is a keyword.
         let quoted = |column: &&str| format!("\"{column}\"");
-        let covered: Vec<String> = covered.iter().map(|(column, _)| quoted(column)).collect();
+        let covered: Vec<String> = covered.iter().chain(*optional).map(|(column, _)| quoted(column)).collect();
         let left_out: Vec<String> = left_out.iter().map(quoted).collect();
         let read = [covered.as_slice(), &left_out, &["mac".to_owned()]].concat();
         let content: Vec<String> = content.iter().map(quoted).collect();

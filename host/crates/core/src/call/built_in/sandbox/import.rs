@@ -112,7 +112,7 @@ fn entry(entry: &Value) -> SandboxEntry {
 /// Converts the outcome of a failed child call into the failure of a host function.
 fn of_call(status: Status, code: Code, message: String) -> Failure {
     let failure = match (status, code) {
-        (Status::PermissionDenied | Status::ScopeViolation, _) => FailureCode::Denied,
+        (Status::PermissionDenied | Status::ScopeViolation | Status::ApprovalRequired, _) => FailureCode::Denied,
         (_, Code::InvalidParams) => FailureCode::Invalid,
         (_, Code::ResultTooLarge) => FailureCode::TooLarge,
         (_, Code::Limit | Code::Budget) => FailureCode::Limit,
@@ -137,6 +137,7 @@ mod tests {
         };
         assert_eq!(code(Status::PermissionDenied, Code::Denied), ("denied", false));
         assert_eq!(code(Status::ScopeViolation, Code::Scope), ("denied", false));
+        assert_eq!(code(Status::ApprovalRequired, Code::Approval), ("denied", false));
         assert_eq!(code(Status::Error, Code::InvalidParams), ("invalid", false));
         assert_eq!(code(Status::Error, Code::ResultTooLarge), ("too_large", false));
         assert_eq!(code(Status::Error, Code::Limit), ("limit", false));

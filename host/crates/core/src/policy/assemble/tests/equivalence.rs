@@ -43,6 +43,7 @@ impl World {
             3 if bot_at < rows.bots.len() => {
                 let bot = &mut rows.bots[bot_at];
                 bot.use_agent_sandbox = !bot.use_agent_sandbox;
+                bot.gates = gates(second);
             }
             // A third of the resources have a type that no plugin serves.
             4 => {
@@ -54,6 +55,7 @@ impl World {
                     name: format!("resource {number}"),
                     config: json!({"bot": BotId::new()}),
                     network: json!({}),
+                    labels: None,
                     created_at: NOW,
                     updated_at: NOW,
                 });
@@ -94,12 +96,14 @@ impl World {
                 allowed_operations: None,
                 allowed_tools: Some(json!(["bot_*"])),
                 scope_constraints: json!({"tools": [format!("a{number}*")]}),
+                gates: None,
                 created_at: NOW,
                 updated_at: NOW,
             }),
             10 if role < rows.roles.len() => {
                 let lists = if second.is_multiple_of(2) { json!("*") } else { json!([format!("b{number}*")]) };
                 rows.roles[role].allowed_tools = Some(lists);
+                rows.roles[role].gates = gates(second / 2);
             }
             11 if role < rows.roles.len() => {
                 let gone = rows.roles[role].id;
@@ -120,6 +124,7 @@ impl World {
                 let at = first % rows.bindings.len();
                 let scopes = if second.is_multiple_of(3) { json!(["no map"]) } else { json!({"tools": ["c*"]}) };
                 rows.bindings[at].scope_constraints = scopes;
+                rows.bindings[at].gates = gates(second / 3);
             }
             15 => match rows.keys.get_mut(first % 3) {
                 Some(key) if second.is_multiple_of(2) => key.hash = hex::encode([number as u8; 32]),
@@ -138,6 +143,15 @@ impl World {
             },
             _ => {}
         }
+    }
+}
+
+/// Returns no gates, gates, or gates that cannot be read.
+fn gates(number: usize) -> Option<serde_json::Value> {
+    match number % 4 {
+        0 | 1 => None,
+        2 => Some(json!([{"action": "ask", "when": {"tools": [format!("g{number}?")]}}])),
+        _ => Some(json!([{"action": "later"}])),
     }
 }
 
@@ -208,7 +222,7 @@ fn described(snapshot: &Snapshot) -> String {
             let role = binding.role.as_ref().map(|role| &role.row);
             format!("\n    {:?} {role:?} {}", binding.row.unpacked(), resource(&binding.resource))
         });
-        format!("{:?}{}\n    dormant {:?}", bot.row, bound.collect::<String>(), bot.dormant)
+        format!("{:?} {:?}{}\n    dormant {:?}", bot.row, bot.gates, bound.collect::<String>(), bot.dormant)
     };
     list("bots", snapshot.bots.values().map(bot).collect());
     let bots = |snapshot: &Snapshot| {

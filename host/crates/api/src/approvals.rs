@@ -1,0 +1,117 @@
+//! Approvals: the decisions of people about single calls.
+
+use monstrum_types::{ApprovalId, BotId, JsonText, KeyId, RequestId, ResourceId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::list::lists;
+
+/// An approval. A bot key reads only the fields `id`, `status`, `expires_at` and `note`.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Approval {
+    Full(Box<FullApproval>),
+    Short(ShortApproval),
+}
+
+/// An approval as its approvers read it.
+#[derive(Serialize, ToSchema)]
+pub struct FullApproval {
+    pub id: ApprovalId,
+    /// `call`: the approval of one call.
+    pub kind: String,
+    /// `pending`, `approved`, `denied`, `used`, `expired` or `void`.
+    pub status: String,
+    /// The SHA-256 that identifies the call. A decision must repeat it.
+    pub digest: String,
+    pub bot_id: BotId,
+    /// The user on whose behalf the call is made, if the caller named one.
+    pub user: Option<ApprovalUser>,
+    pub tool: String,
+    pub resource_id: ResourceId,
+    pub operation: String,
+    /// `read`, `idempotent` or `write`: the effect of the call on the upstream.
+    pub effect: String,
+    /// The parameters of the call, without secrets. Invisible characters are written as escapes such as `\u{202e}`. Lists
+    /// and events omit the parameters. Null if they were deleted, 30 days after the end of the approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub params: Option<JsonText>,
+    /// The delegations that led to the call, outermost first.
+    #[schema(value_type = Vec<Object>)]
+    pub links: Value,
+    /// The labels of the call.
+    #[schema(value_type = Vec<String>)]
+    pub labels: Value,
+    /// The gates that ask, each with its holder and its reason.
+    #[schema(value_type = Vec<Object>)]
+    pub gates: Value,
+    /// The kinds of keys that may decide, in addition to root keys.
+    #[schema(value_type = Vec<String>)]
+    pub approvers: Value,
+    /// Whether the key that made the call may decide.
+    pub allow_starter: bool,
+    pub asked_by: AskedBy,
+    /// The call that used the approval.
+    pub request_id: Option<RequestId>,
+    pub created_at: UtcMillis,
+    pub expires_at: UtcMillis,
+    /// The key that decided.
+    pub decided_by: Option<KeyId>,
+    pub decided_at: Option<UtcMillis>,
+    pub note: Option<String>,
+    /// The URL at which a person decides, if the server has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// An approval as a bot reads it.
+#[derive(Serialize, ToSchema)]
+pub struct ShortApproval {
+    pub id: ApprovalId,
+    pub status: String,
+    pub expires_at: UtcMillis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// A user of an app.
+#[derive(Serialize, ToSchema)]
+pub struct ApprovalUser {
+    pub app_id: String,
+    pub user_id: String,
+}
+
+/// The key or the task that made the call.
+#[derive(Serialize, ToSchema)]
+pub struct AskedBy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<KeyId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+}
+
+/// A decision about an approval.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DecisionInput {
+    pub decision: Decision,
+    /// The `digest` of the approval that the person has read.
+    pub digest: String,
+    /// A note of at most 1 KiB. A caller whose call is denied reads the note.
+    pub note: Option<String>,
+}
+
+/// A decision of a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ApprovalDecision)]
+pub enum Decision {
+    Approve,
+    Deny,
+}
+
+lists! {
+    Approval => ApprovalList "A page of approvals.",
+}

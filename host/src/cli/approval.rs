@@ -1,0 +1,183 @@
+//! `monstrum approval`: lists approvals, shows them, and decides about them. A decision is made only after the command
+//! has shown the call, and names the digest of exactly this call.
+
+use std::io::{BufRead as _, IsTerminal as _};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use monstrum_types::{ApprovalId, BotId};
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::failure::Failure;
+use super::{Options, output};
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  monstrum approval list
+  monstrum approval list --status denied --bot-id 01998a3c-…
+  monstrum approval list --status all --json
+
+Without --status, the command lists pending approvals.";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  monstrum approval show 01998a3c-…
+  monstrum approval show 01998a3c-… --json";
+
+const APPROVE_EXAMPLES: &str = "\
+Examples:
+  monstrum approval approve 01998a3c-…
+  monstrum approval approve 01998a3c-… --note 'as agreed in the ticket'
+  monstrum approval approve 01998a3c-… --yes     does not ask for confirmation
+
+An approval permits one call with exactly these parameters. The caller repeats the call, unless the call waits for the
+approval.";
+
+const DENY_EXAMPLES: &str = "\
+Examples:
+  monstrum approval deny 01998a3c-…
+  monstrum approval deny 01998a3c-… --note 'not before the release' --yes
+
+The caller reads the note. Until the approval expires, the same call is denied without asking again.";
+
+/// Decide about calls that wait for a person
+#[derive(Subcommand)]
+pub(super) enum Approval {
+    /// List approvals
+    #[command(after_help = LIST_EXAMPLES)]
+    List {
+        /// pending, approved, denied, used, expired, void, or all
+        #[arg(long, default_value = "pending")]
+        status: String,
+        /// The bot that makes the calls
+        #[arg(long, value_name = "ID")]
+        bot_id: Option<BotId>,
+    },
+    /// Show an approval with the parameters of its call
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show { id: ApprovalId },
+    /// Show a call and approve it
+    #[command(after_help = APPROVE_EXAMPLES)]
+    Approve(Decide),
+    /// Show a call and deny it
+    #[command(after_help = DENY_EXAMPLES)]
+    Deny(Decide),
+}
+
+#[derive(Args)]
+pub(super) struct Decide {
+    id: ApprovalId,
+    /// A note of at most 1 KiB, which is stored with the decision
+    #[arg(long)]
+    note: Option<String>,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Approval {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let client = Client::new(options)?;
+        match self {
+            Approval::List { status, bot_id } => {
+                let mut query = Vec::new();
+                if status != "all" {
+                    query.push(("status", status));
+                }
+                query.extend(bot_id.map(|id| ("bot_id", id.to_string())));
+                list(&client.items(&["api", "approvals"], &query).await?, options.json)?;
+            }
+            Approval::Show { id } => {
+                let approval = read(&client, id).await?;
+                if options.json { output::json(&approval)? } else { show(&approval)? }
+            }
+            Approval::Approve(decide) => decide.run(&client, "approve", options.json).await?,
+            Approval::Deny(decide) => decide.run(&client, "deny", options.json).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Decide {
+    async fn run(self, client: &Client, decision: &str, json: bool) -> Result<(), Failure> {
+        let Decide { id, note, yes } = self;
+        let approval = read(client, id).await?;
+        if !json {
+            show(&approval)?;
+        }
+        if !yes {
+            confirm(decision)?;
+        }
+        let body = json!({ "decision": decision, "digest": approval["digest"], "note": note });
+        let decided = client.post(&["api", "approvals", &id.to_string()], Some(&body)).await?;
+        if json {
+            return output::json(&decided);
+        }
+        output::note(&format!("{} approval {id}", if decision == "approve" { "granted" } else { "denied" }));
+        Ok(())
+    }
+}
+
+async fn read(client: &Client, id: ApprovalId) -> Result<Value, Failure> {
+    client.get(&["api", "approvals", &id.to_string()], &[]).await
+}
+
+/// Asks for confirmation on the terminal.
+fn confirm(decision: &str) -> Result<(), Failure> {
+    let mut stdin = std::io::stdin().lock();
+    if !std::io::stdin().is_terminal() {
+        let message = "cannot ask for confirmation without a terminal";
+        return Err(Failure::new(message, "check the call, then run the command with --yes"));
+    }
+    output::note(&format!("{decision} this call? [y/N]"));
+    let mut answer = String::new();
+    stdin.read_line(&mut answer).map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::new("nothing was decided", "answer `y` to decide"))
+}
+
+fn list(items: &[Value], json: bool) -> Result<(), Failure> {
+    const FIELDS: [&str; 6] = ["id", "status", "bot_id", "tool", "created_at", "expires_at"];
+    if json {
+        return output::json(&json!({ "items": items, "next_cursor": null }));
+    }
+    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field])).collect();
+    output::table(&["ID", "STATUS", "BOT", "TOOL", "CREATED", "EXPIRES"], items.iter().map(row).collect())
+}
+
+fn show(approval: &Value) -> Result<(), Failure> {
+    const FIELDS: [(&str, &str); 11] = [
+        ("id", "id"),
+        ("status", "status"),
+        ("bot", "bot_id"),
+        ("tool", "tool"),
+        ("operation", "operation"),
+        ("effect", "effect"),
+        ("resource", "resource_id"),
+        ("approvers", "approvers"),
+        ("expires", "expires_at"),
+        ("note", "note"),
+        ("digest", "digest"),
+    ];
+    let known = FIELDS.iter().filter(|(_, field)| !approval[*field].is_null());
+    let mut fields: Vec<(&str, String)> =
+        known.map(|(name, field)| (*name, output::cell(&approval[*field]))).collect();
+    if let Some(user) = approval["user"].as_object() {
+        fields.push(("user", ["app_id", "user_id"].map(|part| output::cell(&user[part])).join(" / ")));
+    }
+    for gate in approval["gates"].as_array().into_iter().flatten() {
+        fields.push(("gate", format!("{}: {}", output::cell(&gate["holder"]), output::cell(&gate["reason"]))));
+    }
+    for link in approval["links"].as_array().into_iter().flatten() {
+        fields.push(("on behalf of", output::cell(&link["from"])));
+    }
+    let params = match &approval["params"] {
+        Value::Null => "(deleted)".to_owned(),
+        params => output::json_text(params),
+    };
+    fields.push(("parameters", params));
+    output::fields(&fields)
+}
