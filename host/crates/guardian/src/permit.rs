@@ -47,6 +47,7 @@ pub struct Permit {
 
 /// The result of judging a call that no rule denies.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most calls are permitted, and a box would cost each an allocation")]
 pub enum Authorized {
     /// The call may run.
     Permitted(Permit),
@@ -124,7 +125,11 @@ impl PendingPermit {
     ///
     /// # Errors
     /// Returns the pending permit if the consent is to another call.
-    pub fn with_consent(mut self, consent: &Consent, context: &CallContext<'_>) -> Result<Permit, PendingPermit> {
+    pub fn with_consent(
+        mut self: Box<Self>,
+        consent: &Consent,
+        context: &CallContext<'_>,
+    ) -> Result<Permit, Box<PendingPermit>> {
         if self.digest(context) != consent.digest {
             return Err(self);
         }

@@ -17,6 +17,7 @@ use crate::checks::pay_for_object;
 const CONTENT_BYTE_STEPS: u64 = 4;
 
 /// The result of judging a call that no rule denies.
+#[expect(clippy::large_enum_variant, reason = "most calls are permitted, and a box would cost each an allocation")]
 pub enum Judged {
     Permitted(Permit),
     /// Gates ask for the call, and no person has approved it yet.
@@ -25,7 +26,7 @@ pub enum Judged {
 
 /// A permit that waits for a person, and the digests under which the call is approved.
 pub struct AskingPermit {
-    pub pending: PendingPermit,
+    pub pending: Box<PendingPermit>,
     /// The digest that identifies the call.
     pub digest: Digest,
     /// The digest of what the call runs.
@@ -54,7 +55,7 @@ pub fn permit(
     };
     let pending = match resolved.with_subject(|subject| authorize(subject, facts, effort))? {
         Ok(Authorized::Permitted(permit)) => return Ok(Judged::Permitted(permit)),
-        Ok(Authorized::Asks(pending)) => *pending,
+        Ok(Authorized::Asks(pending)) => pending,
         Err(denial) => return Err(refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into()),
     };
     let context = context(call, resolved, effort)?;

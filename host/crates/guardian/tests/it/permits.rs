@@ -33,9 +33,9 @@ fn authorized(world: &World, facts: CallFacts) -> Result<Authorized, Denial> {
     world.with_subject(|subject| authorize(subject, facts, &Effort::of(u64::MAX))).unwrap()
 }
 
-fn pending(facts: CallFacts) -> PendingPermit {
+fn pending(facts: CallFacts) -> Box<PendingPermit> {
     match authorized(&World { gates: vec![Gate::of(GateAction::Ask)], ..World::new() }, facts) {
-        Ok(Authorized::Asks(pending)) => *pending,
+        Ok(Authorized::Asks(pending)) => pending,
         other => panic!("expected a pending permit, but got {other:?}"),
     }
 }
