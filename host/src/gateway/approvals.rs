@@ -2,25 +2,23 @@
 
 mod stream;
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use http::request::Parts;
 use monstrum_api::approvals::{Approval, ApprovalList, DecisionInput};
-use monstrum_core::app::App;
 use monstrum_core::operations::{Reviewer, approvals};
 use monstrum_store::{ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus};
 use monstrum_types::ApprovalId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::http::answer::Answer;
 use crate::gateway::http::events::wants_events;
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
-use crate::gateway::http::problem::{Problem, ProblemBody};
-use crate::gateway::http::state::HttpState;
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::{Host, HttpState};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -31,11 +29,6 @@ pub(super) struct ApprovalQuery {
     kind: Option<String>,
     /// The bot that makes the calls.
     bot_id: Option<String>,
-    /// The number of items on a page, 1 to 1000. A larger value means 1000.
-    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
-    limit: Option<String>,
-    /// The `next_cursor` of the previous page.
-    cursor: Option<String>,
 }
 
 /// Lists approvals, without the parameters of their calls
@@ -43,36 +36,35 @@ pub(super) struct ApprovalQuery {
 /// With `Accept: text/event-stream`, the answer is a stream with an event `approval` for each change. The id of an event
 /// identifies the change: a request with this id in the header `Last-Event-ID` continues after the change. If an approval
 /// changes several times before the client reads the event, the stream contains its newest state only.
-#[utoipa::path(get, path = "/api/approvals", tag = "approvals", params(ApprovalQuery),
-    responses((status = 200, content((ApprovalList = "application/json"), (String = "text/event-stream"))),
-        (status = "4XX", body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/approvals", tag = "approvals", params(ApprovalQuery, PageQuery),
+    responses((status = 200, content((ApprovalList = "application/json"), (String = "text/event-stream"))))))]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Reviewer,
     headers: HeaderMap,
     Params(query): Params<ApprovalQuery>,
+    Params(page): Params<PageQuery>,
 ) -> Result<Response, Problem> {
-    let ApprovalQuery { status, kind, bot_id, limit, cursor } = query;
+    let ApprovalQuery { status, kind, bot_id } = query;
     let filter = ApprovalFilter {
         status: parsed("status", status, ApprovalStatus::from_word)?,
         kind: parsed("kind", kind, ApprovalKind::from_word)?,
         bot: parsed("bot_id", bot_id, |id| id.parse().ok())?,
     };
     if wants_events(&headers) {
-        return Ok(stream::events(app, caller, filter, &headers).await?.into_response());
+        return Ok(stream::events(app.0, caller, filter, &headers).await?.into_response());
     }
-    let page = PageQuery::of(limit, cursor).page()?;
-    Ok(Json(approvals::list(&app, &caller, filter, &page).await?).into_response())
+    Ok(Json(approvals::list(&app, &caller, filter, &page.page()?).await?).into_response())
 }
 
 /// Shows an approval
 #[utoipa::path(get, path = "/api/approvals/{id}", tag = "approvals", params(("id" = ApprovalId, Path)),
-    responses((status = 200, body = Approval), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = Approval)))]
 pub(super) async fn show(
-    State(app): State<Arc<App>>,
+    app: Host,
     caller: Reviewer,
     Id(id): Id<ApprovalId>,
-) -> Result<Json<Approval>, Problem> {
+) -> Answer<Approval> {
     Ok(Json(approvals::show(&app, &caller, id).await?))
 }
 
@@ -82,12 +74,12 @@ pub(super) async fn show(
 /// the tool, its plugin or its resource has changed since the call was made.
 #[utoipa::path(post, path = "/api/approvals/{id}", tag = "approvals", params(("id" = ApprovalId, Path)),
     request_body = DecisionInput,
-    responses((status = 200, body = Approval), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, body = Approval)))]
 pub(super) async fn decide(
-    State(app): State<Arc<App>>,
+    app: Host,
     Undecided { caller, row }: Undecided,
     Input(input): Input<DecisionInput>,
-) -> Result<Json<Approval>, Problem> {
+) -> Answer<Approval> {
     Ok(Json(approvals::decide(&app, &caller, row, input).await?))
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use monstrum_store::{ApprovalDecision, ApprovalRow, AskedApproval, PendingMax, Store, StoreError, UsedApproval};
 use monstrum_types::{
-    ApprovalId, AwaitedApproval, CallOutcome, Clock, Code, Digest, JsonText, KeyId, RequestId, UtcMillis, WorkspaceId,
+    ApprovalId, AwaitedApproval, Clock, Code, Digest, JsonText, KeyId, RequestId, UtcMillis, WorkspaceId,
 };
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde_json::{Value, json};
@@ -201,16 +201,38 @@ impl Approvals {
         work: impl Future<Output = Result<T, StoreError>>,
         is_done: impl Fn(&T) -> bool,
     ) -> Result<T, ApprovalError> {
-        let entry = self.auditor.open_change(change)?;
-        entry.started().await?;
-        let done = work.await;
-        let outcome = match &done {
-            Ok(result) if is_done(result) => CallOutcome::success(JsonText::from(&Value::Null)),
-            Ok(_) => CallOutcome::error(Code::InvalidParams, "the approval is no longer in the expected state"),
-            Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
+        let work = async {
+            match work.await {
+                Ok(result) if is_done(&result) => Ok(result),
+                Ok(result) => Err(Undone::Moved(result)),
+                Err(error) => Err(Undone::Failed(error)),
+            }
         };
-        entry.close(&outcome, Vec::new()).await?.committed().await?;
-        Ok(done?)
+        let (done, closed) = self.auditor.record(change, work, Undone::code).await?;
+        closed?;
+        match done {
+            Ok(result) | Err(Undone::Moved(result)) => Ok(result),
+            Err(Undone::Failed(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// The reason why a recorded change was not made.
+#[derive(Debug, thiserror::Error)]
+enum Undone<T> {
+    /// Another step came first.
+    #[error("the approval is no longer in the expected state")]
+    Moved(T),
+    #[error("{0}")]
+    Failed(StoreError),
+}
+
+impl<T> Undone<T> {
+    fn code(&self) -> Code {
+        match self {
+            Undone::Moved(_) => Code::InvalidParams,
+            Undone::Failed(_) => Code::Unavailable,
+        }
     }
 }
 

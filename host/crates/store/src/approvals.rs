@@ -183,8 +183,7 @@ const OF_DIGEST: &str = select!(
     "where workspace_id = $1 and digest = $2 and (status in ('pending', 'approved') \
      or (status = 'denied' and expires_at > $3)) order by created_at desc, id desc"
 );
-const DUE: &str =
-    select!("where status in ('pending', 'approved') and expires_at <= $1 order by expires_at limit $2");
+const DUE: &str = select!("where status in ('pending', 'approved') and expires_at <= $1 order by expires_at limit $2");
 const PENDING_OF_BOT: &str = "select count(*) as value from approvals \
                               where bot_id = $1 and status = 'pending' and expires_at > $2";
 const PENDING_OF_WORKSPACE: &str = "select count(*) as value from approvals \

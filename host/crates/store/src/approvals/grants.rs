@@ -34,9 +34,8 @@ impl GrantRow {
 
 pub(super) const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const OF_WORKSPACE: &str = select!("where workspace_id = $1");
-const OF_BOT: &str = select!(
-    "where workspace_id = $1 and id in (select id from approvals where workspace_id = $1 and bot_id = $2)"
-);
+const OF_BOT: &str =
+    select!("where workspace_id = $1 and id in (select id from approvals where workspace_id = $1 and bot_id = $2)");
 const EXPIRED: &str = select!("where expires_at <= $1 order by expires_at limit $2");
 
 impl Change<'_> {

@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use super::Authentic;
 use crate::db::{Column, Kind};
 use crate::{
-    ApprovalRow, BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, OauthFlowRow, OauthProviderRow, OwnerRow, PluginRow,
-    PluginVersionSummary, ResourceRow, RoleRow, SandboxRow, TrustRow, WorkspaceRow,
+    ApprovalRow, BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, OauthFlowRow, OauthProviderRow, OwnerRow,
+    PluginRow, PluginVersionSummary, ResourceRow, RoleRow, SandboxRow, TrustRow, WorkspaceRow,
 };
 
 pub(crate) use statements::Statements;
