@@ -7,6 +7,7 @@
 
 mod connections;
 mod days;
+mod mcp;
 mod public_url;
 mod sandboxes;
 
@@ -23,6 +24,7 @@ use url::Url;
 
 pub use connections::Connections;
 pub use days::Days;
+pub use mcp::{McpHost, McpOrigin};
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
@@ -78,6 +80,16 @@ pub struct ServeFlags {
     /// URL at which browsers reach this server; OAuth requires the URL unless the server listens on loopback
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<PublicUrl>,
+
+    /// Further host names by which MCP clients reach this server, as HOST or HOST:PORT, for example names in a container
+    /// network; loopback names, the listen address and the host of --public-url are always accepted
+    #[arg(long, env = "MONSTRUM_MCP_HOSTS", value_name = "HOST,…", value_delimiter = ',')]
+    pub mcp_hosts: Option<Vec<McpHost>>,
+
+    /// Origins of browser pages that may use /mcp, for example https://app.example.com; requests with any other Origin
+    /// are rejected
+    #[arg(long, env = "MONSTRUM_MCP_ORIGINS", value_name = "ORIGIN,…", value_delimiter = ',')]
+    pub mcp_origins: Option<Vec<McpOrigin>>,
 
     /// Registry of plugin packages: a folder indexed by `monstrum registry index`, or the https:// URL of such a folder
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
@@ -305,6 +317,10 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
+    /// Further host names by which MCP clients may reach the server.
+    pub mcp_hosts: Vec<McpHost>,
+    /// The origins of browser pages that may use the MCP server.
+    pub mcp_origins: Vec<McpOrigin>,
     pub registry: Option<Place>,
     /// Non-public addresses that the host name of the registry may resolve to.
     pub registry_allow_addresses: Vec<IpNet>,
@@ -380,6 +396,8 @@ impl Settings {
             database_url: flags.database_url.or(file.database_url),
             master_key: MasterKeyPlace::File(master_key_file),
             public_url: flags.public_url.or(file.public_url),
+            mcp_hosts: flags.mcp_hosts.or(file.mcp_hosts).unwrap_or_default(),
+            mcp_origins: flags.mcp_origins.or(file.mcp_origins).unwrap_or_default(),
             registry: flags.registry.or(file.registry),
             registry_allow_addresses: flags
                 .registry_allow_addresses

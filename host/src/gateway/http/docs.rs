@@ -52,6 +52,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "bots", description = "Identities of agents, which act only through tools"),
         (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
+        (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
         (name = "sandboxes", description = "Sandboxes of conversations, and their files"),
         (name = "platform", description = "Functions of plugins for infrastructure code"),
         (name = "configuration", description = "Export of the configuration of workspaces"),
@@ -92,7 +93,7 @@ fn name_operations(openapi: &mut utoipa::openapi::OpenApi) {
 }
 
 /// The routes that answer in the caller's language. Their handlers extract `InLanguage`.
-const TRANSLATED: [&str; 11] = [
+const TRANSLATED: [&str; 12] = [
     "/api/bots/{id}/prompt",
     "/api/bots/{id}/tools",
     "/api/bots/{id}/tools/{tool}/call",
@@ -104,6 +105,7 @@ const TRANSLATED: [&str; 11] = [
     "/api/resource-types/{id}",
     "/api/resources/{id}/credential/test",
     "/api/sandboxes/{id}/exec",
+    "/mcp/{bot}",
 ];
 
 /// Declares that public routes require no key, and adds the headers that every other route reads. Handlers declare
@@ -304,6 +306,8 @@ mod tests {
         GET /api/audit/export
         GET /api/export
         POST /api/import
+        GET /mcp/{bot}
+        POST /mcp/{bot}
     ";
 
     #[test]
@@ -320,6 +324,7 @@ mod tests {
                 }
             }
         }
+        translated.dedup();
         assert_eq!(translated, TRANSLATED);
     }
 

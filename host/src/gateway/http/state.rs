@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::extract::FromRef;
 use monstrum_core::app::App;
 
+use crate::gateway::mcp::Mcp;
+
 /// The options of the HTTP API.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -17,11 +19,18 @@ pub struct Options {
 pub struct HttpState {
     pub app: Arc<App>,
     pub options: Options,
+    pub(crate) mcp: Arc<Mcp>,
 }
 
 impl FromRef<HttpState> for Arc<App> {
     fn from_ref(state: &HttpState) -> Arc<App> {
         Arc::clone(&state.app)
+    }
+}
+
+impl FromRef<HttpState> for Arc<Mcp> {
+    fn from_ref(state: &HttpState) -> Arc<Mcp> {
+        Arc::clone(&state.mcp)
     }
 }
 
