@@ -11,7 +11,7 @@ const CRATES: &[&[&str]] = &[
     &["types"],
     &["manifest"],
     &["guardian", "vault", "store", "package"],
-    &["egress", "runtime", "sandbox", "api"],
+    &["egress", "runtime", "sandbox", "api", "mcp"],
     &["core", "sandbox-embedded"],
     &["host"],
 ];
@@ -32,6 +32,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
         "monstrum_sandbox_embedded",
         &["host/src/boot/sandboxes.rs", "host/src/cli/sandbox", "host/src/main.rs", "host/crates/sandbox-embedded"],
     ),
+    ("rmcp", &["host/crates/mcp"]),
     ("reqwest", &["host/crates/egress", "host/src/cli", "host/src/telemetry/otel.rs"]),
 ];
 

@@ -17,6 +17,7 @@ mod http;
 mod kit;
 mod locked;
 mod machines;
+mod mcp;
 mod oauth;
 mod packages;
 mod postgres;

@@ -209,7 +209,15 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let router = gateway::router(Arc::clone(&app), gateway::Options { public_docs: settings.public_docs });
+    let mcp = gateway::McpOptions {
+        address,
+        public_url: settings.public_url,
+        hosts: settings.mcp_hosts,
+        origins: settings.mcp_origins,
+        stop: stop.clone(),
+    };
+    let options = gateway::Options { public_docs: settings.public_docs };
+    let router = gateway::router(Arc::clone(&app), options, mcp);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let mut chores = vec![
         tokio::spawn(follow_plugins(Arc::clone(&app), watch, settings.watch_plugins, stop.clone())),

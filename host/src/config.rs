@@ -8,6 +8,7 @@
 mod bounded;
 mod connections;
 mod days;
+mod mcp;
 mod public_url;
 mod sandboxes;
 
@@ -25,6 +26,7 @@ use url::Url;
 pub use bounded::Bounded;
 pub use connections::Connections;
 pub use days::Days;
+pub use mcp::{McpHost, McpOrigin};
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
@@ -86,6 +88,16 @@ pub struct ServeFlags {
     /// for an approval contain the URL
     #[arg(long, env = "MONSTRUM_APPROVAL_URL", value_name = "URL")]
     pub approval_url: Option<ApprovalUrl>,
+
+    /// Further host names by which MCP clients reach this server, as HOST or HOST:PORT, for example names in a container
+    /// network; loopback names, the listen address and the host of --public-url are always accepted
+    #[arg(long, env = "MONSTRUM_MCP_HOSTS", value_name = "HOST,…", value_delimiter = ',')]
+    pub mcp_hosts: Option<Vec<McpHost>>,
+
+    /// Origins of browser pages that may use /mcp, for example https://app.example.com; requests with any other Origin
+    /// are rejected
+    #[arg(long, env = "MONSTRUM_MCP_ORIGINS", value_name = "ORIGIN,…", value_delimiter = ',')]
+    pub mcp_origins: Option<Vec<McpOrigin>>,
 
     /// Registry of plugin packages: a folder indexed by `monstrum registry index`, or the https:// URL of such a folder
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
@@ -297,6 +309,10 @@ pub struct Settings {
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
     pub approval_url: Option<ApprovalUrl>,
+    /// Further host names by which MCP clients may reach the server.
+    pub mcp_hosts: Vec<McpHost>,
+    /// The origins of browser pages that may use the MCP server.
+    pub mcp_origins: Vec<McpOrigin>,
     pub registry: Option<Place>,
     /// Non-public addresses that the host name of the registry may resolve to.
     pub registry_allow_addresses: Vec<IpNet>,
@@ -369,6 +385,8 @@ impl Settings {
             master_key: MasterKeyPlace::File(master_key_file),
             public_url: flags.public_url.or(file.public_url),
             approval_url: flags.approval_url.or(file.approval_url),
+            mcp_hosts: flags.mcp_hosts.or(file.mcp_hosts).unwrap_or_default(),
+            mcp_origins: flags.mcp_origins.or(file.mcp_origins).unwrap_or_default(),
             registry: flags.registry.or(file.registry),
             registry_allow_addresses: flags
                 .registry_allow_addresses

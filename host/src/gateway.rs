@@ -15,6 +15,7 @@ mod health;
 mod http;
 mod import;
 mod keys;
+mod mcp;
 mod oauth;
 mod packages;
 mod platform;
@@ -57,8 +58,17 @@ pub use http::idempotency::{forget_expired, place_of_answer};
 pub use http::pace::{Meter, Pace};
 pub use http::problem::Problem;
 pub use http::state::Options;
+pub use mcp::McpOptions;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The headers of a response that its rendering as a problem keeps.
+const KEPT_BY_PROBLEMS: [HeaderName; 4] = [
+    ::http::header::ALLOW,
+    ::http::header::ACCESS_CONTROL_ALLOW_ORIGIN,
+    ::http::header::ACCESS_CONTROL_EXPOSE_HEADERS,
+    ::http::header::VARY,
+];
 
 /// The routes that create objects and accept an `Idempotency-Key`, by the right that they require. The route that
 /// creates API keys is excluded: a key is shown only once, so the answer must not be stored.
@@ -144,6 +154,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(tools::check))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::show, approvals::decide))
+        .routes(routes!(mcp::post, mcp::listen))
         .routes(routes!(sandboxes::list))
         .routes(routes!(sandboxes::show, sandboxes::delete))
         .routes(routes!(sandboxes::exec))
@@ -166,13 +177,15 @@ fn api() -> OpenApiRouter<HttpState> {
 }
 
 /// Returns the router of the server, with all routes and middleware.
-pub fn router(app: Arc<App>, options: Options) -> axum::Router {
-    let state = HttpState { app, options };
+pub fn router(app: Arc<App>, options: Options, mcp: McpOptions) -> axum::Router {
+    let mcp = Arc::new(mcp::Mcp::new(&app, mcp));
+    let state = HttpState { app, options, mcp };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
     api.merge(docs::files())
         .fallback(|| async { Problem::not_found("route") })
         .layer(from_fn_with_state(queries, queries::refuse_unknown))
+        .layer(from_fn_with_state(state.clone(), mcp::guard))
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
             Problem::internal(&"a handler panicked").into_response()
         }))
@@ -213,9 +226,10 @@ async fn envelope(mut request: Request, next: Next) -> Response {
         problem => problem,
     };
     if let Some(problem) = problem {
-        let allow = response.headers_mut().remove(::http::header::ALLOW);
+        let mut before = std::mem::take(response.headers_mut());
         response = problem.render(&request_id);
-        response.headers_mut().extend(allow.map(|methods| (::http::header::ALLOW, methods)));
+        let kept = KEPT_BY_PROBLEMS.into_iter().filter_map(|name| before.remove(&name).map(|value| (name, value)));
+        response.headers_mut().extend(kept);
     }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id).expect("a UUID is a header value"));

@@ -13,9 +13,10 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{LogFormat, Settings};
 
-/// Directives for libraries that log headers, paths or bodies at debug level. The log lines can contain an injected
-/// credential, so no filter can enable them.
-const QUIET: [&str; 6] = ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
+/// Directives for libraries that log headers, paths or bodies: most of them at debug level, and rmcp at all levels below
+/// errors. The log lines can contain an injected credential or parameters, so no filter can enable them.
+const QUIET: [&str; 7] =
+    ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rmcp=error", "rustls=info", "sqlx=info"];
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 

@@ -128,13 +128,13 @@ impl Fresh {
                 text(&approval["id"]).to_owned()
             }
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
-            "bots" => {
+            "bots" | "{bot}" => {
                 bot = api.bot(&self.name()).await?;
                 bot.clone()
             }
             other => bail!("the test does not know which object `/api/{other}/{{id}}` names; add it"),
         };
-        let mut path = ["{id}", "{name}", "{request_id}", "{ticket}"]
+        let mut path = ["{id}", "{bot}", "{name}", "{request_id}", "{ticket}"]
             .iter()
             .fold(template.to_owned(), |path, name| path.replace(name, &id));
         path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
@@ -194,6 +194,7 @@ impl Fresh {
             }
             "PATCH /api/bots/{id}/resources/{binding_id}" => json!({ "enabled": false }),
             "POST /api/bots/{id}/tools/{tool}/call" | "POST /api/bots/{id}/tools/{tool}/check" => json!({}),
+            "POST /mcp/{bot}" => json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }),
             other => bail!("the test has no body for `{other}`; add one"),
         }))
     }
@@ -214,7 +215,9 @@ impl Fresh {
                 "bot" => self.key_of(&bot).await?,
                 _ => self.foreign.clone(),
             };
-            let mut request = caller.request(method.parse()?, &path);
+            // A client of the Model Context Protocol must accept both types.
+            let request = caller.request(method.parse()?, &path);
+            let mut request = request.header("accept", "application/json, text/event-stream");
             if let Some(body) = body {
                 request = request.json(&body);
             }
@@ -364,6 +367,8 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     PATCH  /api/workspaces/{id}                               401  401  200  403  403  403  403  403
     GET    /docs                                              401  401  303  303  303  403  303  303
     GET    /healthz                                           200  200  200  200  200  200  200  200
+    GET    /mcp/{bot}                                         401  401  405  405  405  403  405  404
+    POST   /mcp/{bot}                                         401  401  200  200  200  403  200  404
     GET    /metrics                                           401  401  200  200  200  403  403  200
     GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400  400
     GET    /readyz                                            200  200  200  200  200  200  200  200
@@ -434,7 +439,8 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
         for method in item.as_object().context("the path has no methods")?.keys() {
             let request = fresh.request(&method.to_uppercase(), path).await?;
-            let Some(mut body) = request.body else { continue };
+            // Messages of the Model Context Protocol may have fields that a later revision defines.
+            let Some(mut body) = request.body.filter(|_| path != "/mcp/{bot}") else { continue };
             body["unknown"] = json!(1);
             let asked = fresh.world.api.request(method.to_uppercase().parse()?, &request.path);
             let (status, _, answer) = send(asked.json(&body)).await?;

@@ -37,7 +37,7 @@ pub(super) struct ApprovalQuery {
 /// identifies the change: a request with this id in the header `Last-Event-ID` continues after the change. If an approval
 /// changes several times before the client reads the event, the stream contains its newest state only.
 #[utoipa::path(get, path = "/api/approvals", tag = "approvals", params(ApprovalQuery, PageQuery),
-    responses((status = 200, content((ApprovalList = "application/json"), (String = "text/event-stream"))))))]
+    responses((status = 200, content((ApprovalList = "application/json"), (String = "text/event-stream")))))]
 pub(super) async fn list(
     app: Host,
     caller: Reviewer,
@@ -60,11 +60,7 @@ pub(super) async fn list(
 /// Shows an approval
 #[utoipa::path(get, path = "/api/approvals/{id}", tag = "approvals", params(("id" = ApprovalId, Path)),
     responses((status = 200, body = Approval)))]
-pub(super) async fn show(
-    app: Host,
-    caller: Reviewer,
-    Id(id): Id<ApprovalId>,
-) -> Answer<Approval> {
+pub(super) async fn show(app: Host, caller: Reviewer, Id(id): Id<ApprovalId>) -> Answer<Approval> {
     Ok(Json(approvals::show(&app, &caller, id).await?))
 }
 

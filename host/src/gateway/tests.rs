@@ -48,7 +48,14 @@ impl Server {
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
-        let response = gateway::router(Arc::clone(self.app()), self.options).oneshot(request).await.unwrap();
+        let mcp = gateway::McpOptions {
+            address: self.running.address,
+            public_url: None,
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            stop: self.running.stop_handle(),
+        };
+        let response = gateway::router(Arc::clone(self.app()), self.options, mcp).oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.unwrap();
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -68,7 +75,8 @@ impl Server {
         body: Option<Value>,
         headers: &[(&str, &str)],
     ) -> Answer {
-        let mut request = Request::builder().method(method).uri(path);
+        let host = self.running.address.to_string();
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
         if !key.is_empty() {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
         }
@@ -106,7 +114,7 @@ fn routes() -> Vec<(Method, String)> {
     for (path, item) in document["paths"].as_object().unwrap() {
         let path = path.replace("{name}", "absent").replace("{tool}", "absent");
         let path = path.replace("{chat_id}", "absent").replace("{app_id}", "absent");
-        let path = ["{id}", "{binding_id}", "{request_id}"]
+        let path = ["{id}", "{bot}", "{binding_id}", "{request_id}"]
             .iter()
             .fold(path, |path, name| path.replace(name, "019a0000-0000-7000-8000-000000000001"));
         for method in item.as_object().unwrap().keys() {

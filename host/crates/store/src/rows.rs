@@ -165,6 +165,7 @@ macro_rules! authentic {
                 name: $name,
                 covered: &[$((stringify!($covered), $crate::rows::kind_of(|row: &$row| &row.$covered))),+],
                 $(optional: &[$((stringify!($optional), $crate::rows::kind_of(|row: &$row| &row.$optional))),+],)?
+                optional: &[$($((stringify!($optional), $crate::rows::kind_of(|row: &$row| &row.$optional))),+)?],
                 left_out: &[$(stringify!($other),)* $($(stringify!($unread)),+)?],
                 $($($field: $value,)+)?
                 ..$crate::rows::Spec::COUNTED

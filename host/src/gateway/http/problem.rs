@@ -61,6 +61,11 @@ impl Problem {
         OperationError::Unauthenticated(detail.into()).into()
     }
 
+    /// 403: the server does not accept requests from here, whatever key they carry.
+    pub fn not_allowed(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", "The server does not accept this request", detail)
+    }
+
     /// 404: the object does not exist, or the caller has no right to see it.
     pub fn not_found(what: &str) -> Self {
         OperationError::not_found(what).into()

@@ -8,6 +8,8 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use monstrum_core::app::App;
 
+use crate::gateway::mcp::Mcp;
+
 /// The options of the HTTP API.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -20,6 +22,7 @@ pub struct Options {
 pub struct HttpState {
     pub app: Arc<App>,
     pub options: Options,
+    pub(crate) mcp: Arc<Mcp>,
 }
 
 /// The host, for handlers.
@@ -38,6 +41,12 @@ impl FromRequestParts<HttpState> for Host {
 
     async fn from_request_parts(_: &mut Parts, state: &HttpState) -> Result<Self, Infallible> {
         Ok(Host(Arc::clone(&state.app)))
+    }
+}
+
+impl FromRef<HttpState> for Arc<Mcp> {
+    fn from_ref(state: &HttpState) -> Arc<Mcp> {
+        Arc::clone(&state.mcp)
     }
 }
 

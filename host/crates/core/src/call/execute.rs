@@ -79,6 +79,15 @@ impl Executor {
         Duration::from_secs(u64::from(self.ceilings.timeout_s))
     }
 
+    /// Returns the longest time that a call of this plugin may run. Bindings can set shorter limits.
+    pub fn time_limit(&self, plugin: &Plugin) -> Duration {
+        if plugin.name.as_str() == built_in::SANDBOX {
+            // The parameters of a call set the limit.
+            return Duration::MAX;
+        }
+        limits(self.ceilings, plugin, None).timeout
+    }
+
     /// Returns the lanes of running and waiting calls.
     pub fn lanes(&self) -> &Lanes {
         &self.lanes

@@ -1,25 +1,29 @@
 //! The tools of a bot: list, call and check.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_api::tools::{
     AskingGate, CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool,
 };
-use monstrum_manifest::Locales;
+use monstrum_manifest::{Locales, ResultForm, is_own_tool};
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, Code, Effort, JsonText, Overrun, RequestId};
+use monstrum_types::{BotId, Code, Effort, JsonText, Overrun, RequestId, ToolName};
 use serde_json::{Value, json};
 
 use super::sandbox_files::check_part;
 use super::{Caller, InputErrors, OperationError, calls, rules};
 use crate::app::App;
+use crate::call::CallAnswer;
 use crate::call::check::{self, Prediction};
 use crate::call::consent::WAIT_MAX;
 use crate::call::resolve::{self, ResolvedCall};
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
-use crate::checks::{Unchecked, pay_for_object};
+use crate::checks::{Unchecked, in_place, pay_for_object};
 use crate::language::Language;
+use crate::plugins::Plugin;
+use crate::policy::Bot;
 
 /// The maximum number of characters of a task id. Callers choose task ids.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
@@ -46,23 +50,47 @@ pub async fn call(
     language: Language,
     input: CallInput,
 ) -> Result<CallResult, OperationError> {
-    may_use(app, caller, bot)?;
-    check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
-    let wait = input.wait_for_approval_s.map(|seconds| Duration::from_secs(u64::from(seconds)));
-    if wait.is_some_and(|wait| wait > WAIT_MAX) {
-        let message = format!("must be from 0 to {}", WAIT_MAX.as_secs());
-        return Err(OperationError::invalid_at("/wait_for_approval_s", message));
+    calls::run(app, call_of(app, caller, bot, tool, language, input)?).await
+}
+
+/// Calls a tool and returns everything that is known about the outcome. Interfaces use this function if their answers
+/// have another form than [`CallResult`].
+pub async fn answer(
+    app: &App,
+    caller: &Caller,
+    bot: BotId,
+    tool: String,
+    language: Language,
+    input: CallInput,
+) -> Result<CallAnswer, OperationError> {
+    calls::answer(app, call_of(app, caller, bot, tool, language, input)?).await
+}
+
+/// Returns whether a call of this tool by this bot may run longer than `limit`. A tool that does not exist may not.
+pub fn may_exceed(app: &App, caller: &Caller, bot: BotId, tool: &str, limit: Duration) -> bool {
+    let snapshot = app.policy.load();
+    let (Ok(tool), Some(bot)) = (tool.parse::<ToolName>(), snapshot.bot(caller.workspace, bot)) else { return false };
+    let exceeds = |plugin: &Plugin| app.calls.executor.time_limit(plugin) > limit;
+    if let Some((plugin, _)) = snapshot.tool(&tool) {
+        return exceeds(plugin);
     }
-    let call = incoming(caller, bot, caller.request, tool, input.params)
-        .with_task_id(input.task_id)
-        .with_resource(input.resource_id)
-        .with_language(language)
-        .with_wait_for_approval(wait);
-    let call = match input.chat {
-        Some(chat) => call.with_context(json!({ "chat": chat })),
-        None => call,
+    let mut resources = bot.bindings.iter().map(|binding| &binding.resource);
+    resources.any(|resource| is_own_tool(&resource.row.name, &tool) && exceeds(&resource.plugin))
+}
+
+/// Returns the form of the results of this tool, which the bot has just called.
+pub fn result_form(app: &App, caller: &Caller, bot: BotId, tool: &str) -> ResultForm {
+    let snapshot = app.policy.load();
+    let (Ok(tool), Some(bot)) = (tool.parse::<ToolName>(), snapshot.bot(caller.workspace, bot)) else {
+        return ResultForm::default();
     };
-    calls::run(app, call).await
+    if let Some((_, tool)) = snapshot.tool(&tool) {
+        return tool.manifest.result;
+    }
+    // The call has compiled the tools of its resource, so the lookup takes few steps.
+    let effort = in_place();
+    let mut tools = bot.bindings.iter().filter_map(|binding| binding.resource.tool(&tool, &effort).ok().flatten());
+    tools.next().map(|tool| tool.manifest.result).unwrap_or_default()
 }
 
 /// Predicts the outcome of a call without running it.
@@ -108,6 +136,41 @@ pub fn may_use(app: &App, caller: &Caller, bot: BotId) -> Result<(), OperationEr
         Some(_) => Ok(()),
         None => Err(OperationError::not_found("bot")),
     }
+}
+
+/// Returns the bot with this id or name in the caller's workspace, if the caller may use it.
+pub fn bot_called(app: &App, caller: &Caller, id_or_name: &str) -> Result<Arc<Bot>, OperationError> {
+    let snapshot = app.policy.load();
+    let bot = snapshot.bot_called(caller.workspace, id_or_name).ok_or_else(|| OperationError::not_found("bot"))?;
+    caller.may_use(bot.row.id)?;
+    Ok(Arc::clone(bot))
+}
+
+/// Validates the input of a call and builds the call.
+fn call_of(
+    app: &App,
+    caller: &Caller,
+    bot: BotId,
+    tool: String,
+    language: Language,
+    input: CallInput,
+) -> Result<IncomingCall, OperationError> {
+    may_use(app, caller, bot)?;
+    check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
+    let wait = input.wait_for_approval_s.map(|seconds| Duration::from_secs(u64::from(seconds)));
+    if wait.is_some_and(|wait| wait > WAIT_MAX) {
+        let message = format!("must be from 0 to {}", WAIT_MAX.as_secs());
+        return Err(OperationError::invalid_at("/wait_for_approval_s", message));
+    }
+    let call = incoming(caller, bot, caller.request, tool, input.params)
+        .with_task_id(input.task_id)
+        .with_resource(input.resource_id)
+        .with_language(language)
+        .with_wait_for_approval(wait);
+    Ok(match input.chat {
+        Some(chat) => call.with_context(json!({ "chat": chat })),
+        None => call,
+    })
 }
 
 /// Builds a call by `caller`.

@@ -1,0 +1,77 @@
+//! What a bot offers to MCP clients, in the host's own terms.
+
+use std::fmt::Display;
+use std::future::Future;
+
+use futures::stream::BoxStream;
+use monstrum_manifest::{Effect, ResultForm};
+use monstrum_types::{Code, JsonText, RequestId, Status};
+use serde_json::{Map, Value};
+
+/// The tools of one bot, for one authenticated caller.
+pub trait Offer: Clone + Send + Sync + 'static {
+    /// The error of an operation that could not run. Its text contains no secrets.
+    type Error: Display + Send + 'static;
+
+    /// Returns the name that clients show for the server.
+    fn title(&self) -> String;
+
+    /// Lists the tools, sorted by name.
+    fn list(&self) -> impl Future<Output = Result<Vec<OfferedTool>, Self::Error>> + Send;
+
+    /// Calls a tool. Dropping the future cancels the call.
+    fn call(&self, call: ToolCall) -> impl Future<Output = Result<Outcome, Refusal<Self::Error>>> + Send;
+
+    /// Returns a stream with an item for each change of the list. The stream ends when the caller loses access to the
+    /// bot or the server stops.
+    fn changes(&self) -> BoxStream<'static, ()>;
+}
+
+/// A tool in the list.
+#[derive(Clone, Debug)]
+pub struct OfferedTool {
+    pub name: String,
+    pub description: String,
+    /// The JSON Schema of the arguments, which is an object.
+    pub input_schema: JsonText,
+    /// The JSON Schema of the result, which is an object.
+    pub output_schema: Option<JsonText>,
+    pub operation: String,
+    pub effect: Effect,
+}
+
+/// A call of a tool. A tool of this name need not exist.
+#[derive(Clone, Debug)]
+pub struct ToolCall {
+    pub tool: String,
+    pub arguments: Map<String, Value>,
+    /// The value of `monstrum/task_id` in the request's `_meta`.
+    pub task_id: Option<String>,
+    /// The value of `monstrum/chat` in the request's `_meta`. The offer validates the value.
+    pub chat: Option<Value>,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub request_id: RequestId,
+    pub status: Status,
+    /// The reason, unless the call succeeded.
+    pub code: Option<Code>,
+    /// The text for the model, unless the call succeeded.
+    pub message: Option<String>,
+    pub data: Option<JsonText>,
+    /// The form of the data.
+    pub form: ResultForm,
+    /// Whether the data does not match the output schema of the tool.
+    pub output_mismatch: bool,
+}
+
+/// The reason why a call did not run.
+#[derive(Debug)]
+pub enum Refusal<E> {
+    /// The request is invalid. The text says what is wrong.
+    Params(String),
+    /// The operation could not run.
+    Failed(E),
+}

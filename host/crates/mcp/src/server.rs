@@ -1,0 +1,132 @@
+//! Answers one HTTP request.
+//!
+//! rmcp parses the request, checks its headers against its body and writes the answer as JSON. This module adds the
+//! answer as a stream of events for calls that take long: many clients give up after a minute without a byte.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use rmcp::transport::StreamableHttpServerConfig;
+use rmcp::transport::streamable_http_server::StreamableHttpService;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::handler::{Handler, REVISIONS};
+use crate::message::Message;
+use crate::offer::Offer;
+use crate::stream::{self, KEEP_ALIVE};
+
+/// The body of an answer.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The header with the revision of a request.
+const REVISION_HEADER: &str = "mcp-protocol-version";
+/// The time after which the answer to a call becomes a stream of events. Most refusals arrive earlier, as JSON and with
+/// their HTTP status.
+const STREAM_AFTER: Duration = Duration::from_secs(1);
+
+/// An authenticated request whose body was read.
+pub struct Request {
+    pub parts: Parts,
+    pub body: Bytes,
+    pub message: Message,
+}
+
+/// The form of the answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// A JSON document.
+    Json,
+    /// A stream of events if the answer takes longer than a second.
+    Stream,
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// Returns the error of an operation of the offer that could not run, if the response has not begun.
+pub async fn respond<O: Offer>(offer: O, request: Request, delivery: Delivery) -> Result<Response<Body>, O::Error> {
+    let Request { parts, body, message } = request;
+    if let Some(refusal) = unsupported(&parts, &message) {
+        return Ok(refusal);
+    }
+    let (failed, mut failures) = mpsc::unbounded_channel();
+    let handler = Handler::new(offer, failed);
+    let service =
+        StreamableHttpService::new(move || Ok(handler.clone()), Arc::<NeverSessionManager>::default(), config());
+    let request = http::Request::from_parts(parts, Full::new(body));
+    let id = message.id.clone();
+    let mut answer: BoxFuture<'static, Response<Body>> =
+        Box::pin(async move { explained(service.handle(request).await.map(|body| body.boxed_unsync()), id).await });
+    let answered = match delivery {
+        Delivery::Json => Some(answer.as_mut().await),
+        Delivery::Stream => tokio::time::timeout(STREAM_AFTER, answer.as_mut()).await.ok(),
+    };
+    match (failures.try_recv(), answered) {
+        (Ok(failure), _) => Err(failure),
+        (Err(_), Some(response)) => Ok(response),
+        (Err(_), None) => Ok(stream::awaited(answer, message)),
+    }
+}
+
+/// Returns the settings of rmcp. The gateway has checked `Host`, `Origin` and the size of the body.
+fn config() -> StreamableHttpServerConfig {
+    StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .with_sse_keep_alive(Some(KEEP_ALIVE))
+        .with_sse_retry(None)
+        .with_max_request_body_bytes(usize::MAX)
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+}
+
+/// Rejects a revision that rmcp knows and this server does not support. rmcp itself rejects other revisions, and
+/// revisions in the metadata of a request.
+fn unsupported(parts: &Parts, message: &Message) -> Option<Response<Body>> {
+    let revision = parts.headers.get(REVISION_HEADER)?.to_str().ok()?;
+    if message.has_revision || REVISIONS.iter().any(|supported| supported.as_str() == revision) {
+        return None;
+    }
+    let supported: Vec<&str> = REVISIONS.iter().map(rmcp::model::ProtocolVersion::as_str).collect();
+    let message_text = format!("this server does not support the revision in the header {REVISION_HEADER}");
+    let error =
+        json!({"code": -32022, "message": message_text, "data": {"supported": supported, "requested": revision}});
+    Some(json_response(StatusCode::BAD_REQUEST, &json!({"jsonrpc": "2.0", "id": message.id, "error": error})))
+}
+
+/// Replaces an error that rmcp has written as plain text with a JSON-RPC error.
+async fn explained(response: Response<Body>, id: Option<Value>) -> Response<Body> {
+    let status = response.status();
+    let is_json = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let error = if status.is_client_error() {
+        let text = match response.into_body().collect().await {
+            Ok(collected) => collected.to_bytes(),
+            Err(never) => match never {},
+        };
+        json!({"code": -32600, "message": String::from_utf8_lossy(&text)})
+    } else {
+        json!({"code": -32603, "message": "the request could not be answered"})
+    };
+    json_response(status, &json!({"jsonrpc": "2.0", "id": id, "error": error}))
+}
+
+/// Returns a response with a JSON body.
+pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
