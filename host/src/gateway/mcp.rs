@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
 use http::request::Parts;
@@ -36,7 +36,7 @@ use crate::config::{McpHost, McpOrigin, PublicUrl};
 use crate::gateway::http::extract::{Id, whole_body_of};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
-use crate::gateway::http::state::HttpState;
+use crate::gateway::http::state::{Host, HttpState};
 use hosts::AllowedHosts;
 use offer::BotOffer;
 use running::{Running, RunningCall};
@@ -124,13 +124,8 @@ impl FromRequestParts<HttpState> for BotRequest {
 /// named by its id or its name. The answer is a JSON-RPC message, or a stream of events for calls that take long.
 #[utoipa::path(post, path = "/mcp/{bot}", tag = "mcp", params(("bot" = String, Path)), request_body = Object,
     responses((status = 200, body = Object), (status = 202, description = "A notification or a response was accepted"),
-        (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
-pub(super) async fn post(
-    visit: BotRequest,
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn post(visit: BotRequest, app: Host, request: Request) -> Result<Response, Problem> {
     let BotRequest { mcp, offer, session } = visit;
     let (mut parts, body) = request.into_parts();
     let body = whole_body_of(body, BODY_BYTES_MAX).await?;
@@ -170,7 +165,7 @@ pub(super) async fn post(
 
 /// Streams notifications about changes of the tool list, for clients that have a session
 #[utoipa::path(get, path = "/mcp/{bot}", tag = "mcp", params(("bot" = String, Path)),
-    responses((status = 200, content_type = "text/event-stream", body = String), (status = "4XX", body = ProblemBody)))]
+    responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(super) async fn listen(visit: BotRequest) -> Result<Response, Problem> {
     use monstrum_mcp::Offer as _;
     let BotRequest { mcp, offer, session } = visit;

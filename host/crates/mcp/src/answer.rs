@@ -55,7 +55,16 @@ fn content(mut members: Map<String, Value>, is_legacy: bool) -> CallToolResult {
 }
 
 fn failure(outcome: &Outcome) -> CallToolResult {
-    let text = outcome.message.clone().unwrap_or_else(|| "the call failed".to_owned());
+    let mut text = outcome.message.clone().unwrap_or_else(|| "the call failed".to_owned());
+    if let Some(approval) = &outcome.approval {
+        text.push_str(&match &approval.url {
+            Some(url) => format!("\nA person can decide at {url}; then call the tool again."),
+            None => format!(
+                "\nAn operator can decide with `monstrum approval approve {}`; then call the tool again.",
+                approval.id
+            ),
+        });
+    }
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     let mut meta = MetaObject::new();
     meta.insert("monstrum/status".to_owned(), json!(outcome.status));
@@ -69,7 +78,7 @@ fn failure(outcome: &Outcome) -> CallToolResult {
 
 #[cfg(test)]
 mod tests {
-    use monstrum_types::{Code, RequestId};
+    use monstrum_types::{AwaitedApproval, Code, RequestId, UtcMillis};
 
     use super::*;
 
@@ -82,6 +91,7 @@ mod tests {
             data: Some(JsonText::from(data)),
             form: ResultForm::Json,
             output_mismatch: false,
+            approval: None,
         }
     }
 
@@ -131,6 +141,29 @@ mod tests {
         assert_eq!(answer["isError"], json!(true), "{answer}");
         let mismatch = Outcome { output_mismatch: true, ..of(odd) };
         assert!(json_of(&mismatch, false)["content"][0]["text"].as_str().unwrap().starts_with(MISMATCH));
+    }
+
+    #[test]
+    fn an_approval_names_where_a_person_decides() {
+        let id = "019a0000-0000-7000-8000-000000000002".parse().unwrap();
+        let text = |url: Option<&str>| {
+            let approval = AwaitedApproval { id, url: url.map(str::to_owned), expires_at: UtcMillis(0) };
+            let outcome = Outcome {
+                status: Status::ApprovalRequired,
+                code: Some(Code::Approval),
+                message: Some("A person must approve this call.".to_owned()),
+                approval: Some(Box::new(approval)),
+                ..success(&Value::Null)
+            };
+            let answer = json_of(&outcome, false);
+            assert_eq!(answer["isError"], true);
+            answer["content"][0]["text"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(
+            text(Some("https://a.example/x")),
+            "A person must approve this call.\nA person can decide at https://a.example/x; then call the tool again."
+        );
+        assert!(text(None).contains("`monstrum approval approve 019a0000-0000-7000-8000-000000000002`"));
     }
 
     #[test]

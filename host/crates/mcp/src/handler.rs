@@ -105,6 +105,7 @@ impl<O: Offer> ServerHandler for Handler<O> {
             arguments: request.arguments.unwrap_or_default(),
             task_id: task_id(&context.meta)?,
             chat: context.meta.get("monstrum/chat").cloned(),
+            wait_for_approval_s: wait_for_approval_s(&context.meta)?,
         };
         let outcome = tokio::select! {
             outcome = self.offer.call(call) => outcome,
@@ -159,6 +160,17 @@ fn task_id(meta: &RequestMetaObject) -> Result<Option<String>, ErrorData> {
     }
 }
 
+fn wait_for_approval_s(meta: &RequestMetaObject) -> Result<Option<u32>, ErrorData> {
+    let Some(value) = meta.get("monstrum/wait_for_approval_s") else { return Ok(None) };
+    match value.as_u64().and_then(|seconds| u32::try_from(seconds).ok()) {
+        Some(seconds) => Ok(Some(seconds)),
+        None => {
+            let message = "`monstrum/wait_for_approval_s` in `_meta` must be a whole number of seconds";
+            Err(ErrorData::invalid_params(message, None))
+        }
+    }
+}
+
 fn listed(tool: &OfferedTool) -> Tool {
     let mut input = object(&tool.input_schema);
     without_headers(&mut input);
@@ -172,6 +184,7 @@ fn listed(tool: &OfferedTool) -> Tool {
     });
     let mut meta = MetaObject::new();
     meta.insert("monstrum/operation".to_owned(), Value::String(tool.operation.clone()));
+    meta.insert("monstrum/asks".to_owned(), Value::Bool(tool.asks));
     listed.with_meta(meta)
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use futures::stream::BoxStream;
 use monstrum_manifest::{Effect, ResultForm};
-use monstrum_types::{Code, JsonText, RequestId, Status};
+use monstrum_types::{AwaitedApproval, Code, JsonText, RequestId, Status};
 use serde_json::{Map, Value};
 
 /// The tools of one bot, for one authenticated caller.
@@ -38,6 +38,8 @@ pub struct OfferedTool {
     pub output_schema: Option<JsonText>,
     pub operation: String,
     pub effect: Effect,
+    /// Whether a person may have to approve a call.
+    pub asks: bool,
 }
 
 /// A call of a tool. A tool of this name need not exist.
@@ -49,6 +51,8 @@ pub struct ToolCall {
     pub task_id: Option<String>,
     /// The value of `monstrum/chat` in the request's `_meta`. The offer validates the value.
     pub chat: Option<Value>,
+    /// The value of `monstrum/wait_for_approval_s` in the request's `_meta`: how long the call waits for a person.
+    pub wait_for_approval_s: Option<u32>,
 }
 
 /// How a call ended.
@@ -65,6 +69,8 @@ pub struct Outcome {
     pub form: ResultForm,
     /// Whether the data does not match the output schema of the tool.
     pub output_mismatch: bool,
+    /// The approval that the call waits for.
+    pub approval: Option<Box<AwaitedApproval>>,
 }
 
 /// The reason why a call did not run.

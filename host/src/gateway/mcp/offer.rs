@@ -45,10 +45,11 @@ impl Offer for BotOffer {
     }
 
     async fn call(&self, call: ToolCall) -> Result<Outcome, Refusal<OperationError>> {
-        let ToolCall { tool, arguments, task_id, chat } = call;
+        let ToolCall { tool, arguments, task_id, chat, wait_for_approval_s } = call;
         let chat = chat.map(serde_json::from_value::<Chat>).transpose();
         let chat = chat.map_err(|error| Refusal::Params(format!("`monstrum/chat` in `_meta`: {error}")))?;
-        let input = CallInput { params: Value::Object(arguments), task_id, resource_id: None, chat };
+        let params = Value::Object(arguments);
+        let input = CallInput { params, task_id, resource_id: None, chat, wait_for_approval_s };
         let language = self.language.clone();
         let answer = tools::answer(&self.app, &self.caller, self.bot, tool.clone(), language, input).await;
         match answer {
@@ -68,12 +69,12 @@ impl Offer for BotOffer {
 }
 
 fn offered(tool: Tool) -> OfferedTool {
-    let Tool { name, description, input_schema, output_schema, operation, effect, .. } = tool;
-    OfferedTool { name: name.to_string(), description, input_schema, output_schema, operation, effect }
+    let Tool { name, description, input_schema, output_schema, operation, effect, asks, .. } = tool;
+    OfferedTool { name: name.to_string(), description, input_schema, output_schema, operation, effect, asks }
 }
 
 fn outcome(answer: CallAnswer, form: ResultForm) -> Outcome {
     let CallAnswer { request_id, outcome, .. } = answer;
-    let CallOutcome { status, code, message, data, output_mismatch, .. } = outcome;
-    Outcome { request_id, status, code, message, data, form, output_mismatch }
+    let CallOutcome { status, code, message, data, output_mismatch, approval, .. } = outcome;
+    Outcome { request_id, status, code, message, data, form, output_mismatch, approval }
 }
