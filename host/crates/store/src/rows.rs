@@ -164,7 +164,6 @@ macro_rules! authentic {
             const SPEC: $crate::rows::Spec = $crate::rows::Spec {
                 name: $name,
                 covered: &[$((stringify!($covered), $crate::rows::kind_of(|row: &$row| &row.$covered))),+],
-                $(optional: &[$((stringify!($optional), $crate::rows::kind_of(|row: &$row| &row.$optional))),+],)?
                 optional: &[$($((stringify!($optional), $crate::rows::kind_of(|row: &$row| &row.$optional))),+)?],
                 left_out: &[$(stringify!($other),)* $($(stringify!($unread)),+)?],
                 $($($field: $value,)+)?
