@@ -10,7 +10,7 @@ use support::{Api, Server};
 
 use super::{ECHO, Gated, TOOL, asked, succeeded};
 use crate::http::Answers;
-use crate::world::text;
+use crate::world::{eventually, text};
 
 /// Calls as each kind of key, and tries to decide with each kind of key.
 #[tokio::test]
@@ -266,12 +266,16 @@ async fn an_expired_approval_is_not_decided() -> Result<()> {
     let body = json!({ "decision": "approve", "digest": row.digest });
     let (status, answer) = gated.admin.post(&format!("/api/approvals/{id}"), &body).await?;
     assert_eq!(status, 409, "{answer}");
-    let listed = crate::world::eventually("the approval has expired", async || {
+    let listed = eventually("the approval has expired", async || {
         let (_, list) = gated.admin.get("/api/approvals?status=expired").await?;
         Ok(list["items"].as_array().filter(|items| !items.is_empty()).cloned())
     });
     assert_eq!(listed.await?[0]["id"], Value::from(id));
-    assert!(gated.changes().await?.contains(&"approval.expire success".to_owned()));
+    // The audit records the end of the change after the change.
+    eventually("the change is recorded", async || {
+        Ok(gated.changes().await?.contains(&"approval.expire success".to_owned()).then_some(()))
+    })
+    .await?;
     ensure!(!succeeded(&gated.world.call(TOOL, &json!({})).await?), "the gate is in force");
     Ok(())
 }

@@ -163,8 +163,7 @@ fn show(approval: &Value) -> Result<(), Failure> {
         ("digest", "digest"),
     ];
     let known = FIELDS.iter().filter(|(_, field)| !approval[*field].is_null());
-    let mut fields: Vec<(&str, String)> =
-        known.map(|(name, field)| (*name, output::cell(&approval[*field]))).collect();
+    let mut fields: Vec<(&str, String)> = known.map(|(name, field)| (*name, output::cell(&approval[*field]))).collect();
     if let Some(user) = approval["user"].as_object() {
         fields.push(("user", ["app_id", "user_id"].map(|part| output::cell(&user[part])).join(" / ")));
     }
