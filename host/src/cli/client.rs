@@ -261,7 +261,9 @@ fn hint(status: StatusCode, path: &str) -> &'static str {
         401 => "check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server",
         403 => "use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds",
         404 if path.contains("/api/keys/") => "run `monstrum key list` to see the keys; also check --workspace",
-        404 if path.contains("/api/approvals/") => "run `monstrum approval list` to see the approvals; also check --workspace",
+        404 if path.contains("/api/approvals/") => {
+            "run `monstrum approval list` to see the approvals; also check --workspace"
+        }
         404 if path.contains("/api/bots/") => "check the id or name of the bot; also check --workspace",
         404 if path.contains("/api/platform/") => "run `monstrum plugin info NAME` to see the functions of a plugin",
         404 if path.contains("/api/registry") => {
