@@ -208,7 +208,7 @@ pub(crate) async fn approvals_are_listed_by_id_and_by_change(store: &Store) {
     let changed = store.approvals_changed(ours, all, UtcMillis(0), 10).await.unwrap();
     assert_eq!(changed, [second.clone(), first.clone()]);
     let changed = store.approvals_changed(ours, all, second.changed_at, 10).await.unwrap();
-    assert_eq!(changed, [first.clone()]);
+    assert_eq!(changed, std::slice::from_ref(&first));
     assert_eq!(store.last_approval_change(ours).await.unwrap(), first.changed_at);
     let denied = ApprovalFilter { status: Some(ApprovalStatus::Denied), ..all };
     assert_eq!(store.approvals(ours, denied, &Page::first(9)).await.unwrap().items, [first]);
