@@ -46,6 +46,10 @@ pub struct Permit {
 }
 
 /// The result of judging a call that no rule denies.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most calls are permitted, and a box would cost each of them an allocation"
+)]
 #[derive(Debug)]
 pub enum Authorized {
     /// The call may run.
@@ -124,6 +128,7 @@ impl PendingPermit {
     ///
     /// # Errors
     /// Returns the pending permit if the consent is to another call.
+    #[expect(clippy::result_large_err, reason = "the error is the pending permit itself, and both variants are large")]
     pub fn with_consent(mut self, consent: &Consent, context: &CallContext<'_>) -> Result<Permit, PendingPermit> {
         if self.digest(context) != consent.digest {
             return Err(self);
