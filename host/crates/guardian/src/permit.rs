@@ -46,6 +46,10 @@ pub struct Permit {
 }
 
 /// The result of judging a call that no rule denies.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most calls are permitted, and a box would cost each of them an allocation"
+)]
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "most calls are permitted, and a box would cost each an allocation")]
 pub enum Authorized {

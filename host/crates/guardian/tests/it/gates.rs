@@ -187,10 +187,10 @@ fn several_gates_require_what_each_requires() {
     let approvers = json!({"approvers": ["approver", "operator"], "allow_starter": true, "expires_s": 7200});
     let both = of(&[operators.clone(), approvers.clone()]);
     assert_eq!((both.approvers, both.allow_starter, both.expires_s), (vec![Approver::Operator], true, 60));
-    let with_default = of(&[operators.clone(), json!({})]);
+    let with_default = of(&[operators, json!({})]);
     assert_eq!((with_default.approvers, with_default.allow_starter), (vec![Approver::Admin], false));
     assert_eq!(of(&[approvers.clone(), json!({})]).approvers, [], "only a root key may decide");
-    assert_eq!(of(&[approvers.clone()]).expires_s, 7200);
+    assert_eq!(of(std::slice::from_ref(&approvers)).expires_s, 7200);
     // A gate that does not apply requires nothing.
     let absent = json!({"tools": ["jira_*"], "expires_s": 60, "approvers": ["admin"]});
     assert_eq!(of(&[approvers, absent]).expires_s, 7200);

@@ -288,7 +288,7 @@ proptest! {
         world in gated_world(), params in params(), more in gate(), holder in 0..4_usize, at in any::<prop::sample::Index>()
     ) {
         let (list, call) = (world.list(), world.call(&params));
-        let mut with_gate = world.clone();
+        let mut with_gate = world;
         match holder {
             0 => with_gate.bot_gates.push(more),
             1 => with_gate.role_gates.push(more),
