@@ -98,6 +98,11 @@ impl Problem {
         OperationError::invalid_at(path, message).into()
     }
 
+    /// 429: the server has no capacity for this request now.
+    pub fn full(detail: impl Into<String>) -> Self {
+        OperationError::Busy(detail.into()).into()
+    }
+
     /// 408: the request did not arrive completely in time.
     pub fn timeout(detail: impl Into<String>) -> Self {
         OperationError::Timeout(detail.into()).into()
