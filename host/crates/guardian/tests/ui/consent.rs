@@ -1,8 +1,7 @@
-use monstrum_guardian::Permit;
-use monstrum_types::ApprovalId;
+use monstrum_guardian::{Consent, Permit};
 
-fn approve(permit: &mut Permit, approval: ApprovalId) {
-    permit.approval = Some(approval);
+fn approve(permit: &mut Permit, consent: Consent) {
+    permit.consent = Some(consent);
 }
 
 fn main() {}
