@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Settings;
+use crate::config::{Days, Settings};
 use crate::gateway;
 use crate::telemetry::recorder;
 use listen::Patience;
@@ -219,23 +219,34 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let options = gateway::Options { public_docs: settings.public_docs };
     let router = gateway::router(Arc::clone(&app), options, mcp);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
-    let mut chores = vec![
-        tokio::spawn(follow_plugins(Arc::clone(&app), watch, settings.watch_plugins, stop.clone())),
-        tokio::spawn(load_components(Arc::clone(&app))),
-        tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
-        tokio::spawn(follow_owners(Arc::clone(&app), stop.clone())),
-        tokio::spawn(purge(Arc::clone(&app), stop.clone())),
-        tokio::spawn(follow_key_uses(Arc::clone(&app), stop.clone())),
-        tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
-        tokio::spawn(follow_approvals(Arc::clone(&app), stop.clone())),
-    ];
-    chores.extend(sandboxes::chores(&app, &stop));
-    if let Some(days) = settings.audit_keep {
-        chores.push(tokio::spawn(archive::archive_daily(Arc::clone(&app), days.get(), stop.clone())));
-    }
+    let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+}
+
+/// Starts the background tasks of a server.
+fn chores(
+    app: &Arc<App>,
+    watch: Watch,
+    (watches_plugins, audit_keep): (bool, Option<Days>),
+    stop: &CancellationToken,
+) -> Vec<JoinHandle<()>> {
+    let mut chores = vec![
+        tokio::spawn(follow_plugins(Arc::clone(app), watch, watches_plugins, stop.clone())),
+        tokio::spawn(load_components(Arc::clone(app))),
+        tokio::spawn(follow_policy(Arc::clone(app), stop.clone())),
+        tokio::spawn(follow_owners(Arc::clone(app), stop.clone())),
+        tokio::spawn(purge(Arc::clone(app), stop.clone())),
+        tokio::spawn(follow_key_uses(Arc::clone(app), stop.clone())),
+        tokio::spawn(follow_devices(Arc::clone(app), stop.clone())),
+        tokio::spawn(follow_approvals(Arc::clone(app), stop.clone())),
+    ];
+    chores.extend(sandboxes::chores(app, stop));
+    if let Some(days) = audit_keep {
+        chores.push(tokio::spawn(archive::archive_daily(Arc::clone(app), days.get(), stop.clone())));
+    }
+    chores
 }
 
 impl Running {

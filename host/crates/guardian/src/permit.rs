@@ -51,7 +51,6 @@ pub struct Permit {
     reason = "most calls are permitted, and a box would cost each of them an allocation"
 )]
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "most calls are permitted, and a box would cost each an allocation")]
 pub enum Authorized {
     /// The call may run.
     Permitted(Permit),
