@@ -1,5 +1,6 @@
 //! Tests of `/mcp/{bot}`, with a plain HTTP client and with the official clients.
 
+mod approvals;
 mod calls;
 mod hosts;
 mod keys;

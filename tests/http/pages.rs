@@ -43,6 +43,11 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         let provider = json!({ "resource_type": resource_type, "client_id": "me", "token_url": token_url });
         made(&world.api, "/api/oauth/providers", &provider).await?;
     }
+    world.grant_all("test-echo").await?;
+    world.api.patch(&format!("/api/bots/{}", world.bot), &json!({ "gates": [{ "action": "ask" }] })).await?;
+    for number in 0..3 {
+        world.call("test_echo_run", &json!({ "repo": format!("acme/{number}") })).await?;
+    }
     let (_, document) = world.api.get("/api/openapi.json").await?;
     let mut lists = Vec::new();
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {

@@ -43,7 +43,8 @@ async fn a_tool_is_listed_with_its_schemas_and_its_operation() -> Result<()> {
         "destructiveHint": true
       },
       "_meta": {
-        "monstrum/operation": "echo.mismatch"
+        "monstrum/operation": "echo.mismatch",
+        "monstrum/asks": false
       }
     }
     "#);

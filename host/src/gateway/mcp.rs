@@ -139,6 +139,7 @@ pub(super) async fn post(visit: BotRequest, app: Host, request: Request) -> Resu
         complete(&mut parts, session);
     }
     let (method, id) = (message.method.clone(), message.id.as_ref().map(Value::to_string));
+    let may_wait = message.may_wait;
     let request = monstrum_mcp::Request { parts, body, message };
     match method {
         Method::Cancelled(cancelled) => {
@@ -154,7 +155,7 @@ pub(super) async fn post(visit: BotRequest, app: Host, request: Request) -> Resu
             Ok(held(response, place, CancellationToken::new()))
         }
         Method::Call(tool) => {
-            let is_long = tools::may_exceed(&app, &offer.caller, offer.bot, &tool, LONG_CALL);
+            let is_long = may_wait || tools::may_exceed(&app, &offer.caller, offer.bot, &tool, LONG_CALL);
             let delivery = if is_long { Delivery::Stream } else { Delivery::Json };
             let running = session.zip(id).map(|(session, id)| mcp.running.enter(session.nonce, id));
             call(offer, request, delivery, running).await

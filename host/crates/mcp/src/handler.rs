@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use crate::answer;
+use crate::message::WAIT_FOR_APPROVAL;
 use crate::offer::{Offer, OfferedTool, Refusal, ToolCall};
 use crate::schema::without_headers;
 
@@ -161,11 +162,11 @@ fn task_id(meta: &RequestMetaObject) -> Result<Option<String>, ErrorData> {
 }
 
 fn wait_for_approval_s(meta: &RequestMetaObject) -> Result<Option<u32>, ErrorData> {
-    let Some(value) = meta.get("monstrum/wait_for_approval_s") else { return Ok(None) };
+    let Some(value) = meta.get(WAIT_FOR_APPROVAL) else { return Ok(None) };
     match value.as_u64().and_then(|seconds| u32::try_from(seconds).ok()) {
         Some(seconds) => Ok(Some(seconds)),
         None => {
-            let message = "`monstrum/wait_for_approval_s` in `_meta` must be a whole number of seconds";
+            let message = format!("`{WAIT_FOR_APPROVAL}` in `_meta` must be a whole number of seconds");
             Err(ErrorData::invalid_params(message, None))
         }
     }

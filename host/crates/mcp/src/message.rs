@@ -21,7 +21,12 @@ pub struct Message {
     pub progress_token: Option<Value>,
     /// Whether the request carries its revision, as requests of the stateless generation do.
     pub has_revision: bool,
+    /// Whether the call may wait for a person.
+    pub may_wait: bool,
 }
+
+/// The member of `_meta` that contains the time in seconds for which a call waits for a person.
+pub(crate) const WAIT_FOR_APPROVAL: &str = "monstrum/wait_for_approval_s";
 
 /// The method of a message, with the parameters that the gateway needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +155,8 @@ impl Message {
         let progress_token = meta.get("progressToken").filter(|token| token.is_string() || token.is_number());
         let progress_token = progress_token.cloned();
         let has_revision = meta.get(REVISION).is_some_and(Value::is_string);
-        Ok(Message { id: wire.id, method, progress_token, has_revision })
+        let may_wait = meta.get(WAIT_FOR_APPROVAL).is_some_and(|seconds| *seconds != 0);
+        Ok(Message { id: wire.id, method, progress_token, has_revision, may_wait })
     }
 }
 
@@ -204,7 +210,12 @@ mod tests {
         let message = read(&call.to_string()).unwrap();
         assert_eq!(message.method, Method::Call("a".to_owned()));
         assert_eq!((message.id, message.progress_token), (Some(json!("7")), Some(json!(5))));
-        assert!(message.has_revision);
+        assert!(message.has_revision && !message.may_wait);
+        for (seconds, may_wait) in [(0, false), (60, true)] {
+            let params = json!({"name": "a", "_meta": {WAIT_FOR_APPROVAL: seconds}});
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+            assert_eq!(read(&call.to_string()).unwrap().may_wait, may_wait);
+        }
         let cancelled =
             read(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"7"}}"#).unwrap();
         assert_eq!(cancelled.method, Method::Cancelled("\"7\"".to_owned()));

@@ -12,7 +12,7 @@ pub struct Asking<'a> {
     pub bot: BotId,
     /// The digest that identifies the call.
     pub digest: &'a Digest,
-    /// The digest of what the call runs. See [`definition`](super::definition).
+    /// The digest of what the call runs. See [`definition()`](super::definition()).
     pub definition: &'a Digest,
     /// The app and the user on whose behalf the call is made.
     pub user: Option<(&'a str, &'a str)>,
