@@ -215,9 +215,11 @@ impl Fresh {
                 "bot" => self.key_of(&bot).await?,
                 _ => self.foreign.clone(),
             };
-            // A client of the Model Context Protocol must accept both types.
-            let request = caller.request(method.parse()?, &path);
-            let mut request = request.header("accept", "application/json, text/event-stream");
+            let mut request = caller.request(method.parse()?, &path);
+            if template.starts_with("/mcp") {
+                // A client of the Model Context Protocol must accept both types.
+                request = request.header("accept", "application/json, text/event-stream");
+            }
             if let Some(body) = body {
                 request = request.json(&body);
             }

@@ -83,17 +83,18 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         table.push(format!("{} has {}; {}", path.replace(&world.bot, "{id}"), items.len(), row.join(" ")));
     }
     assert_snapshot!(table.join("\n"), @"
-    /api/audit has 4; 422 422 422 422 422 422 422 422
-    /api/audit/changes has 32; 422 422 422 422 422 422 422 422
+    /api/approvals has 3; 422 422 422 422 422 422 422 422
+    /api/audit has 7; 422 422 422 422 422 422 422 422
+    /api/audit/changes has 40; 422 422 422 422 422 422 422 422
     /api/bots has 5; 422 422 422 422 422 422 422 422
-    /api/bots/{id}/resources has 4; 422 422 422 422 422 422 422 422
+    /api/bots/{id}/resources has 5; 422 422 422 422 422 422 422 422
     /api/keys has 5; 422 422 422 422 422 422 422 422
     /api/oauth/providers has 3; 422 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200 422
     /api/registry has 3; 422 422 422 422 422 422 200 422
     /api/resource-types has 4; 422 422 422 422 422 422 200 422
-    /api/resources has 4; 422 422 422 422 422 422 422 422
-    /api/roles has 4; 422 422 422 422 422 422 422 422
+    /api/resources has 5; 422 422 422 422 422 422 422 422
+    /api/roles has 5; 422 422 422 422 422 422 422 422
     /api/sandboxes has 4; 422 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422 422
     /api/workspaces has 5; 422 422 422 422 422 422 422 422

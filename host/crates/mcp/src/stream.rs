@@ -120,7 +120,7 @@ mod tests {
     use crate::server::json_response;
 
     fn message(progress_token: Option<Value>) -> Message {
-        Message { id: Some(json!(1)), method: Method::Other, progress_token, has_revision: false }
+        Message { id: Some(json!(1)), method: Method::Other, progress_token, has_revision: false, may_wait: false }
     }
 
     async fn chunks(response: Response<Body>) -> Vec<String> {
