@@ -96,7 +96,7 @@ async fn a_client_that_is_gone_does_not_wait() -> Result<()> {
     Ok(())
 }
 
-/// A deny gate ends every running call, and a new gate that asks ends only calls that nobody has approved.
+/// A deny gate ends every running call, and a new gate that asks ends only calls without an approval.
 #[tokio::test]
 async fn gates_end_running_calls_unless_a_person_has_approved_them() -> Result<()> {
     let gated = Gated::start().await?;

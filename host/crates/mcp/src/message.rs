@@ -36,7 +36,7 @@ pub enum Method {
     Call(String),
     /// A subscription to changes.
     Listen,
-    /// A notification that the request with this id is no longer wanted.
+    /// A notification that cancels the request with this id.
     Cancelled(String),
     /// Another method, or a response.
     Other,

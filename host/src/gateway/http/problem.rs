@@ -61,7 +61,7 @@ impl Problem {
         OperationError::Unauthenticated(detail.into()).into()
     }
 
-    /// 403: the server does not accept requests from here, whatever key they carry.
+    /// 403: the server rejects requests from this host or origin before it reads their key.
     pub fn not_allowed(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", "The server does not accept this request", detail)
     }
