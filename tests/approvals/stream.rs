@@ -117,3 +117,17 @@ async fn a_stream_ends_with_the_server() -> Result<()> {
     assert_eq!(stream.next().await?, None);
     Ok(())
 }
+
+#[tokio::test]
+async fn one_key_does_not_use_up_the_streams_of_others() -> Result<()> {
+    let gated = Gated::start().await?;
+    let open = |api: &Api| api.request(Method::GET, "/api/approvals").header("accept", "text/event-stream").send();
+    let mut streams = Vec::new();
+    for _ in 0..16 {
+        streams.push(open(&gated.admin).await?);
+    }
+    assert!(streams.iter().all(|stream| stream.status() == 200));
+    assert_eq!(open(&gated.admin).await?.status(), 429);
+    assert_eq!(open(&gated.world.api).await?.status(), 200, "another key");
+    Ok(())
+}

@@ -10,3 +10,4 @@ pub(super) mod pace;
 pub(super) mod problem;
 pub(super) mod queries;
 pub(super) mod state;
+pub(super) mod streams;

@@ -9,7 +9,6 @@ mod hosts;
 mod offer;
 mod running;
 mod session;
-mod streams;
 
 use std::future::{Future as _, poll_fn};
 use std::net::SocketAddr;
@@ -37,11 +36,11 @@ use crate::gateway::http::extract::{Id, whole_body_of};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::{Host, HttpState};
+use crate::gateway::http::streams::Streams;
 use hosts::AllowedHosts;
 use offer::BotOffer;
 use running::{Running, RunningCall};
 use session::{SESSION, Session, Sessions};
-use streams::Streams;
 
 pub(super) use hosts::guard;
 
@@ -54,6 +53,11 @@ const BODY_BYTES_MAX: usize = 10 << 20;
 const PARSED_IN_PLACE_BYTES_MAX: usize = 16 << 10;
 /// The time limit above which a tool's answer may be a stream of events.
 const LONG_CALL: Duration = Duration::from_secs(30);
+/// The maximum number of open streams of one key. A key usually belongs to one application with a few processes.
+const STREAMS_OF_KEY_MAX: usize = 64;
+/// The maximum number of open streams on this host. Each change of a bot's permissions makes its streams list the
+/// tools.
+const STREAMS_MAX: usize = 1_000;
 /// The header with the revision of a request.
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
@@ -87,7 +91,7 @@ impl Mcp {
             allowed: AllowedHosts { address, public_url, hosts, origins },
             sessions: Sessions::new(&app.vault.derive("mcp sessions")),
             running: Running::default(),
-            streams: Streams::default(),
+            streams: Streams::new(STREAMS_OF_KEY_MAX, STREAMS_MAX),
             stop,
         }
     }

@@ -2,24 +2,26 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::{Stream, stream};
 use http::HeaderMap;
 use monstrum_api::approvals::Approval;
 use monstrum_core::app::App;
-use monstrum_core::operations::{OperationError, Reviewer, approvals};
+use monstrum_core::operations::{Reviewer, approvals};
 use monstrum_store::ApprovalFilter;
 use monstrum_types::{ApprovalId, UtcMillis};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::gateway::http::problem::Problem;
+use crate::gateway::http::streams::{StreamPlace, Streams};
 
 /// The maximum number of concurrent streams. Each stream reads the database once a second.
 const STREAMS_MAX: usize = 256;
-static STREAMS: Semaphore = Semaphore::const_new(STREAMS_MAX);
+/// The maximum number of concurrent streams of one key, so that one key cannot use up the streams of all tenants.
+const STREAMS_OF_KEY_MAX: usize = 16;
+static STREAMS: LazyLock<Streams> = LazyLock::new(|| Streams::new(STREAMS_OF_KEY_MAX, STREAMS_MAX));
 /// The maximum number of changes that are read at once.
 const CHANGES_AT_ONCE: u32 = 100;
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -32,8 +34,7 @@ pub(super) async fn events(
     filter: ApprovalFilter,
     headers: &HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, Problem> {
-    let busy = || OperationError::Busy("too many streams of approvals are open; close one of them".to_owned());
-    let place = STREAMS.try_acquire().map_err(|_| busy())?;
+    let place = STREAMS.enter(caller.key)?;
     // The subscription precedes the first read, so that no change is missed.
     let changes = app.approvals.subscribe();
     let after = match headers.get(LAST_EVENT_ID) {
@@ -58,7 +59,7 @@ struct Events {
     changes: Receiver<ApprovalId>,
     queued: VecDeque<Event>,
     has_failed: bool,
-    _place: SemaphorePermit<'static>,
+    _place: StreamPlace,
 }
 
 impl Events {
