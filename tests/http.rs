@@ -16,6 +16,7 @@ mod import;
 pub(crate) mod keys;
 mod openapi;
 mod pages;
+mod pins;
 mod plugins;
 mod resource_types;
 mod resources;

@@ -38,6 +38,7 @@ use monstrum_core::call::ledger::Ledger;
 use monstrum_core::credentials::Refresher;
 use monstrum_core::meters;
 use monstrum_core::oauth::Oauth;
+use monstrum_core::pins::Pins;
 use monstrum_core::plugins::packages::Packages;
 use monstrum_core::plugins::registry::Registry;
 use monstrum_core::plugins::{Plugins, StartIndex, Watch, owners};
@@ -180,6 +181,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         Arc::clone(&clock),
         settings.approval_url.clone(),
     ));
+    let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
     let registry = settings.registry.clone();
@@ -203,6 +205,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         file_turns: FileTurns::default(),
         pattern_room,
         approvals,
+        pins: Arc::new(pins),
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),

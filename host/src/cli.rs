@@ -15,6 +15,7 @@ mod doctor;
 mod failure;
 mod folder;
 mod key;
+mod mcp;
 mod output;
 mod params;
 mod platform;
@@ -122,6 +123,8 @@ enum Command {
     #[command(subcommand)]
     Approval(approval::Approval),
     #[command(subcommand)]
+    Mcp(mcp::Mcp),
+    #[command(subcommand)]
     Audit(audit::Audit),
     #[command(subcommand)]
     Sandbox(sandbox::Sandbox),
@@ -184,6 +187,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Registry(registry) => registry.run(&options),
             Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,
+            Command::Mcp(mcp) => mcp.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,

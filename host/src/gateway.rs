@@ -18,6 +18,7 @@ mod keys;
 mod mcp;
 mod oauth;
 mod packages;
+mod pins;
 mod platform;
 mod plugins;
 mod registry;
@@ -129,6 +130,9 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(resource_types::show))
         .routes(routes!(resources::list))
         .routes(routes!(resources::show, resources::update, resources::delete))
+        .routes(routes!(pins::list))
+        .routes(routes!(pins::approve))
+        .routes(routes!(pins::reject))
         .routes(routes!(credentials::save, credentials::delete))
         .routes(routes!(credentials::confirm))
         .routes(routes!(oauth::providers::list, oauth::providers::create))

@@ -17,6 +17,7 @@ const ORDER: &[&[&str]] = &[
     &["credentials", "sandboxes"],
     &["policy"],
     &["oauth"],
+    &["pins"],
     &["approvals"],
     &["call/session"],
     &["call/resolve"],

@@ -21,6 +21,7 @@ async fn every_command_helps() -> Result<()> {
       trust        Manage the keys that may sign packages
       registry     Create a registry of packages
       approval     Decide about calls that wait for a person
+      mcp          Decide about tools of MCP servers and remote agents
       audit        Read and verify the audit
       sandbox      Manage the sandboxes of conversations
       key          Create, list, rotate, delete and recover API keys

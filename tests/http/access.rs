@@ -73,6 +73,13 @@ impl Fresh {
         Ok(resource)
     }
 
+    /// Creates a resource whose tools come from a server.
+    async fn mcp_server(&self) -> Result<String> {
+        let config = json!({ "url": "https://mcp.example/mcp" });
+        let body = json!({ "resource_type": "mcp", "name": self.name(), "config": config });
+        made(&self.world.api, "/api/resources", &body).await
+    }
+
     /// Creates a bot whose call waits for approval. Returns the approval and the bot.
     async fn approval(&self) -> Result<(Value, String)> {
         let gates = json!([{ "action": "ask", "approvers": ["admin", "operator", "approver"] }]);
@@ -112,6 +119,7 @@ impl Fresh {
             _ if !template.contains('{') => String::new(),
             "workspaces" | "roles" => made(api, &format!("/api/{collection}"), &json!({ "name": self.name() })).await?,
             "keys" => made(api, "/api/keys", &json!({ "name": self.name(), "kind": "operator" })).await?,
+            "resources" if template.contains("/tools") => self.mcp_server().await?,
             "resources" => self.resource().await?,
             "trust" => made(api, "/api/trust", &trust(&self.name())?).await?,
             // The request names a plugin that does not exist, because the other routes need the installed plugin.
@@ -186,6 +194,10 @@ impl Fresh {
                 "gates": [],
             }),
             "POST /api/resources" => json!({ "resource_type": "test-echo", "name": name }),
+            // No server has declared this tool, so nothing is decided.
+            "POST /api/resources/{id}/tools/approve" | "POST /api/resources/{id}/tools/reject" => {
+                json!({ "tools": [{ "original_name": "absent", "digest": format!("sha256:{:064}", 0) }] })
+            }
             "PUT /api/resources/{id}/credential" => {
                 json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
             }
@@ -351,6 +363,9 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  403  404
     POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  403  404
     POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  403  404
+    GET    /api/resources/{id}/tools                          401  401  200  200  200  403  403  404
+    POST   /api/resources/{id}/tools/approve                  401  401  422  422  403  403  403  404
+    POST   /api/resources/{id}/tools/reject                   401  401  422  422  403  403  403  404
     GET    /api/roles                                         401  401  200  200  200  403  403  200
     POST   /api/roles                                         401  401  201  201  403  403  403  201
     GET    /api/roles/{id}                                    401  401  200  200  200  403  403  404

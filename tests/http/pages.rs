@@ -92,7 +92,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/oauth/providers has 3; 422 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200 422
     /api/registry has 3; 422 422 422 422 422 422 200 422
-    /api/resource-types has 4; 422 422 422 422 422 422 200 422
+    /api/resource-types has 6; 422 422 422 422 422 422 200 422
     /api/resources has 5; 422 422 422 422 422 422 422 422
     /api/roles has 5; 422 422 422 422 422 422 422 422
     /api/sandboxes has 4; 422 422 422 422 422 422 422 422

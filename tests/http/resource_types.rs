@@ -17,8 +17,10 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
     let (_, mut contract) = api.get("/api/resource-types/github").await?;
     let (_, list) = api.get("/api/resource-types").await?;
     // The built-in types of the platform are included in the list.
-    let (_, own) = api.get("/api/resource-types/bot").await?;
-    assert_eq!(list, json!({ "items": [own, contract], "next_cursor": null }));
+    let (_, agent) = api.get("/api/resource-types/agent").await?;
+    let (_, bot) = api.get("/api/resource-types/bot").await?;
+    let (_, mcp) = api.get("/api/resource-types/mcp").await?;
+    assert_eq!(list, json!({ "items": [agent, bot, contract, mcp], "next_cursor": null }));
     if let Some(tools) = contract["tools"].as_array_mut() {
         tools.truncate(1);
     }

@@ -6,6 +6,7 @@ mod patterns;
 mod rows;
 #[cfg(target_os = "linux")]
 mod sandboxes;
+mod tools;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -251,6 +252,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
         found.broken(about, with_causes(&error), "correct this error; until then, no plugin is loaded");
     }
     check_plugins(found, &plugins, &settings.plugins_dir);
+    tools::check_prefixes(found, &plugins);
     check_keys(found, settings, data).await?;
     #[cfg(target_os = "linux")]
     sandboxes::check(found, settings, data).await?;
@@ -262,6 +264,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     check_rows(found, data).await?;
     let rows = data.store.snapshot().await?;
     patterns::check(found, settings, &rows, &policy);
+    tools::check(found, &rows.resources, &policy, &data.store).await?;
     check_resources(found, rows.resources, &policy, clock.as_ref());
     Ok(())
 }

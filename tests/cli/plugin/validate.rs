@@ -245,7 +245,7 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     "name: sandbox": plugins/test-echo/monstrum.yaml:1:7: "name": "`sandbox` is reserved for the platform"
     "name: other": plugins/test-echo/monstrum.yaml:null:null: "name": "expected `test-echo`, the name of the folder, found `other`"
     "tags: test": plugins/test-echo/monstrum.yaml:6:7: "tags": "expected a list, found string \"test\""
-    "      type: uri": plugins/test-echo/monstrum.yaml:17:13: "resource_type.config_schema[0].type": "expected one of `string`, `integer`, `secret`, `url`, `enum`, found `uri`"
+    "      type: uri": plugins/test-echo/monstrum.yaml:17:13: "resource_type.config_schema[0].type": "expected one of `string`, `integer`, `secret`, `url`, `enum`, `json`, found `uri`"
     "    - method: magic": plugins/test-echo/monstrum.yaml:37:15: "resource_type.auth_methods[0].method": "expected one of `oauth2_auth_code`, `oauth2_client_creds`, `oauth2_device_code`, `api_key`, `token`, `ssh_key`, `basic`, `none`, found `magic`"
     "operation: [echo.read]": plugins/test-echo/monstrum.yaml:66:18: "resource_type.tools[0].operation": "expected a string, found a list"
     "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[0].input_schema": "at `/type`: parameters are an object, so the type must be `object`"

@@ -20,6 +20,7 @@ pub mod oauth;
 pub mod oauth_providers;
 pub mod packages;
 pub mod patch;
+pub mod pins;
 pub mod platform;
 pub mod plugins;
 pub mod registry;

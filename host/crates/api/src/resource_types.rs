@@ -113,6 +113,9 @@ pub struct Field {
     pub required: bool,
     pub default: Option<Value>,
     pub enum_values: Option<Vec<String>>,
+    /// The JSON Schema of the value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Map<String, Value>>,
     pub description: String,
 }
 

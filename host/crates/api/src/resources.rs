@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::credentials::CredentialMetadata;
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
+use crate::pins::Discovery;
 
 /// A resource: one account or system of a resource type.
 #[derive(Serialize, ToSchema)]
@@ -25,6 +26,9 @@ pub struct Resource {
     pub labels: Value,
     /// The metadata of the resource's credential; null if the resource has no credential.
     pub credential: Option<CredentialMetadata>,
+    /// The last discovery of the tools; absent if the tools of this type do not come from a server or an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<Discovery>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }

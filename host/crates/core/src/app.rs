@@ -14,6 +14,7 @@ use crate::call::Calls;
 use crate::credentials::Refresher;
 use crate::meters;
 use crate::oauth::Oauth;
+use crate::pins::Pins;
 use crate::plugins::Plugins;
 use crate::plugins::packages::Packages;
 use crate::policy::Policy;
@@ -37,6 +38,7 @@ pub struct App {
     pub file_turns: FileTurns,
     pub pattern_room: PatternRoom,
     pub approvals: Arc<Approvals>,
+    pub pins: Arc<Pins>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
     /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.

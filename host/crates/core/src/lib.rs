@@ -16,6 +16,7 @@ pub mod language;
 pub mod meters;
 pub mod oauth;
 pub mod operations;
+pub mod pins;
 pub mod plugins;
 pub mod policy;
 pub mod sandboxes;

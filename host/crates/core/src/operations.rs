@@ -24,6 +24,7 @@ mod list;
 pub mod oauth;
 pub mod oauth_providers;
 pub mod packages;
+pub mod pins;
 pub mod platform;
 pub mod plugins;
 pub mod registry;

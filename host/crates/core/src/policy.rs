@@ -14,6 +14,8 @@ mod bound;
 mod grants;
 pub mod key_uses;
 pub mod pattern_limits;
+mod remote_tools;
+mod resource;
 pub mod row_seals;
 mod sharing;
 mod switch;
@@ -21,42 +23,35 @@ pub mod verification;
 
 pub use binding::{Binding, PackedBinding};
 pub use grants::Grants;
+pub use remote_tools::ServedTools;
+pub use resource::{NetworkRules, Resource};
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use ipnet::IpNet;
-use monstrum_egress::Scope;
 use monstrum_guardian::{Gates, RoleRules};
-use monstrum_manifest::{ConfiguredTool, configured_tools, is_own_tool};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError, VerifiedPolicy};
 use monstrum_types::{
-    BindingId, BotId, CredentialId, Effort, KeyId, Overrun, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName,
-    UtcMillis, WorkspaceId,
+    BindingId, BotId, CredentialId, KeyId, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis,
+    WorkspaceId,
 };
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::beside::FreedBeside;
-use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential, ServedResource};
+use crate::credentials::{Issuer, Refresher};
 use crate::fair_queue::Share;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
 use crate::policy::bound::Bound;
 use crate::policy::key_uses::LastUse;
 use crate::policy::pattern_limits::{PatternBytes, compiled_bytes, lists_of_binding, lists_of_bot};
+use crate::policy::remote_tools::RemoteTools;
 use crate::policy::sharing::Sharing;
 use crate::policy::verification::{Reported, Verification};
-
-/// The base cost, in steps, of compiling the tools of a resource. It exceeds the limit for work on a serving thread.
-const TOOLS_STEPS: u64 = 1 << 16;
-/// The number of steps for each byte of the configuration, which defines the tools.
-const TOOLS_STEPS_PER_BYTE: u64 = 512;
 
 /// The minimum time for which the names of changed rows are kept. A host reads them at a much shorter interval.
 const CHANGES_KEPT: Duration = Duration::from_secs(3_600);
@@ -144,100 +139,6 @@ fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
     }
 }
 
-/// A resource whose type a plugin serves.
-pub struct Resource {
-    pub row: ResourceRow,
-    pub plugin: Arc<Plugin>,
-    /// The plugin to which credentials of this type belong if their record names no plugin.
-    pub legacy_plugin: Option<PluginName>,
-    /// The configuration, with the manifest's defaults filled in.
-    pub config: Map<String, Value>,
-    /// The configuration as JSON text, in the form that plugins receive.
-    pub config_text: String,
-    /// The egress scope of calls on this resource.
-    pub scope: Scope,
-    /// The compiled tools. See [`Resource::tools`].
-    tools: OnceLock<Vec<Arc<Tool>>>,
-    pub credential: Option<Arc<HeldCredential>>,
-    /// Whether the resource has a row. The resource that a bot's switch grants has no row.
-    is_stored: bool,
-    credential_source: OnceLock<Arc<ResourceCredential>>,
-}
-
-impl Resource {
-    /// Returns whether the resource was assembled from this row, plugin and credential. If so, the new snapshot reuses
-    /// the resource, and the host need not compile its tools and decrypt its credential again.
-    fn is_made_of(&self, row: &ResourceRow, plugin: &Arc<Plugin>, credential: Option<&Arc<HeldCredential>>) -> bool {
-        let is_same_credential = is_same(self.credential.as_ref(), credential);
-        is_same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
-    }
-
-    /// Returns the id of the resource in the API, or `None` if the resource has no row.
-    pub fn stored_id(&self) -> Option<ResourceId> {
-        self.is_stored.then_some(self.row.id)
-    }
-
-    /// Returns the tools that the configuration of this resource defines, in addition to those of its type. The first
-    /// access compiles their schemas. If a schema does not compile, the list is empty.
-    pub fn tools(&self, effort: &Effort) -> Result<&[Arc<Tool>], Overrun> {
-        if self.tools.get().is_none() {
-            effort.spend(TOOLS_STEPS + TOOLS_STEPS_PER_BYTE * self.config_text.len() as u64)?;
-        }
-        Ok(self.tools.get_or_init(|| {
-            self.compile_tools().unwrap_or_else(|why| {
-                tracing::error!(resource.id = %self.row.id, why, "the configured tools of the resource are invalid");
-                Vec::new()
-            })
-        }))
-    }
-
-    /// Returns the tool of this name if the configuration of the resource defines it.
-    pub fn tool(&self, name: &ToolName, effort: &Effort) -> Result<Option<&Arc<Tool>>, Overrun> {
-        // The lookup of a name that cannot belong to this resource must not compile the tools.
-        if !is_own_tool(&self.row.name, name) {
-            return Ok(None);
-        }
-        Ok(self.tools(effort)?.iter().find(|tool| tool.manifest.name == *name))
-    }
-
-    fn compile_tools(&self) -> Result<Vec<Arc<Tool>>, String> {
-        let resource_type = &self.plugin.manifest.resource_type;
-        let configured = configured_tools(resource_type, &self.row.name, &self.config);
-        let configured = configured.map_err(|faults| format!("{faults:?}"))?;
-        configured
-            .into_iter()
-            .map(|ConfiguredTool { tool, own_name }| {
-                let compiled = Tool::compile(tool, own_name, &resource_type.scope_dimensions);
-                compiled.map(Arc::new).map_err(|(field, why)| format!("{field}: {why}"))
-            })
-            .collect()
-    }
-
-    /// Returns the source from which egress reads the credential. The first call decrypts the credential.
-    pub fn credential_source(&self) -> &Arc<ResourceCredential> {
-        self.credential_source.get_or_init(|| {
-            let served = ServedResource {
-                row: &self.row,
-                manifest: &self.plugin.manifest,
-                config: &self.config,
-                network: &self.scope.network,
-                legacy_plugin: self.legacy_plugin.as_ref(),
-            };
-            Arc::new(ResourceCredential::of(served, self.credential.as_deref()))
-        })
-    }
-}
-
-/// The network access that an operator allows for a resource in addition to public addresses over https.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct NetworkRules {
-    /// The allowed address ranges (CIDR) that are not public.
-    pub allow_addresses: Vec<IpNet>,
-    /// Whether requests over `http://` are allowed. Requests to loopback addresses need this permission too.
-    pub allow_http: bool,
-}
-
 /// A tool that a manifest declares, and the plugin that serves it.
 type ServedTool = (Arc<Plugin>, Arc<Tool>);
 
@@ -268,6 +169,7 @@ pub struct Snapshot {
     owners: Arc<Owners>,
     patterns: PatternBytes,
     grants: Grants,
+    remote_tools: RemoteTools,
 }
 
 impl Snapshot {

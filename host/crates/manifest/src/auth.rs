@@ -3,7 +3,9 @@
 use serde_json::{Map, Value};
 use url::Url;
 
-use crate::model::{AuthKind, AuthMethod, BasicPair, BasicRule, Executor, Field, HeaderRule, InjectRule, ResourceType};
+use crate::model::{
+    AuthKind, AuthMethod, BasicPair, BasicRule, Executor, Field, HeaderRule, InjectRule, Mode, ResourceType,
+};
 use crate::origin::OriginPattern;
 
 impl AuthMethod {
@@ -28,6 +30,19 @@ impl AuthMethod {
         }
     }
 
+    /// Returns the injection rules for a resource with this configuration. In a built-in type, the field `key_header` names
+    /// the header of an API key.
+    #[must_use]
+    pub fn inject_rules_for(&self, resource_type: &ResourceType, config: &Map<String, Value>) -> Vec<InjectRule> {
+        let is_own = resource_type.mode == Mode::System && self.method == AuthKind::ApiKey && self.inject.is_none();
+        match config.get("key_header").and_then(Value::as_str).filter(|_| is_own) {
+            Some(header) => {
+                vec![InjectRule::Header(HeaderRule { header: header.to_owned(), value: "{api_key}".to_owned() })]
+            }
+            None => self.inject_rules(),
+        }
+    }
+
     /// Returns this method's credential fields, or the credential fields of the resource type if the method has none.
     #[must_use]
     pub fn credential_fields<'a>(&'a self, resource_type: &'a ResourceType) -> &'a [Field] {
@@ -35,19 +50,33 @@ impl AuthMethod {
     }
 
     /// Returns the origins that may receive the credential: the audience of the manifest, otherwise the origin of the
-    /// configured `api_base`, otherwise the executor's egress. If `api_base` is not a valid URL, the list is empty.
+    /// configured base URL, otherwise the executor's egress. If the base URL is not valid, the list is empty.
     #[must_use]
-    pub fn audience(&self, config: &Map<String, Value>, executor: &Executor) -> Vec<OriginPattern> {
+    pub fn audience(
+        &self,
+        resource_type: &ResourceType,
+        config: &Map<String, Value>,
+        executor: &Executor,
+    ) -> Vec<OriginPattern> {
         if let Some(audience) = &self.audience {
             return audience.clone();
         }
-        match config.get("api_base") {
+        match resource_type.base_url(config) {
             None | Some(Value::Null) => executor.egress.clone(),
             Some(base) => {
                 let origin = base.as_str().and_then(|text| Url::parse(text).ok());
                 origin.as_ref().and_then(OriginPattern::of_url).into_iter().collect()
             }
         }
+    }
+}
+
+impl ResourceType {
+    /// Returns the base URL in a configuration, to whose origin credentials are sent: `api_base` or, in a built-in type,
+    /// `url`.
+    #[must_use]
+    pub fn base_url<'c>(&self, config: &'c Map<String, Value>) -> Option<&'c Value> {
+        config.get(if self.mode == Mode::System { "url" } else { "api_base" })
     }
 }
 
@@ -201,7 +230,7 @@ mod tests {
         let executor = Executor { egress: vec!["https://up.example".parse().unwrap()], ..Executor::default() };
         let audience = |method: &AuthMethod, config: Value| -> Vec<String> {
             let config = config.as_object().unwrap().clone();
-            method.audience(&config, &executor).iter().map(ToString::to_string).collect()
+            method.audience(&resource_type("plugin"), &config, &executor).iter().map(ToString::to_string).collect()
         };
         let undeclared = method(json!({"method": "token"}));
         assert_eq!(audience(&undeclared, json!({})), ["https://up.example"]);
@@ -213,6 +242,30 @@ mod tests {
         assert_eq!(audience(&declared, json!({"api_base": "https://ghe.example"})), ["https://*.example.com"]);
         let empty = method(json!({"method": "token", "audience": []}));
         assert!(audience(&empty, json!({"api_base": "https://ghe.example"})).is_empty());
+    }
+
+    fn resource_type(mode: &str) -> ResourceType {
+        serde_json::from_value(json!({"id": "a", "name": "A", "mode": mode})).unwrap()
+    }
+
+    #[test]
+    fn a_built_in_type_sends_credentials_to_its_url_and_keys_in_its_header() {
+        let Value::Object(config) = json!({"url": "https://mcp.example/x", "key_header": "X-Key"}) else {
+            unreachable!()
+        };
+        let key = method(json!({"method": "api_key"}));
+        let (own, plugin) = (resource_type("system"), resource_type("plugin"));
+        let executor = Executor::default();
+        let audience: Vec<String> = key.audience(&own, &config, &executor).iter().map(ToString::to_string).collect();
+        assert_eq!(audience, ["https://mcp.example"]);
+        assert!(key.audience(&plugin, &config, &executor).is_empty(), "a plugin sends credentials to `api_base` only");
+        let header = |of: &ResourceType| {
+            let rules = key.inject_rules_for(of, &config);
+            rules[0].header_name().map(str::to_owned)
+        };
+        assert_eq!((header(&own).as_deref(), header(&plugin).as_deref()), (Some("X-Key"), Some("X-API-Key")));
+        let token = method(json!({"method": "token"}));
+        assert_eq!(token.inject_rules_for(&own, &config), token.inject_rules());
     }
 
     #[test]

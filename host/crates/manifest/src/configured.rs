@@ -10,13 +10,14 @@ use serde_json::{Map, Value};
 use crate::error::{FieldPath, Segment};
 use crate::fields::{check_fields, escape};
 use crate::model::{ResourceType, Tool, ToolDiscovery};
+use crate::remote;
 use crate::schema::SchemaLimits;
 use crate::validate::{ContentErrors, contract};
 
 /// The key of the tool list in the configuration.
 pub(crate) const TOOLS: &str = "tools";
 /// Separates the resource name from the tool name in a full tool name.
-const SEPARATOR: &str = "__";
+pub(crate) const SEPARATOR: &str = "__";
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,12 +49,22 @@ pub fn check_config(
 ) -> Result<CheckedConfig, Vec<InputError>> {
     let written = take_tools(resource_type, &mut config);
     let tools = tools(resource_type, name, written.as_ref(), SchemaLimits::Current);
-    match (check_fields(&resource_type.config_schema, config), tools) {
-        (Ok(mut values), Ok(tools)) => {
+    let is_dynamic = resource_type.tool_discovery == ToolDiscovery::Dynamic;
+    let of_name = if is_dynamic { remote::name_error(name) } else { None };
+    let of_name = of_name.map(|message| InputError { path: "/name".to_owned(), message });
+    let values = check_fields(&resource_type.config_schema, config).and_then(|values| {
+        let dimensions = if is_dynamic { remote::config_dimensions(&values).map(drop) } else { Ok(()) };
+        dimensions.map(|()| values)
+    });
+    match (of_name, values, tools) {
+        (None, Ok(mut values), Ok(tools)) => {
             values.extend(written.map(|written| (TOOLS.to_owned(), written)));
             Ok(CheckedConfig { values, tools })
         }
-        (values, tools) => Err(values.err().into_iter().chain(tools.err()).flatten().collect()),
+        (of_name, values, tools) => {
+            let found = [values.err(), tools.err()].into_iter().flatten().flatten();
+            Err(of_name.into_iter().chain(found).collect())
+        }
     }
 }
 
@@ -147,7 +158,7 @@ fn check_tools(
         if resource_type.tools.iter().any(|own| own.name.as_str() == full) {
             found.add(at.clone(), format!("the resource type already has a tool `{full}`"));
         }
-        if contract::reserved_prefix(&full).is_some() {
+        if contract::reserved_prefix(&full, limits).is_some() {
             found.add(
                 at.clone(),
                 format!("the tool name `{full}` would start with a reserved prefix; rename the resource"),
@@ -170,7 +181,7 @@ fn check_tools(
 
 /// Returns whether the resource name `name` can be the prefix of tool names. The rules ensure that a full tool name
 /// identifies exactly one resource and one tool.
-fn is_prefix(name: &str) -> bool {
+pub(crate) fn is_prefix(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
         && !name.ends_with('_')
@@ -182,7 +193,7 @@ fn without_free_keys(tool: &Value) -> Value {
     members.iter().filter(|(key, _)| !key.starts_with("x-")).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn segment(segment: &serde_path_to_error::Segment) -> Option<Segment> {
+pub(crate) fn segment(segment: &serde_path_to_error::Segment) -> Option<Segment> {
     match segment {
         serde_path_to_error::Segment::Map { key } => Some(Segment::Key(key.clone())),
         serde_path_to_error::Segment::Seq { index } => Some(Segment::Index(*index)),
@@ -190,7 +201,7 @@ fn segment(segment: &serde_path_to_error::Segment) -> Option<Segment> {
     }
 }
 
-fn input_error(at: &FieldPath, message: &str) -> InputError {
+pub(crate) fn input_error(at: &FieldPath, message: &str) -> InputError {
     let step = |segment: &Segment| match segment {
         Segment::Key(key) => format!("/{}", escape(key)),
         Segment::Index(index) => format!("/{index}"),

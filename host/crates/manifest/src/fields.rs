@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use monstrum_types::{InputError, Secret};
+use monstrum_types::{Effort, InputError, Params, Secret};
 use serde_json::{Map, Value};
 use url::Url;
 
 use crate::error::cut;
 use crate::model::{Field, FieldKind};
+use crate::schema::{CHECK_STEPS_MAX, InputSchema, SchemaLimits};
 
 /// Maximum length of a field's value in bytes: large enough for a certificate chain, and small enough to store in a
 /// database row.
@@ -25,11 +26,10 @@ pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<
         values.keys().filter(|key| !declared(fields, key)).map(|key| input_error(key, "unknown field")).collect();
     for field in fields {
         match values.get(&field.field) {
-            Some(value) => {
-                if let Err(message) = check_value(field, value) {
-                    errors.push(input_error(&field.field, &message));
-                }
-            }
+            Some(value) => match check_value(field, value) {
+                Ok(()) => errors.extend(schema_errors(field, value)),
+                Err(message) => errors.push(input_error(&field.field, &message)),
+            },
             None => match &field.default {
                 Some(default) => {
                     values.insert(field.field.clone(), default.clone());
@@ -83,6 +83,10 @@ pub(crate) fn check_value(field: &Field, value: &Value) -> Result<(), String> {
     if field.kind == FieldKind::Integer {
         return if value.is_i64() || value.is_u64() { Ok(()) } else { Err("expected an integer".to_owned()) };
     }
+    if field.kind == FieldKind::Json {
+        let is_long = value.to_string().len() > VALUE_BYTES_MAX;
+        return if is_long { Err(format!("must not be longer than {VALUE_BYTES_MAX} bytes")) } else { Ok(()) };
+    }
     let Some(text) = value.as_str() else { return Err("expected a string".to_owned()) };
     if text.len() > VALUE_BYTES_MAX {
         return Err(format!("must not be longer than {VALUE_BYTES_MAX} bytes"));
@@ -91,7 +95,26 @@ pub(crate) fn check_value(field: &Field, value: &Value) -> Result<(), String> {
         FieldKind::Url if field.field == "api_base" => Ok(check_base(text)?),
         FieldKind::Url => Ok(check_url(text)?),
         FieldKind::Enum => check_enum(field, text),
-        FieldKind::String | FieldKind::Secret | FieldKind::Integer => Ok(()),
+        FieldKind::String | FieldKind::Secret | FieldKind::Integer | FieldKind::Json => Ok(()),
+    }
+}
+
+/// Returns the errors of a value that does not match the schema of its field, with pointers into the value.
+fn schema_errors(field: &Field, value: &Value) -> Vec<InputError> {
+    let Some(schema) = &field.schema else { return Vec::new() };
+    // Only schemas of objects can be compiled, so the value is checked as the member of an object.
+    let object = Map::from_iter([
+        ("type".to_owned(), Value::from("object")),
+        ("properties".to_owned(), Value::from(Map::from_iter([(field.field.clone(), Value::from(schema.clone()))]))),
+    ]);
+    let params = Params::new(Value::from(Map::from_iter([(field.field.clone(), value.clone())])));
+    let effort = Effort::of(CHECK_STEPS_MAX);
+    let checked =
+        InputSchema::compile(&object, SchemaLimits::Stored, &effort).map(|schema| schema.check(&params, &effort));
+    match checked {
+        Ok(Ok(checked)) => checked.err().unwrap_or_default(),
+        Ok(Err(overrun)) => vec![input_error(&field.field, &format!("cannot be checked: {overrun}"))],
+        Err(why) => vec![input_error(&field.field, &why)],
     }
 }
 
@@ -120,6 +143,7 @@ fn check_secret(field: &Field, value: &str) -> Result<(), &'static str> {
             let allowed = field.enum_values.as_deref().unwrap_or_default();
             if allowed.iter().any(|one| one == value) { Ok(()) } else { Err("expected one of the listed values") }
         }
+        FieldKind::Json => Err("a credential cannot have a field of type `json`"),
     }
 }
 

@@ -354,6 +354,10 @@ pub struct Field {
     pub default: Option<Value>,
     #[serde(default)]
     pub enum_values: Option<Vec<String>>,
+    /// The JSON Schema of the value. Only built-in types can have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
+    pub schema: Option<Map<String, Value>>,
     #[serde(default)]
     pub description: String,
 }
@@ -372,6 +376,10 @@ pub enum FieldKind {
     Secret,
     Url,
     Enum,
+    // A JSON value that matches the `schema` of the field. Only built-in types can have such a field. A comment for the
+    // documentation would change the form of the schema of the other values.
+    #[schemars(skip)]
+    Json,
 }
 
 /// The component and its permissions.

@@ -18,6 +18,8 @@ pub(crate) const RESERVED_NAMES: [&str; 12] =
     ["ssh", "mcp", "bot", "web", "web3", "sandbox", "agent", "workflow", "schedule", "event", "platform", "monstrum"];
 /// Reserved prefixes of tool names.
 pub(crate) const RESERVED_TOOL_PREFIXES: [&str; 7] = ["sandbox_", "bot_", "mcp_", "ssh_", "web_", "web3_", "platform_"];
+/// Prefixes of tool names that were reserved later. Stored versions and configurations may have such names.
+pub(crate) const NEW_RESERVED_TOOL_PREFIXES: [&str; 1] = ["agent_"];
 /// Maximum number of tools in one plugin. The largest APIs have several hundred operations, and a model cannot choose
 /// among more tools.
 pub(crate) const TOOLS_MAX: usize = 1_000;
@@ -191,6 +193,9 @@ fn one_field(errors: &mut ContentErrors, field: &Field, at: &FieldPath, usage: F
             at.key("type"),
             "the type of api_base must be `url`, because api_base determines where credentials are sent",
         );
+    }
+    if field.kind == FieldKind::Json || field.schema.is_some() {
+        errors.add(at.key("type"), "only built-in types can have a field of type `json` or a field with a schema");
     }
     match (&field.enum_values, field.kind) {
         (Some(values), FieldKind::Enum) if !values.is_empty() => {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::db::{Session, args};
 use crate::rows::{SeenGenerations, StoredRows, VerifiedPolicy};
 use crate::{
-    BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, RoleRow, RowName,
-    Scope, Store, StoreError, UnverifiedScope, WorkspaceRow,
+    BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, ResourceToolRow,
+    RoleRow, RowName, Scope, Store, StoreError, UnverifiedScope, WorkspaceRow,
 };
 
 /// A consistent snapshot of all rows that affect decisions about calls.
@@ -32,6 +32,8 @@ pub struct PolicyRows {
     pub bindings: Vec<BindingRow>,
     /// The approvals that permit a call.
     pub grants: Vec<GrantRow>,
+    /// The tools that come from outside.
+    pub resource_tools: Vec<ResourceToolRow>,
     /// The owner of each resource type and tool name.
     pub owners: Vec<OwnerRow>,
     /// The generation of each verified scope.
@@ -75,6 +77,7 @@ impl Store {
             bots: trusted.take(),
             bindings: trusted.take(),
             grants: trusted.take(),
+            resource_tools: trusted.take(),
             owners: trusted.take(),
             scope_generations: trusted.generations,
             generations_total: trusted.generations_total,

@@ -5,7 +5,10 @@ use serde_json::Value;
 
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
-use crate::{CredentialRow, Listed, Page, Store, StoreError, credentials};
+use crate::{
+    CredentialRow, FirstDiscoveryRow, Listed, Page, ResourceToolRow, Store, StoreError, credentials, discoveries,
+    resource_tools,
+};
 
 /// A row of `resources`.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +35,7 @@ authentic! {
     others: [],
 }
 
-const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+pub(crate) const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl ResourceRow {
@@ -80,6 +83,8 @@ impl Store {
     pub async fn delete_resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<CredentialRow>(credentials::OF_RESOURCE, args![workspace, id]).await?;
+            change.delete_found::<ResourceToolRow>(resource_tools::OF_RESOURCE, args![workspace, id]).await?;
+            change.delete_found::<FirstDiscoveryRow>(discoveries::FIRST_OF_RESOURCE, args![workspace, id]).await?;
             change.delete(args![id], |resource: &ResourceRow| resource.workspace_id == workspace).await
         });
         deleted.map_err(StoreError::of_deletion)

@@ -17,6 +17,7 @@ mod invisible;
 mod json_text;
 mod keys;
 mod params;
+mod pins;
 mod sandbox;
 mod secret;
 pub mod special_purpose;
@@ -33,12 +34,13 @@ pub use http::{
 };
 pub use ids::{
     ApprovalId, BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName,
-    RequestId, ResourceId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
+    RequestId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;
 pub use keys::KeyKind;
 pub use params::{ObjectParams, Params};
+pub use pins::{DiscoveryStatus, PinStatus};
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;
 pub use workspace_sandbox::{SandboxLimits, SandboxNetwork, WorkspaceSandbox};

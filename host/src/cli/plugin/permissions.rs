@@ -169,7 +169,7 @@ fn credential(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Val
         inject: method.inject_rules(),
         audience: match (&method.audience, is_api_base_open) {
             (None, true) => None,
-            _ => Some(method.audience(config, &manifest.executor)),
+            _ => Some(method.audience(&manifest.resource_type, config, &manifest.executor)),
         },
     }
 }

@@ -17,7 +17,7 @@ pub fn definition(tool: &Tool, resource: &Resource, effort: &Effort) -> Result<D
         pay_for_object(schema, effort)?;
     }
     pay_for_object(&resource.config, effort)?;
-    let definition = json!({
+    let mut definition = json!({
         "tool": tool.manifest,
         "component": resource.plugin.digest(),
         "plugin": resource.plugin.name,
@@ -25,6 +25,9 @@ pub fn definition(tool: &Tool, resource: &Resource, effort: &Effort) -> Result<D
         "network": resource.row.network,
         "audience": resource.scope.audience,
     });
+    if let Some(remote) = &tool.remote {
+        definition["remote"] = json!(hex::encode(remote.digest));
+    }
     pay_for(&definition, effort)?;
     let mut text = String::new();
     canonical::write(&definition, &mut text);

@@ -1,4 +1,5 @@
-//! Limits the number of concurrent calls on this host, and of each plugin, bot and binding. A call that exceeds a limit
+//! Limits the number of concurrent calls on this host, and of each plugin, bot and binding. For tools that come from
+//! outside, each resource has a lane in place of its plugin's, so that one slow server delays only its own calls. A call that exceeds a limit
 //! waits up to 5 s for room. Free room goes to the waiting workspaces in turn and, within a workspace, to its bots in
 //! turn (`fair_queue.rs`), so that a bot with many calls delays only its own calls. While several workspaces use a
 //! plugin or the host, each workspace can hold only a part of the room ([`Share`]).
@@ -17,7 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_types::{BindingId, BotId, PluginName, WorkspaceId};
+use monstrum_types::{BindingId, BotId, PluginName, ResourceId, WorkspaceId};
 use tokio::time::Instant;
 
 use crate::fair_queue::{FairQueue, FairQueues, Share, Ticket};
@@ -78,6 +79,8 @@ pub struct Asking<'a> {
     pub plugin: Option<&'a PluginName>,
     /// The share of the plugin's room that the workspace may hold.
     pub share_of_plugin: Share,
+    /// The resource whose lane the call enters, and its limit of concurrent calls; `None` if the resource has no lane.
+    pub resource: Option<(ResourceId, u32)>,
     /// The share of the host's room that the workspace may hold.
     pub share_of_host: Share,
     /// The number of ancestors of the call.
@@ -95,6 +98,8 @@ pub struct Lanes {
     /// Calls without a bot have one lane in each workspace.
     bots: FairQueues<(WorkspaceId, Option<BotId>), WorkspaceId, Member>,
     plugins: FairQueues<(PluginName, u8), WorkspaceId, Member>,
+    /// The key contains the limit, because a change of the configuration may change it.
+    resources: FairQueues<(ResourceId, u32), WorkspaceId, Member>,
     bindings: FairQueues<(BindingId, u32), WorkspaceId, Member>,
 }
 
@@ -106,6 +111,7 @@ impl Lanes {
             all: FairQueue::new(room.in_all),
             bots: FairQueues::default(),
             plugins: FairQueues::default(),
+            resources: FairQueues::default(),
             bindings: FairQueues::default(),
         }
     }
@@ -122,10 +128,10 @@ impl Lanes {
         lane.enter(&workspace, bot, Share::Whole, until).await.map(BotPlace).ok_or(NoRoom::Busy)
     }
 
-    /// Waits for room in the lanes of the binding, the plugin and the host, in this order. A child call does not wait
-    /// for room on the host. `of_bot` is `None` for a child call.
+    /// Waits for room in the lanes of the binding, the plugin, the resource and the host, in this order. A child call does
+    /// not wait for room on the host. `of_bot` is `None` for a child call.
     pub async fn enter(&self, asking: &Asking<'_>, of_bot: Option<BotPlace>) -> Result<Place, NoRoom> {
-        let Asking { workspace, bot, binding, plugin, depth, held, until, .. } = *asking;
+        let Asking { workspace, bot, binding, plugin, resource, depth, held, until, .. } = *asking;
         let mut tickets = Vec::with_capacity(4);
         tickets.extend(of_bot.map(|place| place.0));
         if let Some(binding) = binding.filter(|(binding, _)| !held.contains(binding)) {
@@ -135,6 +141,11 @@ impl Lanes {
         if let Some(plugin) = plugin {
             let lane = self.plugins.queue(&(plugin.clone(), depth), self.room.per_plugin);
             tickets.push(lane.enter(&workspace, bot, asking.share_of_plugin, until).await.ok_or(NoRoom::Busy)?);
+        }
+        // Calls of tools from outside make no child calls, so calls of all depths share one lane.
+        if let Some(lane) = resource {
+            let lane = self.resources.queue(&lane, lane.1);
+            tickets.push(lane.enter(&workspace, bot, Share::Whole, until).await.ok_or(NoRoom::Busy)?);
         }
         let share = asking.share_of_host;
         let on_the_host = match depth {
@@ -157,7 +168,11 @@ impl Lanes {
 
     /// Returns the number of calls that wait for room in any lane.
     pub fn waiting(&self) -> u32 {
-        self.all.waiting() + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
+        self.all.waiting()
+            + self.bots.waiting()
+            + self.plugins.waiting()
+            + self.resources.waiting()
+            + self.bindings.waiting()
     }
 }
 
@@ -190,6 +205,7 @@ mod tests {
                 binding: None,
                 plugin: Some(plugin),
                 share_of_plugin: Share::Whole,
+                resource: None,
                 share_of_host: Share::Whole,
                 depth: 0,
                 held: &[],
@@ -355,6 +371,22 @@ mod tests {
         assert!(held.iter().all(Result::is_ok));
         assert_eq!(enter(&lanes, &asking(&plugins[2])).await.err(), Some(NoRoom::Full));
         assert!(Caller::new().enter(&lanes).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_lane_of_a_resource_delays_no_other_resource() {
+        let lanes = Lanes::new(ROOM);
+        let (caller, plugin) = (Caller::new(), plugin());
+        let (slow, other) = (ResourceId::new(), ResourceId::new());
+        let asking = |resource| Asking { plugin: None, resource: Some((resource, 2)), ..caller.asking(&plugin) };
+        let held = [enter(&lanes, &asking(slow)).await, enter(&lanes, &asking(slow)).await];
+        assert!(held.iter().all(Result::is_ok));
+        let asked_at = Instant::now();
+        assert!(enter(&lanes, &asking(other)).await.is_ok());
+        assert_eq!(asked_at.elapsed(), Duration::ZERO);
+        assert_eq!(enter(&lanes, &asking(slow)).await.err(), Some(NoRoom::Busy));
+        drop(held);
+        assert!(enter(&lanes, &asking(slow)).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

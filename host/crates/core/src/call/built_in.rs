@@ -1,4 +1,6 @@
 //! The built-in tools, which run without a plugin.
 
+pub mod agents;
 pub mod bots;
+pub mod mcp;
 pub mod sandbox;

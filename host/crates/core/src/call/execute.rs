@@ -15,12 +15,13 @@ use monstrum_guardian::Permit;
 use monstrum_manifest::ResultForm;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, StopReason};
 use monstrum_types::{CallOutcome, Code, Status};
+use serde_json::Value;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::beside::{self, FreedBeside};
 use crate::call::admission::{self, Asking, BotPlace, Lanes, NoRoom, Place};
-use crate::call::built_in::{bots, sandbox};
+use crate::call::built_in::{agents, bots, mcp, sandbox};
 use crate::call::child_calls::ChildCalls;
 use crate::call::consent::{self, NotUsed};
 use crate::call::host_functions::HostFunctions;
@@ -31,12 +32,20 @@ use crate::call_types::refusal::Refusal;
 use crate::checks::{Asker, CheckedOutput, Checks, is_large_object};
 use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::{Ceilings, Plugin, PluginComponent, built_in};
-use crate::policy::Binding;
+use crate::policy::{Binding, Resource};
 use crate::sandboxes::Sandboxes;
 use rates::Rates;
 
 /// The delay after which a caller may retry if the host was full.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The longest time limit that the configuration of a resource can set for tools that come from outside.
+const REMOTE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// The default time limit of such a call in seconds.
+const REMOTE_TIMEOUT_S: u64 = 60;
+/// The default number of concurrent calls of a resource with such tools, and the maximum.
+const REMOTE_CONCURRENT: u32 = 16;
+const REMOTE_CONCURRENT_MAX: u32 = 64;
 
 /// The end of an execution.
 pub enum Executed {
@@ -84,6 +93,9 @@ impl Executor {
         if plugin.name.as_str() == built_in::SANDBOX {
             // The parameters of a call set the limit.
             return Duration::MAX;
+        }
+        if plugin.has_remote_tools() {
+            return REMOTE_TIMEOUT_MAX;
         }
         limits(self.ceilings, plugin, None).timeout
     }
@@ -144,6 +156,12 @@ impl Executor {
             && let Some(refused) = self.charge(execution).await
         {
             return Ok(refused);
+        }
+        // The definition of a tool from outside may have changed while the call waited.
+        if !is_still_served(execution) {
+            let message = "the tool is no longer declared with its approved definition";
+            let outcome = CallOutcome::failure(Status::PermissionDenied, Code::Denied, message);
+            return Ok(outcome.by_rule("revoked.tool"));
         }
         // A call that found no room, or whose bot has no budget, leaves its approval to the next attempt.
         consent::use_up(execution, &permit).await?;
@@ -241,12 +259,14 @@ impl Executor {
         let max = binding.and_then(|binding| limit_u32(&binding.row.limits, "concurrent"));
         let plugin = &target.plugin.name;
         let snapshot = pipeline.policy.load();
+        let remote = target.resource.as_ref().filter(|_| target.plugin.has_remote_tools());
         let asking = Asking {
             workspace,
             bot,
             binding: binding.map(|binding| binding.row.id).zip(max),
             // Commands run in sandboxes, whose number --sandbox-max limits.
-            plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX),
+            plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX && remote.is_none()),
+            resource: remote.map(|resource| (resource.row.id, concurrent(resource))),
             share_of_plugin: snapshot.share_of_plugin(plugin, workspace),
             share_of_host: snapshot.share_of_host(workspace),
             depth,
@@ -277,10 +297,12 @@ impl Executor {
             return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
         }
         let ran = async {
-            match child_calls {
-                _ if execution.is_of_sandbox() => sandbox::run(&self.sandboxes, execution, permit).await,
-                Some(child_calls) => bots::run(execution, permit, child_calls).await,
-                None => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
+            match (execution.target.plugin.name.as_str(), child_calls) {
+                (built_in::SANDBOX, _) => sandbox::run(&self.sandboxes, execution, permit).await,
+                (built_in::MCP, _) => mcp::run(execution, permit).await,
+                (built_in::AGENT, _) => agents::run(execution, permit).await,
+                (built_in::BOT, Some(child_calls)) => bots::run(execution, permit, child_calls).await,
+                _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
             }
         };
         let ran = tokio::time::timeout(limits.timeout, ran).await;
@@ -294,6 +316,10 @@ impl Executor {
     fn limits(&self, execution: &Execution<'_>, permit: &Permit) -> CallLimits {
         let Execution { call, target, .. } = *execution;
         let mut limits = limits(self.ceilings, &target.plugin, target.binding().map(Arc::as_ref));
+        if target.plugin.has_remote_tools() {
+            // The ceiling applies to plugins only. The configuration of the resource sets the limit.
+            limits.timeout = remote_timeout(target.resource.as_deref(), target.binding().map(Arc::as_ref));
+        }
         if execution.is_of_sandbox() {
             // The ceiling applies to plugins only. The time limit of a command comes from the parameters of the call.
             limits.timeout = sandbox::time_limit(permit);
@@ -347,11 +373,35 @@ fn limits(ceilings: Ceilings, plugin: &Plugin, binding: Option<&Binding>) -> Cal
     CallLimits { fuel, memory_bytes, timeout: Duration::from_secs(timeout_s) }
 }
 
-fn limit_u64(limits: &Option<Box<serde_json::Value>>, name: &str) -> Option<u64> {
+/// Returns whether the tool of the call is served by the policy in force. Only tools from outside are compared.
+fn is_still_served(execution: &Execution<'_>) -> bool {
+    let Execution { call, target, pipeline, .. } = *execution;
+    let Some(remote) = target.tool().and_then(|tool| tool.remote.as_ref()) else { return true };
+    let Some(resource) = &target.resource else { return false };
+    let snapshot = pipeline.policy.load();
+    snapshot.resource(call.workspace(), resource.row.id).is_some_and(|now| now.serves(remote))
+}
+
+/// Returns the time limit of a call of a tool that comes from outside. A binding can lower it.
+fn remote_timeout(resource: Option<&Resource>, binding: Option<&Binding>) -> Duration {
+    let configured = resource.and_then(|resource| resource.config.get("timeout_s")).and_then(Value::as_u64);
+    let bound = binding.and_then(|binding| limit_u64(&binding.row.limits, "timeout_s")).unwrap_or(u64::MAX);
+    let timeout = Duration::from_secs(configured.unwrap_or(REMOTE_TIMEOUT_S).min(bound));
+    timeout.min(REMOTE_TIMEOUT_MAX)
+}
+
+/// Returns the maximum number of concurrent calls of a resource whose tools come from outside.
+fn concurrent(resource: &Resource) -> u32 {
+    let configured = resource.config.get("concurrent").and_then(Value::as_u64);
+    let max = configured.map_or(REMOTE_CONCURRENT, |max| u32::try_from(max).unwrap_or(u32::MAX));
+    max.clamp(1, REMOTE_CONCURRENT_MAX)
+}
+
+fn limit_u64(limits: &Option<Box<Value>>, name: &str) -> Option<u64> {
     limits.as_ref()?.get(name)?.as_u64()
 }
 
-fn limit_u32(limits: &Option<Box<serde_json::Value>>, name: &str) -> Option<u32> {
+fn limit_u32(limits: &Option<Box<Value>>, name: &str) -> Option<u32> {
     limit_u64(limits, name).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
 }
 

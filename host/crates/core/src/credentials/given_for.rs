@@ -58,8 +58,8 @@ impl GivenFor {
             plugin: Some(manifest.name.clone()),
             resource_type: resource_type.id.clone(),
             auth_method: method.method,
-            audience: method.audience(config, executor),
-            inject: method.inject_rules(),
+            audience: method.audience(resource_type, config, executor),
+            inject: method.inject_rules_for(resource_type, config),
             plain_fields: plain_fields(resource_type, method),
             oauth: None,
         }

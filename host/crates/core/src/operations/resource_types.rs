@@ -109,6 +109,7 @@ fn fields(model: &[FieldModel]) -> Vec<Field> {
         required: field.required,
         default: field.default.clone(),
         enum_values: field.enum_values.clone(),
+        schema: field.schema.clone(),
         description: field.description.clone(),
     };
     model.iter().map(field).collect()

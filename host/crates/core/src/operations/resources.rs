@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use monstrum_api::resources::{Network, NewResource, Resource, ResourceChange, ResourceList};
-use monstrum_manifest::{ToolDiscovery, check_config};
+use monstrum_manifest::{ToolDiscovery, check_config, full_tool_name};
 use monstrum_store::{KeyKind, Page, ResourceRow};
-use monstrum_types::{InputError, ResourceId, ResourceTypeId, UtcMillis, WorkspaceId};
+use monstrum_types::{InputError, ResourceId, ResourceTypeId, ToolName, UtcMillis, WorkspaceId};
 use serde_json::{Map, Value, json};
 
 use super::change::{Change, changed_at};
 use super::credentials::credential_of;
-use super::{Caller, InputErrors, OperationError, Operator, gates, rules};
+use super::{Caller, InputErrors, OperationError, Operator, gates, pins, rules};
 use crate::app::App;
 use crate::beside::Beside;
 use crate::plugins::{Plugin, built_in};
@@ -37,11 +37,19 @@ pub async fn create(app: &App, caller: &Operator, mut new: NewResource) -> Resul
         None => errors.add("/resource_type", NOT_SERVED),
     }
     errors.check()?;
+    if new.labels.is_empty()
+        && app.policy.load().resource_type(&new.resource_type).is_some_and(|it| it.has_remote_tools())
+    {
+        new.labels.push(UNTRUSTED.to_owned());
+    }
     let row = row(new, caller.workspace, app.clock.now());
     let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&view(row.clone()));
     change.create(app, caller, app.store.insert_resource(&row)).await?;
     shown(app, row).await
 }
+
+/// The label of the results of tools that come from outside. Only an admin can remove it.
+const UNTRUSTED: &str = "untrusted";
 
 /// Creates a row from an input.
 pub(super) fn row(new: NewResource, workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
@@ -108,6 +116,9 @@ pub async fn update(
         (None, _) if is_configured => errors.add("/config", NOT_SERVED),
         _ => {}
     }
+    if is_renamed {
+        check_tool_names(&mut errors, app, &row).await?;
+    }
     if let Some(network) = change.network {
         let network = network.unwrap_or_default();
         check_network(&mut errors, &network);
@@ -156,11 +167,12 @@ pub async fn resource(app: &App, caller: &Caller, id: ResourceId) -> Result<Reso
 
 async fn shown(app: &App, row: ResourceRow) -> Result<Resource, OperationError> {
     let credential = credential_of(app, &row).await?;
-    Ok(Resource { credential, ..view(row) })
+    let discovery = pins::discovery(app, &row).await?;
+    Ok(Resource { credential, discovery, ..view(row) })
 }
 
-/// Converts a row to a resource. Leaves `credential` empty, because a change of the resource can change the state of
-/// its credential.
+/// Converts a row to a resource. Leaves `credential` and `discovery` empty, because a change of the resource can change
+/// them.
 fn view(row: ResourceRow) -> Resource {
     Resource {
         id: row.id,
@@ -170,6 +182,7 @@ fn view(row: ResourceRow) -> Resource {
         network: row.network,
         labels: gates::shown(row.labels),
         credential: None,
+        discovery: None,
         created_at: row.created_at,
         updated_at: row.updated_at,
     }
@@ -189,7 +202,17 @@ fn renames(app: &App, caller: &Caller, resource_type: &ResourceTypeId) -> Result
 
 /// Returns whether the names of a resource's tools include the resource's name.
 fn names_tools(plugin: &Plugin) -> bool {
-    plugin.manifest.resource_type.tool_discovery == ToolDiscovery::Configured
+    plugin.manifest.resource_type.tool_discovery != ToolDiscovery::Static
+}
+
+/// Checks that the tools of a renamed resource that come from outside get valid names.
+async fn check_tool_names(errors: &mut InputErrors, app: &App, row: &ResourceRow) -> Result<(), OperationError> {
+    let tools = app.store.resource_tools(row.workspace_id, row.id).await?;
+    let names = tools.iter().map(|tool| full_tool_name(&row.name, &tool.slug));
+    if let Some(long) = names.into_iter().find(|name| name.parse::<ToolName>().is_err()) {
+        errors.add("/name", format!("the tool name `{long}` would be longer than 64 characters"));
+    }
+    Ok(())
 }
 
 /// Checks a configuration. The schemas of its tools are compiled on threads that serve no requests.

@@ -2,7 +2,8 @@
 //! one role may apply to several types, but a binding of such a type denies every tool. Therefore the caller who saves
 //! the role or the binding gets a warning.
 
-use monstrum_types::{RoleId, WorkspaceId};
+use monstrum_manifest::ScopeDimension;
+use monstrum_types::{ResourceTypeId, RoleId, WorkspaceId};
 use serde_json::Value;
 
 use crate::plugins::Plugin;
@@ -15,7 +16,9 @@ pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId,
     let mut warnings = Vec::new();
     let serving = snapshot.resource_types();
     for key in keys(constraints) {
-        if !serving.iter().any(|plugin| has(plugin, key)) {
+        let mut resources = snapshot.resources().filter(|resource| resource.row.workspace_id == workspace);
+        let mut is_of_resource = || resources.any(|resource| has(resource.dimensions(), key));
+        if !serving.iter().any(|plugin| has(of_type(plugin), key)) && !is_of_resource() {
             warnings.push(format!(
                 "no loaded resource type has the scope dimension `{key}`: bindings with this role deny every tool"
             ));
@@ -23,9 +26,8 @@ pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId,
         }
         let mut types: Vec<&str> = snapshot
             .bindings_of_role(workspace, role)
-            .map(|binding| &binding.resource.plugin)
-            .filter(|plugin| !has(plugin, key))
-            .map(|plugin| plugin.manifest.resource_type.id.as_str())
+            .filter(|binding| !has(binding.resource.dimensions(), key))
+            .map(|binding| binding.resource.row.resource_type.as_str())
             .collect();
         types.sort_unstable();
         types.dedup();
@@ -39,17 +41,20 @@ pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId,
     warnings
 }
 
-/// Returns the warnings for a binding of this plugin's type whose role has these scopes.
-pub(super) fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Vec<String> {
-    let resource_type = &plugin.manifest.resource_type;
-    let known: Vec<&str> = resource_type.scope_dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
-    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    let unknown = keys(constraints).filter(|key| !has(plugin, key));
+/// Returns the warnings for a binding of a resource with these scope dimensions whose role has these scopes.
+pub(super) fn of_binding(
+    resource_type: &ResourceTypeId,
+    dimensions: &[ScopeDimension],
+    role: &str,
+    constraints: &Value,
+) -> Vec<String> {
+    let known: Vec<&str> = dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
+    let listed = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let unknown = keys(constraints).filter(|key| !known.contains(key));
     let warning = |key: &str| {
         format!(
-            "role `{role}` constrains `{key}`, which is not a scope dimension of type `{}` (known dimensions: \
-             {known}): this binding denies every tool",
-            resource_type.id
+            "role `{role}` constrains `{key}`, which is not a scope dimension of type `{resource_type}` (known \
+             dimensions: {listed}): this binding denies every tool"
         )
     };
     unknown.map(warning).collect()
@@ -60,6 +65,10 @@ fn keys(constraints: &Value) -> impl Iterator<Item = &str> {
     constraints.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).take(SCOPE_KEYS_MAX)
 }
 
-fn has(plugin: &Plugin, key: &str) -> bool {
-    plugin.manifest.resource_type.scope_dimensions.iter().any(|dimension| dimension.key == key)
+fn of_type(plugin: &Plugin) -> &[ScopeDimension] {
+    &plugin.manifest.resource_type.scope_dimensions
+}
+
+fn has(dimensions: &[ScopeDimension], key: &str) -> bool {
+    dimensions.iter().any(|dimension| dimension.key == key)
 }

@@ -2,15 +2,19 @@
 //! audit need no special case. A built-in type has no folder and no component, because the pipeline of calls runs its
 //! tools. The names of built-in types are reserved, so that no plugin can replace a built-in type.
 
+mod agent;
+mod mcp;
 mod sandbox;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monstrum_guardian::{DimensionModes, PatternSet};
-use monstrum_manifest::{Locales, Manifest, MatchMode};
+use monstrum_manifest::{DIMENSIONS_FIELD, Locales, Manifest, MatchMode};
 use serde_json::{Value, json};
 
+pub use agent::AGENT;
+pub use mcp::{MCP, MCP_URL};
 pub use sandbox::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SANDBOX, SANDBOX_TOOLS, SHELL, UNAVAILABLE_KEY,
     UNAVAILABLE_TEXT, WRITE_FILE,
@@ -34,7 +38,7 @@ pub(crate) fn all() -> Vec<Arc<Plugin>> {
         // to that call.
         tool.rules = tool.rules.clone().forwarding();
     }
-    vec![Arc::new(bot), Arc::new(sandbox::plugin())]
+    vec![Arc::new(bot), Arc::new(sandbox::plugin()), Arc::new(mcp::plugin()), Arc::new(agent::plugin())]
 }
 
 fn bot() -> Value {
@@ -111,6 +115,44 @@ fn built_in(manifest: Value, locales: Locales) -> Plugin {
     }
 }
 
+/// Returns the field `dimensions`, which gives the resource scope dimensions over the arguments of its tools.
+fn dimensions_field() -> Value {
+    json!({
+        "field": DIMENSIONS_FIELD,
+        "type": "json",
+        "required": false,
+        "schema": {
+            "type": "array",
+            "maxItems": 100,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "key": {"type": "string"},
+                    "param_paths": {"type": "array", "items": {"type": "string"}},
+                    "match_mode": {"enum": ["pattern", "path", "exact"]},
+                    "operation_filter": {"type": ["string", "null"]},
+                    "error_template": {"type": "string"},
+                },
+                "required": ["key", "param_paths"],
+                "additionalProperties": false,
+            },
+        },
+        "description": "Scope dimensions over the arguments of the tools, as in a manifest",
+    })
+}
+
+/// Returns an optional integer field with bounds.
+fn integer_field(name: &str, (minimum, maximum): (u32, u32), default: u32, description: &str) -> Value {
+    json!({
+        "field": name,
+        "type": "integer",
+        "required": false,
+        "default": default,
+        "schema": {"type": "integer", "minimum": minimum, "maximum": maximum},
+        "description": description,
+    })
+}
+
 /// Builds translations from lists of keys and texts, one list for each language tag.
 fn locales(files: &[(&str, &[(&str, &str)])]) -> Locales {
     let text = |texts: &[(&str, &str)]| json!(texts.iter().copied().collect::<BTreeMap<_, _>>()).to_string();
@@ -120,16 +162,19 @@ fn locales(files: &[(&str, &[(&str, &str)])]) -> Locales {
 
 #[cfg(test)]
 mod tests {
+    use monstrum_manifest::ToolDiscovery;
+
     use super::*;
 
     #[test]
     fn built_in_types_have_tools_and_reserved_names() {
         for plugin in all() {
-            assert!(!plugin.tools.is_empty());
+            let is_dynamic = plugin.manifest.resource_type.tool_discovery == ToolDiscovery::Dynamic;
+            assert_eq!(plugin.tools.is_empty(), is_dynamic, "{}", plugin.name);
             let text = serde_json::to_string(&plugin.manifest).unwrap();
             let refused = monstrum_manifest::parse("built-in", &text).unwrap_err().to_string();
             assert!(refused.contains("is a built-in type and cannot be replaced"), "{refused}");
-            assert!(refused.contains("are reserved for the platform"), "{refused}");
+            assert!(is_dynamic || refused.contains("are reserved for the platform"), "{refused}");
         }
     }
 }

@@ -7,7 +7,7 @@ use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{DimensionModes, PatternSet, ToolRules};
 use monstrum_manifest::{
     Capability, InputSchema, Locales, MANIFEST_STEPS_MAX, Manifest, MatchMode, OutputSchema, SchemaLimits,
-    ScopeDimension, Tool as ToolManifest,
+    ScopeDimension, Tool as ToolManifest, ToolDiscovery,
 };
 use monstrum_runtime::Runtime;
 use monstrum_store::StoreError;
@@ -18,7 +18,7 @@ use crate::beside::Beside;
 use crate::checks::{pay_for_object, pay_for_text};
 use crate::plugins::component::PluginComponent;
 use crate::plugins::folder::{FolderError, Icon, MANIFEST, Opened};
-use crate::plugins::{Ceilings, built_in};
+use crate::plugins::{Ceilings, RemoteTool, built_in};
 
 /// The prefix of a warning about a limit that was introduced after the version was stored.
 const EXCEEDS: &str = "exceeds a limit for new versions:";
@@ -76,6 +76,11 @@ impl Plugin {
         self.warnings.iter().filter(|warning| warning.starts_with(EXCEEDS))
     }
 
+    /// Returns whether the tools of this plugin's resources come from outside.
+    pub fn has_remote_tools(&self) -> bool {
+        self.manifest.resource_type.tool_discovery == ToolDiscovery::Dynamic
+    }
+
     /// Returns whether calls of this plugin may make child calls. A plugin makes child calls if it calls tools or uses
     /// the sandbox, because each use of the sandbox is a call.
     pub fn makes_calls(&self) -> bool {
@@ -97,6 +102,8 @@ pub struct Tool {
     /// Whether the tool is hidden. Bots can neither see nor call a hidden tool. Only a host function that plugins
     /// import calls it.
     pub is_hidden: bool,
+    /// The identity of the tool if it comes from outside: from an MCP server or a remote agent.
+    pub remote: Option<RemoteTool>,
     /// The schemas as JSON text. See [`Tool::schema_texts`].
     schema_texts: OnceLock<SchemaTexts>,
 }
@@ -136,6 +143,12 @@ impl Tool {
         Ok(Tool::of(manifest, own_name, dimensions, input, output))
     }
 
+    /// Creates a tool that comes from outside. Its schemas are compiled at their first use, because they were compiled
+    /// when the tool was declared.
+    pub(crate) fn remote(manifest: ToolManifest, remote: RemoteTool, dimensions: &[ScopeDimension]) -> Tool {
+        Tool { remote: Some(remote), ..Tool::known(manifest, dimensions) }
+    }
+
     /// Creates a tool of a manifest that this build has compiled before. Its schemas are compiled at their first use.
     pub(super) fn known(manifest: ToolManifest, dimensions: &[ScopeDimension]) -> Tool {
         let input = InputSchema::known(&manifest.input_schema);
@@ -154,7 +167,7 @@ impl Tool {
         let (name, operation) = (manifest.name.clone(), manifest.operation.clone());
         let rules = ToolRules::new(name, operation, dimensions, |path| input.declares(path));
         let (output, schema_texts) = (output.map(Arc::new), OnceLock::new());
-        Tool { manifest, own_name, rules, input, output, is_hidden: false, schema_texts }
+        Tool { manifest, own_name, rules, input, output, is_hidden: false, remote: None, schema_texts }
     }
 
     /// Compiles the schemas that are not compiled yet. An error names the field.

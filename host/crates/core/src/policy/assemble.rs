@@ -6,19 +6,21 @@ use std::sync::{Arc, OnceLock};
 
 use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{
-    BindingRules, Delegation, DelegationRules, Gate, Gates, GrantSource, PatternList, RoleRules, ScopeConstraints,
-    SetSource,
+    BindingRules, Delegation, DelegationRules, DimensionModes, Gate, Gates, GrantSource, PatternList, RoleRules,
+    ScopeConstraints, SetSource,
 };
-use monstrum_manifest::{AuthMethod, Manifest, config_values};
+use monstrum_manifest::{Manifest, ScopeDimension, ToolDiscovery, config_dimensions, config_values};
 use monstrum_store::{
     BindingRow, BotRow, Changed, CredentialRow, KeyRow, PolicyChanges, PolicyRows, ResourceRow, RoleRow,
 };
-use monstrum_types::{BindingId, BotId, CredentialId, KeyId, PluginName, ResourceId, RoleId};
+use monstrum_types::{BindingId, BotId, CredentialId, InputError, KeyId, PluginName, ResourceId, RoleId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
-use super::{Binding, Bot, Key, NetworkRules, PackedBinding, Resource, Role, Snapshot, is_same, key_hash, switch};
+use super::{
+    Binding, Bot, Key, NetworkRules, PackedBinding, Resource, Role, ServedTools, Snapshot, is_same, key_hash, switch,
+};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
@@ -56,6 +58,7 @@ pub(super) fn snapshot(
         credentials: rows.credentials.into_iter().map(|row| (row.id, Some(row))).collect(),
         bindings: rows.bindings.into_iter().map(|row| (row.id, Some(row))).collect(),
         grants: rows.grants.into_iter().map(|row| (row.id, Some(row))).collect(),
+        resource_tools: rows.resource_tools.into_iter().map(|row| (row.id, Some(row))).collect(),
         ..PolicyChanges::default()
     };
     Assembly { next, before, refresher }.with(changes)
@@ -104,7 +107,7 @@ struct Assembly<'a> {
 impl Assembly<'_> {
     /// Applies these changes and returns the snapshot.
     fn with(mut self, changes: PolicyChanges) -> Snapshot {
-        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, grants, .. } = changes;
+        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, grants, resource_tools, .. } = changes;
         self.change_keys(keys);
         self.next.grants.change(grants);
         let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
@@ -112,7 +115,8 @@ impl Assembly<'_> {
             self.change_role(id, row);
             affected.extend(self.next.bound.of_role(id));
         }
-        for id in self.change_resources(resources, credentials) {
+        let retooled = self.next.remote_tools.change(resource_tools);
+        for id in self.change_resources(resources, credentials, retooled) {
             affected.extend(self.next.bound.of_resource(id));
         }
         let mut rows: HashMap<BotId, Changed<BindingId, BindingRow>> = HashMap::new();
@@ -151,14 +155,15 @@ impl Assembly<'_> {
         }
     }
 
-    /// Applies changes of resources and credentials. Returns the resources whose object was created, replaced or
-    /// removed.
+    /// Applies changes of resources and credentials, and of the tools of the resources `retooled`. Returns the resources
+    /// whose object was created, replaced or removed.
     fn change_resources(
         &mut self,
         mut rows: Changed<ResourceId, ResourceRow>,
         credentials: Changed<CredentialId, CredentialRow>,
+        retooled: Vec<ResourceId>,
     ) -> Vec<ResourceId> {
-        let mut affected: BTreeSet<ResourceId> = rows.keys().copied().collect();
+        let mut affected: BTreeSet<ResourceId> = rows.keys().copied().chain(retooled).collect();
         let (mut of_resource, mut deleted) = (HashMap::new(), HashSet::new());
         for (id, credential) in credentials {
             match credential {
@@ -211,12 +216,13 @@ impl Assembly<'_> {
     fn resource(&self, row: ResourceRow, credential: Option<Arc<HeldCredential>>) -> Option<Arc<Resource>> {
         let plugin = self.next.types.get(&row.resource_type)?;
         let known = self.before.resources.get(&row.id);
-        if let Some(known) = known.filter(|known| known.is_made_of(&row, plugin, credential.as_ref())) {
+        let served = self.next.remote_tools.of(row.id);
+        if let Some(known) = known.filter(|known| known.is_made_of(&row, plugin, credential.as_ref(), &served)) {
             return Some(Arc::clone(known));
         }
         let owner = self.next.owners.of_type(&row.resource_type);
         let legacy_plugin = owner.and_then(|owner| owner.legacy_plugin.clone());
-        resource(row, Arc::clone(plugin), legacy_plugin, credential).map(Arc::new)
+        resource(row, Arc::clone(plugin), legacy_plugin, credential, served).map(Arc::new)
     }
 
     /// Assembles the bots whose rows or bindings have changed.
@@ -298,6 +304,7 @@ fn resource(
     plugin: Arc<Plugin>,
     legacy_plugin: Option<PluginName>,
     credential: Option<Arc<HeldCredential>>,
+    served_tools: ServedTools,
 ) -> Option<Resource> {
     let config = row.config.as_object().cloned().unwrap_or_default();
     let config = match config_values(&plugin.manifest.resource_type, config) {
@@ -305,6 +312,14 @@ fn resource(
         Err(faults) => {
             let id = row.id;
             tracing::warn!(resource.id = %id, ?faults, "a resource is unusable: its configuration is invalid");
+            return None;
+        }
+    };
+    let own_dimensions = match own_dimensions(&plugin, &config) {
+        Ok(own) => own,
+        Err(faults) => {
+            let id = row.id;
+            tracing::warn!(resource.id = %id, ?faults, "a resource is unusable: its scope dimensions are invalid");
             return None;
         }
     };
@@ -325,6 +340,8 @@ fn resource(
         config,
         config_text,
         scope,
+        own_dimensions,
+        served_tools,
         tools: OnceLock::new(),
         credential,
         is_stored: true,
@@ -332,14 +349,27 @@ fn resource(
     })
 }
 
+/// Returns the scope dimensions that the configuration of a resource defines; `None` if its type defines them.
+fn own_dimensions(
+    plugin: &Plugin,
+    config: &Map<String, Value>,
+) -> Result<Option<(Vec<ScopeDimension>, DimensionModes)>, Vec<InputError>> {
+    if plugin.manifest.resource_type.tool_discovery != ToolDiscovery::Dynamic {
+        return Ok(None);
+    }
+    let own = config_dimensions(config)?;
+    let modes = DimensionModes::of(&own);
+    Ok(Some((own, modes)))
+}
+
 fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {
-    let api_base = config.get("api_base").and_then(Value::as_str);
-    let (executor, methods) = (&manifest.executor, &manifest.resource_type.auth_methods);
+    let (executor, resource_type) = (&manifest.executor, &manifest.resource_type);
+    let (methods, api_base) = (&resource_type.auth_methods, resource_type.base_url(config).and_then(Value::as_str));
     Scope {
         api_base: api_base.and_then(|text| text.parse().ok()),
         egress: executor.egress.clone(),
-        inject: methods.iter().flat_map(AuthMethod::inject_rules).collect(),
-        audience: methods.iter().flat_map(|method| method.audience(config, executor)).collect(),
+        inject: methods.iter().flat_map(|method| method.inject_rules_for(resource_type, config)).collect(),
+        audience: methods.iter().flat_map(|method| method.audience(resource_type, config, executor)).collect(),
         follow_redirects: executor.follow_redirects,
         network,
     }
@@ -399,7 +429,7 @@ fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) 
     let scopes = serde_json::from_value::<ScopeConstraints>(row.scope_constraints.clone());
     let sets = [(SetSource::Binding, scopes.map_err(|error| unreadable("`scope_constraints`", &error)).ok()?)];
     let gates = gates(row.gates.as_ref()).map_err(|error| unreadable("`gates`", &error)).ok()?;
-    let mut rules = BindingRules::new(&grants, &sets, &resource.plugin.dimension_modes).with_gates(&gates);
+    let mut rules = BindingRules::new(&grants, &sets, resource.dimension_modes()).with_gates(&gates);
     if let Some(role) = role {
         rules = rules.under(role.rules.as_ref()?);
     }

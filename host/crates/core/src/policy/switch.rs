@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::plugins::{Plugin, built_in};
-use crate::policy::{Binding, PackedBinding, Resource};
+use crate::policy::{Binding, PackedBinding, Resource, ServedTools};
 
 /// Returns the binding that the switch of a bot grants, or `None` if the switch is off. `plugin` is the built-in
 /// plugin. Reuses an unchanged binding of `known`.
@@ -91,6 +91,8 @@ fn resource(bot: &BotRow, id: ResourceId, plugin: &Arc<Plugin>) -> Resource {
         config: Map::new(),
         config_text: "{}".to_owned(),
         scope,
+        own_dimensions: None,
+        served_tools: ServedTools::default(),
         tools: OnceLock::from(Vec::new()),
         credential: None,
         is_stored: false,

@@ -204,7 +204,7 @@ fn errors_explain_fields_of_python_executors() {
 fn reserved_features_are_refused() {
     assert_eq!(
         with("  icon: star", "  tool_discovery: dynamic"),
-        "monstrum.yaml:6:19: resource_type.tool_discovery: `dynamic` is not available in this version: no resource can register tools yet"
+        "monstrum.yaml:6:19: resource_type.tool_discovery: `dynamic` is for built-in types, whose tools come from a server or an agent"
     );
     assert_eq!(
         with("capabilities: [http]", "capabilities: [http, events]"),

@@ -11,8 +11,8 @@ use crate::model::{Mode, ResourceType, ScopeDimension, Tool, ToolDiscovery};
 use crate::schema::{CHECK_STEPS_MAX, InputSchema, MANIFEST_STEPS_MAX, OutputSchema, SchemaLimits};
 
 use super::{
-    ContentErrors, DIMENSIONS_MAX, ENTRIES_MAX, FieldUse, PATTERNS_MAX, RESERVED_NAMES, RESERVED_TOOL_PREFIXES,
-    TOOLS_MAX, auth, check_file_name, fields,
+    ContentErrors, DIMENSIONS_MAX, ENTRIES_MAX, FieldUse, NEW_RESERVED_TOOL_PREFIXES, PATTERNS_MAX, RESERVED_NAMES,
+    RESERVED_TOOL_PREFIXES, TOOLS_MAX, auth, check_file_name, fields,
 };
 
 pub(super) fn check(errors: &mut ContentErrors, resource_type: &ResourceType, limits: SchemaLimits, at: &FieldPath) {
@@ -31,7 +31,7 @@ pub(super) fn check(errors: &mut ContentErrors, resource_type: &ResourceType, li
     tools(errors, &resource_type.tools, limits, &at.key("tools"));
     let own_tools = resource_type.config_schema.iter().position(|field| field.field == configured::TOOLS);
     if resource_type.tool_discovery == ToolDiscovery::Dynamic {
-        let message = "`dynamic` is not available in this version: no resource can register tools yet";
+        let message = "`dynamic` is for built-in types, whose tools come from a server or an agent";
         errors.add(at.key("tool_discovery"), message);
     }
     if let Some(index) = own_tools.filter(|_| resource_type.tool_discovery == ToolDiscovery::Configured) {
@@ -96,7 +96,7 @@ pub(crate) fn tools(errors: &mut ContentErrors, tools: &[Tool], limits: SchemaLi
         if let Some(first) = seen.insert(tool.name.as_str(), index) {
             errors.add(at.key("name"), format!("tools[{first}] already has the name `{}`", tool.name));
         }
-        if let Some(prefix) = reserved_prefix(tool.name.as_str()) {
+        if let Some(prefix) = reserved_prefix(tool.name.as_str(), limits) {
             errors.add(at.key("name"), format!("names that start with `{prefix}` are reserved for the platform"));
         }
         if tool.description.trim().is_empty() {
@@ -123,8 +123,16 @@ pub(crate) fn tools(errors: &mut ContentErrors, tools: &[Tool], limits: SchemaLi
 }
 
 /// Returns the reserved prefix with which `name` starts, if any.
-pub(crate) fn reserved_prefix(name: &str) -> Option<&'static str> {
-    RESERVED_TOOL_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix))
+pub(crate) fn reserved_prefix(name: &str, limits: SchemaLimits) -> Option<&'static str> {
+    let new = (limits == SchemaLimits::Current).then(|| new_reserved_prefix(name)).flatten();
+    RESERVED_TOOL_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix)).or(new)
+}
+
+/// Returns the prefix with which `name` starts, if it was reserved after the first release. Stored versions of plugins
+/// may have tools with such names.
+#[must_use]
+pub fn new_reserved_prefix(name: &str) -> Option<&'static str> {
+    NEW_RESERVED_TOOL_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix))
 }
 
 /// Validates the schemas of a tool. Returns the number of their regular expressions.
@@ -161,7 +169,7 @@ fn is_operation(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':'))
 }
 
-fn dimensions(errors: &mut ContentErrors, dimensions: &[ScopeDimension], at: &FieldPath) {
+pub(crate) fn dimensions(errors: &mut ContentErrors, dimensions: &[ScopeDimension], at: &FieldPath) {
     errors.cap(at.clone(), dimensions, DIMENSIONS_MAX);
     errors.unique(
         dimensions.iter().enumerate().map(|(index, dimension)| (at.index(index).key("key"), dimension.key.as_str())),

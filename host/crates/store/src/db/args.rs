@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use monstrum_types::{KeyKind, UtcMillis};
+use monstrum_types::{DiscoveryStatus, KeyKind, PinStatus, UtcMillis};
 use sqlx::Arguments as _;
 use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
@@ -147,7 +147,9 @@ conversions! {
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
+    &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
+    &PinStatus: |status| Arg::from(status.as_str()),
 }
 
 macro_rules! by_reference {
@@ -192,6 +194,7 @@ ids!(
     OauthFlowId,
     SandboxInstanceId,
     ApprovalId,
+    ResourceToolId,
 );
 
 macro_rules! names {
@@ -201,6 +204,9 @@ macro_rules! names {
     };
 }
 names!(PluginName, ResourceTypeId, Digest);
+conversions! {
+    &'a Option<monstrum_types::Digest>: |digest| Arg::from(digest.as_ref().map(monstrum_types::Digest::as_str)),
+}
 
 /// Implements `ColumnValue` for words, which are stored as text.
 macro_rules! stored_as_word {
@@ -212,4 +218,4 @@ macro_rules! stored_as_word {
         }
     )+ };
 }
-stored_as_word!(ApprovalKind, ApprovalStatus, KeyKind, AuditKind, FlowStatus, OwnedKind);
+stored_as_word!(ApprovalKind, ApprovalStatus, AuditKind, DiscoveryStatus, FlowStatus, KeyKind, OwnedKind, PinStatus);

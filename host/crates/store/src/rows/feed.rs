@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use monstrum_types::{ApprovalId, BindingId, BotId, CredentialId, KeyId, ResourceId, RoleId};
+use monstrum_types::{ApprovalId, BindingId, BotId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId};
 
 use super::total::Total;
 use super::verify::{SeenGenerations, scope_of};
@@ -15,7 +15,9 @@ use super::{Addends, Authentic, RowName, Rows, Scope, SealRow, Table, name_of};
 use crate::credentials::OF_RESOURCE_ID;
 use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
-use crate::{BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, ResourceRow, RoleRow, Store, StoreError};
+use crate::{
+    BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, ResourceRow, ResourceToolRow, RoleRow, Store, StoreError,
+};
 
 /// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
 /// faster.
@@ -93,6 +95,7 @@ pub struct PolicyChanges {
     pub credentials: Changed<CredentialId, CredentialRow>,
     pub bindings: Changed<BindingId, BindingRow>,
     pub grants: Changed<ApprovalId, GrantRow>,
+    pub resource_tools: Changed<ResourceToolId, ResourceToolRow>,
     /// The new generation of each changed scope.
     pub scope_generations: HashMap<Scope, i64>,
     /// The sum of generations, as in [`PolicyRows::generations_total`](crate::PolicyRows::generations_total).
@@ -195,6 +198,8 @@ fn is_followed(table: Table) -> bool {
             | Table::Credentials
             | Table::BotResources
             | Table::ApprovalGrants
+            | Table::ResourceTools
+            | Table::FirstDiscoveries
     )
 }
 
@@ -305,6 +310,9 @@ impl PolicyChanges {
             Table::Credentials => add(&mut self.credentials, changed),
             Table::BotResources => add(&mut self.bindings, changed),
             Table::ApprovalGrants => add(&mut self.grants, changed),
+            Table::ResourceTools => add(&mut self.resource_tools, changed),
+            // The policy does not contain these rows, but the seals count them.
+            Table::FirstDiscoveries => Some(()),
             _ => None,
         }
     }

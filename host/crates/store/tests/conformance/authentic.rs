@@ -15,6 +15,9 @@ pub(crate) use crate::feed::{
     an_older_generation_is_read_with_everything, an_older_row_is_not_read_as_a_change,
     changes_that_are_not_listed_are_noticed,
 };
+pub(crate) use crate::resource_tools::{
+    a_deleted_first_discovery_is_detected, an_edited_or_restored_tool_serves_nothing,
+};
 pub(crate) use crate::rotated::{
     a_rotation_of_the_row_key_can_stop_after_every_scope, an_unverified_scope_is_not_rotated,
     rows_under_a_retired_row_key_are_rejected,

@@ -15,6 +15,7 @@ mod oauth;
 mod owners;
 mod policy;
 mod postgres;
+mod resource_tools;
 mod rotated;
 mod row_key;
 mod rows;
@@ -76,6 +77,8 @@ intrusions! {
     an_older_generation_is_read_with_everything,
     a_restored_approval_permits_nothing,
     a_forged_grant_is_ignored,
+    an_edited_or_restored_tool_serves_nothing,
+    a_deleted_first_discovery_is_detected,
 }
 
 macro_rules! cases {
@@ -126,6 +129,11 @@ cases! {
         only_changed_rows_are_read,
         a_changed_resource_comes_with_its_credential,
         other_changes_are_read_with_everything,
+    }
+    resource_tools {
+        tools_are_written_read_as_changes_and_deleted_with_their_resource,
+        of_two_changes_of_the_same_tools_one_succeeds,
+        one_host_at_a_time_discovers,
     }
     isolation {
         rows_of_other_workspaces_are_not_found,

@@ -1,9 +1,10 @@
 //! The inputs of bindings, and the checks that a binding passes before it is stored.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use monstrum_api::bindings::{BindingChange, NewBinding};
-use monstrum_manifest::ScopeDimension;
+use monstrum_manifest::{ScopeDimension, config_dimensions};
 use monstrum_store::BindingRow;
 use monstrum_types::{BindingId, BotId, UtcMillis, WorkspaceId};
 use serde_json::{Value, json};
@@ -81,13 +82,14 @@ pub(super) async fn check(
         Some(resource) => {
             let snapshot = app.policy.load();
             let serving = snapshot.resource_type(&resource.resource_type);
-            let dimensions = serving.map(|plugin| dimensions(plugin));
+            let dimensions = serving.map(|plugin| dimensions(plugin, &resource.config));
             if scopes_are_new {
-                check_scopes(&mut errors, row, dimensions);
+                check_scopes(&mut errors, row, dimensions.as_deref());
             }
-            check_gates(&mut errors, row, before, dimensions);
-            if let (Some(plugin), Some(role)) = (serving, &role) {
-                warnings = scope_warnings::of_binding(plugin, &role.name, &role.scope_constraints);
+            check_gates(&mut errors, row, before, dimensions.as_deref());
+            if let (Some(dimensions), Some(role)) = (&dimensions, &role) {
+                let of = &resource.resource_type;
+                warnings = scope_warnings::of_binding(of, dimensions, &role.name, &role.scope_constraints);
             }
         }
     }
@@ -114,24 +116,30 @@ fn gates_of(row: &BindingRow) -> [(&'static str, Option<&Value>); 2] {
     [("/gates", row.gates.as_ref()), ("/delegate/gates", of_link)]
 }
 
-/// Checks a binding as it would be stored, whose role and resource are known to exist. `serving` is the plugin of the
-/// resource's type. Scopes that are equal in `before` are not compared with those of the type.
+/// Checks a binding as it would be stored, whose role and resource are known to exist. `dimensions` are the scope
+/// dimensions of the resource; `None` if no plugin serves its type. Scopes that are equal in `before` are not compared with those of the type.
 pub(in crate::operations) fn check_whole(
     row: &BindingRow,
     before: Option<&BindingRow>,
-    serving: Option<&Plugin>,
+    dimensions: Option<&[ScopeDimension]>,
 ) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     check_lists(&mut errors, row, before)?;
     if before.is_none_or(|before| before.scope_constraints != row.scope_constraints) {
-        check_scopes(&mut errors, row, serving.map(dimensions));
+        check_scopes(&mut errors, row, dimensions);
     }
-    check_gates(&mut errors, row, before, serving.map(dimensions));
+    check_gates(&mut errors, row, before, dimensions);
     errors.check()
 }
 
-fn dimensions(plugin: &Plugin) -> &[ScopeDimension] {
-    &plugin.manifest.resource_type.scope_dimensions
+/// Returns the scope dimensions of a resource with this configuration. Dimensions that are not valid are omitted, because
+/// such a resource is not served.
+pub(in crate::operations) fn dimensions<'p>(plugin: &'p Plugin, config: &Value) -> Cow<'p, [ScopeDimension]> {
+    if !plugin.has_remote_tools() {
+        return Cow::Borrowed(&plugin.manifest.resource_type.scope_dimensions);
+    }
+    let own = config.as_object().map(config_dimensions);
+    Cow::Owned(own.and_then(Result::ok).unwrap_or_default())
 }
 
 fn check_alone(errors: &mut InputErrors, row: &BindingRow, before: Option<&BindingRow>) {

@@ -1,6 +1,7 @@
 //! Checks the lines of one workspace against the objects that exist, and plans what to write. Nothing is written here.
 //! The checks are the same as in the operations on single objects.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use monstrum_api::export::{BindingLine, BotLine, ResourceLine, RoleLine};
 use monstrum_api::import::ImportedState;
 use monstrum_api::resources::NewResource;
 use monstrum_api::roles::NewRole;
+use monstrum_manifest::ScopeDimension;
 use monstrum_store::{BindingRow, RoleRow, StoreError};
 use monstrum_types::{BindingId, BotId, ResourceId, ResourceTypeId, RoleId, UtcMillis, WorkspaceId};
 use serde_json::{Map, Value};
@@ -44,6 +46,8 @@ pub(super) struct Check {
     role_names: HashMap<RoleId, String>,
     bots: HashMap<String, BotId>,
     resources: HashMap<String, (ResourceId, ResourceTypeId)>,
+    /// The scope dimensions of the resources in the lines whose configuration defines them.
+    own_dimensions: HashMap<ResourceId, Vec<ScopeDimension>>,
     /// The bindings in the lines whose grants have already been added.
     added: HashSet<BindingId>,
 }
@@ -61,7 +65,8 @@ impl Check {
         let state = |(name, row): (String, RoleRow)| (name, RoleState { before: Some(row.clone()), after: row });
         let roles = std::mem::take(&mut existing.roles).into_iter().map(state).collect();
         let (plan, added) = (Plan::new(listing), HashSet::new());
-        Check { snapshot, workspace, now, existing, plan, roles, role_names, bots, resources, added }
+        let own_dimensions = HashMap::new();
+        Check { snapshot, workspace, now, existing, plan, roles, role_names, bots, resources, own_dimensions, added }
     }
 
     /// Checks all lines and returns what to write. The plan may be used only if there are no faults.
@@ -145,6 +150,9 @@ impl Check {
         let mut row = resources::row(new, self.workspace, self.now);
         let state = compared(&mut row, before.as_ref(), self.now);
         self.resources.insert(row.name.clone(), (row.id, resource_type.clone()));
+        if let Some(plugin) = self.snapshot.resource_type(&resource_type).filter(|plugin| plugin.has_remote_tools()) {
+            self.own_dimensions.insert(row.id, bindings::input::dimensions(plugin, &row.config).into_owned());
+        }
         if state == ImportedState::Unchanged {
             self.plan.keep::<monstrum_store::ResourceRow>();
             return Ok(());
@@ -208,8 +216,8 @@ impl Check {
             self.plan.keep::<BindingRow>();
             return Ok(());
         }
-        let serving = self.snapshot.resource_type(&resource_type);
-        let checked = bindings::input::check_whole(&row, before.as_ref(), serving.map(AsRef::as_ref));
+        let checked =
+            bindings::input::check_whole(&row, before.as_ref(), self.dimensions(resource, &resource_type).as_deref());
         faults.add_errors(number, checked)?;
         self.added.insert(row.id);
         let before_name = before.as_ref().and_then(|before| self.role_names.get(&before.role_id?));
@@ -221,6 +229,16 @@ impl Check {
         let gained = GrantOf::binding(&row, &resource_name, role_after, self.now);
         self.plan.permissions.add(&bot_name, lost, gained);
         self.write(number, &row, before.as_ref(), faults)
+    }
+
+    /// Returns the scope dimensions of a resource, or `None` if no plugin serves its type.
+    fn dimensions(&self, resource: ResourceId, resource_type: &ResourceTypeId) -> Option<Cow<'_, [ScopeDimension]>> {
+        let of_type = &self.snapshot.resource_type(resource_type)?.manifest.resource_type.scope_dimensions;
+        if let Some(own) = self.own_dimensions.get(&resource) {
+            return Some(Cow::Borrowed(own));
+        }
+        let known = self.snapshot.resource(self.workspace, resource).map(|known| known.dimensions());
+        Some(Cow::Borrowed(known.unwrap_or(of_type)))
     }
 
     /// Adds the changed grants of all other bindings whose role changes, including bindings that the import does not

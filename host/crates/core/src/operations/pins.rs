@@ -1,0 +1,150 @@
+//! The tools of resources that come from outside: lists them, and records the decisions of admins.
+
+use monstrum_api::pins::{ApprovedDefinition, Discovery, PinDecision, PinDecisions, PinnedTool, PinnedTools};
+use monstrum_store::ResourceRow;
+use monstrum_types::{DiscoveryStatus, ResourceId, ResourceTypeId};
+
+use super::change::Change;
+use super::resources::resource;
+use super::{Admin, InputErrors, OperationError, Operator};
+use crate::app::App;
+use crate::pins::{self, Choice, Refusal, TOOLS_MAX, Verdict};
+use crate::plugins::remote;
+
+/// Lists the tools of a resource that come from its server or agent, with the decisions about them.
+pub async fn list(app: &App, caller: &Operator, id: ResourceId) -> Result<PinnedTools, OperationError> {
+    let row = resource(app, caller, id).await?;
+    has_remote_tools(app, &row.resource_type)?;
+    shown(app, &row).await
+}
+
+/// Returns the resource if its tools come from outside.
+pub async fn decidable(app: &App, caller: &Admin, id: ResourceId) -> Result<ResourceRow, OperationError> {
+    let row = resource(app, caller, id).await?;
+    has_remote_tools(app, &row.resource_type)?;
+    Ok(row)
+}
+
+/// Records decisions about declared definitions, all or none. Each decision names the digest of the definition that the
+/// admin has read.
+pub async fn decide(
+    app: &App,
+    caller: &Admin,
+    row: ResourceRow,
+    verdict: Verdict,
+    input: PinDecisions,
+) -> Result<PinnedTools, OperationError> {
+    let choices = choices(input.tools)?;
+    let (workspace, id) = (row.workspace_id, row.id);
+    let before = app.store.resource_tools(workspace, id).await?;
+    let first = app.store.first_discovery(workspace, id).await?;
+    let writes = verdict.writes(&choices, before, first, (caller.key, app.clock.now())).map_err(refused)?;
+    let (before, after) = pins::recorded(&row.name, &writes);
+    let what = match verdict {
+        Verdict::Approve => "resource.approve_tools",
+        Verdict::Reject => "resource.reject_tools",
+    };
+    let change = Change::new(what, &id).of_resource(id).from(&before).to(&after);
+    change.update(app, caller, app.store.write_resource_tools(workspace, id, &writes)).await?;
+    shown(app, &row).await
+}
+
+/// Returns the last discovery of a resource, or `None` if the tools of its type do not come from outside.
+pub(super) async fn discovery(app: &App, row: &ResourceRow) -> Result<Option<Discovery>, OperationError> {
+    if has_remote_tools(app, &row.resource_type).is_err() {
+        return Ok(None);
+    }
+    let never = Discovery {
+        status: DiscoveryStatus::Never,
+        last_discovery_at: None,
+        error: None,
+        server: None,
+        protocol: None,
+    };
+    let stored = app.pins.discovery(row).await?;
+    Ok(Some(stored.map_or(never, |stored| Discovery {
+        status: stored.status,
+        last_discovery_at: stored.last_discovery_at,
+        error: stored.error,
+        server: stored.server.map(|server| remote::value_written_out(&server)),
+        protocol: stored.protocol,
+    })))
+}
+
+fn has_remote_tools(app: &App, resource_type: &ResourceTypeId) -> Result<(), OperationError> {
+    let snapshot = app.policy.load();
+    if snapshot.resource_type(resource_type).is_some_and(|plugin| plugin.has_remote_tools()) {
+        return Ok(());
+    }
+    Err(OperationError::conflict(format!(
+        "the tools of a resource of type `{resource_type}` do not come from a server or an agent"
+    )))
+}
+
+fn choices(decisions: Vec<PinDecision>) -> Result<Vec<Choice>, OperationError> {
+    let mut errors = InputErrors::default();
+    if decisions.is_empty() {
+        errors.add("/tools", "must not be empty");
+    }
+    if decisions.len() > TOOLS_MAX {
+        errors.add("/tools", format!("must have at most {TOOLS_MAX} entries"));
+        errors.check()?;
+        return Ok(Vec::new());
+    }
+    let mut choices = Vec::with_capacity(decisions.len());
+    for (index, PinDecision { original_name, digest, effect }) in decisions.into_iter().enumerate() {
+        match digest.parse() {
+            Ok(digest) => choices.push(Choice { original_name, digest, effect: effect.unwrap_or_default() }),
+            Err(_) => errors.add(format!("/tools/{index}/digest"), "expected the `digest` of the tool"),
+        }
+    }
+    errors.check()?;
+    Ok(choices)
+}
+
+fn refused(refusal: Refusal) -> OperationError {
+    match refusal {
+        Refusal::Unknown(index) => {
+            OperationError::invalid_at(format!("/tools/{index}/original_name"), "the resource has no such tool")
+        }
+        Refusal::Twice(index) => {
+            OperationError::invalid_at(format!("/tools/{index}/original_name"), "an earlier entry names the same tool")
+        }
+        Refusal::Invalid(index, reason) => OperationError::invalid_at(
+            format!("/tools/{index}"),
+            format!("the definition cannot be approved: {}", remote::written_out(&reason)),
+        ),
+        Refusal::OtherDigest(index, digest) => OperationError::conflict(format!(
+            "entry {index}: the tool is now declared with the definition {digest}; nothing was decided; read the tools \
+             again"
+        )),
+        Refusal::Gone(index) => OperationError::conflict(format!(
+            "entry {index}: the tool is no longer declared, so it cannot be approved; nothing was decided"
+        )),
+    }
+}
+
+async fn shown(app: &App, row: &ResourceRow) -> Result<PinnedTools, OperationError> {
+    let items = app.pins.of(row).await?.into_iter().map(view).collect();
+    Ok(PinnedTools { items })
+}
+
+/// Converts a tool to the form of the API, in which a person sees every character.
+pub fn view(tool: pins::PinnedTool) -> PinnedTool {
+    PinnedTool {
+        name: tool.name,
+        original_name: remote::written_out(&tool.original_name),
+        status: tool.status,
+        reason: tool.reason.map(|reason| remote::written_out(&reason)),
+        digest: tool.digest.to_string(),
+        effect: tool.effect,
+        hint: tool.hint,
+        definition: remote::object_written_out(&tool.definition),
+        approved: tool.approved.map(|approved| ApprovedDefinition {
+            digest: approved.digest.to_string(),
+            definition: remote::object_written_out(&approved.definition),
+            by: approved.by,
+            at: approved.at,
+        }),
+    }
+}
