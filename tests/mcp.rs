@@ -2,6 +2,7 @@
 
 mod approvals;
 mod calls;
+mod client;
 mod hosts;
 mod keys;
 mod legacy;

@@ -36,6 +36,7 @@ use monstrum_core::call::admission::Lanes;
 use monstrum_core::call::execute::Executor;
 use monstrum_core::call::ledger::Ledger;
 use monstrum_core::credentials::Refresher;
+use monstrum_core::mcp::Mcp;
 use monstrum_core::meters;
 use monstrum_core::oauth::Oauth;
 use monstrum_core::pins::Pins;
@@ -172,7 +173,12 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let ledger = Ledger::new(data.store.clone(), auditor.clone(), Arc::clone(&clock));
     let lanes = Lanes::new(settings.calls_at_once);
     let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
-    let executor = Executor::new(egress, lanes, settings.ceilings, ledger, Arc::clone(&sandboxes));
+    let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
+    let pins = Arc::new(pins);
+    let mcp = Mcp::new(egress.clone(), Arc::clone(&policy), Arc::clone(&pins), Arc::clone(&clock));
+    let mcp = Arc::new(mcp);
+    let (ceilings, of_mcp) = (settings.ceilings, Arc::clone(&mcp));
+    let executor = Executor::new(egress, lanes, ceilings, ledger, Arc::clone(&sandboxes), of_mcp);
     let approvals = Arc::new(Approvals::new(
         store.clone(),
         Arc::clone(vault),
@@ -181,7 +187,6 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         Arc::clone(&clock),
         settings.approval_url.clone(),
     ));
-    let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
     let registry = settings.registry.clone();
@@ -205,14 +210,15 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         file_turns: FileTurns::default(),
         pattern_room,
         approvals,
-        pins: Arc::new(pins),
+        pins,
+        mcp,
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let mcp = gateway::McpOptions {
+    let of_gateway = gateway::McpOptions {
         address,
         public_url: settings.public_url,
         hosts: settings.mcp_hosts,
@@ -220,7 +226,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         stop: stop.clone(),
     };
     let options = gateway::Options { public_docs: settings.public_docs };
-    let router = gateway::router(Arc::clone(&app), options, mcp);
+    let router = gateway::router(Arc::clone(&app), options, of_gateway);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let served = tokio::spawn(server);
@@ -244,6 +250,7 @@ fn chores(
         tokio::spawn(follow_key_uses(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_approvals(Arc::clone(app), stop.clone())),
+        tokio::spawn(Arc::clone(&app.mcp).follow(stop.clone())),
     ];
     chores.extend(sandboxes::chores(app, stop));
     if let Some(days) = audit_keep {
@@ -281,6 +288,7 @@ impl Running {
         for chore in chores {
             chore.abort();
         }
+        app.mcp.shut_down().await;
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
         // Fetched tokens must be stored before the process ends.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };

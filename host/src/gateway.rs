@@ -131,6 +131,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(resources::list))
         .routes(routes!(resources::show, resources::update, resources::delete))
         .routes(routes!(pins::list))
+        .routes(routes!(pins::discover))
         .routes(routes!(pins::approve))
         .routes(routes!(pins::reject))
         .routes(routes!(credentials::save, credentials::delete))

@@ -73,9 +73,9 @@ impl Fresh {
         Ok(resource)
     }
 
-    /// Creates a resource whose tools come from a server.
+    /// Creates a resource whose tools come from a server, which the network rules do not permit.
     async fn mcp_server(&self) -> Result<String> {
-        let config = json!({ "url": "https://mcp.example/mcp" });
+        let config = json!({ "url": "http://127.0.0.1:9/mcp" });
         let body = json!({ "resource_type": "mcp", "name": self.name(), "config": config });
         made(&self.world.api, "/api/resources", &body).await
     }
@@ -165,7 +165,8 @@ impl Fresh {
             "POST /api/keys/{id}/rotate"
             | "POST /api/plugins/{name}/reload"
             | "POST /api/resources/{id}/credential/confirm"
-            | "POST /api/resources/{id}/credential/test" => return Ok(None),
+            | "POST /api/resources/{id}/credential/test"
+            | "POST /api/resources/{id}/tools/discover" => return Ok(None),
             "POST /api/resources/{id}/oauth/start"
             | "POST /api/resources/{id}/oauth/device"
             | "POST /api/resources/{id}/oauth/refresh"
@@ -365,6 +366,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  403  404
     GET    /api/resources/{id}/tools                          401  401  200  200  200  403  403  404
     POST   /api/resources/{id}/tools/approve                  401  401  422  422  403  403  403  404
+    POST   /api/resources/{id}/tools/discover                 401  401  200  200  200  403  403  404
     POST   /api/resources/{id}/tools/reject                   401  401  422  422  403  403  403  404
     GET    /api/roles                                         401  401  200  200  200  403  403  200
     POST   /api/roles                                         401  401  201  201  403  403  403  201

@@ -1,11 +1,19 @@
-//! The official clients of the Model Context Protocol, which `cargo xtask test` installs in `target/mcp-clients`.
+//! The official clients of the Model Context Protocol and an official server, which `cargo xtask test` installs in
+//! `target/mcp-clients`.
 
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use tokio::process::Command;
+use anyhow::{Context, Result, ensure};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
 
 use crate::Build;
+
+/// The maximum start time of a server, which starts an interpreter first.
+const START_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
 
 /// An official client, run by a script of `tests/mcp-clients`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +58,39 @@ impl McpPeer {
             McpPeer::TypeScriptClient => "client",
             McpPeer::TypeScriptSdk => "sdk",
         }
+    }
+}
+
+/// A running npm `@modelcontextprotocol/server-everything`, which begins with `initialize`. Dropping the value stops it.
+pub struct EverythingServer {
+    port: u16,
+    _process: Child,
+}
+
+impl EverythingServer {
+    /// Starts the server and waits until it listens.
+    pub async fn start() -> Result<EverythingServer> {
+        let folder = Build::current()?.target()?.join("mcp-clients");
+        let program = folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+        ensure!(program.is_file(), "{} is missing; `cargo xtask test` installs it", program.display());
+        // The server takes no port 0. Another program could take the port in between, which fails the test.
+        let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
+        let mut command = Command::new(node()?);
+        command.arg(program).arg("streamableHttp").env("PORT", port.to_string()).env_remove("NODE_OPTIONS");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        let process = command.spawn().context("the server cannot be run")?;
+        let until = Instant::now() + START_MAX;
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            ensure!(Instant::now() < until, "the server does not listen after {START_MAX:?}");
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(EverythingServer { port, _process: process })
+    }
+
+    /// Returns the URL of the server.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/mcp", self.port)
     }
 }
 

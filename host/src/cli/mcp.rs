@@ -19,6 +19,12 @@ Examples:
 
 RESOURCE is the name or the id of a resource of type `mcp` or `agent`.";
 
+const DISCOVER_EXAMPLES: &str = "\
+Examples:
+  monstrum mcp discover tracker
+
+New and changed tools wait for `monstrum mcp approve`.";
+
 const APPROVE_EXAMPLES: &str = "\
 Examples:
   monstrum mcp approve tracker                    all tools that wait: pending and changed ones
@@ -45,6 +51,12 @@ pub(super) enum Mcp {
         /// approved, pending, changed, rejected, invalid or gone [default: all]
         #[arg(long)]
         status: Option<String>,
+    },
+    /// Read the tools of the MCP server behind a resource now
+    #[command(after_help = DISCOVER_EXAMPLES)]
+    Discover {
+        /// The name or the id of the resource
+        resource: String,
     },
     /// Show definitions and approve them
     #[command(after_help = APPROVE_EXAMPLES)]
@@ -99,6 +111,7 @@ impl Mcp {
                 items.retain(|item| status.as_ref().is_none_or(|status| item["status"] == **status));
                 list(&items, options.json)?;
             }
+            Mcp::Discover { resource } => discover(&client, &resource, options.json).await?,
             Mcp::Approve { decide, effect } => decide.run(&client, "approve", Some(effect), options.json).await?,
             Mcp::Reject(decide) => decide.run(&client, "reject", None, options.json).await?,
         }
@@ -150,6 +163,25 @@ async fn resource_id(client: &Client, name_or_id: &str) -> Result<String, Failur
 async fn tools(client: &Client, resource: &str) -> Result<Vec<Value>, Failure> {
     let answer = client.get(&["api", "resources", resource, "tools"], &[]).await?;
     Ok(answer["items"].as_array().cloned().unwrap_or_default())
+}
+
+async fn discover(client: &Client, resource: &str, json: bool) -> Result<(), Failure> {
+    let id = resource_id(client, resource).await?;
+    let answer = client.post(&["api", "resources", &id, "tools", "discover"], None).await?;
+    let discovery = &answer["discovery"];
+    if discovery["status"] != "ok" {
+        let why = output::plain(discovery["error"].as_str().unwrap_or("the server could not be asked"));
+        let hint = "check the URL, the network rules and the credential of the resource";
+        return Err(Failure::new(format!("the discovery failed: {why}"), hint));
+    }
+    if json {
+        return output::json(&answer);
+    }
+    let tools = tools(client, &id).await?;
+    let with = |status: &str| tools.iter().filter(|tool| tool["status"] == *status).count();
+    let (waiting, approved) = (with("pending") + with("changed"), with("approved"));
+    output::note(&format!("{resource}: {} approved, {} to decide about", count(approved), count(waiting)));
+    Ok(())
 }
 
 /// Returns the tools with these names. Without names, an approval means all tools that wait.

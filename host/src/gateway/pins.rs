@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use monstrum_api::pins::{PinDecisions, PinnedTools};
+use monstrum_api::pins::{DiscoveryResult, PinDecisions, PinnedTools};
 use monstrum_core::operations::{Admin, Operator, pins};
 use monstrum_core::pins::Verdict;
 use monstrum_store::ResourceRow;
@@ -22,6 +22,16 @@ use crate::gateway::http::state::{Host, HttpState};
     responses((status = 200, body = PinnedTools)))]
 pub(super) async fn list(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Answer<PinnedTools> {
     Ok(Json(pins::list(&app, &caller, id).await?))
+}
+
+/// Discovers the tools that the MCP server behind a resource declares
+///
+/// The answer contains the result, even if the server could not be reached. A failed discovery changes no tool. The
+/// status is 409 if the resource has another type, or if another host is discovering its tools.
+#[utoipa::path(post, path = "/api/resources/{id}/tools/discover", tag = "resources", params(("id" = ResourceId, Path)),
+    responses((status = 200, body = DiscoveryResult)))]
+pub(super) async fn discover(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Answer<DiscoveryResult> {
+    Ok(Json(pins::discover(&app, &caller, id).await?))
 }
 
 /// Approves declared tools

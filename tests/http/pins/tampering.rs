@@ -55,8 +55,8 @@ async fn an_approved_row_that_was_edited_serves_nothing(#[case] statement: &str)
     attack(&outside, &[statement]).await?;
     let (_, body) = outside.api.get(&format!("/api/bots/{}/tools", outside.bot)).await?;
     assert!(body["items"].as_array().is_none_or(Vec::is_empty), "{body}");
-    let path = format!("/api/bots/{}/tools/tracker__a/call", outside.bot);
-    let (status, answer) = outside.api.post(&path, &serde_json::json!({})).await?;
+    let answer = outside.api.post(&format!("/api/bots/{}/tools/tracker__a/call", outside.bot), &serde_json::json!({}));
+    let (status, answer) = answer.await?;
     assert!(status != 200 || answer["status"] == "permission_denied", "{status} {answer}");
     outside.host.stop().await;
     Ok(())

@@ -73,6 +73,12 @@ pub struct PinDecision {
     pub effect: Option<Effect>,
 }
 
+/// The result of a discovery that was requested.
+#[derive(Serialize, ToSchema)]
+pub struct DiscoveryResult {
+    pub discovery: Discovery,
+}
+
 /// The last discovery of the tools of a resource.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Discovery {

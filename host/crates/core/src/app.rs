@@ -12,6 +12,7 @@ use crate::approvals::Approvals;
 use crate::audit::{Auditor, KeyRing};
 use crate::call::Calls;
 use crate::credentials::Refresher;
+use crate::mcp::Mcp;
 use crate::meters;
 use crate::oauth::Oauth;
 use crate::pins::Pins;
@@ -39,6 +40,7 @@ pub struct App {
     pub pattern_room: PatternRoom,
     pub approvals: Arc<Approvals>,
     pub pins: Arc<Pins>,
+    pub mcp: Arc<Mcp>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
     /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.

@@ -13,6 +13,7 @@ pub mod checks;
 pub mod credentials;
 pub mod fair_queue;
 pub mod language;
+pub mod mcp;
 pub mod meters;
 pub mod oauth;
 pub mod operations;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use metrics::{Histogram, counter, gauge, histogram};
-use monstrum_types::words;
+use monstrum_types::{FailureCode, words};
 
 /// The stages of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,31 @@ pub fn queues(calls: u32, audit_rows: usize) {
 /// Records a request of a plugin, with the class of the answer's status or the code of the failure.
 pub fn egress(outcome: &'static str, took: Duration) {
     histogram!("monstrum_egress_request_seconds", "outcome" => outcome).record(took);
+}
+
+/// Returns the class of a response's status, or the code of the failure.
+pub fn outcome_of_request(status: Result<u16, FailureCode>) -> &'static str {
+    match status {
+        Ok(status) => match status / 100 {
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            5 => "5xx",
+            _ => "other",
+        },
+        Err(code) => code.as_str(),
+    }
+}
+
+/// Records a discovery of the tools of an MCP server.
+pub fn discovery(is_ok: bool, took: Duration) {
+    let outcome = if is_ok { "ok" } else { "failed" };
+    histogram!("monstrum_mcp_discovery_seconds", "outcome" => outcome).record(took);
+}
+
+/// Records content blocks of MCP servers that were dropped because their types are unknown.
+pub fn dropped_blocks(count: usize) {
+    counter!("monstrum_mcp_dropped_blocks_total").increment(count as u64);
 }
 
 /// Records rows of the audit that were archived.

@@ -50,7 +50,7 @@ impl AuthMethod {
     }
 
     /// Returns the origins that may receive the credential: the audience of the manifest, otherwise the origin of the
-    /// configured base URL, otherwise the executor's egress. If the base URL is not valid, the list is empty.
+    /// configured base URL (in a built-in type, the URL itself), otherwise the executor's egress. If the base URL is not valid, the list is empty.
     #[must_use]
     pub fn audience(
         &self,
@@ -64,8 +64,11 @@ impl AuthMethod {
         match resource_type.base_url(config) {
             None | Some(Value::Null) => executor.egress.clone(),
             Some(base) => {
-                let origin = base.as_str().and_then(|text| Url::parse(text).ok());
-                origin.as_ref().and_then(OriginPattern::of_url).into_iter().collect()
+                let url = base.as_str().and_then(|text| Url::parse(text).ok());
+                // The endpoint of a built-in type is a single URL. Other paths of the server may belong to others.
+                let is_endpoint = resource_type.mode == Mode::System;
+                let pattern = if is_endpoint { OriginPattern::of_endpoint } else { OriginPattern::of_url };
+                url.as_ref().and_then(pattern).into_iter().collect()
             }
         }
     }
@@ -257,7 +260,7 @@ mod tests {
         let (own, plugin) = (resource_type("system"), resource_type("plugin"));
         let executor = Executor::default();
         let audience: Vec<String> = key.audience(&own, &config, &executor).iter().map(ToString::to_string).collect();
-        assert_eq!(audience, ["https://mcp.example"]);
+        assert_eq!(audience, ["https://mcp.example/x"]);
         assert!(key.audience(&plugin, &config, &executor).is_empty(), "a plugin sends credentials to `api_base` only");
         let header = |of: &ResourceType| {
             let rules = key.inject_rules_for(of, &config);

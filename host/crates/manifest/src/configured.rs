@@ -53,9 +53,11 @@ pub fn check_config(
     let of_name = if is_dynamic { remote::name_error(name) } else { None };
     let of_name = of_name.map(|message| InputError { path: "/name".to_owned(), message });
     let values = check_fields(&resource_type.config_schema, config).and_then(|values| {
-        let dimensions = if is_dynamic { remote::config_dimensions(&values).map(drop) } else { Ok(()) };
-        dimensions.map(|()| values)
+        let errors = if is_dynamic { dynamic_errors(&values) } else { Vec::new() };
+        if errors.is_empty() { Ok(values) } else { Err(errors) }
     });
+    let values =
+        if is_dynamic { values.map_err(|errors| errors.into_iter().map(remote::explained).collect()) } else { values };
     match (of_name, values, tools) {
         (None, Ok(mut values), Ok(tools)) => {
             values.extend(written.map(|written| (TOOLS.to_owned(), written)));
@@ -66,6 +68,12 @@ pub fn check_config(
             Err(of_name.into_iter().chain(found).collect())
         }
     }
+}
+
+/// Returns the errors of the configuration of a resource whose tools come from outside.
+fn dynamic_errors(values: &Map<String, Value>) -> Vec<InputError> {
+    let dimensions = remote::config_dimensions(values).err().unwrap_or_default();
+    dimensions.into_iter().chain(remote::endpoint_errors(values)).collect()
 }
 
 /// Returns the values of a configuration, including the defaults of the type. The tools are included but not validated,

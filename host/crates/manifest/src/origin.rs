@@ -49,6 +49,16 @@ impl OriginPattern {
         })
     }
 
+    /// Returns a pattern for the origin and the path of `url`, without its query. Returns `None` if no pattern can name
+    /// them.
+    #[must_use]
+    pub fn of_endpoint(url: &Url) -> Option<OriginPattern> {
+        let mut endpoint = url.clone();
+        endpoint.set_query(None);
+        endpoint.set_fragment(None);
+        endpoint.as_str().parse().ok()
+    }
+
     /// Returns whether `url` matches this pattern.
     #[must_use]
     pub fn matches(&self, url: &Url) -> bool {
@@ -244,6 +254,17 @@ mod tests {
 
     fn url(text: &str) -> Url {
         Url::parse(text).unwrap()
+    }
+
+    #[test]
+    fn an_endpoint_includes_its_path() {
+        let of = |text: &str| OriginPattern::of_endpoint(&url(text)).map(|pattern| pattern.to_string());
+        assert_eq!(of("https://a.example/mcp/x?key=1#top").as_deref(), Some("https://a.example/mcp/x"));
+        assert_eq!(of("https://a.example:8443").as_deref(), Some("https://a.example:8443"));
+        assert_eq!(of("https://a.example/%2e%2e%2fadmin"), None);
+        assert_eq!(of("ftp://a.example/"), None);
+        let one = OriginPattern::of_endpoint(&url("https://a.example/mcp")).unwrap();
+        assert!(one.matches(&url("https://a.example/mcp?a=1")) && !one.matches(&url("https://a.example/other")));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 
 use monstrum_types::InputError;
 use serde_json::{Map, Value};
+use url::Url;
 
 use crate::configured::{SEPARATOR, input_error, is_prefix, segment};
 use crate::error::FieldPath;
 use crate::model::ScopeDimension;
+use crate::origin::OriginPattern;
 use crate::schema::SchemaLimits;
-use crate::validate::{ContentErrors, contract};
+use crate::validate::{ContentErrors, auth, contract};
 
 /// The field of a configuration that contains scope dimensions.
 pub const DIMENSIONS_FIELD: &str = "dimensions";
@@ -37,6 +39,44 @@ pub(crate) fn name_error(name: &str) -> Option<String> {
 #[must_use]
 pub fn full_tool_name(resource: &str, slug: &str) -> String {
     format!("{resource}{SEPARATOR}{slug}")
+}
+
+/// The headers of the protocol itself, which must not contain a credential.
+const PROTOCOL_HEADERS: [&str; 4] = ["accept", "content-type", "cookie", "last-event-id"];
+const PROTOCOL_HEADER_PREFIX: &str = "mcp-";
+
+/// Returns the errors of a configuration that its fields alone do not show: the header of an API key, and the URL of the
+/// server.
+pub(crate) fn endpoint_errors(config: &Map<String, Value>) -> Vec<InputError> {
+    let text = |field: &str| config.get(field).and_then(Value::as_str);
+    let mut errors = Vec::new();
+    if let Some(header) = text("key_header") {
+        let lower = header.to_ascii_lowercase();
+        if auth::is_host_header(header)
+            || PROTOCOL_HEADERS.contains(&lower.as_str())
+            || lower.starts_with(PROTOCOL_HEADER_PREFIX)
+        {
+            let message = format!("the header `{header}` cannot contain a key, because the host sets it");
+            errors.push(InputError { path: "/key_header".to_owned(), message });
+        }
+    }
+    if let Some(url) = text("url").and_then(|url| Url::parse(url).ok())
+        && OriginPattern::of_endpoint(&url).is_none()
+    {
+        let message = "the host must not end with a dot, and the path must not contain `..`".to_owned();
+        errors.push(InputError { path: "/url".to_owned(), message });
+    }
+    errors
+}
+
+/// Explains that servers which are started as commands are not supported.
+pub(crate) fn explained(error: InputError) -> InputError {
+    if error.path != "/command" {
+        return error;
+    }
+    let message = "MCP servers that are started as a command (stdio) are not supported, because the command would run \
+                   on the host; put the server behind Streamable HTTP and set `url`";
+    InputError { message: message.to_owned(), ..error }
 }
 
 /// Reads the scope dimensions in the configuration of a resource.

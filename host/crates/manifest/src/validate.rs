@@ -3,7 +3,7 @@
 //! Validation collects all errors, so that an author can fix them in one pass. Each error names its field, and the
 //! parser adds the line.
 
-mod auth;
+pub(crate) mod auth;
 pub(crate) mod contract;
 
 use std::collections::HashSet;

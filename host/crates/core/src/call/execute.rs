@@ -12,7 +12,6 @@ use futures::future::Either;
 use governor::clock::DefaultClock;
 use monstrum_egress::Egress;
 use monstrum_guardian::Permit;
-use monstrum_manifest::ResultForm;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, StopReason};
 use monstrum_types::{CallOutcome, Code, Status};
 use serde_json::Value;
@@ -21,6 +20,7 @@ use tracing::Instrument as _;
 
 use crate::beside::{self, FreedBeside};
 use crate::call::admission::{self, Asking, BotPlace, Lanes, NoRoom, Place};
+use crate::call::built_in::mcp::Bounds;
 use crate::call::built_in::{agents, bots, mcp, sandbox};
 use crate::call::child_calls::ChildCalls;
 use crate::call::consent::{self, NotUsed};
@@ -29,7 +29,8 @@ use crate::call::ledger::Ledger;
 use crate::call::permitted::{Execution, TargetKind};
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::refusal::Refusal;
-use crate::checks::{Asker, CheckedOutput, Checks, is_large_object};
+use crate::checks::{Checks, is_large_object};
+use crate::mcp::Mcp;
 use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::{Ceilings, Plugin, PluginComponent, built_in};
 use crate::policy::{Binding, Resource};
@@ -62,20 +63,23 @@ pub struct Executor {
     ceilings: Ceilings,
     ledger: Ledger,
     sandboxes: Arc<Sandboxes>,
+    mcp: Arc<Mcp>,
     rates: Rates,
 }
 
 impl Executor {
-    /// Creates an executor whose requests go through `egress` and whose commands run in `sandboxes`.
+    /// Creates an executor whose requests go through `egress`, whose commands run in `sandboxes`, and whose calls of MCP
+    /// servers go through `mcp`.
     pub fn new(
         egress: Egress,
         lanes: Lanes,
         ceilings: Ceilings,
         ledger: Ledger,
         sandboxes: Arc<Sandboxes>,
+        mcp: Arc<Mcp>,
     ) -> Executor {
-        let checks = Arc::new(Checks::new());
-        Executor { egress, lanes, checks, ceilings, ledger, sandboxes, rates: Rates::new(DefaultClock::default()) }
+        let (checks, rates) = (Arc::new(Checks::new()), Rates::new(DefaultClock::default()));
+        Executor { egress, lanes, checks, ceilings, ledger, sandboxes, mcp, rates }
     }
 
     /// Returns the thread pool for checks that do not run in place.
@@ -166,7 +170,10 @@ impl Executor {
         // A call that found no room, or whose bot has no budget, leaves its approval to the next attempt.
         consent::use_up(execution, &permit).await?;
         let Some(component) = &target.plugin.component else {
-            return Ok(self.built_in(execution, &permit, child_calls.as_ref(), limits).await);
+            let bounds = Bounds { until, fuel: limits.fuel };
+            let ran = self.built_in(execution, &permit, child_calls.as_ref(), (limits.timeout, bounds)).await;
+            let has_remote_tools = target.plugin.has_remote_tools();
+            return Ok(if has_remote_tools { execution.checked(target.tool(), ran, until).await } else { ran });
         };
         let Some(component) = component.ready() else { return Ok(not_loaded()) };
         let entry = (execution.entry, secrets);
@@ -189,32 +196,9 @@ impl Executor {
         secrets.redact_with(functions.redactor());
         write_log(&permit, &end, secrets).await;
         meters::fuel(end.fuel_used.saturating_add(functions.search_fuel_used()));
-        let outcome = self.checked(execution, outcome(end, &functions), until).await;
+        let outcome = execution.checked(target.tool(), outcome(end, &functions), until).await;
         timer.end(Stage::Execute);
         Ok(outcome)
-    }
-
-    /// Checks the data of a result against the declarations of the tool.
-    async fn checked(&self, execution: &Execution<'_>, mut outcome: CallOutcome, until: Instant) -> CallOutcome {
-        let Execution { call, target, .. } = *execution;
-        let Some((tool, result)) = target.tool().zip(outcome.data.as_ref()) else { return outcome };
-        let form = tool.manifest.result;
-        if tool.output.is_none() && form == ResultForm::Json {
-            return outcome;
-        }
-        let (workspace, bot) = (call.workspace(), call.bot());
-        let share = execution.pipeline.policy.load().share_of_host(workspace);
-        let asker = Asker { workspace, bot, share, until };
-        match self.checks.output(asker, form, tool.output.clone(), result.clone()).await {
-            CheckedOutput::Matches => outcome,
-            CheckedOutput::Mismatch => {
-                outcome.output_mismatch = true;
-                outcome
-            }
-            CheckedOutput::Invalid(fault) => {
-                CallOutcome::error(Code::BadResult, format!("the plugin returned invalid content: {fault}"))
-            }
-        }
     }
 
     /// Loads the component if this is its first use, within the time limit of the call. Returns the outcome of the call
@@ -290,7 +274,7 @@ impl Executor {
         execution: &Execution<'_>,
         permit: &Permit,
         child_calls: Option<&ChildCalls>,
-        limits: CallLimits,
+        (timeout, bounds): (Duration, Bounds),
     ) -> CallOutcome {
         // The row `started` of this call must be on disk before the child calls have effects outside the host.
         if execution.entry.started().await.is_err() {
@@ -299,15 +283,15 @@ impl Executor {
         let ran = async {
             match (execution.target.plugin.name.as_str(), child_calls) {
                 (built_in::SANDBOX, _) => sandbox::run(&self.sandboxes, execution, permit).await,
-                (built_in::MCP, _) => mcp::run(execution, permit).await,
+                (built_in::MCP, _) => mcp::run(&self.mcp, execution, permit, bounds).await,
                 (built_in::AGENT, _) => agents::run(execution, permit).await,
                 (built_in::BOT, Some(child_calls)) => bots::run(execution, permit, child_calls).await,
                 _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
             }
         };
-        let ran = tokio::time::timeout(limits.timeout, ran).await;
+        let ran = tokio::time::timeout(timeout, ran).await;
         ran.unwrap_or_else(|_| {
-            let stop = StopReason::Timeout { timeout: limits.timeout };
+            let stop = StopReason::Timeout { timeout };
             CallOutcome::error(stop.code(), stop.message())
         })
     }

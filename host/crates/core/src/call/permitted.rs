@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use monstrum_guardian::Permit;
-use monstrum_types::Clock;
+use monstrum_manifest::ResultForm;
+use monstrum_types::{CallOutcome, Clock, Code};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::approvals::Approvals;
@@ -14,7 +16,7 @@ use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::lineage::CallDigest;
 use crate::call_types::runs_calls::RunsCalls;
-use crate::checks::Checks;
+use crate::checks::{Asker, CheckedOutput, Checks};
 use crate::plugins::{Plugin, Tool, built_in};
 use crate::policy::{Binding, Policy, Resource, Snapshot};
 
@@ -78,6 +80,29 @@ impl Execution<'_> {
     /// Returns whether the call runs a tool of the built-in type `sandbox`.
     pub fn is_of_sandbox(&self) -> bool {
         self.target.plugin.name.as_str() == built_in::SANDBOX
+    }
+
+    /// Checks the data of a result against the declarations of `tool`. The check ends at `until`.
+    pub async fn checked(&self, tool: Option<&Arc<Tool>>, mut outcome: CallOutcome, until: Instant) -> CallOutcome {
+        let Some((tool, result)) = tool.zip(outcome.data.as_ref()) else { return outcome };
+        let form = tool.manifest.result;
+        if tool.output.is_none() && form == ResultForm::Json {
+            return outcome;
+        }
+        let (workspace, bot) = (self.call.workspace(), self.call.bot());
+        let share = self.pipeline.policy.load().share_of_host(workspace);
+        let asker = Asker { workspace, bot, share, until };
+        match self.pipeline.checks.output(asker, form, tool.output.clone(), result.clone()).await {
+            CheckedOutput::Matches => outcome,
+            CheckedOutput::Mismatch => {
+                outcome.output_mismatch = true;
+                outcome
+            }
+            CheckedOutput::Invalid(fault) => {
+                let source = if tool.remote.is_some() { "the tool" } else { "the plugin" };
+                CallOutcome::error(Code::BadResult, format!("{source} returned invalid content: {fault}"))
+            }
+        }
     }
 }
 

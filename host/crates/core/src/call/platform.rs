@@ -29,7 +29,7 @@ pub(super) fn judge_function(
     let resource = call.resource().map(|id| resource(&snapshot, call, id)).transpose()?;
     let plugin =
         snapshot.resource_type(resource_type).ok_or_else(|| unavailable("no loaded plugin has this resource type"))?;
-    let is_there = plugin.component.as_ref().is_some_and(|one| one.functions().iter().any(|name| name == function));
+    let is_there = plugin.functions().contains(&function);
     let is_its_own = resource.as_ref().is_none_or(|resource| Arc::ptr_eq(&resource.plugin, plugin));
     if !is_there || !is_its_own {
         return Err(unavailable("the plugin has no such function, or the resource is not of its type").into());

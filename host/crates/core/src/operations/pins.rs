@@ -1,6 +1,8 @@
 //! The tools of resources that come from outside: lists them, and records the decisions of admins.
 
-use monstrum_api::pins::{ApprovedDefinition, Discovery, PinDecision, PinDecisions, PinnedTool, PinnedTools};
+use monstrum_api::pins::{
+    ApprovedDefinition, Discovery, DiscoveryResult, PinDecision, PinDecisions, PinnedTool, PinnedTools,
+};
 use monstrum_store::ResourceRow;
 use monstrum_types::{DiscoveryStatus, ResourceId, ResourceTypeId};
 
@@ -8,8 +10,9 @@ use super::change::Change;
 use super::resources::resource;
 use super::{Admin, InputErrors, OperationError, Operator};
 use crate::app::App;
+use crate::mcp::DiscoveryError;
 use crate::pins::{self, Choice, Refusal, TOOLS_MAX, Verdict};
-use crate::plugins::remote;
+use crate::plugins::{built_in, remote};
 
 /// Lists the tools of a resource that come from its server or agent, with the decisions about them.
 pub async fn list(app: &App, caller: &Operator, id: ResourceId) -> Result<PinnedTools, OperationError> {
@@ -69,6 +72,35 @@ pub(super) async fn discovery(app: &App, row: &ResourceRow) -> Result<Option<Dis
         server: stored.server.map(|server| remote::value_written_out(&server)),
         protocol: stored.protocol,
     })))
+}
+
+/// Discovers the tools of an MCP server. Returns the result, even if the discovery has failed.
+pub async fn discover(app: &App, caller: &Operator, id: ResourceId) -> Result<DiscoveryResult, OperationError> {
+    let row = resource(app, caller, id).await?;
+    if row.resource_type.as_str() != built_in::MCP {
+        return Err(OperationError::conflict(format!(
+            "the tools of a resource of type `{}` do not come from an MCP server",
+            row.resource_type
+        )));
+    }
+    let discovered = match discover_once(app, caller, id).await {
+        // A refresh of the credential by the discovery itself is a change too.
+        Err(DiscoveryError::Changed) => discover_once(app, caller, id).await,
+        ended => ended,
+    };
+    discovered.map_err(|error| match error {
+        DiscoveryError::Claimed | DiscoveryError::Changed => OperationError::Conflict(format!("{error}; try again")),
+        DiscoveryError::Stopped => OperationError::Unavailable(error.to_string()),
+        DiscoveryError::Store(error) => error.into(),
+    })?;
+    let discovery = discovery(app, &row).await?.ok_or_else(|| OperationError::not_found("discovery"))?;
+    Ok(DiscoveryResult { discovery })
+}
+
+async fn discover_once(app: &App, caller: &Operator, id: ResourceId) -> Result<(), DiscoveryError> {
+    // A resource that was deleted meanwhile counts as changed.
+    let served = app.policy.load().resource(caller.workspace, id).cloned();
+    app.mcp.discover(&served.ok_or(DiscoveryError::Changed)?).await
 }
 
 fn has_remote_tools(app: &App, resource_type: &ResourceTypeId) -> Result<(), OperationError> {

@@ -22,9 +22,9 @@ pub async fn call(
 ) -> Result<CallResult, OperationError> {
     let snapshot = app.policy.load();
     let plugin = snapshot.resource_type(&resource_type).ok_or_else(|| OperationError::not_found("resource type"))?;
-    let functions = plugin.component.as_ref().map(|component| component.functions()).unwrap_or_default();
-    if !functions.contains(&function) {
-        let message = match functions {
+    let functions = plugin.functions();
+    if !functions.contains(&function.as_str()) {
+        let message = match functions.as_slice() {
             [] => format!("the plugin of type `{resource_type}` has no functions"),
             names => format!(
                 "the plugin of type `{resource_type}` has no function `{function}`; available functions: {}",

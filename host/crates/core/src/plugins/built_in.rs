@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monstrum_guardian::{DimensionModes, PatternSet};
-use monstrum_manifest::{DIMENSIONS_FIELD, Locales, Manifest, MatchMode};
+use monstrum_manifest::{DIMENSIONS_FIELD, Locales, Manifest, MatchMode, ToolDiscovery};
 use serde_json::{Value, json};
 
 pub use agent::AGENT;
-pub use mcp::{MCP, MCP_URL};
+pub use mcp::{MCP, MCP_CALL_TOOL, MCP_LIST_TOOLS, MCP_URL};
 pub use sandbox::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SANDBOX, SANDBOX_TOOLS, SHELL, UNAVAILABLE_KEY,
     UNAVAILABLE_TEXT, WRITE_FILE,
@@ -162,8 +162,6 @@ fn locales(files: &[(&str, &[(&str, &str)])]) -> Locales {
 
 #[cfg(test)]
 mod tests {
-    use monstrum_manifest::ToolDiscovery;
-
     use super::*;
 
     #[test]
@@ -174,7 +172,7 @@ mod tests {
             let text = serde_json::to_string(&plugin.manifest).unwrap();
             let refused = monstrum_manifest::parse("built-in", &text).unwrap_err().to_string();
             assert!(refused.contains("is a built-in type and cannot be replaced"), "{refused}");
-            assert!(is_dynamic || refused.contains("are reserved for the platform"), "{refused}");
+            assert!(refused.contains("are reserved for the platform"), "{refused}");
         }
     }
 }

@@ -76,6 +76,15 @@ impl Plugin {
         self.warnings.iter().filter(|warning| warning.starts_with(EXCEEDS))
     }
 
+    /// Returns the names of the platform functions.
+    pub fn functions(&self) -> Vec<&str> {
+        match &self.component {
+            Some(component) => component.functions().iter().map(String::as_str).collect(),
+            None if self.name.as_str() == built_in::MCP => vec![built_in::MCP_CALL_TOOL, built_in::MCP_LIST_TOOLS],
+            None => Vec::new(),
+        }
+    }
+
     /// Returns whether the tools of this plugin's resources come from outside.
     pub fn has_remote_tools(&self) -> bool {
         self.manifest.resource_type.tool_discovery == ToolDiscovery::Dynamic

@@ -90,15 +90,18 @@ fn target(rule: &InjectRule) -> (&'static str, String) {
     }
 }
 
+/// Returns whether only the host or the connection may set the header `name`.
+pub(crate) fn is_host_header(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    HOST_HEADERS.contains(&lower.as_str()) || HOST_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+}
+
 fn rule_target(errors: &mut ContentErrors, rule: &InjectRule, at: &FieldPath) {
     match rule {
         InjectRule::Header(rule) => {
-            let lower = rule.header.to_ascii_lowercase();
             if !is_token(&rule.header) {
                 errors.add(at.key("header"), "expected the name of a header, such as Authorization");
-            } else if HOST_HEADERS.contains(&lower.as_str())
-                || HOST_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
-            {
+            } else if is_host_header(&rule.header) {
                 errors.add(at.key("header"), format!("only the host may set the header `{}`", rule.header));
             }
         }

@@ -87,7 +87,8 @@ impl Requests {
             .send(scope, credential, &self.redactor, request, self.until, &before_sending)
             .instrument(tracing::debug_span!("egress"))
             .await;
-        meters::egress(outcome(&sent), began.elapsed());
+        let outcome = sent.as_ref().map(|response| response.status).map_err(|failure| failure.code);
+        meters::egress(meters::outcome_of_request(outcome), began.elapsed());
         if let Err(failure) = &sent {
             self.failures.lock().push(failure.code);
         }
@@ -119,19 +120,5 @@ impl Requests {
             Some(FailureCode::Dns | FailureCode::Connect | FailureCode::Tls | FailureCode::Protocol) => Code::Upstream,
             _ => Code::Plugin,
         }
-    }
-}
-
-/// Returns the class of the response's status, or the code of the failure, for the metrics.
-fn outcome(sent: &Result<HttpResponse, Failure>) -> &'static str {
-    match sent {
-        Ok(response) => match response.status / 100 {
-            2 => "2xx",
-            3 => "3xx",
-            4 => "4xx",
-            5 => "5xx",
-            _ => "other",
-        },
-        Err(failure) => failure.code.as_str(),
     }
 }

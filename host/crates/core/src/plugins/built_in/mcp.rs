@@ -10,6 +10,11 @@ pub const MCP: &str = "mcp";
 /// The field of the configuration with the URL of the server.
 pub const MCP_URL: &str = "url";
 
+/// The platform function that lists the approved tools of a server.
+pub const MCP_LIST_TOOLS: &str = "list_tools";
+/// The platform function that calls an approved tool of a server.
+pub const MCP_CALL_TOOL: &str = "call_tool";
+
 pub(super) fn plugin() -> Plugin {
     built_in(manifest(), Locales::default())
 }
@@ -38,9 +43,9 @@ fn manifest() -> Value {
                                     discovery are approved; tools that come or change later wait for an admin.",
                 },
                 {
-                    "field": "credential", "type": "enum", "enum_values": ["shared", "user"], "required": false,
+                    "field": "credential", "type": "enum", "enum_values": ["shared"], "required": false,
                     "default": "shared",
-                    "description": "Whether all calls use one credential, or each user has a credential",
+                    "description": "All calls use one credential. Credentials for each user are not supported yet.",
                 },
                 {
                     "field": "key_header", "required": false, "default": "X-API-Key",

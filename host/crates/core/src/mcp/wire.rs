@@ -1,0 +1,95 @@
+//! The way of messages to the server of a resource: through egress.
+
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use monstrum_egress::{Egress, EventReader, RedactorCell, StreamedBody, StreamedResponse};
+use monstrum_mcp::client::{Events, Head, Message, MessageBody, Wire};
+use monstrum_types::{Failure, HttpRequest};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use super::url;
+use crate::meters;
+use crate::policy::Resource;
+
+/// The way to the server of one resource, with the credential of the resource. It must be used only when the call for
+/// which it sends is recorded.
+pub(super) struct ResourceWire {
+    pub(super) egress: Egress,
+    pub(super) resource: Arc<Resource>,
+    pub(super) redactor: Arc<RedactorCell>,
+    pub(super) until: Instant,
+}
+
+impl ResourceWire {
+    /// Creates a wire whose searches for secrets have the default budget.
+    pub(super) fn new(egress: &Egress, resource: &Arc<Resource>, until: Instant) -> ResourceWire {
+        let redactor = RedactorCell::new(resource.credential_source().redactor());
+        ResourceWire { egress: egress.clone(), resource: Arc::clone(resource), redactor: Arc::new(redactor), until }
+    }
+
+    /// Returns the same wire with another deadline.
+    pub(super) fn until(&self, until: Instant) -> ResourceWire {
+        let ResourceWire { egress, resource, redactor, .. } = self;
+        ResourceWire { egress: egress.clone(), resource: Arc::clone(resource), redactor: Arc::clone(redactor), until }
+    }
+}
+
+impl Wire for ResourceWire {
+    fn send(&self, message: Message) -> BoxFuture<'_, Result<Head, Failure>> {
+        let Message { headers, body } = message;
+        let request = HttpRequest {
+            method: if body.is_some() { "POST" } else { "GET" }.to_owned(),
+            url: url(&self.resource).to_owned(),
+            query: Vec::new(),
+            headers,
+            body,
+            timeout_ms: None,
+            // A server without a credential is public. A credential that cannot be used makes the request fail.
+            authenticate: self.resource.credential.is_some(),
+        };
+        async move {
+            let began = Instant::now();
+            // The caller has recorded the call, and a discovery is no call.
+            let before_sending = || async { Ok(()) }.boxed();
+            let (scope, credential) = (&self.resource.scope, self.resource.credential_source().as_ref());
+            let opened = self
+                .egress
+                .open(scope, credential, &self.redactor, request, self.until, &before_sending)
+                .instrument(tracing::debug_span!("egress"))
+                .await;
+            let outcome = opened.as_ref().map(|response| response.status);
+            meters::egress(meters::outcome_of_request(outcome.map_err(|failure| failure.code)), began.elapsed());
+            opened.map(head)
+        }
+        .boxed()
+    }
+}
+
+fn head(response: StreamedResponse) -> Head {
+    let StreamedResponse { status, headers, body } = response;
+    let header = |name: &str| headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone());
+    Head { status, content_type: header("content-type"), session: header("mcp-session-id"), body: Box::new(Body(body)) }
+}
+
+struct Body(StreamedBody);
+
+impl MessageBody for Body {
+    fn read(self: Box<Self>) -> BoxFuture<'static, Result<Vec<u8>, Failure>> {
+        self.0.read().boxed()
+    }
+
+    fn events(self: Box<Self>) -> Box<dyn Events> {
+        Box::new(EventsOf(self.0.events()))
+    }
+}
+
+struct EventsOf(EventReader);
+
+impl Events for EventsOf {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<String>, Failure>> {
+        async move { Ok(self.0.next().await?.map(|event| event.data)) }.boxed()
+    }
+}

@@ -1,0 +1,254 @@
+//! One request and its answer, as JSON or as a stream of events.
+
+use monstrum_types::{Failure, FailureCode};
+use serde_json::{Map, Value, json};
+
+use super::param_headers::encoded;
+use super::wire::{Events, Head, Message, Wire};
+use super::{ClientError, QUOTED_BYTES_MAX, shortened};
+
+/// The maximum number of requests of a server that are answered while it answers one request. Each answer is a request
+/// to the server, so a server could otherwise cause any number of requests.
+const SERVER_REQUESTS_MAX: usize = 16;
+/// The code of JSON-RPC for an unknown method.
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// A request to a server.
+pub(super) struct Request {
+    id: u64,
+    method: &'static str,
+    params: Value,
+    headers: Vec<(String, String)>,
+}
+
+/// The answer to a request.
+pub(super) struct Answer {
+    pub(super) result: Map<String, Value>,
+    /// The session that the server has created with this answer.
+    pub(super) session: Option<String>,
+    /// Whether the server has said on the stream that its list of tools has changed.
+    pub(super) is_list_changed: bool,
+    /// The number of bytes of the messages that were received.
+    pub(super) bytes: usize,
+}
+
+/// The conditions under which an answer is received.
+pub(super) struct Terms<'a> {
+    /// The headers with which requests of the server on the stream are answered, or `None` if they are ignored.
+    pub(super) reply_headers: Option<&'a [(String, String)]>,
+    /// The maximum number of bytes of the messages, which are counted before they are parsed.
+    pub(super) bytes_max: usize,
+}
+
+impl Request {
+    pub(super) fn new(id: u64, method: &'static str, params: Value, headers: Vec<(String, String)>) -> Request {
+        Request { id, method, params, headers }
+    }
+
+    /// Adds the headers that repeat parts of the body, which revision 2026-07-28 requires.
+    pub(super) fn with_standard_headers(mut self) -> Request {
+        self.headers.push(("mcp-method".to_owned(), self.method.to_owned()));
+        if let Some(name) = self.params.get("name").and_then(Value::as_str) {
+            self.headers.push(("mcp-name".to_owned(), encoded(name)));
+        }
+        self
+    }
+
+    pub(super) fn with_headers(mut self, headers: Vec<(String, String)>) -> Request {
+        self.headers.extend(headers);
+        self
+    }
+
+    pub(super) fn message(&self) -> Message {
+        let body = json!({"jsonrpc": "2.0", "id": self.id, "method": self.method, "params": self.params});
+        post(self.headers.clone(), &body)
+    }
+}
+
+/// Creates a POST of a JSON-RPC message.
+fn post(mut headers: Vec<(String, String)>, body: &Value) -> Message {
+    headers.push(("content-type".to_owned(), "application/json".to_owned()));
+    headers.push(("accept".to_owned(), "application/json, text/event-stream".to_owned()));
+    Message { headers, body: Some(body.to_string().into_bytes()) }
+}
+
+/// Sends a request and waits for its answer.
+///
+/// # Errors
+/// Fails if the server answers with an error, or gives no usable answer.
+pub(super) async fn exchange(wire: &dyn Wire, request: &Request, terms: &Terms<'_>) -> Result<Answer, ClientError> {
+    let Head { status, content_type, session, body } = wire.send(request.message()).await?;
+    match status {
+        200..=299 => {}
+        401 => return Err(ClientError::Unauthenticated),
+        // In a session, this status means that the session has ended.
+        404 if has_session(&request.headers) => return Err(ClientError::Status(status)),
+        _ => return Err(error_of(status, body.read().await?)),
+    }
+    if is_stream(content_type.as_deref()) {
+        return from_stream(body.events(), request.id, session, (wire, terms)).await;
+    }
+    let body = body.read().await?;
+    let bytes = body.len();
+    check_size(bytes, terms.bytes_max)?;
+    let parsed: Value = serde_json::from_slice(&body)
+        .map_err(|error| ClientError::Invalid(format!("the body is not JSON: {error}")))?;
+    let result = answer_to(request.id, parsed)?
+        .ok_or_else(|| ClientError::Invalid("the body is not the answer to the request".to_owned()))?;
+    Ok(Answer { result: result?, session, is_list_changed: false, bytes })
+}
+
+fn check_size(bytes: usize, bytes_max: usize) -> Result<(), ClientError> {
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    Err(ClientError::TooMuch(format!("the answer of the MCP server is larger than {} KiB", bytes_max >> 10)))
+}
+
+fn has_session(headers: &[(String, String)]) -> bool {
+    headers.iter().any(|(name, _)| name == "mcp-session-id")
+}
+
+/// Returns whether a content type is that of server-sent events.
+pub(super) fn is_stream(content_type: Option<&str>) -> bool {
+    let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case("text/event-stream")
+}
+
+/// Returns the error that a response with this status reports.
+fn error_of(status: u16, body: Vec<u8>) -> ClientError {
+    let parsed = serde_json::from_slice::<Value>(&body).ok();
+    let error = parsed.as_ref().and_then(|body| body.get("error")).and_then(rpc_error);
+    error.unwrap_or(ClientError::Status(status))
+}
+
+/// Reads a JSON-RPC error. Returns `None` if the value is not one.
+fn rpc_error(error: &Value) -> Option<ClientError> {
+    let code = error.get("code")?.as_i64()?;
+    let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
+    Some(ClientError::Rpc { code, message: shortened(message, QUOTED_BYTES_MAX).to_owned() })
+}
+
+/// Reads the answer to the request `id`. Returns `None` for another message.
+fn answer_to(id: u64, message: Value) -> Result<Option<Result<Map<String, Value>, ClientError>>, ClientError> {
+    let Value::Object(mut message) = message else {
+        return Err(ClientError::Invalid("a message is not an object; batches are not supported".to_owned()));
+    };
+    if message.contains_key("method") || message.get("id").and_then(Value::as_u64) != Some(id) {
+        return Ok(None);
+    }
+    match (message.shift_remove("result"), message.get("error")) {
+        (Some(Value::Object(result)), None) => Ok(Some(Ok(result))),
+        (None, Some(error)) => {
+            let malformed = || ClientError::Invalid("an error has no code".to_owned());
+            Ok(Some(Err(rpc_error(error).ok_or_else(malformed)?)))
+        }
+        _ => Err(ClientError::Invalid("an answer must have either an object `result` or `error`".to_owned())),
+    }
+}
+
+/// Reads events until the answer arrives. The rest of the stream is not read.
+async fn from_stream(
+    mut events: Box<dyn Events>,
+    id: u64,
+    session: Option<String>,
+    (wire, terms): (&dyn Wire, &Terms<'_>),
+) -> Result<Answer, ClientError> {
+    let mut replies = Replies::new(wire, terms.reply_headers.map(<[_]>::to_vec));
+    let (mut is_list_changed, mut bytes) = (false, 0);
+    loop {
+        let Some(data) = events.next().await? else {
+            let message = "the MCP server closed the stream before its answer";
+            return Err(Failure::sent(FailureCode::Protocol, message).into());
+        };
+        bytes += data.len();
+        check_size(bytes, terms.bytes_max)?;
+        let Some(message) = parsed_event(&data)? else { continue };
+        is_list_changed |= is_list_change(&message);
+        if let Some(request) = ServerRequest::of(&message) {
+            replies.reply(&request).await?;
+            continue;
+        }
+        if let Some(result) = answer_to(id, message)? {
+            return Ok(Answer { result: result?, session, is_list_changed, bytes });
+        }
+    }
+}
+
+/// Parses the data of an event. Returns `None` for an event without data, which servers send to keep a stream open.
+pub(super) fn parsed_event(data: &str) -> Result<Option<Value>, ClientError> {
+    if data.trim().is_empty() {
+        return Ok(None);
+    }
+    let parsed = serde_json::from_str(data);
+    parsed.map(Some).map_err(|error| ClientError::Invalid(format!("an event is not JSON: {error}")))
+}
+
+/// Returns whether a message says that the list of tools has changed.
+pub(super) fn is_list_change(message: &Value) -> bool {
+    message.get("method").and_then(Value::as_str) == Some("notifications/tools/list_changed")
+}
+
+/// A request of the server to this client.
+pub(super) struct ServerRequest {
+    id: Value,
+    is_ping: bool,
+}
+
+impl ServerRequest {
+    /// Returns the request, if the message is one.
+    pub(super) fn of(message: &Value) -> Option<ServerRequest> {
+        let method = message.get("method")?.as_str()?;
+        let id = message.get("id").filter(|id| id.is_string() || id.is_number())?;
+        Some(ServerRequest { id: id.clone(), is_ping: method == "ping" })
+    }
+}
+
+/// The answers to requests of a server.
+pub(super) struct Replies<'a> {
+    pub(super) wire: &'a dyn Wire,
+    /// The headers of an answer, or `None` if requests are ignored: servers of revision 2026-07-28 must not send any.
+    headers: Option<Vec<(String, String)>>,
+    sent: usize,
+}
+
+impl<'a> Replies<'a> {
+    pub(super) fn new(wire: &'a dyn Wire, headers: Option<Vec<(String, String)>>) -> Self {
+        Replies { wire, headers, sent: 0 }
+    }
+
+    /// Answers `ping`, and refuses every other request.
+    pub(super) async fn reply(&mut self, request: &ServerRequest) -> Result<(), ClientError> {
+        let Some(headers) = &self.headers else { return Ok(()) };
+        self.sent += 1;
+        if self.sent > SERVER_REQUESTS_MAX {
+            let message = format!("the MCP server sent more than {SERVER_REQUESTS_MAX} requests");
+            return Err(ClientError::TooMuch(message));
+        }
+        let answer = if request.is_ping {
+            json!({"jsonrpc": "2.0", "id": request.id, "result": {}})
+        } else {
+            let error = json!({"code": METHOD_NOT_FOUND, "message": "the client supports no requests of servers"});
+            json!({"jsonrpc": "2.0", "id": request.id, "error": error})
+        };
+        // A server that does not read the answer still has to answer the request.
+        drop(self.wire.send(post(headers.clone(), &answer)).await?);
+        Ok(())
+    }
+}
+
+/// Sends a notification. The answer of the server is not read.
+pub(super) async fn notify(
+    wire: &dyn Wire,
+    headers: Vec<(String, String)>,
+    method: &'static str,
+    params: Value,
+) -> Result<(), ClientError> {
+    let notification = json!({"jsonrpc": "2.0", "method": method, "params": params});
+    let head = wire.send(post(headers, &notification)).await?;
+    match head.status {
+        200..=299 => Ok(()),
+        401 => Err(ClientError::Unauthenticated),
+        status => Err(ClientError::Status(status)),
+    }
+}

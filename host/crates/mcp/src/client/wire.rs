@@ -1,0 +1,46 @@
+//! The way of messages to a server.
+
+use futures::future::BoxFuture;
+use monstrum_types::Failure;
+
+/// Sends messages to one server, with one credential.
+pub trait Wire: Send + Sync {
+    /// Sends a message and returns the head of the response. The wire follows no redirect.
+    fn send(&self, message: Message) -> BoxFuture<'_, Result<Head, Failure>>;
+}
+
+/// An HTTP request to the URL of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The headers, without those of the credential.
+    pub headers: Vec<(String, String)>,
+    /// The JSON-RPC message, which is sent by POST, or `None` for a GET, which opens a stream of notifications.
+    pub body: Option<Vec<u8>>,
+}
+
+/// The head of a response.
+pub struct Head {
+    /// The HTTP status.
+    pub status: u16,
+    /// The value of the header `Content-Type`.
+    pub content_type: Option<String>,
+    /// The value of the header `Mcp-Session-Id`.
+    pub session: Option<String>,
+    /// The body, which has not been read yet. Dropping it closes the connection.
+    pub body: Box<dyn MessageBody>,
+}
+
+/// The body of a response.
+pub trait MessageBody: Send {
+    /// Reads the body to its end.
+    fn read(self: Box<Self>) -> BoxFuture<'static, Result<Vec<u8>, Failure>>;
+
+    /// Reads the body as server-sent events.
+    fn events(self: Box<Self>) -> Box<dyn Events>;
+}
+
+/// The events of a body.
+pub trait Events: Send {
+    /// Returns the data of the next event, or `None` at the end of the body.
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<String>, Failure>>;
+}

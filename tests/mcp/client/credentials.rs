@@ -1,0 +1,141 @@
+//! The credential of a resource: where it is sent, and that nothing of it comes back.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use support::{FakeMcp, Generation, McpReply};
+
+use super::{Behind, tool};
+use crate::world::text;
+
+const TOKEN: &str = "mcp-s3cret/token+x";
+
+/// Starts a server that requires a token, whose tool is approved.
+async fn with_token() -> Result<Behind> {
+    let behind = Behind::undecided(Generation::Stateless, &[tool("note", "Adds")], &json!({})).await?;
+    behind.mcp.require_token(TOKEN);
+    behind.world.api.token(&behind.resource, TOKEN).await?;
+    behind.discovered().await?;
+    behind.approve_all("write").await?;
+    Ok(behind)
+}
+
+#[tokio::test]
+async fn a_credential_is_sent_with_every_request_and_a_missing_one_is_reported() -> Result<()> {
+    let behind = Behind::undecided(Generation::Stateless, &[tool("note", "Adds")], &json!({})).await?;
+    behind.mcp.require_token(TOKEN);
+    let discovery = behind.discover().await?;
+    assert_eq!(
+        discovery["error"],
+        json!("the MCP server rejected the request as unauthenticated (HTTP 401)"),
+        "{discovery}"
+    );
+    behind.world.api.token(&behind.resource, TOKEN).await?;
+    behind.discovered().await?;
+    behind.approve_all("write").await?;
+    behind.echoed("notes__note", &json!({})).await?;
+    behind.mcp.require_token("another token");
+    let requests = behind.mcp.requests().len();
+    let answer = behind.call("notes__note", &json!({})).await?;
+    assert_eq!((&answer["status"], &answer["code"]), (&json!("error"), &json!("unauthenticated")), "{answer}");
+    assert_eq!(behind.mcp.requests().len(), requests + 1, "a token that cannot be refreshed is sent once");
+    Ok(())
+}
+
+/// A server that repeats the credential in a result, an error, a header or an event cut into pieces reveals nothing.
+#[tokio::test]
+async fn an_echoed_credential_is_redacted() -> Result<()> {
+    let behind = with_token().await?;
+    let result = |value: &str| {
+        json!({"jsonrpc": "2.0", "id": "{id}", "result": {
+            "content": [{"type": "text", "text": value}], "structuredContent": {"a": [value]},
+        }})
+    };
+    let event = format!("data: {}\n\n", result(TOKEN)).replace("\"{id}\"", "{id}");
+    let middle = event.find("s3cret").unwrap_or_default() + 3;
+    let (head, tail) = event.split_at(middle);
+    let error = json!({"jsonrpc": "2.0", "id": "{id}", "error": {"code": -1, "message": TOKEN}});
+    for reply in [
+        McpReply::json(200, &result(TOKEN)),
+        McpReply::json(200, &error),
+        McpReply::json(200, &result("a")).header("mcp-session-id", TOKEN),
+        McpReply::events(&[head, tail]),
+        McpReply::text(500, "text/plain", TOKEN),
+    ] {
+        behind.mcp.reply("tools/call", reply);
+        let answer = behind.call("notes__note", &json!({})).await?;
+        assert!(!answer.to_string().contains("s3cret"), "{answer}");
+        let row = behind.world.audit_of(&answer).await?;
+        assert!(!row.to_string().contains("s3cret"), "{row}");
+    }
+    // A definition that contains the credential does not reach admins either.
+    behind.mcp.set_tools(&[tool("note", &format!("Adds {TOKEN}"))]);
+    behind.discovered().await?;
+    let pins = Value::Array(behind.pins().await?).to_string();
+    assert!(pins.contains("[redacted]") && !pins.contains("s3cret"), "{pins}");
+    assert!(!behind.world.server.output().contains("s3cret"));
+    Ok(())
+}
+
+/// A parameter that contains the credential does not leave the host.
+#[tokio::test]
+async fn a_credential_in_a_parameter_is_not_sent() -> Result<()> {
+    let behind = with_token().await?;
+    let answer = behind.call("notes__note", &json!({"text": format!("send {TOKEN}")})).await?;
+    assert_eq!(answer["status"], "error", "{answer}");
+    assert!(behind.mcp.params_of("tools/call").is_empty());
+    Ok(())
+}
+
+/// After a change of the URL, an admin must confirm that the credential may be sent there.
+#[tokio::test]
+async fn a_credential_is_not_sent_to_another_url() -> Result<()> {
+    let behind = with_token().await?;
+    let other = FakeMcp::start(Generation::Stateless, &[tool("note", "Adds")]).await?;
+    let path = format!("/api/resources/{}", behind.resource);
+    for url in [other.url(), behind.mcp.url().replace("/mcp", "/other")] {
+        let (status, body) = behind.world.api.patch(&path, &json!({"config": {"url": url}})).await?;
+        assert_eq!(status, 200, "{body}");
+        let discovery = behind.discover().await?;
+        assert_eq!(discovery["status"], "failed", "{discovery}");
+        assert!(text(&discovery["error"]).contains("confirm or reauthorize"), "{discovery}");
+    }
+    let received = other.requests();
+    assert!(received.iter().all(|request| request.header("authorization").is_none()), "{received:?}");
+    assert!(behind.mcp.requests().iter().all(|request| request.path == "/mcp"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_api_key_is_sent_in_the_configured_header() -> Result<()> {
+    let config = json!({"key_header": "X-Notes-Key"});
+    let behind = Behind::undecided(Generation::Stateless, &[tool("note", "Adds")], &config).await?;
+    let body = json!({"auth_method": "api_key", "fields": {"api_key": TOKEN}});
+    let path = format!("/api/resources/{}/credential", behind.resource);
+    let (status, answer) = behind.world.api.put(&path, &body).await?;
+    assert_eq!(status, 200, "{answer}");
+    behind.discovered().await?;
+    let requests = behind.mcp.requests();
+    let last = requests.last().expect("the server was asked");
+    assert_eq!((last.header("x-notes-key"), last.header("authorization")), (Some(TOKEN), None));
+    Ok(())
+}
+
+/// Credentials for each user are not supported, and must not be mistaken for a shared one.
+#[tokio::test]
+async fn a_credential_for_each_user_is_refused() -> Result<()> {
+    let behind = Behind::undecided(Generation::Stateless, &[], &json!({})).await?;
+    for (config, at) in [
+        (json!({"url": "https://a.example/", "credential": "user"}), "/config/credential"),
+        (json!({"url": "ftp://a.example/"}), "/config/url"),
+        (json!({"url": "https://a.example/", "key_header": "Host"}), "/config/key_header"),
+        (json!({"url": "https://a.example/", "key_header": "Mcp-Session-Id"}), "/config/key_header"),
+        (json!({"command": "npx", "args": ["server"]}), "/config/command"),
+    ] {
+        let body = json!({"resource_type": "mcp", "name": "other", "config": config});
+        let (status, answer) = behind.world.api.post("/api/resources", &body).await?;
+        assert_eq!(status, 422, "{answer}");
+        let errors = answer["errors"].to_string();
+        assert!(errors.contains(at), "{answer}");
+    }
+    Ok(())
+}
