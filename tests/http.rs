@@ -20,7 +20,7 @@ mod pins;
 mod plugins;
 mod resource_types;
 mod resources;
-mod roles;
+pub(crate) mod roles;
 mod workspaces;
 
 use std::fmt::{self, Display, Formatter};

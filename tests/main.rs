@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod approvals;
 mod architecture;
 mod archive;

@@ -215,6 +215,27 @@ async fn a_bot_key_does_not_become_a_root_key(#[values(Kind::Sqlite, Kind::Postg
     Ok(())
 }
 
+/// An agent key does not become the key of another resource.
+#[rstest]
+#[tokio::test]
+async fn an_agent_key_stays_with_its_resource(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) -> Result<()> {
+    let scene = Scene::on(kind).await?;
+    let mut keys = Vec::new();
+    for name in ["one", "two"] {
+        let resource = json!({ "resource_type": "agent", "name": name });
+        let (_, resource) = scene.world.api.post("/api/resources", &resource).await?;
+        let body = json!({ "name": name, "kind": "agent", "resource_id": resource["id"] });
+        let key = scene.world.api.post("/api/keys", &body).await?.1;
+        keys.push(scene.world.api.with_key(text(&key["key"])));
+    }
+    assert_eq!(keys[0].get("/ws/agent").await?.0, 426);
+    let moved = "update api_keys set resource_id = (select id from resources where name = 'two') where name = 'one'";
+    scene.attack(&[moved, BELL]).await?;
+    scene.is_refused_and_named("row api_keys/").await?;
+    assert_eq!(keys[0].get("/ws/agent").await?.0, 401);
+    Ok(())
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_deleted_key_and_a_deleted_binding_stay_deleted(

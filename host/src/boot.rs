@@ -33,7 +33,7 @@ use monstrum_core::approvals::Approvals;
 use monstrum_core::audit::{Auditor, HEADS_FILE, Heads};
 use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
-use monstrum_core::call::execute::Executor;
+use monstrum_core::call::execute::{BuiltIn, Executor};
 use monstrum_core::call::ledger::Ledger;
 use monstrum_core::credentials::Refresher;
 use monstrum_core::mcp::Mcp;
@@ -46,6 +46,7 @@ use monstrum_core::plugins::{Plugins, StartIndex, Watch, owners};
 use monstrum_core::policy::Policy;
 use monstrum_core::policy::key_uses;
 use monstrum_core::policy::pattern_limits::PatternRoom;
+use monstrum_core::remote_agents::RemoteAgents;
 use monstrum_core::sandboxes::FileTurns;
 
 pub use archive::{ArchivingError, archive_offline, archive_online};
@@ -175,10 +176,10 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
     let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
     let pins = Arc::new(pins);
-    let mcp = Mcp::new(egress.clone(), Arc::clone(&policy), Arc::clone(&pins), Arc::clone(&clock));
-    let mcp = Arc::new(mcp);
-    let (ceilings, of_mcp) = (settings.ceilings, Arc::clone(&mcp));
-    let executor = Executor::new(egress, lanes, ceilings, ledger, Arc::clone(&sandboxes), of_mcp);
+    let agents = Arc::new(RemoteAgents::new(Arc::clone(&policy), Arc::clone(&pins)));
+    let mcp = Arc::new(Mcp::new(egress.clone(), Arc::clone(&policy), Arc::clone(&pins), Arc::clone(&clock)));
+    let built_in = BuiltIn { sandboxes: Arc::clone(&sandboxes), agents: Arc::clone(&agents), mcp: Arc::clone(&mcp) };
+    let executor = Executor::new(egress, lanes, settings.ceilings, ledger, built_in);
     let approvals = Arc::new(Approvals::new(
         store.clone(),
         Arc::clone(vault),
@@ -211,6 +212,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         pattern_room,
         approvals,
         pins,
+        agents,
         mcp,
         calls: Arc::new(calls),
         clock,
@@ -250,6 +252,7 @@ fn chores(
         tokio::spawn(follow_key_uses(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_approvals(Arc::clone(app), stop.clone())),
+        tokio::spawn(follow_agents(Arc::clone(app), stop.clone())),
         tokio::spawn(Arc::clone(&app.mcp).follow(stop.clone())),
     ];
     chores.extend(sandboxes::chores(app, stop));
@@ -281,7 +284,9 @@ impl Running {
         }
         tracing::info!("shutting down");
         app.approvals.close();
+        app.agents.announce_end();
         app.calls.shut_down(shutdown_grace).await;
+        app.agents.shut_down().await;
         if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
             served.abort();
         }
@@ -413,6 +418,10 @@ async fn follow_devices(app: Arc<App>, stop: CancellationToken) {
 
 async fn follow_approvals(app: Arc<App>, stop: CancellationToken) {
     app.approvals.follow_expiry(stop).await;
+}
+
+async fn follow_agents(app: Arc<App>, stop: CancellationToken) {
+    app.agents.follow_presence(stop).await;
 }
 
 async fn purge(app: Arc<App>, stop: CancellationToken) {

@@ -4,6 +4,7 @@
 //! The description that `/api/openapi.json` serves is generated from the handlers. One macro registers a route and its
 //! description, so no route lacks a description.
 
+mod agent_socket;
 mod approvals;
 mod audit;
 mod bindings;
@@ -160,6 +161,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::show, approvals::decide))
         .routes(routes!(mcp::post, mcp::listen))
+        .routes(routes!(agent_socket::open))
         .routes(routes!(sandboxes::list))
         .routes(routes!(sandboxes::show, sandboxes::delete))
         .routes(routes!(sandboxes::exec))

@@ -18,6 +18,7 @@ const ORDER: &[&[&str]] = &[
     &["policy"],
     &["oauth"],
     &["pins"],
+    &["mcp", "remote_agents"],
     &["approvals"],
     &["call/session"],
     &["call/resolve"],

@@ -34,6 +34,7 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
       "name": "backup",
       "kind": "admin",
       "bot_id": null,
+      "resource_id": null,
       "prefix": null,
       "created_at": "[time]"
     }
@@ -77,7 +78,7 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     [exit 2]
     [stderr]
     error: invalid value 'god' for '--kind <KIND>'
-      [possible values: root, admin, operator, approver, bot]
+      [possible values: root, admin, operator, approver, bot, agent]
     hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]

@@ -392,7 +392,51 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /metrics                                           401  401  200  200  200  403  403  200
     GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400  400
     GET    /readyz                                            200  200  200  200  200  200  200  200
+    GET    /ws/agent                                          401  401  403  403  403  403  403  403
     ");
+    Ok(())
+}
+
+/// An agent key opens its socket. Every other route that asks for a key refuses it.
+#[tokio::test]
+async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
+    const PUBLIC: [&str; 6] = [
+        "/",
+        "/healthz",
+        "/readyz",
+        "/api/oauth/callback",
+        "/oauth/begin/{ticket}",
+        "/.well-known/oauth-protected-resource/mcp/{id}",
+    ];
+    let fresh = Fresh::start().await?;
+    let api = &fresh.world.api;
+    let resource = made(api, "/api/resources", &json!({ "resource_type": "agent", "name": "lab" })).await?;
+    let body = json!({ "name": "agent", "kind": "agent", "resource_id": resource });
+    let agent = api.with_key(text(&api.post("/api/keys", &body).await?.1["key"]));
+    let (_, document) = api.get("/api/openapi.json").await?;
+    let mut refused = 0;
+    for (template, item) in document["paths"].as_object().context("the API description has no paths")? {
+        for method in item.as_object().context("the path has no methods")?.keys() {
+            let Request { path, body, .. } = fresh.request(&method.to_uppercase(), template).await?;
+            let mut request = agent.request(method.to_uppercase().parse()?, &path);
+            if template.starts_with("/mcp") {
+                request = request.header("accept", "application/json, text/event-stream");
+            }
+            if let Some(body) = body {
+                request = request.json(&body);
+            }
+            let status = send(request).await?.0;
+            match template.as_str() {
+                "/ws/agent" => assert_eq!(status, 426, "a plain request"),
+                public if PUBLIC.contains(&public) => assert_ne!(status, 403, "{method} {template}"),
+                _ => {
+                    refused += 1;
+                    assert_eq!(status, 403, "{method} {template}");
+                }
+            }
+        }
+    }
+    assert!(refused > 70, "{refused}");
     Ok(())
 }
 
@@ -490,6 +534,8 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/resources/{id}/oauth/device: 422 "/unknown"
     post /api/resources/{id}/oauth/refresh: 422 "/unknown"
     post /api/resources/{id}/oauth/start: 422 "/unknown"
+    post /api/resources/{id}/tools/approve: 422 "/unknown"
+    post /api/resources/{id}/tools/reject: 422 "/unknown"
     post /api/roles: 422 "/unknown"
     patch /api/roles/{id}: 422 "/unknown"
     post /api/sandboxes/{id}/exec: 422 "/unknown"

@@ -100,10 +100,10 @@ async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
     answers.add("delete again", api.delete(&path).await?);
     answers.add("rotate", api.post(&format!("{path}/rotate"), &Value::Null).await?);
     assert_snapshot!(answers, @r#"
-    create: 201 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"}
-    create a bot's: 201 {"id":"[id 2]","key":"[key]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]"}
-    list: 200 {"items":[{"id":"[id 4]","name":"admin","kind":"root","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":"[time]"},{"id":"[id 1]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":null},{"id":"[id 2]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]","last_used_at":null}],"next_cursor":null}
-    rotate: 200 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"}
+    create: 201 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"resource_id":null,"prefix":"[key]","created_at":"[time]"}
+    create a bot's: 201 {"id":"[id 2]","key":"[key]","name":"t","kind":"bot","bot_id":"[id 3]","resource_id":null,"prefix":"[key]","created_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 4]","name":"admin","kind":"root","bot_id":null,"resource_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":"[time]"},{"id":"[id 1]","name":"ci","kind":"operator","bot_id":null,"resource_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":null},{"id":"[id 2]","name":"t","kind":"bot","bot_id":"[id 3]","resource_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":null}],"next_cursor":null}
+    rotate: 200 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"resource_id":null,"prefix":"[key]","created_at":"[time]"}
     the old text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is required","status":401,"detail":"unknown API key","request_id":"[id 5]"}
     the new text: 200
     delete: 204
@@ -167,12 +167,12 @@ async fn keys_know_their_place() -> Result<()> {
     assert_snapshot!(answers, @r#"
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":"","kind":"admin"}: 422 [{"path":"/name","message":"must not be empty"}]
-    POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `approver`, `bot`"}]
+    POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `approver`, `bot`, `agent`"}]
     POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"required when `kind` is `bot`"}]
     POST {"name":"x","kind":"admin","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"allowed only when `kind` is `bot`"}]
     POST {"name":"x","kind":"bot","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"no such bot in this workspace"}]
     POST {"name":"x","kind":"bot","bot_id":"theirs"}: 422 [{"path":"/bot_id","message":"`theirs` is not a valid bot id: expected a UUID in lower case with hyphens"}]
-    POST {"name":"x","kind":"admin","key":"mk_chosen"}: 422 [{"path":"/key","message":"unknown field `key`, expected one of `name`, `kind`, `bot_id`"}]
+    POST {"name":"x","kind":"admin","key":"mk_chosen"}: 422 [{"path":"/key","message":"unknown field `key`, expected one of `name`, `kind`, `bot_id`, `resource_id`"}]
     an admin makes root: 403 "a root key is required"
     what root sees: 200 ["admin","a admin key","second root"]
     what an admin sees: 200 ["a admin key"]
@@ -254,7 +254,7 @@ async fn a_rotated_key_is_the_same_key() -> Result<()> {
             root = root.with_key(text(&rotated["key"]));
         }
         let after = listed(&root, id).await?;
-        for field in ["id", "name", "kind", "bot_id", "created_at"] {
+        for field in ["id", "name", "kind", "bot_id", "resource_id", "created_at"] {
             assert!(after[field] == before[field] && rotated[field] == before[field], "{field}: {rotated}");
         }
         assert!(after["prefix"] != before["prefix"] && after["prefix"] == rotated["prefix"], "{after}");

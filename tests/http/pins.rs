@@ -96,7 +96,7 @@ impl Outside {
     /// Returns whether a call would reach the server, by the prediction of the call.
     async fn may_call(&self, tool: &str) -> Result<bool> {
         let answer = self.api.check(&self.bot, tool, &json!({})).await?;
-        Ok(answer["allowed"] == true)
+        Ok(answer["decision"] == "allow")
     }
 }
 
@@ -243,11 +243,13 @@ async fn tools_of_outside_are_shown_with_every_character() -> Result<()> {
 async fn the_last_discovery_is_part_of_its_resource() -> Result<()> {
     let outside = Outside::start(Definitions::Review).await?;
     let app = &outside.host.running.app;
-    let path = format!("/api/resources/{}", outside.resource);
+    // The host does not discover the tools of an agent by itself.
+    let lab = made(&outside.api, "/api/resources", &json!({ "resource_type": "agent", "name": "lab" })).await?;
+    let path = format!("/api/resources/{lab}");
     let shown = async || anyhow::Ok(outside.api.get(&path).await?.1["discovery"].clone());
     assert_eq!(shown().await?["status"], "never");
     let snapshot = app.policy.load();
-    let row = &snapshot.resource(snapshot.default_workspace(), outside.resource.parse()?).context("no resource")?.row;
+    let row = &snapshot.resource(snapshot.default_workspace(), lab.parse()?).context("no resource")?.row;
     assert!(app.pins.claim(row).await?);
     app.pins.discovered(row, Err("the server answered 500\u{1b}".to_owned())).await?;
     let failed = shown().await?;

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent;
 mod api;
 mod crash;
 mod disk;
@@ -17,13 +18,14 @@ mod proxy;
 mod sandboxes;
 mod server;
 
+pub use agent::{Agent, hello};
 pub use api::{Api, Bound};
 pub use crash::{CrashTest, CrashTotals, Fault};
 pub use disk::Disk;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
 pub use in_process::InProcess;
 pub use machines::Machines;
-pub use mcp::{EverythingServer, McpPeer};
+pub use mcp::{EverythingServer, McpPeer, agent_example};
 pub use mcp_server::{FakeMcp, Generation, McpReply};
 pub use oauth::OauthServer;
 pub use postgres::Postgres;

@@ -61,6 +61,17 @@ impl McpPeer {
     }
 }
 
+/// Returns the command that runs `examples/agent.py` with the library that is installed beside the clients.
+pub fn agent_example() -> Result<Command> {
+    let folder = Build::current()?.target()?.join("mcp-clients");
+    let library = folder.join("python/websockets");
+    ensure!(library.is_dir(), "{} is missing; `cargo xtask test` installs the library", library.display());
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", folder.join("python")).env("PYTHONNOUSERSITE", "1");
+    python.arg("-B").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/agent.py"));
+    Ok(python)
+}
+
 /// A running npm `@modelcontextprotocol/server-everything`, which begins with `initialize`. Dropping the value stops it.
 pub struct EverythingServer {
     port: u16,

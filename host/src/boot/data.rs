@@ -378,7 +378,7 @@ async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result
     }
     let key = api_key::generate().map_err(DataError::Random)?;
     write_private(path, key.text.expose())?;
-    let row = key.row("admin".to_owned(), KeyKind::Root, None, None, clock.now());
+    let row = key.row("admin".to_owned(), KeyKind::Root, None, (None, None), clock.now());
     match store.insert_key(&row).await {
         Ok(()) => Ok(Some(key.text)),
         // Another host has created the root key of this database first, so the key in this host's file is invalid.

@@ -159,8 +159,9 @@ struct Server {
 }
 
 impl Server {
-    /// Serves one connection until it closes. `_seat` is the permit of the connection.
-    async fn connection<S>(self, stream: S, _seat: Seat)
+    /// Serves one connection until it closes or becomes a WebSocket. `seat` is the permit of the connection, which ends
+    /// with the stream.
+    async fn connection<S>(self, stream: S, seat: Seat)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -174,8 +175,8 @@ impl Server {
             }
         });
         let builder = builder();
-        let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
-        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+        let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity), seat));
+        let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(io, service));
         let mut stopped = std::pin::pin!(self.stop.cancelled());
         let (mut is_stopping, mut is_draining) = (false, false);
         let mut check = std::pin::pin!(sleep_until(activity.next_check()));

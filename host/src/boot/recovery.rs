@@ -34,7 +34,7 @@ pub async fn recover_root_key(data: &Data, clock: Arc<dyn Clock>) -> Result<Reco
     let key = api_key::generate().map_err(RecoveryError::Random)?;
     let now = clock.now();
     // The name contains the time, because names of root keys are unique.
-    let row = key.row(format!("recovered-{}", now.0), KeyKind::Root, None, None, now);
+    let row = key.row(format!("recovered-{}", now.0), KeyKind::Root, None, (None, None), now);
     let change = OfflineChange {
         what: "key.recover",
         object: row.id.to_string(),

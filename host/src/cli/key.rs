@@ -18,6 +18,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   monstrum key create --name ci --kind operator
   monstrum key create --name triage --kind bot --bot-id 01998a3c-…
+  monstrum key create --name lab --kind agent --resource-id 01998a3c-…
   KEY=$(monstrum key create --name backup --kind admin)     prints only the key to standard output";
 
 const LIST_EXAMPLES: &str = "\
@@ -68,6 +69,9 @@ pub(super) enum Key {
         /// The id of the bot; required if the kind is bot
         #[arg(long, value_name = "ID", required_if_eq("kind", "bot"))]
         bot_id: Option<String>,
+        /// The id of the resource of type agent; required if the kind is agent
+        #[arg(long, value_name = "ID", required_if_eq("kind", "agent"))]
+        resource_id: Option<String>,
     },
     /// List keys with their last use
     #[command(after_help = LIST_EXAMPLES)]
@@ -99,17 +103,22 @@ pub(super) enum Kind {
     Approver,
     /// The tools of one bot
     Bot,
+    /// Connecting agents to one resource
+    Agent,
 }
 
 impl Key {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         match self {
             Key::Recover { folder } => recover(options, folder).await?,
-            Key::Create { name, kind, bot_id } => {
+            Key::Create { name, kind, bot_id, resource_id } => {
                 let client = Client::new(options)?;
                 let mut body = json!({ "name": name, "kind": kind });
                 if let Some(bot) = bot_id {
                     body["bot_id"] = json!(bot);
+                }
+                if let Some(resource) = resource_id {
+                    body["resource_id"] = json!(resource);
                 }
                 show(
                     &client.post(&["api", "keys"], Some(&body)).await?,
@@ -120,8 +129,8 @@ impl Key {
             }
             Key::List => {
                 let items = Client::new(options)?.items(&["api", "keys"], &[]).await?;
-                let fields = ["id", "name", "kind", "bot_id", "prefix", "created_at", "last_used_at"];
-                let header = ["ID", "NAME", "KIND", "BOT", "BEGINS WITH", "CREATED", "LAST USED"];
+                let fields = ["id", "name", "kind", "bot_id", "resource_id", "prefix", "created_at", "last_used_at"];
+                let header = ["ID", "NAME", "KIND", "BOT", "RESOURCE", "BEGINS WITH", "CREATED", "LAST USED"];
                 output::list(&items, options.json, "no keys", header, fields)?;
             }
             Key::Rotate { id } => {

@@ -81,7 +81,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 6, "bot": 25, "no key": 29, "operator": 18, "other bot": 29, "unknown key": 29}"#
+        @r#"{"admin": 6, "bot": 27, "no key": 31, "operator": 20, "other bot": 31, "unknown key": 31}"#
     );
     Ok(())
 }

@@ -57,7 +57,7 @@ async fn a_resource_with_tools_of_outside_has_a_name_for_tools_and_a_valid_confi
     {"refresh_s":59}: 422 [{"path":"/config/refresh_s","message":"59 is less than the minimum of 60"}]
     {"concurrent":65}: 422 [{"path":"/config/concurrent","message":"65 is greater than the maximum of 64"}]
     {"key_header":"a b"}: 422 [{"path":"/config/key_header","message":"\"a b\" does not match \"^[A-Za-z0-9_-]{1,64}$\""}]
-    {"dimensions":{}}: 422 [{"path":"/config/dimensions","message":"{} is not of type \"array\""}]
+    {"dimensions":{}}: 422 [{"path":"/config/dimensions","message":"the value is not of type \"array\""}]
     {"dimensions":[{"key":"repos"}]}: 422 [{"path":"/config/dimensions/0/param_paths","message":"required parameter is missing"}]
     {"dimensions":[{"key":"repos","param_paths":[]}]}: 422 [{"path":"/config/dimensions/0/param_paths","message":"must not be empty, because the dimension would not check anything"}]
     {"dimensions":[{"key":"repos","param_paths":["_x"]}]}: 422 [{"path":"/config/dimensions/0/param_paths/0","message":"parameters that start with `_` are reserved for the platform"}]
@@ -114,11 +114,11 @@ async fn scope_dimensions_restrict_the_arguments_of_tools() -> Result<()> {
     assert_eq!(status, 200, "{body}");
     let foreign = outside.api.check(&outside.bot, "tracker__a", &json!({ "repo": "other/x" })).await?;
     let own = outside.api.check(&outside.bot, "tracker__a", &json!({ "repo": "acme/x" })).await?;
-    assert_eq!((&foreign["allowed"], &own["allowed"]), (&json!(false), &json!(true)), "{foreign} {own}");
+    assert_eq!((&foreign["decision"], &own["decision"]), (&json!("deny"), &json!("allow")), "{foreign} {own}");
     let config = json!({ "url": "https://mcp.example/mcp" });
     assert_eq!(outside.api.patch(&path, &json!({ "config": config })).await?.0, 200);
     let without = outside.api.check(&outside.bot, "tracker__a", &json!({ "repo": "acme/x" })).await?;
-    assert_eq!(without["allowed"], false, "a scope without its dimension denies every tool");
+    assert_eq!(without["decision"], "deny", "a scope without its dimension denies every tool");
     outside.host.stop().await;
     Ok(())
 }

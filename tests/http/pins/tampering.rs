@@ -29,7 +29,9 @@ async fn a_row_that_was_approved_with_sql_serves_nothing(#[case] statements: &[&
     let outside = Outside::start(Definitions::Review).await?;
     outside.declare(&[tool("a", "1")]).await?;
     attack(&outside, statements).await?;
-    assert_eq!(outside.api.get(&format!("/api/bots/{}/tools", outside.bot)).await?.1["items"].to_string(), "[]");
+    // The list is empty, or refused because the rows of the workspace do not match their seal.
+    let (_, body) = outside.api.get(&format!("/api/bots/{}/tools", outside.bot)).await?;
+    assert!(body["items"].as_array().is_none_or(Vec::is_empty), "{body}");
     assert!(!outside.host.running.app.policy.load().verification.refused.is_empty());
     outside.host.stop().await;
     Ok(())
@@ -55,8 +57,8 @@ async fn an_approved_row_that_was_edited_serves_nothing(#[case] statement: &str)
     attack(&outside, &[statement]).await?;
     let (_, body) = outside.api.get(&format!("/api/bots/{}/tools", outside.bot)).await?;
     assert!(body["items"].as_array().is_none_or(Vec::is_empty), "{body}");
-    let answer = outside.api.post(&format!("/api/bots/{}/tools/tracker__a/call", outside.bot), &serde_json::json!({}));
-    let (status, answer) = answer.await?;
+    let path = format!("/api/bots/{}/tools/tracker__a/call", outside.bot);
+    let (status, answer) = outside.api.post(&path, &serde_json::json!({})).await?;
     assert!(status != 200 || answer["status"] == "permission_denied", "{status} {answer}");
     outside.host.stop().await;
     Ok(())

@@ -34,10 +34,10 @@ async fn a_credential_is_sent_with_every_request_and_a_missing_one_is_reported()
     behind.approve_all("write").await?;
     behind.echoed("notes__note", &json!({})).await?;
     behind.mcp.require_token("another token");
-    let requests = behind.mcp.requests().len();
+    let calls = behind.mcp.params_of("tools/call").len();
     let answer = behind.call("notes__note", &json!({})).await?;
     assert_eq!((&answer["status"], &answer["code"]), (&json!("error"), &json!("unauthenticated")), "{answer}");
-    assert_eq!(behind.mcp.requests().len(), requests + 1, "a token that cannot be refreshed is sent once");
+    assert_eq!(behind.mcp.params_of("tools/call").len(), calls + 1, "a token that cannot be refreshed is sent once");
     Ok(())
 }
 

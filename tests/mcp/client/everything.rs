@@ -43,7 +43,13 @@ async fn a_bot_offers_the_tools_of_another_server() -> Result<()> {
         let answer = client.call(&format!("everything__{tool}"), &arguments).await?;
         told.push(json!({"tool": tool, "content": answer["content"], "error": answer["isError"]}).to_string());
     }
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    {"tool":"echo","content":[{"type":"text","text":"Echo: hello"}],"error":false}
+    {"tool":"get_sum","content":[{"type":"text","text":"The sum of 1 and 2 is 3."}],"error":false}
+    {"tool":"get_annotated_message","content":[{"type":"text","text":"Error: Operation failed","annotations":{"audience":["user","assistant"],"priority":1.0}}],"error":false}
+    {"tool":"get_resource_links","content":[{"type":"text","text":"Here are 1 resource links to resources available in this server:"},{"type":"resource_link","uri":"demo://resource/dynamic/blob/1","name":"Blob Resource 1","description":"Resource 1: plaintext resource","mimeType":"text/plain"}],"error":false}
+    {"tool":"get_sum","content":[{"type":"text","text":"Invalid parameters: /a: \"one\" is not of type \"number\""}],"error":true}
+    "#);
 
     let image = client.call("everything__get_tiny_image", &json!({})).await?;
     let block = image["content"].as_array().and_then(|blocks| blocks.iter().find(|block| block["type"] == "image"));

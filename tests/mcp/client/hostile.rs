@@ -51,7 +51,7 @@ async fn invalid_and_hidden_tools_do_not_serve() -> Result<()> {
         (schema(json!({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1/a"}}})), "invalid", "$ref"),
         (schema(json!({"type": "object", "properties": {"_resource": {"type": "string"}}})), "invalid", "_resource"),
         (schema(json!({"type": "nonsense"})), "invalid", ""),
-        (tool("bad", &"x".repeat(9 << 10)), "invalid", "8 KiB"),
+        (tool("bad", &"x".repeat(9 << 10)), "invalid", "8192 bytes"),
         (tool("bad", "Adds a note\u{202e}"), "pending", ""),
         (tool("bad", "Adds a note\u{e0041}\u{e0042}"), "pending", ""),
     ] {

@@ -1,6 +1,6 @@
 //! API keys.
 
-use monstrum_types::{BotId, KeyId, KeyKind, UtcMillis};
+use monstrum_types::{BotId, KeyId, KeyKind, ResourceId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -14,6 +14,8 @@ pub struct Key {
     pub kind: KeyKind,
     /// The bot whose tools a bot key may use. Null for other keys.
     pub bot_id: Option<BotId>,
+    /// The resource to which an agent key connects agents. Null for other keys.
+    pub resource_id: Option<ResourceId>,
     /// The first characters of the key, which help its owner to recognize the key.
     pub prefix: String,
     pub created_at: UtcMillis,
@@ -31,6 +33,7 @@ pub struct ShownKey {
     pub name: String,
     pub kind: KeyKind,
     pub bot_id: Option<BotId>,
+    pub resource_id: Option<ResourceId>,
     pub prefix: String,
     pub created_at: UtcMillis,
 }
@@ -42,6 +45,9 @@ pub struct NewKeyInput {
     pub kind: KeyKind,
     /// The bot whose tools a bot key may use. Required for bot keys and not allowed for other keys.
     pub bot_id: Option<BotId>,
+    /// The resource of type `agent` to which an agent key connects agents. Required for agent keys and not allowed for
+    /// other keys.
+    pub resource_id: Option<ResourceId>,
 }
 
 lists! {

@@ -20,6 +20,7 @@ use crate::plugins::Plugins;
 use crate::plugins::packages::Packages;
 use crate::policy::Policy;
 use crate::policy::pattern_limits::PatternRoom;
+use crate::remote_agents::RemoteAgents;
 use crate::sandboxes::{FileTurns, Sandboxes};
 
 /// One running host.
@@ -40,6 +41,7 @@ pub struct App {
     pub pattern_room: PatternRoom,
     pub approvals: Arc<Approvals>,
     pub pins: Arc<Pins>,
+    pub agents: Arc<RemoteAgents>,
     pub mcp: Arc<Mcp>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,

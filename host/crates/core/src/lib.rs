@@ -20,4 +20,5 @@ pub mod operations;
 pub mod pins;
 pub mod plugins;
 pub mod policy;
+pub mod remote_agents;
 pub mod sandboxes;

@@ -142,6 +142,12 @@ pub fn commit(rows: usize, took: Duration) {
     histogram!("monstrum_audit_commit_rows").record(rows as f64);
 }
 
+/// Records a frame of an agent that was dropped: a result or progress of a call that does not run, or progress that
+/// arrived too soon.
+pub fn agent_frame_dropped(kind: &'static str) {
+    counter!("monstrum_agent_frames_dropped_total", "type" => kind).increment(1);
+}
+
 /// Records whether the last poll of the database succeeded, and how long it took.
 pub fn database(usable: bool, took: Duration) {
     gauge!("monstrum_database_usable").set(if usable { 1.0 } else { 0.0 });

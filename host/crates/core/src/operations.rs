@@ -5,6 +5,7 @@
 //! operation checks the input, records the change in the audit, makes the change, and brings it into force. The
 //! interface shows the result.
 
+pub mod agents;
 pub mod approvals;
 pub mod audit;
 pub mod bindings;
@@ -39,6 +40,6 @@ pub mod tools;
 pub mod trust;
 pub mod workspaces;
 
-pub use caller::{Admin, Caller, Operator, Reviewer, Root};
+pub use caller::{Admin, AgentCaller, Caller, Operator, Reviewer, Root};
 pub use error::OperationError;
 pub use input::{InputErrors, json_pointer, shape_error};

@@ -64,6 +64,8 @@ pub struct Key {
     /// The workspace of the key, or `None` for a root key.
     pub workspace: Option<WorkspaceId>,
     pub bot: Option<BotId>,
+    /// The resource of an agent key.
+    pub resource: Option<ResourceId>,
     /// The last use of the key, which successive snapshots share.
     pub last_use: Arc<LastUse>,
 }
@@ -74,7 +76,7 @@ impl Key {
         match self.kind {
             KeyKind::Root => true,
             KeyKind::Admin => self.workspace == Some(workspace),
-            KeyKind::Operator | KeyKind::Approver | KeyKind::Bot => false,
+            KeyKind::Operator | KeyKind::Approver | KeyKind::Bot | KeyKind::Agent => false,
         }
     }
 }
@@ -170,6 +172,8 @@ pub struct Snapshot {
     patterns: PatternBytes,
     grants: Grants,
     remote_tools: RemoteTools,
+    /// The resources of type `agent` that have a connected agent. The others have no tools.
+    present: imbl::HashSet<ResourceId>,
 }
 
 impl Snapshot {
@@ -321,6 +325,8 @@ pub struct Policy {
     renewing: tokio::sync::Mutex<Renewed>,
     /// A generation, and a time at which it was current. See [`Policy::forget_changes`].
     noted_generation: Mutex<Option<(Instant, i64)>>,
+    /// The resources of type `agent` that have a connected agent now. See [`Policy::set_present`].
+    present: Mutex<imbl::HashSet<ResourceId>>,
 }
 
 /// The state after the last renewal.
@@ -358,6 +364,7 @@ impl Policy {
             requested: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
             noted_generation: Mutex::default(),
+            present: Mutex::default(),
         };
         policy.renew().await?;
         Ok(policy)
@@ -376,6 +383,17 @@ impl Policy {
     /// Returns whether the snapshot may be older than the database.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Acquire)
+    }
+
+    /// Records whether an agent is connected to the resource. The next renewal adds or removes the tools of the
+    /// resource; the caller must request it.
+    pub fn set_present(&self, resource: ResourceId, is_present: bool) {
+        let mut present = self.present.lock();
+        if is_present {
+            present.insert(resource);
+        } else {
+            present.remove(&resource);
+        }
     }
 
     /// Replaces the snapshot with a snapshot of the current database and plugins. The caller must renew the snapshot
@@ -411,18 +429,19 @@ impl Policy {
     /// Reads all rows if the changes are not completely known.
     async fn assemble(&self, base: &mut Option<Base>) -> Result<Snapshot, StoreError> {
         let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
+        let present = self.present.lock().clone();
         // `take` leaves `None`, so that the next renewal reads all rows if this renewal fails.
         if let Some(base_before) = base.take().filter(|base| base.serves(&serving) && before.verification.is_whole())
             && let Some((changes, verified)) = self.store.changes_since(&base_before.verified).await?
         {
-            let snapshot = beside(move || assemble::changed(changes, &refresher, &before)).await?;
+            let snapshot = beside(move || assemble::changed(changes, present, &refresher, &before)).await?;
             *base = Some(Base { verified, serving });
             return Ok(snapshot);
         }
         let mut rows = self.store.snapshot().await?;
         let verified = std::mem::take(&mut rows.verified);
         let plugins = serving.clone();
-        let snapshot = beside(move || assemble::snapshot(rows, &plugins, &refresher, &before)).await?;
+        let snapshot = beside(move || assemble::snapshot(rows, present, &plugins, &refresher, &before)).await?;
         *base = Some(Base { verified, serving });
         Ok(snapshot)
     }

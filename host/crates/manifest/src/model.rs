@@ -376,7 +376,8 @@ pub enum FieldKind {
     Secret,
     Url,
     Enum,
-    /// A JSON value that matches the `schema` of the field. Only built-in types can have such a field.
+    // A JSON value that matches the `schema` of the field. Only built-in types can have such a field. A comment for the
+    // documentation would change the form of the schema of the other values.
     #[schemars(skip)]
     Json,
 }

@@ -1,7 +1,7 @@
 //! API keys. Only their hashes are stored.
 
 pub use monstrum_types::KeyKind;
-use monstrum_types::{BotId, KeyId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, KeyId, ResourceId, UtcMillis, WorkspaceId};
 
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
@@ -18,6 +18,8 @@ pub struct KeyRow {
     pub kind: KeyKind,
     /// The bot of a bot key; `None` for other kinds.
     pub bot_id: Option<BotId>,
+    /// The resource of an agent key; `None` for other kinds.
+    pub resource_id: Option<ResourceId>,
     /// The first characters of the key, for lookup and display.
     pub prefix: String,
     /// The hash of the key.
@@ -39,6 +41,7 @@ pub struct KeyUse {
 authentic! {
     KeyRow in ApiKeys("api_keys"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, name, kind, bot_id, prefix, hash, created_at],
+    optional: [resource_id],
     // The host only displays this column.
     others: [last_used_at],
 }
@@ -53,6 +56,7 @@ macro_rules! of_owner {
 
 pub(crate) const OF_WORKSPACE: &str = select!("where workspace_id = $1");
 pub(crate) const OF_BOT: &str = select!("where workspace_id = $1 and bot_id = $2");
+pub(crate) const OF_RESOURCE: &str = select!("where workspace_id = $1 and resource_id = $2");
 const BY_ID: &str = select!(concat!("where ", of_owner!(), " and id = $2"));
 const PAGE: &str = select!(concat!("where ", of_owner!(), " and id > $2 order by id limit $3"));
 // Several hosts may write uses of the same key. Only the latest use is kept.

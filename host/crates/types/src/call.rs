@@ -65,6 +65,8 @@ words! {
         Cancelled = "cancelled",
         /// The host stopped while the call was running.
         Interrupted = "interrupted",
+        /// The connection to the agent ended while it ran the call, which may have had effects.
+        Uncertain = "uncertain",
         /// The plugin itself returned an error.
         Plugin = "plugin",
     }

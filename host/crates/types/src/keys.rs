@@ -20,5 +20,7 @@ crate::words! {
         Approver = "approver",
         /// A bot key may use the tools and sandboxes of one bot.
         Bot = "bot",
+        /// An agent key may connect agents to one resource, and nothing else.
+        Agent = "agent",
     }
 }

@@ -283,15 +283,17 @@ impl Drop for Piece {
     }
 }
 
-/// The stream of a connection, which tracks reads and writes.
-pub(super) struct Watched<S> {
+/// The stream of a connection, which tracks reads and writes. It holds the permit `H` of the connection, because the stream
+/// of a WebSocket outlives the HTTP connection.
+pub(super) struct Watched<S, H> {
     stream: S,
     activity: Arc<Activity>,
+    _held: H,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S, activity: Arc<Activity>) -> Watched<S> {
-        Watched { stream, activity }
+impl<S, H> Watched<S, H> {
+    pub(super) fn new(stream: S, activity: Arc<Activity>, held: H) -> Watched<S, H> {
+        Watched { stream, activity, _held: held }
     }
 
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -300,7 +302,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin, H: Unpin> AsyncRead for Watched<S, H> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -315,7 +317,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin, H: Unpin> AsyncWrite for Watched<S, H> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.note(written)

@@ -18,7 +18,9 @@ use crate::gateway::http::pace::TooSlow;
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
-use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Reviewer, Root, json_pointer, shape_error};
+use monstrum_core::operations::{
+    Admin, AgentCaller, Caller, OperationError, Operator, Reviewer, Root, json_pointer, shape_error,
+};
 
 /// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters that exceed their limit get
 /// a specific error.
@@ -43,18 +45,27 @@ macro_rules! with_right {
 
 with_right!(Root, Admin, Operator);
 
-/// Refuses approver keys, so that a route accepts them only if it accepts a [`Reviewer`].
+/// Refuses approver and agent keys, so that a route accepts them only if it accepts a [`Reviewer`] or an
+/// [`AgentCaller`].
 impl FromRequestParts<HttpState> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
         let caller = authenticated(parts, state)?;
-        caller.not_approver()?;
+        caller.general()?;
         Ok(caller)
     }
 }
 
 impl FromRequestParts<HttpState> for Reviewer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+        Ok(authenticated(parts, state)?.try_into()?)
+    }
+}
+
+impl FromRequestParts<HttpState> for AgentCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
@@ -103,8 +114,8 @@ fn authenticated(parts: &Parts, state: &HttpState) -> Result<Caller, Problem> {
     {
         return Err(OperationError::unverified(&found.scope.to_string()).into());
     }
-    let (key, kind, bot) = (entry.id, entry.kind, entry.bot);
-    Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot })
+    let (key, kind, bot, resource) = (entry.id, entry.kind, entry.bot, entry.resource);
+    Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot, resource })
 }
 
 /// The reader of a document. Readers need a key unless a setting makes the documents public.

@@ -98,6 +98,11 @@ impl Problem {
         OperationError::invalid_at(path, message).into()
     }
 
+    /// 426: the route serves WebSockets only.
+    pub fn upgrade_required(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", "Open a WebSocket", detail)
+    }
+
     /// 429: the server has no capacity for this request now.
     pub fn full(detail: impl Into<String>) -> Self {
         OperationError::Busy(detail.into()).into()

@@ -132,7 +132,7 @@ mod tests {
 
     fn caller() -> Caller {
         let (request, key, workspace) = (RequestId::new(), KeyId::new(), WorkspaceId::new());
-        Caller { request, key, key_hash: [0; 32], kind: KeyKind::Operator, workspace, bot: None }
+        Caller { request, key, key_hash: [0; 32], kind: KeyKind::Operator, workspace, bot: None, resource: None }
     }
 
     fn named(id: &HeaderValue) -> HeaderMap {

@@ -34,6 +34,7 @@ use crate::mcp::Mcp;
 use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::{Ceilings, Plugin, PluginComponent, built_in};
 use crate::policy::{Binding, Resource};
+use crate::remote_agents::RemoteAgents;
 use crate::sandboxes::Sandboxes;
 use rates::Rates;
 
@@ -62,24 +63,22 @@ pub struct Executor {
     checks: Arc<Checks>,
     ceilings: Ceilings,
     ledger: Ledger,
-    sandboxes: Arc<Sandboxes>,
-    mcp: Arc<Mcp>,
+    built_in: BuiltIn,
     rates: Rates,
 }
 
+/// What runs the tools of the built-in types.
+pub struct BuiltIn {
+    pub sandboxes: Arc<Sandboxes>,
+    pub agents: Arc<RemoteAgents>,
+    pub mcp: Arc<Mcp>,
+}
+
 impl Executor {
-    /// Creates an executor whose requests go through `egress`, whose commands run in `sandboxes`, and whose calls of MCP
-    /// servers go through `mcp`.
-    pub fn new(
-        egress: Egress,
-        lanes: Lanes,
-        ceilings: Ceilings,
-        ledger: Ledger,
-        sandboxes: Arc<Sandboxes>,
-        mcp: Arc<Mcp>,
-    ) -> Executor {
+    /// Creates an executor whose requests go through `egress`, and whose built-in tools run in `built_in`.
+    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Ledger, built_in: BuiltIn) -> Executor {
         let (checks, rates) = (Arc::new(Checks::new()), Rates::new(DefaultClock::default()));
-        Executor { egress, lanes, checks, ceilings, ledger, sandboxes, mcp, rates }
+        Executor { egress, lanes, checks, ceilings, ledger, built_in, rates }
     }
 
     /// Returns the thread pool for checks that do not run in place.
@@ -171,7 +170,7 @@ impl Executor {
         consent::use_up(execution, &permit).await?;
         let Some(component) = &target.plugin.component else {
             let bounds = Bounds { until, fuel: limits.fuel };
-            let ran = self.built_in(execution, &permit, child_calls.as_ref(), (limits.timeout, bounds)).await;
+            let ran = self.run_built_in(execution, &permit, child_calls.as_ref(), (limits.timeout, bounds)).await;
             let has_remote_tools = target.plugin.has_remote_tools();
             return Ok(if has_remote_tools { execution.checked(target.tool(), ran, until).await } else { ran });
         };
@@ -269,7 +268,7 @@ impl Executor {
     }
 
     /// Runs a built-in tool under the time limit of the call.
-    async fn built_in(
+    async fn run_built_in(
         &self,
         execution: &Execution<'_>,
         permit: &Permit,
@@ -282,9 +281,9 @@ impl Executor {
         }
         let ran = async {
             match (execution.target.plugin.name.as_str(), child_calls) {
-                (built_in::SANDBOX, _) => sandbox::run(&self.sandboxes, execution, permit).await,
-                (built_in::MCP, _) => mcp::run(&self.mcp, execution, permit, bounds).await,
-                (built_in::AGENT, _) => agents::run(execution, permit).await,
+                (built_in::SANDBOX, _) => sandbox::run(&self.built_in.sandboxes, execution, permit).await,
+                (built_in::MCP, _) => mcp::run(&self.built_in.mcp, execution, permit, bounds).await,
+                (built_in::AGENT, _) => agents::run(&self.built_in.agents, execution, permit, timeout).await,
                 (built_in::BOT, Some(child_calls)) => bots::run(execution, permit, child_calls).await,
                 _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
             }

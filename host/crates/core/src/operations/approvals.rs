@@ -92,6 +92,7 @@ fn may_decide(caller: &Reviewer, row: &ApprovalRow) -> Result<(), OperationError
         KeyKind::Operator => Some(Approver::Operator),
         KeyKind::Approver => Some(Approver::Approver),
         KeyKind::Bot => return Err(OperationError::forbidden("a bot key cannot decide about approvals")),
+        KeyKind::Agent => return Err(OperationError::forbidden("an agent key cannot decide about approvals")),
     };
     // Approvers that cannot be read accept root keys only.
     let approvers: Vec<Approver> = serde_json::from_value(row.approvers.clone()).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, KeyId, RequestId, WorkspaceId};
+use monstrum_types::{BotId, KeyId, RequestId, ResourceId, WorkspaceId};
 
 use super::OperationError;
 use crate::call_types::incoming::CallerKey;
@@ -21,6 +21,8 @@ pub struct Caller {
     pub workspace: WorkspaceId,
     /// The bot of a bot key.
     pub bot: Option<BotId>,
+    /// The resource of an agent key.
+    pub resource: Option<ResourceId>,
 }
 
 impl Caller {
@@ -48,25 +50,38 @@ impl Caller {
         )
     }
 
-    /// Accepts all keys except approver keys. An operation that accepts every other key accepts a [`Caller`] that an
-    /// interface has checked with this function.
-    pub fn not_approver(&self) -> Result<(), OperationError> {
+    /// Accepts all keys except approver and agent keys. An operation that accepts every other key accepts a [`Caller`]
+    /// that an interface has checked with this function.
+    pub fn general(&self) -> Result<(), OperationError> {
+        self.not_agent()?;
         self.one_of(
             &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Bot],
             "an approver key only reads and decides approvals",
         )
     }
 
-    /// Accepts every key. An operation on approvals accepts a [`Reviewer`], so that the operations that accept a
-    /// [`Caller`] are not reached with approver keys.
+    /// Accepts every key except agent keys. An operation on approvals accepts a [`Reviewer`], so that the operations that
+    /// accept a [`Caller`] are not reached with approver keys.
     pub fn reviewer(&self) -> Result<(), OperationError> {
-        Ok(())
+        self.not_agent()
     }
 
-    /// Accepts any key except approver keys and the bot keys of other bots. For another bot, returns the error for a bot
+    /// Accepts agent keys only. An operation of an agent accepts an [`AgentCaller`].
+    pub fn agent(&self) -> Result<(), OperationError> {
+        self.one_of(&[KeyKind::Agent], "an agent key is required")
+    }
+
+    fn not_agent(&self) -> Result<(), OperationError> {
+        match self.kind {
+            KeyKind::Agent => Err(OperationError::forbidden("an agent key only connects agents")),
+            KeyKind::Root | KeyKind::Admin | KeyKind::Operator | KeyKind::Approver | KeyKind::Bot => Ok(()),
+        }
+    }
+
+    /// Accepts any key except approver and agent keys and the bot keys of other bots. For another bot, returns the error for a bot
     /// that does not exist.
     pub fn may_use(&self, bot: BotId) -> Result<(), OperationError> {
-        self.not_approver()?;
+        self.general()?;
         if self.kind == KeyKind::Bot && self.bot != Some(bot) { Err(OperationError::not_found("bot")) } else { Ok(()) }
     }
 
@@ -108,6 +123,8 @@ rights! {
     Admin by admin;
     /// A caller with a root, admin or operator key.
     Operator by operator;
-    /// A caller with any key, who reads or decides approvals.
+    /// A caller with any key except an agent key, who reads or decides approvals.
     Reviewer by reviewer;
+    /// An agent, which connects with an agent key.
+    AgentCaller by agent;
 }

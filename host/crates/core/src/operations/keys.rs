@@ -7,6 +7,7 @@ use monstrum_types::{KeyId, KeyKind, Secret};
 use super::change::Change;
 use super::{Admin, Caller, InputErrors, OperationError, rules};
 use crate::app::App;
+use crate::plugins::built_in;
 use crate::policy::Snapshot;
 use crate::policy::api_key::{self, NewKey};
 
@@ -20,6 +21,7 @@ fn view(row: KeyRow, snapshot: &Snapshot) -> Key {
         name: row.name,
         kind: row.kind,
         bot_id: row.bot_id,
+        resource_id: row.resource_id,
         prefix: row.prefix,
         created_at: row.created_at,
     }
@@ -32,6 +34,7 @@ fn view_with_text(row: KeyRow, text: &Secret) -> ShownKey {
         name: row.name,
         kind: row.kind,
         bot_id: row.bot_id,
+        resource_id: row.resource_id,
         prefix: row.prefix,
         created_at: row.created_at,
     }
@@ -45,7 +48,7 @@ pub async fn create(app: &App, caller: &Admin, new: NewKeyInput) -> Result<Shown
     check(app, caller, &new).await?;
     let key = api_key::generate().map_err(OperationError::internal)?;
     let workspace = (new.kind != KeyKind::Root).then_some(caller.workspace);
-    let row = key.row(new.name, new.kind, workspace, new.bot_id, app.clock.now());
+    let row = key.row(new.name, new.kind, workspace, (new.bot_id, new.resource_id), app.clock.now());
     change("key.create", &row)
         .to(&view(row.clone(), &app.policy.load()))
         .create(app, caller, app.store.insert_key(&row))
@@ -64,6 +67,17 @@ async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Oper
             }
         }
         (_, Some(_)) => errors.add("/bot_id", "allowed only when `kind` is `bot`"),
+        (_, None) => {}
+    }
+    match (new.kind, new.resource_id) {
+        (KeyKind::Agent, None) => errors.add("/resource_id", "required when `kind` is `agent`"),
+        (KeyKind::Agent, Some(resource)) => {
+            let row = app.store.resource(caller.workspace, resource).await?;
+            if row.is_none_or(|row| row.resource_type.as_str() != built_in::AGENT) {
+                errors.add("/resource_id", "no such resource of type `agent` in this workspace");
+            }
+        }
+        (_, Some(_)) => errors.add("/resource_id", "allowed only when `kind` is `agent`"),
         (_, None) => {}
     }
     errors.check()

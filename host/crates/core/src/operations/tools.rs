@@ -211,7 +211,7 @@ fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
     };
     let gates = gates.into_iter().map(|gate| AskingGate { holder: gate.holder, reason: gate.reason }).collect();
     match kind {
-        KeyKind::Bot | KeyKind::Approver => CheckResult::Bot { decision, message },
+        KeyKind::Bot | KeyKind::Approver | KeyKind::Agent => CheckResult::Bot { decision, message },
         KeyKind::Root | KeyKind::Admin | KeyKind::Operator => {
             CheckResult::Full { decision, message, rule, reason, smallest_change, gates }
         }

@@ -37,7 +37,7 @@ pub(super) struct Stored {
 
 impl Discovery<'_> {
     /// Returns the changes that this discovery makes.
-    pub fn plan(&self, stored: &Stored) -> ToolWrites {
+    pub(super) fn plan(&self, stored: &Stored) -> ToolWrites {
         let is_first = stored.first.as_ref().is_none_or(|first| first.url != self.url);
         let known: HashMap<&str, &ResourceToolRow> =
             stored.rows.iter().map(|row| (row.original_name.as_str(), row)).collect();
@@ -113,7 +113,7 @@ impl Discovery<'_> {
     fn declared_again(&self, mut row: ResourceToolRow, declared: &Declared, is_first: bool) -> ResourceToolRow {
         if row.digest != declared.digest {
             if row.approved_digest.as_ref() == Some(&row.digest) && row.approved_definition.is_none() {
-                row.approved_definition = Some(row.definition);
+                row.approved_definition = Some(std::mem::take(&mut row.definition));
             }
             row.digest = declared.digest.clone();
             row.definition.clone_from(&declared.text);

@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use monstrum_store::KeyRow;
-use monstrum_types::{BotId, KeyId, KeyKind, Secret, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, KeyId, KeyKind, ResourceId, Secret, UtcMillis, WorkspaceId};
 use sha2::{Digest, Sha256};
 
 /// The number of leading characters of a key that are stored in clear text: `mk_` and 30 of the 256 bits. These
@@ -19,17 +19,17 @@ pub struct NewKey {
 }
 
 impl NewKey {
-    /// Returns the row of the key.
+    /// Returns the row of the key. The bot is for bot keys, and the resource for agent keys.
     pub fn row(
         &self,
         name: String,
         kind: KeyKind,
         workspace_id: Option<WorkspaceId>,
-        bot_id: Option<BotId>,
+        (bot_id, resource_id): (Option<BotId>, Option<ResourceId>),
         created_at: UtcMillis,
     ) -> KeyRow {
         let (id, prefix, hash) = (KeyId::new(), self.prefix.clone(), hex::encode(self.hash));
-        KeyRow { id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at: None }
+        KeyRow { id, workspace_id, name, kind, bot_id, resource_id, prefix, hash, created_at, last_used_at: None }
     }
 }
 

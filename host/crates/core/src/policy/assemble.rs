@@ -27,15 +27,16 @@ use crate::plugins::{Plugin, built_in};
 use crate::policy::key_uses::LastUse;
 use crate::policy::verification::Verification;
 
-/// Assembles a snapshot from all rows and the serving plugins.
+/// Assembles a snapshot from all rows and the serving plugins. `present` has the resources with a connected agent.
 pub(super) fn snapshot(
     rows: PolicyRows,
+    present: imbl::HashSet<ResourceId>,
     serving: &[Arc<Plugin>],
     refresher: &Arc<Refresher>,
     before: &Snapshot,
 ) -> Snapshot {
     let verification = Verification::of(&rows);
-    let mut next = Snapshot { generation: rows.generation, verification, ..Snapshot::default() };
+    let mut next = Snapshot { generation: rows.generation, verification, present, ..Snapshot::default() };
     let mut workspaces = HashMap::new();
     for workspace in rows.workspaces {
         if workspace.name == monstrum_store::DEFAULT_WORKSPACE {
@@ -66,9 +67,14 @@ pub(super) fn snapshot(
 
 /// Applies these changes to the snapshot `before`. The serving plugins stay the same. The duration depends only on the
 /// number of changes.
-pub(super) fn changed(changes: PolicyChanges, refresher: &Arc<Refresher>, before: &Snapshot) -> Snapshot {
+pub(super) fn changed(
+    changes: PolicyChanges,
+    present: imbl::HashSet<ResourceId>,
+    refresher: &Arc<Refresher>,
+    before: &Snapshot,
+) -> Snapshot {
     let verification = before.verification.after(&changes);
-    let next = Snapshot { generation: changes.generation, verification, ..before.clone() };
+    let next = Snapshot { generation: changes.generation, verification, present, ..before.clone() };
     Assembly { next, before, refresher }.with(changes)
 }
 
@@ -115,7 +121,10 @@ impl Assembly<'_> {
             self.change_role(id, row);
             affected.extend(self.next.bound.of_role(id));
         }
-        let retooled = self.next.remote_tools.change(resource_tools);
+        let mut retooled = self.next.remote_tools.change(resource_tools);
+        let (present, before) = (&self.next.present, &self.before.present);
+        retooled.extend(present.iter().filter(|id| !before.contains(*id)));
+        retooled.extend(before.iter().filter(|id| !present.contains(*id)));
         for id in self.change_resources(resources, credentials, retooled) {
             affected.extend(self.next.bound.of_resource(id));
         }
@@ -216,7 +225,9 @@ impl Assembly<'_> {
     fn resource(&self, row: ResourceRow, credential: Option<Arc<HeldCredential>>) -> Option<Arc<Resource>> {
         let plugin = self.next.types.get(&row.resource_type)?;
         let known = self.before.resources.get(&row.id);
-        let served = self.next.remote_tools.of(row.id);
+        // An agent runs the calls itself, so its tools are there only while it is connected.
+        let is_served = plugin.name.as_str() != built_in::AGENT || self.next.present.contains(&row.id);
+        let served = if is_served { self.next.remote_tools.of(row.id) } else { ServedTools::default() };
         if let Some(known) = known.filter(|known| known.is_made_of(&row, plugin, credential.as_ref(), &served)) {
             return Some(Arc::clone(known));
         }
@@ -293,7 +304,8 @@ impl Assembly<'_> {
 /// Returns the key of this row with its hash, or `None` if the hash is malformed and therefore matches no key.
 fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key)> {
     let last_use = held.cloned().unwrap_or_else(|| Arc::new(LastUse::new(row.last_used_at)));
-    let key = Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id, last_use };
+    let (id, kind, workspace) = (row.id, row.kind, row.workspace_id);
+    let key = Key { id, kind, workspace, bot: row.bot_id, resource: row.resource_id, last_use };
     Some((key_hash(row)?, key))
 }
 

@@ -92,6 +92,7 @@ mod tests {
             name: format!("key {number}"),
             kind: KeyKind::Root,
             bot_id: None,
+            resource_id: None,
             prefix: "mk_abcde".to_owned(),
             hash: format!("hash {number}"),
             created_at: NOW,

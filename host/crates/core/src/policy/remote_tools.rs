@@ -10,14 +10,14 @@ pub type ServedTools = Arc<Vec<Arc<ResourceToolRow>>>;
 
 /// The served tools of a snapshot. Tools that are not approved, or are declared with another definition, are not in it.
 #[derive(Clone, Default)]
-pub struct RemoteTools {
+pub(super) struct RemoteTools {
     of_resources: imbl::HashMap<ResourceId, ServedTools>,
     owners: imbl::HashMap<ResourceToolId, ResourceId>,
 }
 
 impl RemoteTools {
     /// Returns the served tools of a resource.
-    pub fn of(&self, resource: ResourceId) -> ServedTools {
+    pub(super) fn of(&self, resource: ResourceId) -> ServedTools {
         self.of_resources.get(&resource).cloned().unwrap_or_default()
     }
 

@@ -154,7 +154,7 @@ async fn initialize(wire: &dyn Wire, id: u64, revision: &ProtocolVersion) -> Res
     let session = answer.session.map(checked_session).transpose()?;
     let identity = identity(answer.result.get("serverInfo"), answer.result.get("capabilities"), revision);
     let agreement = Agreement::new(revision.clone(), session, identity);
-    notify(wire, agreement.headers(), "notifications/initialized", json!({})).await?;
+    notify(wire, agreement.headers(), "notifications/initialized", &json!({})).await?;
     Ok(agreement)
 }
 

@@ -139,9 +139,13 @@ impl Connection {
                 }
                 _ => false,
             };
-            // Some servers answer a session that they do not know with this status, others a malformed request.
-            let is_doubtful =
-                matches!(error, ClientError::Status(400)) || matches!(error, ClientError::Unauthenticated);
+            // Servers of the official SDK also answer a session that they do not know with the status 400 and this code.
+            // They may mean something else, so the request is not sent again, but the next one begins anew.
+            let is_doubtful = match error {
+                ClientError::Status(400) | ClientError::Unauthenticated => true,
+                ClientError::Rpc { code, .. } => *code == SERVER_ERROR,
+                _ => false,
+            };
             if is_unprocessed || is_doubtful {
                 self.forget(&agreement);
             }
@@ -210,13 +214,8 @@ impl Connection {
     /// Fails if the server does not accept the notification.
     pub async fn cancel(&self, wire: &dyn Wire, in_flight: &InFlight) -> Result<(), ClientError> {
         let Some(SentRequest { id, headers }) = in_flight.0.lock().take() else { return Ok(()) };
-        notify(
-            wire,
-            headers,
-            "notifications/cancelled",
-            json!({"requestId": id, "reason": "the caller cancelled the call"}),
-        )
-        .await
+        let params = json!({"requestId": id, "reason": "the caller cancelled the call"});
+        notify(wire, headers, "notifications/cancelled", &params).await
     }
 }
 

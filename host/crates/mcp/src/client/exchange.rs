@@ -83,7 +83,7 @@ pub(super) async fn exchange(wire: &dyn Wire, request: &Request, terms: &Terms<'
         401 => return Err(ClientError::Unauthenticated),
         // In a session, this status means that the session has ended.
         404 if has_session(&request.headers) => return Err(ClientError::Status(status)),
-        _ => return Err(error_of(status, body.read().await?)),
+        _ => return Err(error_of(status, &body.read().await?)),
     }
     if is_stream(content_type.as_deref()) {
         return from_stream(body.events(), request.id, session, (wire, terms)).await;
@@ -116,8 +116,8 @@ pub(super) fn is_stream(content_type: Option<&str>) -> bool {
 }
 
 /// Returns the error that a response with this status reports.
-fn error_of(status: u16, body: Vec<u8>) -> ClientError {
-    let parsed = serde_json::from_slice::<Value>(&body).ok();
+fn error_of(status: u16, body: &[u8]) -> ClientError {
+    let parsed = serde_json::from_slice::<Value>(body).ok();
     let error = parsed.as_ref().and_then(|body| body.get("error")).and_then(rpc_error);
     error.unwrap_or(ClientError::Status(status))
 }
@@ -242,7 +242,7 @@ pub(super) async fn notify(
     wire: &dyn Wire,
     headers: Vec<(String, String)>,
     method: &'static str,
-    params: Value,
+    params: &Value,
 ) -> Result<(), ClientError> {
     let notification = json!({"jsonrpc": "2.0", "method": method, "params": params});
     let head = wire.send(post(headers, &notification)).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::agreement::Agreement;
 use super::connection::Connection;
 use super::wire::Wire;
 use super::{ClientError, QUOTED_BYTES_MAX, ServerIdentity, shortened};
@@ -54,8 +55,9 @@ impl Connection {
         let (mut bytes_left, mut ttl, mut cursor) = (limits.bytes_max, None, None::<String>);
         for _ in 0..PAGES_MAX {
             let params = cursor.as_ref().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-            let ask = self.ask(wire, bytes_left, &|agreement, id| agreement.request(id, "tools/list", params.clone()));
-            let mut answer = ask.await.map_err(|error| too_large(error, limits))?;
+            let request = |agreement: &Agreement, id: u64| agreement.request(id, "tools/list", params.clone());
+            let answer = self.ask(wire, bytes_left, &request).await;
+            let mut answer = answer.map_err(|error| too_large(error, limits))?;
             bytes_left = bytes_left.saturating_sub(answer.bytes);
             let Some(Value::Array(page)) = answer.result.shift_remove("tools") else {
                 return Err(ClientError::Invalid("a page of the tool list has no list `tools`".to_owned()));

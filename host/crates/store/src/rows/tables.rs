@@ -181,7 +181,13 @@ mod tests {
             optional.map(|spec| format!("{}: {}", spec.name, columns(spec).collect::<Vec<_>>().join(", "))).collect();
         assert_eq!(
             lists,
-            ["roles: gates Text", "bots: gates Text", "resources: labels Text", "bot_resources: gates Text"]
+            [
+                "api_keys: resource_id Text",
+                "roles: gates Text",
+                "bots: gates Text",
+                "resources: labels Text",
+                "bot_resources: gates Text",
+            ]
         );
     }
 }

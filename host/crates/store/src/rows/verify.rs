@@ -70,8 +70,8 @@ impl StoredRows {
 
     /// Reads all rows that belong to the scope of the instance.
     pub(crate) async fn of_instance(store: &Store) -> Result<StoredRows, StoreError> {
-        const ROOT_KEYS: &str = "select id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at, mac \
-                                 from api_keys where workspace_id is null order by id";
+        const ROOT_KEYS: &str = "select id, workspace_id, name, kind, bot_id, resource_id, prefix, hash, created_at, last_used_at, \
+                                 mac from api_keys where workspace_id is null order by id";
         let seen = SeenGenerations::of(store)?;
         let mut session = store.db.read_consistently().await?;
         let seals = SealRow::all(&session.fetch(INSTANCE_SEAL, args![]).await?);

@@ -107,3 +107,27 @@ pub(crate) async fn root_keys_belong_to_no_workspace(store: &Store) {
     assert!(store.insert_key(&rows::key(None, KeyKind::Admin, None, "b")).await.is_err());
     assert!(store.insert_key(&rows::key(Some(workspace), KeyKind::Bot, None, "c")).await.is_err());
 }
+
+pub(crate) async fn keys_of_agents_belong_to_a_resource(store: &Store) {
+    let (ours, theirs) = (default_workspace(store).await, other_workspace(store).await);
+    let there = bound(store, theirs).await;
+    let (first, second) = (rows::resource(ours, "first"), rows::resource(ours, "second"));
+    store.insert_resource(&first).await.unwrap();
+    store.insert_resource(&second).await.unwrap();
+    let key = |kind, resource_id, name| KeyRow { resource_id, ..rows::key(Some(ours), kind, None, name) };
+    let (of_first, of_second) = (key(KeyKind::Agent, Some(first.id), "a"), key(KeyKind::Agent, Some(second.id), "b"));
+    store.insert_key(&of_first).await.unwrap();
+    store.insert_key(&of_second).await.unwrap();
+    assert_eq!(store.key(Some(ours), of_first.id).await.unwrap(), Some(of_first.clone()));
+
+    // The database rejects keys whose kind does not match their resource, and resources of other workspaces.
+    assert!(store.insert_key(&key(KeyKind::Agent, None, "c")).await.is_err());
+    assert!(store.insert_key(&key(KeyKind::Admin, Some(first.id), "d")).await.is_err());
+    assert!(store.insert_key(&key(KeyKind::Agent, Some(there.resource.id), "e")).await.is_err());
+
+    assert!(store.delete_resource(ours, first.id).await.unwrap());
+    assert_eq!(store.key(Some(ours), of_first.id).await.unwrap(), None);
+    let kept = store.snapshot().await.unwrap();
+    assert_eq!(kept.keys, [of_second]);
+    assert!(kept.unverified.is_empty(), "the seal counts the deleted key");
+}

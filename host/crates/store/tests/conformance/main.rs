@@ -140,6 +140,7 @@ cases! {
         rows_of_other_workspaces_are_not_changed,
         rows_of_different_workspaces_cannot_be_linked,
         root_keys_belong_to_no_workspace,
+        keys_of_agents_belong_to_a_resource,
     }
     instance {
         instance_keys_are_inserted_once,

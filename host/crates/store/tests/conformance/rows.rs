@@ -117,6 +117,7 @@ pub(crate) fn key(workspace: Option<WorkspaceId>, kind: KeyKind, bot: Option<Bot
         name: name.to_owned(),
         kind,
         bot_id: bot,
+        resource_id: None,
         prefix: "mk_abcdef".to_owned(),
         hash: format!("hash of {id}"),
         created_at: NOW,

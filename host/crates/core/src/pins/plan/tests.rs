@@ -266,7 +266,8 @@ fn a_renamed_tool_is_a_new_one() {
 #[test]
 fn a_server_that_always_declares_other_tools_fills_no_database() {
     let mut server = Server::new(Definitions::Trusted);
-    let tools = |round: usize| (0..crate::pins::TOOLS_MAX + 9).map(|index| tool(&format!("t{round}_{index}"), "1"));
+    let tools =
+        |round: usize| (0..crate::pins::TOOLS_MAX + 9).map(move |index| tool(&format!("t{round}_{index}"), "1"));
     for round in 0..5 {
         server.declares(tools(round).collect());
         assert!(server.stored.rows.len() <= ROWS_MAX, "{}", server.stored.rows.len());

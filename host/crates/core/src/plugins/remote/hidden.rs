@@ -15,7 +15,7 @@ fn is_hidden(character: char) -> bool {
 }
 
 /// Returns whether a value contains a hidden character.
-pub fn hides(value: &Value) -> bool {
+fn hides(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains(is_hidden),
         Value::Array(elements) => elements.iter().any(hides),

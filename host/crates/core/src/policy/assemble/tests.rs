@@ -31,7 +31,7 @@ impl World {
     }
 
     fn snapshot(&self, before: &Snapshot) -> Snapshot {
-        super::snapshot(self.rows.clone(), &self.serving, &self.refresher, before)
+        super::snapshot(self.rows.clone(), imbl::HashSet::new(), &self.serving, &self.refresher, before)
     }
 
     /// Adds a workspace that has a role with these patterns, and `bots` bots, each with a binding that has the role.
@@ -203,6 +203,7 @@ async fn a_revocation_does_not_wait_for_the_patterns_of_others() {
         name: "key".to_owned(),
         kind: KeyKind::Admin,
         bot_id: None,
+        resource_id: None,
         prefix: "mk_abcde".to_owned(),
         hash: hex::encode([7; 32]),
         created_at: NOW,

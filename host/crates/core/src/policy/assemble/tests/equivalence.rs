@@ -135,6 +135,7 @@ impl World {
                     name: "key".to_owned(),
                     kind: KeyKind::Admin,
                     bot_id: None,
+                    resource_id: None,
                     prefix: "mk_abcde".to_owned(),
                     hash: hex::encode([number as u8; 32]),
                     created_at: NOW,
@@ -265,7 +266,7 @@ proptest! {
                 // The first bots use the numbers below 10.
                 world.take(step, 10 + number * 4 + place);
             }
-            current = changed(changes(&before, &world.rows), &world.refresher, &current);
+            current = changed(changes(&before, &world.rows), imbl::HashSet::new(), &world.refresher, &current);
             prop_assert_eq!(described(&current), described(&world.snapshot(&Snapshot::default())));
         }
     }

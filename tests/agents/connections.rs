@@ -1,0 +1,138 @@
+//! Several connections of one resource.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use support::{Agent, hello};
+
+use super::{Scene, ending, sum, tool};
+use crate::world::text;
+
+/// Says hello and returns the close code, and the code of the error before it.
+async fn refused(scene: &Scene, tools: &Value, change: &Value) -> Result<(u16, String)> {
+    let mut agent = scene.socket().await?;
+    agent.send(&hello(tools, change)).await?;
+    let (code, frames) = agent.closed().await?;
+    Ok((code, frames.first().map(|frame| text(&frame["code"]).to_owned()).unwrap_or_default()))
+}
+
+#[tokio::test]
+async fn calls_go_to_the_connection_with_the_fewest() -> Result<()> {
+    let scene = Scene::start().await?;
+    let mut first = scene.agent_as(&json!([sum()]), &json!({"instance": "a"})).await?;
+    let mut second = scene.agent_as(&json!([sum()]), &json!({"instance": "b"})).await?;
+    scene.has(&["lab__sum"]).await?;
+    let calls = [scene.call("lab__sum", &json!({"n": 1})), scene.call("lab__sum", &json!({"n": 2}))];
+    for agent in [&mut first, &mut second] {
+        let frame = agent.next_of("call").await?;
+        agent.succeed(&frame, &frame["params"]["n"]).await?;
+    }
+    for (call, n) in calls.into_iter().zip([1, 2]) {
+        assert_eq!(ending(&call.await??), format!("success   {n}"));
+    }
+    // The tools stay while one connection is left.
+    drop(first);
+    let call = scene.call("lab__sum", &json!({}));
+    let frame = second.next_of("call").await?;
+    second.succeed(&frame, &json!("second")).await?;
+    assert_eq!(ending(&call.await??), r#"success   "second""#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_resource_has_eight_connections() -> Result<()> {
+    let scene = Scene::start().await?;
+    let mut agents = Vec::new();
+    for index in 0..8 {
+        agents.push(scene.agent_as(&json!([sum()]), &json!({"instance": index.to_string()})).await?);
+    }
+    let ninth = json!({"instance": "ninth"});
+    assert_eq!(refused(&scene, &json!([sum()]), &ninth).await?, (1013, "too_many_connections".to_owned()));
+    agents.pop();
+    let connected = crate::world::eventually("a connection is free", async || {
+        Ok(scene.agent_as(&json!([sum()]), &ninth).await.ok())
+    });
+    connected.await?;
+    Ok(())
+}
+
+/// The same instance connects again, for example after its network failed. Its old connection ends at once.
+#[tokio::test]
+async fn an_instance_has_one_connection() -> Result<()> {
+    let scene = Scene::start().await?;
+    let mut old = scene.agent(&json!([sum()])).await?;
+    scene.has(&["lab__sum"]).await?;
+    let call = scene.call("lab__sum", &json!({}));
+    old.next_of("call").await?;
+    let mut new = scene.agent(&json!([sum()])).await?;
+    assert_eq!(old.closed().await?.0, 4409);
+    assert_eq!(call.await??["code"], "uncertain");
+    // The end of the old connection does not take the tools of the new one.
+    let call = scene.call("lab__sum", &json!({}));
+    let frame = new.next_of("call").await?;
+    new.succeed(&frame, &json!(1)).await?;
+    assert_eq!(ending(&call.await??), "success   1");
+    assert_eq!(scene.world.tools().await?, ["lab__sum"]);
+    Ok(())
+}
+
+/// Connections of one resource offer the same tools. An agent with other tools can take over: the others finish their
+/// calls.
+#[tokio::test]
+async fn an_agent_with_other_tools_replaces_the_others_only_if_it_says_so() -> Result<()> {
+    let scene = Scene::with(&json!({"definitions": "trusted"})).await?;
+    let mut old = scene.agent_as(&json!([sum()]), &json!({"instance": "old"})).await?;
+    scene.has(&["lab__sum"]).await?;
+    let other = json!([tool("sum", "Adds numbers, in another way.")]);
+    let conflict = (4409, "tools_differ".to_owned());
+    assert_eq!(refused(&scene, &other, &json!({"instance": "new"})).await?, conflict);
+    let call = scene.call("lab__sum", &json!({"n": 1}));
+    let frame = old.next_of("call").await?;
+    let mut new = scene.agent_as(&other, &json!({"instance": "new", "replace": true})).await?;
+    old.succeed(&frame, &json!("old")).await?;
+    assert_eq!(ending(&call.await??), r#"success   "old""#);
+    assert_eq!(old.closed().await?.0, 4409);
+    let call = scene.call("lab__sum", &json!({"n": 2}));
+    let frame = new.next_of("call").await?;
+    new.succeed(&frame, &json!("new")).await?;
+    assert_eq!(ending(&call.await??), r#"success   "new""#);
+    // A list that differs from the list of another connection is refused, and changes nothing.
+    let mut third = scene.agent_as(&other, &json!({"instance": "third"})).await?;
+    third.send(&json!({"type": "tools", "tools": [sum()]})).await?;
+    assert_eq!(third.next_of("error").await?["code"], "tools_differ");
+    drop(new);
+    let call = scene.call("lab__sum", &json!({"n": 3}));
+    let frame = third.next_of("call").await?;
+    third.succeed(&frame, &json!("third")).await?;
+    assert_eq!(ending(&call.await??), r#"success   "third""#);
+    Ok(())
+}
+
+/// Many agents connect at once, as after a restart of the server.
+#[tokio::test]
+async fn a_storm_of_two_hundred_connections() -> Result<()> {
+    let scene = Scene::start().await?;
+    let mut connecting = tokio::task::JoinSet::new();
+    for index in 0..200 {
+        let (url, key) = (scene.url()?, scene.key.clone());
+        connecting.spawn(async move {
+            let change = json!({"instance": index.to_string()});
+            Agent::connect(&url, &key, &json!([sum()]), &change).await.ok()
+        });
+    }
+    let mut agents = Vec::new();
+    while let Some(agent) = connecting.join_next().await {
+        agents.extend(agent?);
+    }
+    assert!((1..=8).contains(&agents.len()), "{}", agents.len());
+    scene.has(&["lab__sum"]).await?;
+    let calls: Vec<_> = (0..8).map(|n| scene.call("lab__sum", &json!({"n": n}))).collect();
+    let echoes: Vec<_> = agents.into_iter().map(|agent| tokio::spawn(agent.echo())).collect();
+    for call in calls {
+        assert_eq!(call.await??["status"], "success");
+    }
+    drop(scene);
+    for echo in echoes {
+        echo.await?;
+    }
+    Ok(())
+}
