@@ -38,6 +38,14 @@ impl Scene {
         Scene::on(Server::prepare(&[])?.argument("--sandbox").argument("off"), config).await
     }
 
+    /// Returns whether the audit says that the data of the answer does not match the tool's output schema.
+    async fn is_mismatch(&self, answer: &Value) -> Result<bool> {
+        let row = self.world.audit_of(answer).await?;
+        Ok(row["events"]
+            .as_array()
+            .is_some_and(|events| events.iter().any(|event| event["flags"] == "output_mismatch")))
+    }
+
     async fn on(server: Server, config: &Value) -> Result<Scene> {
         let world = World::on(server).await?;
         let resource = json!({ "resource_type": "agent", "name": "lab", "config": config });

@@ -3,6 +3,7 @@
 mod approvals;
 mod calls;
 mod client;
+mod elicitation;
 mod hosts;
 mod keys;
 mod legacy;
@@ -10,6 +11,7 @@ mod lists;
 mod peers;
 mod stateless;
 mod streams;
+mod tokens;
 
 use anyhow::{Context, Result, ensure};
 use reqwest::header::HeaderMap;
@@ -79,9 +81,14 @@ impl Client {
 
     /// Sends `initialize` and remembers the session.
     async fn initialize(&mut self, revision: &str) -> Result<Value> {
+        self.initialize_with(revision, &json!({})).await
+    }
+
+    /// Sends `initialize` with these capabilities and remembers the session.
+    async fn initialize_with(&mut self, revision: &str, capabilities: &Value) -> Result<Value> {
         self.session = None;
         let client = json!({"name": "test", "version": "1"});
-        let params = json!({"protocolVersion": revision, "capabilities": {}, "clientInfo": client});
+        let params = json!({"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client});
         let answer = send(self.legacy(&json!(1), "initialize", &params)).await?;
         let session = answer.1.get("mcp-session-id").context("the answer to initialize has no session id")?;
         self.session = Some(session.to_str()?.to_owned());

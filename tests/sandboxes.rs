@@ -210,6 +210,7 @@ pub(crate) async fn bot_in(store: &Store, workspace: WorkspaceId, name: &str) ->
         use_agent_sandbox: true,
         monthly_token_budget: None,
         gates: None,
+        mcp_subjects: None,
         created_at: NOW,
         updated_at: NOW,
     };

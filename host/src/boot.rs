@@ -28,6 +28,7 @@ use crate::config::{Days, Settings};
 use crate::gateway;
 use crate::telemetry::recorder;
 use listen::Patience;
+use monstrum_core::access_tokens::AccessTokens;
 use monstrum_core::app::App;
 use monstrum_core::approvals::Approvals;
 use monstrum_core::audit::{Auditor, HEADS_FILE, Heads};
@@ -136,14 +137,10 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let data = Data::open(&settings, clock.as_ref()).await?;
     owners::fill(&data.store).await?;
     create_plugins_dir(&settings)?;
-    let listener = TcpListener::bind(settings.listen).await;
-    let listener = listener.map_err(|source| BootError::Listen { address: settings.listen, source })?;
-    let address = listener.local_addr().map_err(|source| BootError::Listen { address: settings.listen, source })?;
+    let (listener, address) = bound(settings.listen).await?;
 
-    let runtime = Runtime::new(RuntimeOptions {
-        cache_dir: data.path.join("cache"),
-        cache_mac_key: *data.vault.derive("precompiled cache"),
-    })?;
+    let cache_mac_key = *data.vault.derive("precompiled cache");
+    let runtime = Runtime::new(RuntimeOptions { cache_dir: data.path.join("cache"), cache_mac_key })?;
     let plugins =
         Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock), settings.ceilings)?;
     let index = StartIndex::new(&data.path, FileKey::derive(&data.vault, "plugin start index"), data.node.clone());
@@ -178,6 +175,8 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let pins = Arc::new(pins);
     let agents = Arc::new(RemoteAgents::new(Arc::clone(&policy), Arc::clone(&pins)));
     let mcp = Arc::new(Mcp::new(egress.clone(), Arc::clone(&policy), Arc::clone(&pins), Arc::clone(&clock)));
+    let access_tokens = settings.mcp_issuer.clone();
+    let access_tokens = access_tokens.map(|issuer| AccessTokens::new(issuer, egress.clone(), Arc::clone(&clock)));
     let built_in = BuiltIn { sandboxes: Arc::clone(&sandboxes), agents: Arc::clone(&agents), mcp: Arc::clone(&mcp) };
     let executor = Executor::new(egress, lanes, settings.ceilings, ledger, built_in);
     let approvals = Arc::new(Approvals::new(
@@ -190,10 +189,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     ));
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
-    let registry = settings.registry.clone();
-    let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));
-    let packages = Packages::new(data.store.clone(), Arc::clone(&plugins), registry);
-
+    let packages = packages(&settings, &data, &plugins);
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
     let app = Arc::new(App {
@@ -214,6 +210,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         pins,
         agents,
         mcp,
+        access_tokens,
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
@@ -234,6 +231,21 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+}
+
+/// Listens on `address`. Returns the address with its port, which the system chooses for the port 0.
+async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BootError> {
+    let failed = |source| BootError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let local = listener.local_addr().map_err(failed)?;
+    Ok((listener, local))
+}
+
+/// Creates the packages of a server, with the registry of the settings.
+fn packages(settings: &Settings, data: &Data, plugins: &Arc<Plugins>) -> Packages {
+    let registry = settings.registry.clone();
+    let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));
+    Packages::new(data.store.clone(), Arc::clone(plugins), registry)
 }
 
 /// Starts the background tasks of a server.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::{IpNet, Ipv4Net};
+use monstrum_egress::Network;
 use monstrum_types::Secret;
 use serde::Deserialize;
 use url::Url;
@@ -26,10 +27,11 @@ use url::Url;
 pub use bounded::Bounded;
 pub use connections::Connections;
 pub use days::Days;
-pub use mcp::{McpHost, McpOrigin};
+pub use mcp::{McpHost, McpIssuer, McpOrigin};
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
+use monstrum_core::access_tokens::TokenIssuer;
 use monstrum_core::approvals::ApprovalUrl;
 use monstrum_core::call::admission::{self, CALLS_MAX};
 use monstrum_core::plugins::Ceilings;
@@ -98,6 +100,19 @@ pub struct ServeFlags {
     /// are rejected
     #[arg(long, env = "MONSTRUM_MCP_ORIGINS", value_name = "ORIGIN,…", value_delimiter = ',')]
     pub mcp_origins: Option<Vec<McpOrigin>>,
+
+    /// Authorization server whose access tokens MCP clients may send in place of API keys, as the URL in the claim `iss`;
+    /// requires --public-url
+    #[arg(long, env = "MONSTRUM_MCP_ISSUER", value_name = "URL")]
+    pub mcp_issuer: Option<McpIssuer>,
+
+    /// Private addresses that the host names of the MCP issuer may resolve to, as CIDRs
+    #[arg(long, env = "MONSTRUM_MCP_ISSUER_ALLOW", value_name = "CIDR,…", value_delimiter = ',')]
+    pub mcp_issuer_allow: Option<Vec<IpNet>>,
+
+    /// Permit http:// URLs of the MCP issuer, for an issuer in the own network [default: false]
+    #[arg(long, env = "MONSTRUM_MCP_ISSUER_HTTP", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub mcp_issuer_http: Option<bool>,
 
     /// Registry of plugin packages: a folder indexed by `monstrum registry index`, or the https:// URL of such a folder
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
@@ -313,6 +328,8 @@ pub struct Settings {
     pub mcp_hosts: Vec<McpHost>,
     /// The origins of browser pages that may use the MCP server.
     pub mcp_origins: Vec<McpOrigin>,
+    /// The authorization server whose access tokens MCP clients may send.
+    pub mcp_issuer: Option<TokenIssuer>,
     pub registry: Option<Place>,
     /// Non-public addresses that the host name of the registry may resolve to.
     pub registry_allow_addresses: Vec<IpNet>,
@@ -336,6 +353,8 @@ pub enum SettingsError {
     TwoMasterKeys { path: PathBuf },
     #[error("{MASTER_KEY_VARIABLE} is not valid UTF-8")]
     MasterKeyText,
+    #[error("{0}")]
+    McpIssuer(&'static str),
     #[error("{}: {message}", path.display())]
     Parse { path: PathBuf, message: String, source: Box<toml::de::Error> },
 }
@@ -373,6 +392,13 @@ impl Settings {
             per_plugin: per_plugin.map_or(at_once.per_plugin, NonZeroU32::get),
             per_bot: flags.max_calls_per_bot.or(file.max_calls_per_bot).map_or(at_once.per_bot, NonZeroU32::get),
         };
+        let public_url = flags.public_url.or(file.public_url);
+        let mcp_issuer = flags.mcp_issuer.or(file.mcp_issuer).map(|issuer| {
+            let allow_addresses = flags.mcp_issuer_allow.or(file.mcp_issuer_allow).unwrap_or_default();
+            let allow_http = flags.mcp_issuer_http.or(file.mcp_issuer_http).unwrap_or(false);
+            issuer.resolve(Network { allow_addresses, allow_http }, public_url.as_ref())
+        });
+        let mcp_issuer = mcp_issuer.transpose().map_err(SettingsError::McpIssuer)?;
         let shutdown_grace_s = flags.shutdown_grace_s.or(file.shutdown_grace_s).unwrap_or(30);
         Ok(Settings {
             listen: flags.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
@@ -383,10 +409,11 @@ impl Settings {
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),
             master_key: MasterKeyPlace::File(master_key_file),
-            public_url: flags.public_url.or(file.public_url),
+            public_url,
             approval_url: flags.approval_url.or(file.approval_url),
             mcp_hosts: flags.mcp_hosts.or(file.mcp_hosts).unwrap_or_default(),
             mcp_origins: flags.mcp_origins.or(file.mcp_origins).unwrap_or_default(),
+            mcp_issuer,
             registry: flags.registry.or(file.registry),
             registry_allow_addresses: flags
                 .registry_allow_addresses

@@ -162,6 +162,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(approvals::show, approvals::decide))
         .routes(routes!(mcp::post, mcp::listen))
         .routes(routes!(agent_socket::open))
+        .routes(routes!(mcp::metadata))
         .routes(routes!(sandboxes::list))
         .routes(routes!(sandboxes::show, sandboxes::delete))
         .routes(routes!(sandboxes::exec))

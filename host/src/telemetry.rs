@@ -4,6 +4,9 @@
 #[cfg(feature = "otel")]
 mod otel;
 pub mod recorder;
+mod trace_parent;
+
+pub use trace_parent::TraceParent;
 
 use std::io::IsTerminal;
 

@@ -73,7 +73,7 @@ async fn results_are_checked() -> Result<()> {
         agent.send(&sent).await?;
         agent.send(&json!({"type": "result", "id": frame["id"], "status": "success", "data": "second"})).await?;
         let answer = call.await??;
-        let mismatch = if answer["output_mismatch"] == true { " (mismatch)" } else { "" };
+        let mismatch = if scene.is_mismatch(&answer).await? { " (mismatch)" } else { "" };
         endings.push(format!("{}{mismatch}", ending(&answer)));
     }
     assert_snapshot!(endings.join("\n"), @r#"

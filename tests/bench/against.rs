@@ -95,9 +95,14 @@ impl Against {
             Part::Neighbours => servers::neighbours(builds, rounds, duration).await,
             Part::StartAll => bail!("the two revisions may not be able to open the same data folder"),
             Part::Postgres => servers::postgres(builds, rounds, duration).await,
-            Part::Call | Part::Guardian | Part::Redaction | Part::Cpu | Part::Audit | Part::Sandbox | Part::Changes => {
-                programs::measure(part, builds, rounds, self.seconds).await
-            }
+            Part::Call
+            | Part::Mcp
+            | Part::Guardian
+            | Part::Redaction
+            | Part::Cpu
+            | Part::Audit
+            | Part::Sandbox
+            | Part::Changes => programs::measure(part, builds, rounds, self.seconds).await,
         }
     }
 }

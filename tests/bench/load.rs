@@ -165,6 +165,9 @@ async fn again_and_again(mut connection: Connection, requests: Arc<[Vec<u8>]>, u
     Ok(seen)
 }
 
+/// The end of an answer of the Model Context Protocol that indicates a successful call.
+const MCP_SUCCESS: &[u8] = br#""isError":false}}"#;
+
 /// An HTTP/1.1 connection that sends one request after another.
 pub struct Connection {
     stream: TcpStream,
@@ -214,7 +217,13 @@ impl Connection {
 impl Answer<'_> {
     /// Returns whether the call succeeded.
     pub fn is_success(&self) -> bool {
-        self.has_status(200) && self.holds(SUCCESS)
+        self.has_status(200) && (self.holds(SUCCESS) || self.0.ends_with(MCP_SUCCESS))
+    }
+
+    /// Returns the body.
+    pub fn body(&self) -> &[u8] {
+        const END: &[u8] = b"\r\n\r\n";
+        memmem::find(self.0, END).map_or(&[], |end| &self.0[end + END.len()..])
     }
 
     /// Returns whether the HTTP status is `status`.

@@ -25,6 +25,7 @@ mod kept;
 mod load;
 mod machine;
 mod many;
+mod mcp;
 mod neighbours;
 mod postgres;
 mod process;
@@ -109,6 +110,8 @@ enum Part {
     Charged,
     /// Many plugins, resources and tools
     Many,
+    /// Calls and lists over the Model Context Protocol
+    Mcp,
     /// The Guardian's decisions
     Guardian,
     Redaction,
@@ -215,6 +218,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Http => "a call over HTTP",
         Part::Charged => "calls with a cost",
         Part::Many => "many plugins, resources and tools",
+        Part::Mcp => "the Model Context Protocol",
         Part::Guardian => "the Guardian",
         Part::Redaction => "redaction",
         Part::Start => "a start with many plugins",
@@ -232,6 +236,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Http => http::measure(rounds, seconds, machine).await,
         Part::Charged => Ok(vec![charged::measure(rounds, seconds).await?]),
         Part::Many => many::measure(rounds, seconds, machine).await,
+        Part::Mcp => mcp::measure(rounds, seconds, machine).await,
         Part::Guardian => pure::guardian(machine),
         Part::Redaction => Ok(pure::redaction(machine)),
         Part::Start => start::measure(rounds, machine).await,

@@ -124,12 +124,12 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     let body = json!({ "name": "t", "kind": "bot", "bot_id": bot });
     let (_, key) = api.post("/api/keys", &body).await?;
     let (id, old) = (key["id"].as_str().unwrap_or_default(), key["key"].as_str().unwrap_or_default());
-    assert_snapshot!(told(&server, &["key", "list"]).await?, @r#"
-     ID                                    NAME   KIND  BOT                                   BEGINS WITH  CREATED                   LAST USED
-     [id 1]  admin  root                                        [key]     [time]  [time]
-     [id 2]  t      bot   [id 3]  [key]     [time]
+    assert_snapshot!(told(&server, &["key", "list"]).await?, @"
+     ID                                    NAME   KIND  BOT                                   RESOURCE  BEGINS WITH  CREATED                   LAST USED
+     [id 1]  admin  root                                                  [key]     [time]  [time]
+     [id 2]  t      bot   [id 3]            [key]     [time]
     [exit 0]
-    "#);
+    ");
     let (code, list) = parsed(&server, &["key", "list"]).await?;
     assert_eq!((code, list["items"].as_array().map(Vec::len)), (Some(0), Some(2)));
     assert_eq!(list["items"][1]["last_used_at"], Value::Null);

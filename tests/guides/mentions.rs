@@ -19,7 +19,7 @@ fn code(page: &str) -> Result<Vec<String>> {
     let mut is_fenced = false;
     let mut prose = String::new();
     for line in page.lines() {
-        if line.starts_with("```") {
+        if line.trim_start().starts_with("```") {
             is_fenced = !is_fenced;
         } else if is_fenced || line.starts_with("    ") {
             code.push(line.trim().to_owned());

@@ -136,7 +136,7 @@ impl Fresh {
                 text(&approval["id"]).to_owned()
             }
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
-            "bots" | "{bot}" => {
+            "bots" | "{bot}" | "oauth-protected-resource" => {
                 bot = api.bot(&self.name()).await?;
                 bot.clone()
             }
@@ -301,6 +301,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
                                                               none unkn root admn oper appr bot  foreign
     GET    /                                                  200  200  200  200  200  200  200  200
+    GET    /.well-known/oauth-protected-resource/mcp/{id}     404  404  404  404  404  404  404  404
     GET    /api/approvals                                     401  401  200  200  200  200  200  200
     GET    /api/approvals/{id}                                401  401  200  200  200  200  200  404
     POST   /api/approvals/{id}                                401  401  200  200  200  200  403  404

@@ -7,10 +7,10 @@ use support::Server;
 use super::Scene;
 use crate::world::{eventually, text};
 
-const PERSONS: &str = "https://people.example/{workspace}/{id}";
+pub(super) const PERSONS: &str = "https://people.example/{workspace}/{id}";
 
 /// Starts a server on which every call of the bot waits for a person.
-async fn gated(approval_url: Option<&str>) -> Result<Scene> {
+pub(super) async fn gated(approval_url: Option<&str>) -> Result<Scene> {
     let mut server = Server::prepare(&["test-echo"])?;
     if let Some(url) = approval_url {
         server = server.argument("--approval-url").argument(url);
@@ -23,13 +23,13 @@ async fn gated(approval_url: Option<&str>) -> Result<Scene> {
 }
 
 /// Returns the approval that waits for a decision.
-async fn pending(scene: &Scene) -> Result<Option<Value>> {
+pub(super) async fn pending(scene: &Scene) -> Result<Option<Value>> {
     let (status, list) = scene.world.api.get("/api/approvals?status=pending").await?;
     ensure!(status == 200, "{status} {list}");
     Ok(list["items"].get(0).cloned())
 }
 
-async fn approve(scene: &Scene) -> Result<()> {
+pub(super) async fn approve(scene: &Scene) -> Result<()> {
     let approval = eventually("an approval is pending", async || pending(scene).await).await?;
     let decision = json!({"decision": "approve", "digest": approval["digest"]});
     let (status, answer) =

@@ -83,7 +83,7 @@ async fn the_metadata_names_the_conversation_and_the_task() -> Result<()> {
     empty task: 200 {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"/task_id: must not be empty"}}
     chat: 200 {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"`monstrum/chat` in `_meta`: missing field `user_id`"}}
     empty chat: 200 {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"/chat/app_id: must be 1 to 256 bytes long and must not contain control characters"}}
-    state: 200 {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"`requestState` is not from this server"}}
+    state: 200 {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"`requestState` was not issued for this call or has expired"}}
     arguments: 200 {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the parameters of `tools/call` do not have the required form"}}
     "#);
     Ok(())
@@ -175,5 +175,28 @@ async fn the_log_contains_no_parameters_and_results() -> Result<()> {
     assert_eq!(send(session.legacy(&json!(1), "tools/call", &call)).await?.0, 200);
     let log = scene.world.server.output();
     assert!(log.contains("listening") && !log.contains("marker") && !log.contains("rmcp"), "{log}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_belongs_to_the_trace_of_its_client() -> Result<()> {
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    let server = Server::prepare(&["test-echo"])?.argument("--log-format=json").variable("MONSTRUM_LOG", "debug");
+    let mut scene = Scene::on(server).await?;
+    for parent in [format!("00-{TRACE}-b7ad6b7169203331-01"), "00-forged\ntext-b7ad6b7169203331-01".to_owned()] {
+        let meta = json!({"traceparent": parent});
+        let params = json!({"name": "test_echo_run", "arguments": {"repo": "acme/site"}, "_meta": meta});
+        assert_eq!(scene.client.ask("tools/call", &params).await?["isError"], false);
+    }
+    scene.world.server.stop().await?;
+    let output = scene.world.server.output();
+    let lines = output.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str::<Value>);
+    let lines: Vec<Value> = lines.collect::<Result<_, _>>()?;
+    let traces = lines.iter().filter(|line| line["message"] == "call ended").map(|line| {
+        let mut spans = line["spans"].as_array().into_iter().flatten();
+        spans.find(|span| span["name"] == "trace").map_or(Value::Null, |span| span["trace.id"].clone())
+    });
+    assert_eq!(traces.collect::<Vec<_>>(), [json!(TRACE), Value::Null]);
+    assert!(!output.contains("forged"), "{output}");
     Ok(())
 }

@@ -16,20 +16,20 @@ use crate::world::text;
 const EVENT_MAX: Duration = Duration::from_secs(30);
 
 /// An open stream of events.
-struct Events {
+pub(super) struct Events {
     response: Response,
     unread: String,
 }
 
 impl Events {
-    async fn open(request: reqwest::RequestBuilder) -> Result<Events> {
+    pub(super) async fn open(request: reqwest::RequestBuilder) -> Result<Events> {
         let response = request.send().await?.error_for_status()?;
         assert_eq!(&response.headers()["content-type"], "text/event-stream");
         Ok(Events { response, unread: String::new() })
     }
 
     /// Returns the next event, or `None` at the end of the stream. Comments are skipped.
-    async fn next(&mut self) -> Result<Option<Value>> {
+    pub(super) async fn next(&mut self) -> Result<Option<Value>> {
         let read = async {
             loop {
                 while let Some((event, rest)) = self.unread.split_once("\n\n") {
@@ -52,13 +52,13 @@ impl Events {
         }
     }
 
-    async fn method(&mut self) -> Result<String> {
+    pub(super) async fn method(&mut self) -> Result<String> {
         let event = self.next().await?.context("the stream has ended")?;
         Ok(text(&event["method"]).to_owned())
     }
 }
 
-fn subscription(client: &Client) -> reqwest::RequestBuilder {
+pub(super) fn subscription(client: &Client) -> reqwest::RequestBuilder {
     client.stateless("subscriptions/listen", &json!({"notifications": {"toolsListChanged": true}}))
 }
 

@@ -100,6 +100,7 @@ fn bot(workspace: WorkspaceId, number: usize, now: UtcMillis) -> BotRow {
         use_agent_sandbox: false,
         monthly_token_budget: None,
         gates: None,
+        mcp_subjects: None,
         created_at: now,
         updated_at: now,
     }

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use monstrum_core::access_tokens::TokenIssuer;
+use monstrum_egress::Network;
 use serde::Deserialize;
 use url::Url;
+
+use crate::config::PublicUrl;
 
 /// A host name or address with an optional port, as in the header `Host`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -80,6 +84,54 @@ impl TryFrom<String> for McpOrigin {
     }
 }
 
+/// The URL that identifies an authorization server. It is compared with the claim `iss` of tokens without any change.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct McpIssuer(String);
+
+/// The maximum length of an issuer, which is also the id of an app.
+const ISSUER_BYTES_MAX: usize = 256;
+
+impl McpIssuer {
+    /// Combines the setting with the settings that it depends on.
+    pub(super) fn resolve(self, network: Network, public_url: Option<&PublicUrl>) -> Result<TokenIssuer, &'static str> {
+        let public_url =
+            public_url.ok_or("mcp_issuer requires public_url, which access tokens name as their audience")?;
+        if self.0.starts_with("http://") && !network.allow_http {
+            return Err("mcp_issuer is an http:// URL, which requires mcp_issuer_http");
+        }
+        Ok(TokenIssuer { url: self.0, network, public_url: public_url.to_string() })
+    }
+}
+
+impl FromStr for McpIssuer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
+        // The text must be the normal form of the URL, so that there is one text for each issuer.
+        let is_normal = url.as_str() == text || url.as_str().strip_suffix('/') == Some(text);
+        if !matches!(url.scheme(), "http" | "https") || url.host().is_none() || !is_normal {
+            return Err("expected https://HOST or https://HOST/PATH in its normal form".to_owned());
+        }
+        if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
+            return Err("the URL must not contain a user, password, query or fragment".to_owned());
+        }
+        if text.len() > ISSUER_BYTES_MAX {
+            return Err(format!("the URL must have at most {ISSUER_BYTES_MAX} bytes"));
+        }
+        Ok(McpIssuer(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for McpIssuer {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 impl fmt::Display for McpOrigin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
@@ -89,6 +141,34 @@ impl fmt::Display for McpOrigin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_issuer_is_the_url_that_tokens_contain() {
+        let url: PublicUrl = "https://monstrum.example".parse().unwrap();
+        let network = |allow_http| Network { allow_addresses: Vec::new(), allow_http };
+        for text in ["https://id.example", "https://id.example/", "https://id.example/realms/a", "http://id:8080"] {
+            let issuer = text.parse::<McpIssuer>().unwrap().resolve(network(true), Some(&url)).unwrap();
+            assert_eq!((issuer.url.as_str(), issuer.public_url.as_str()), (text, "https://monstrum.example"));
+        }
+        for bad in [
+            "",
+            "id.example",
+            "https://",
+            "ftp://id.example",
+            "https://ID.example",
+            "https://id.example:443",
+            "https://id.example/a/../b",
+            "https://u@id.example",
+            "https://id.example?a",
+            "https://id.example#a",
+            &format!("https://id.example/{}", "a".repeat(256)),
+        ] {
+            assert!(bad.parse::<McpIssuer>().is_err(), "{bad}");
+        }
+        let parsed = |text: &str| text.parse::<McpIssuer>().unwrap();
+        assert!(parsed("https://id.example").resolve(network(false), None).is_err(), "no public URL");
+        assert!(parsed("http://id.example").resolve(network(false), Some(&url)).is_err(), "http");
+    }
 
     #[test]
     fn a_host_without_a_port_matches_every_port() {

@@ -7,8 +7,10 @@
 mod changes;
 mod hosts;
 mod offer;
+mod request_state;
 mod running;
 mod session;
+mod token;
 
 use std::future::{Future as _, poll_fn};
 use std::net::SocketAddr;
@@ -26,7 +28,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 use monstrum_core::app::App;
 use monstrum_core::beside::in_place;
-use monstrum_core::operations::{Caller, tools};
+use monstrum_core::operations::tools;
 use monstrum_mcp::{Delivery, Initialize, Message, Method};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -39,13 +41,17 @@ use crate::gateway::http::state::{Host, HttpState};
 use crate::gateway::http::streams::Streams;
 use hosts::AllowedHosts;
 use offer::BotOffer;
+use request_state::RequestStates;
 use running::{Running, RunningCall};
 use session::{SESSION, Session, Sessions};
 
 pub(super) use hosts::guard;
+pub(super) use token::{__path_metadata, metadata};
 
 /// The path of the route.
 const PATH: &str = "/mcp/{bot}";
+/// The path of the metadata of a bot as a protected resource.
+const METADATA_PATH: &str = "/.well-known/oauth-protected-resource/mcp/{id}";
 /// The maximum size of a message. Parameters may have up to 1 MiB; the rest is room for other content.
 const BODY_BYTES_MAX: usize = 10 << 20;
 /// The maximum size of a message that is parsed beside other tasks of its thread. The library parses a message several
@@ -79,6 +85,7 @@ pub struct McpOptions {
 pub(crate) struct Mcp {
     allowed: AllowedHosts,
     sessions: Sessions,
+    request_states: Arc<RequestStates>,
     running: Running,
     streams: Streams,
     stop: CancellationToken,
@@ -90,6 +97,7 @@ impl Mcp {
         Mcp {
             allowed: AllowedHosts { address, public_url, hosts, origins },
             sessions: Sessions::new(&app.vault.derive("mcp sessions")),
+            request_states: Arc::new(RequestStates::new(&app.vault.derive("mcp request states"))),
             running: Running::default(),
             streams: Streams::new(STREAMS_OF_KEY_MAX, STREAMS_MAX),
             stop,
@@ -108,8 +116,8 @@ impl FromRequestParts<HttpState> for BotRequest {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, state).await?;
         let Id(name) = Id::<String>::from_request_parts(parts, state).await?;
+        let caller = token::caller(parts, state, &name).await?;
         let bot = tools::bot_called(&state.app, &caller, &name)?;
         let Ok(InLanguage(language)) = InLanguage::from_request_parts(parts, state).await;
         let mcp = Arc::clone(&state.mcp);
@@ -117,7 +125,8 @@ impl FromRequestParts<HttpState> for BotRequest {
         let session = mcp.sessions.of_request(&parts.headers, &caller, bot.row.id, now)?;
         let (app, stop) = (Arc::clone(&state.app), mcp.stop.clone());
         let (id, name, seen) = (bot.row.id, bot.row.name.clone(), Arc::downgrade(&bot));
-        let offer = BotOffer { app, caller, bot: id, name, seen, language, stop };
+        let request_states = Arc::clone(&mcp.request_states);
+        let offer = BotOffer { app, caller, bot: id, name, seen, language, request_states, is_large: false, stop };
         Ok(BotRequest { mcp, offer, session })
     }
 }
@@ -130,10 +139,11 @@ impl FromRequestParts<HttpState> for BotRequest {
     responses((status = 200, body = Object), (status = 202, description = "A notification or a response was accepted"),
         (status = 503, body = ProblemBody, description = "The audit cannot be written, so calls are rejected")))]
 pub(super) async fn post(visit: BotRequest, app: Host, request: Request) -> Result<Response, Problem> {
-    let BotRequest { mcp, offer, session } = visit;
+    let BotRequest { mcp, mut offer, session } = visit;
     let (mut parts, body) = request.into_parts();
     let body = whole_body_of(body, BODY_BYTES_MAX).await?;
-    let message = match in_place(is_large(&body), || Message::read(&body)) {
+    offer.is_large = is_large(&body);
+    let message = match in_place(offer.is_large, || Message::read(&body)) {
         Ok(message) => message,
         Err(unreadable) => return Ok((StatusCode::BAD_REQUEST, Json(unreadable.to_json())).into_response()),
     };
@@ -144,7 +154,8 @@ pub(super) async fn post(visit: BotRequest, app: Host, request: Request) -> Resu
     }
     let (method, id) = (message.method.clone(), message.id.as_ref().map(Value::to_string));
     let may_wait = message.may_wait;
-    let request = monstrum_mcp::Request { parts, body, message };
+    let opens_urls = session.as_ref().is_some_and(|session| session.opens_urls);
+    let request = monstrum_mcp::Request { parts, body, message, opens_urls };
     match method {
         Method::Cancelled(cancelled) => {
             if let Some(session) = session {

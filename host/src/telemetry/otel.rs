@@ -4,12 +4,17 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
-use opentelemetry::trace::TracerProvider as _;
+use opentelemetry::Context;
+use opentelemetry::trace::{
+    SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState, TracerProvider as _,
+};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::Span;
 use tracing::level_filters::LevelFilter;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 
@@ -44,6 +49,16 @@ pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure
         .with_target("monstrum_host", LevelFilter::DEBUG);
     let layer = tracing_opentelemetry::layer().with_tracer(tracer).with_filter(own).boxed();
     Ok((Exporter(provider), layer))
+}
+
+/// Makes `span` a child of a client's span. The ids are hex digits.
+pub(super) fn continue_trace(span: &Span, trace: &str, parent: &str, is_sampled: bool) {
+    let (Ok(trace), Ok(parent)) = (TraceId::from_hex(trace), SpanId::from_hex(parent)) else { return };
+    let flags = if is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
+    let remote = SpanContext::new(trace, parent, flags, true, TraceState::default());
+    if let Err(error) = span.set_parent(Context::new().with_remote_span_context(remote)) {
+        tracing::debug!(%error, "a span could not be added to the trace of a client");
+    }
 }
 
 impl Exporter {

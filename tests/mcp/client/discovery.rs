@@ -22,7 +22,8 @@ async fn a_new_resource_is_discovered_and_serves_nothing_before_approval() -> Re
         };
         assert_eq!((&discovery["protocol"], &discovery["error"]), (&json!(revision), &Value::Null));
         assert_eq!(behind.statuses().await?, ["Add-Note pending"]);
-        assert_eq!(behind.world.tools().await?, Vec::<String>::new());
+        // The rows are written before the policy is renewed.
+        eventually("the bot has no tools", async || Ok(behind.world.tools().await?.is_empty().then_some(()))).await?;
         let answer = behind.call("notes__add_note", &json!({"text": "a"})).await?;
         assert_eq!(answer["status"], "permission_denied", "{answer}");
         assert!(behind.mcp.params_of("tools/call").is_empty());
@@ -66,7 +67,8 @@ async fn a_changed_definition_leaves_the_list_and_returns_with_the_old_digest() 
         behind.mcp.set_tools(&[changed]);
         behind.discovered().await?;
         assert_eq!(behind.statuses().await?, ["note changed"], "{pointer}");
-        assert_eq!(behind.world.tools().await?, Vec::<String>::new());
+        // The rows are written before the policy is renewed.
+        eventually("the bot has no tools", async || Ok(behind.world.tools().await?.is_empty().then_some(()))).await?;
         let calls = behind.mcp.params_of("tools/call").len();
         let answer = behind.call("notes__note", &json!({})).await?;
         assert_eq!(answer["status"], "permission_denied", "{answer}");
@@ -92,7 +94,8 @@ async fn renamed_and_shadowing_tools_wait_for_approval() -> Result<()> {
     assert_eq!(behind.mcp.params_of("tools/call")[0]["name"], "get-note");
     behind.mcp.set_tools(&[tool("get-notes", "Reads")]);
     behind.discovered().await?;
-    assert_eq!(behind.world.tools().await?, Vec::<String>::new());
+    // The rows are written before the policy is renewed.
+    eventually("the bot has no tools", async || Ok(behind.world.tools().await?.is_empty().then_some(()))).await?;
     Ok(())
 }
 
@@ -163,7 +166,8 @@ async fn another_url_is_discovered_and_its_tools_wait() -> Result<()> {
         Ok((behind.statuses().await? == ["note changed"]).then_some(()))
     })
     .await?;
-    assert_eq!(behind.world.tools().await?, Vec::<String>::new());
+    // The rows are written before the policy is renewed.
+    eventually("the bot has no tools", async || Ok(behind.world.tools().await?.is_empty().then_some(()))).await?;
     Ok(())
 }
 

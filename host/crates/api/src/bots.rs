@@ -25,6 +25,10 @@ pub struct Bot {
     /// The gates. Only an admin key can change them. The list is empty if there are none.
     #[schema(value_type = Vec<Gate>)]
     pub gates: Value,
+    /// Patterns of the subjects of access tokens with which MCP clients may use the bot. Only an admin key can change
+    /// them. The list is empty if the bot admits no access tokens.
+    #[schema(value_type = Vec<String>)]
+    pub mcp_subjects: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -70,6 +74,11 @@ pub struct NewBot {
     #[serde(default)]
     #[schema(max_items = 20)]
     pub gates: Vec<Gate>,
+    /// Patterns of the subjects of access tokens with which MCP clients may use the bot, at most 64. Setting patterns
+    /// requires an admin key.
+    #[serde(default)]
+    #[schema(max_items = 64)]
+    pub mcp_subjects: Vec<String>,
 }
 
 /// Changes to a bot. Each field in the request replaces the whole stored field; null clears a field.
@@ -97,6 +106,11 @@ pub struct BotChange {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Vec<Gate>>, max_items = 20)]
     pub gates: Option<Option<Vec<Gate>>>,
+    /// Patterns of the subjects of access tokens with which MCP clients may use the bot, at most 64. Changing patterns
+    /// requires an admin key.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<String>>, max_items = 64)]
+    pub mcp_subjects: Option<Option<Vec<String>>>,
 }
 
 lists! {

@@ -8,6 +8,7 @@ use monstrum_store::{Store, StoreError};
 use monstrum_types::Clock;
 use monstrum_vault::Vault;
 
+use crate::access_tokens::AccessTokens;
 use crate::approvals::Approvals;
 use crate::audit::{Auditor, KeyRing};
 use crate::call::Calls;
@@ -43,6 +44,8 @@ pub struct App {
     pub pins: Arc<Pins>,
     pub agents: Arc<RemoteAgents>,
     pub mcp: Arc<Mcp>,
+    /// The verifier of access tokens, if the host has an issuer.
+    pub access_tokens: Option<AccessTokens>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
     /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.

@@ -190,7 +190,8 @@ impl Calls {
     }
 
     fn asks<'a>(&'a self, call: &'a IncomingCall, recording: Recording<'a>, until: Option<Instant>) -> Asks<'a> {
-        Asks { approvals: &self.approvals, policy: &self.policy, call, secrets: recording.secrets, until }
+        let (approvals, policy, clock) = (&*self.approvals, &self.policy, &*self.clock);
+        Asks { approvals, policy, clock, call, secrets: recording.secrets, until }
     }
 
     /// Runs a permitted call, and watches whether the policy still permits it. Returns `None` if the call did not run
@@ -308,8 +309,8 @@ impl Calls {
     /// Runs all checks that precede the plugin. The decision depends only on the call and one policy snapshot.
     fn judge(&self, call: &IncomingCall, recording: Recording<'_>, effort: &Effort) -> Result<Judgement, NotPermitted> {
         // The key may have been revoked while the call waited for its body or its place.
-        if !revocation::holds_its_key(call, &self.policy.load()) {
-            return Err(self.noted(call, recording, revocation::key_revoked(call).into()));
+        if !revocation::is_authentic(call, &self.policy.load(), self.clock.now()) {
+            return Err(self.noted(call, recording, revocation::caller_revoked(call).into()));
         }
         let permitted = match call.kind() {
             CallKind::BotTool { .. } => return self.judge_tool(call, recording, effort),

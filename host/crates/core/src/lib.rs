@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access_tokens;
 pub mod app;
 pub mod approvals;
 pub mod audit;

@@ -36,6 +36,7 @@ mod rules;
 pub mod sandbox_files;
 pub mod sandboxes;
 mod scope_warnings;
+pub mod tokens;
 pub mod tools;
 pub mod trust;
 pub mod workspaces;

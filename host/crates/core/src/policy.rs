@@ -32,16 +32,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use monstrum_guardian::{Gates, RoleRules};
+use monstrum_guardian::{Gates, RoleRules, match_glob};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError, VerifiedPolicy};
 use monstrum_types::{
     BindingId, BotId, CredentialId, KeyId, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis,
     WorkspaceId,
 };
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::beside::FreedBeside;
+use crate::call_types::incoming::TokenUser;
 use crate::credentials::{Issuer, Refresher};
 use crate::fair_queue::Share;
 use crate::plugins::owners::Owners;
@@ -92,6 +94,12 @@ pub struct Bot {
 }
 
 impl Bot {
+    /// Returns whether users of access tokens with this subject may use the bot.
+    pub fn admits(&self, subject: &str) -> bool {
+        let patterns = self.row.mcp_subjects.as_ref().and_then(Value::as_array).into_iter().flatten();
+        patterns.filter_map(Value::as_str).any(|pattern| match_glob(subject, pattern))
+    }
+
     /// Returns the binding with this id if it belongs to the bot and is active at `now`.
     pub fn binding(&self, id: BindingId, now: UtcMillis) -> Option<&Arc<Binding>> {
         self.bindings.iter().find(|binding| binding.row.id == id && binding.is_active(now))
@@ -237,6 +245,16 @@ impl Snapshot {
     /// Returns the bot with this id, if it belongs to this workspace.
     pub fn bot(&self, workspace: WorkspaceId, id: BotId) -> Option<&Arc<Bot>> {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
+    }
+
+    /// Returns the bot with this id in any workspace.
+    pub fn bot_of_any_workspace(&self, id: BotId) -> Option<&Arc<Bot>> {
+        self.bots.get(&id)
+    }
+
+    /// Returns whether the user of an access token may use its bot at `now`.
+    pub fn admits(&self, workspace: WorkspaceId, user: &TokenUser, now: UtcMillis) -> bool {
+        now < user.expires_at && self.bot(workspace, user.bot).is_some_and(|bot| bot.admits(&user.subject))
     }
 
     /// Returns the bot to which a resource of the built-in type `bot` refers.

@@ -66,14 +66,19 @@ fn failure(outcome: &Outcome) -> CallToolResult {
         });
     }
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
+    result.meta = Some(meta(outcome));
+    result
+}
+
+/// Returns the metadata of an answer to a call that did not succeed.
+pub(crate) fn meta(outcome: &Outcome) -> MetaObject {
     let mut meta = MetaObject::new();
     meta.insert("monstrum/status".to_owned(), json!(outcome.status));
     if let Some(code) = &outcome.code {
         meta.insert("monstrum/code".to_owned(), json!(code));
     }
     meta.insert("monstrum/request_id".to_owned(), json!(outcome.request_id));
-    result.meta = Some(meta);
-    result
+    meta
 }
 
 #[cfg(test)]
@@ -92,6 +97,7 @@ mod tests {
             form: ResultForm::Json,
             output_mismatch: false,
             approval: None,
+            request_state: None,
         }
     }
 

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use crate::answer;
+use crate::elicitation::{self, Ask};
 use crate::message::WAIT_FOR_APPROVAL;
 use crate::offer::{Offer, OfferedTool, Refusal, ToolCall};
 use crate::schema::without_headers;
@@ -39,17 +40,19 @@ pub(crate) struct Handler<O: Offer> {
     offer: O,
     /// Receives the error of an operation that could not run.
     failed: mpsc::UnboundedSender<O::Error>,
+    /// Whether the client said in `initialize` that it can open a URL for its user.
+    opens_urls: bool,
 }
 
 impl<O: Offer> Clone for Handler<O> {
     fn clone(&self) -> Self {
-        Handler { offer: self.offer.clone(), failed: self.failed.clone() }
+        Handler { offer: self.offer.clone(), failed: self.failed.clone(), opens_urls: self.opens_urls }
     }
 }
 
 impl<O: Offer> Handler<O> {
-    pub(crate) fn new(offer: O, failed: mpsc::UnboundedSender<O::Error>) -> Self {
-        Handler { offer, failed }
+    pub(crate) fn new(offer: O, failed: mpsc::UnboundedSender<O::Error>, opens_urls: bool) -> Self {
+        Handler { offer, failed, opens_urls }
     }
 
     /// Hands the error to the gateway, and returns it for a client whose response has already begun.
@@ -96,24 +99,34 @@ impl<O: Offer> ServerHandler for Handler<O> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if request.request_state.is_some() {
-            return Err(ErrorData::invalid_params("`requestState` is not from this server", None));
-        }
         let version = context.protocol_version();
-        let is_legacy = version.is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str());
+        let is_legacy =
+            version.as_ref().is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str());
+        let ask = Ask::of(version.as_ref(), context.client_capabilities().as_ref(), self.opens_urls);
+        let tool = request.name.into_owned();
+        let retry = elicitation::retry(request.request_state, request.input_responses.as_ref());
+        if retry.is_some() && is_legacy {
+            return Err(ErrorData::invalid_params("`requestState` requires revision 2026-07-28", None));
+        }
         let call = ToolCall {
-            tool: request.name.into_owned(),
+            tool: tool.clone(),
             arguments: request.arguments.unwrap_or_default(),
             task_id: task_id(&context.meta)?,
             chat: context.meta.get("monstrum/chat").cloned(),
             wait_for_approval_s: wait_for_approval_s(&context.meta)?,
+            trace_parent: context.meta.get_traceparent().map(str::to_owned),
+            takes_request_state: ask == Ask::ByResult,
+            retry,
         };
         let outcome = tokio::select! {
             outcome = self.offer.call(call) => outcome,
             () = context.ct.cancelled() => return Err(ErrorData::internal_error("the call was cancelled", None)),
         };
         match outcome {
-            Ok(outcome) => Ok(answer::result(&outcome, is_legacy).into()),
+            Ok(outcome) => match elicitation::asked(&tool, &outcome, ask) {
+                Some(asked) => asked,
+                None => Ok(answer::result(&outcome, is_legacy).into()),
+            },
             Err(Refusal::Params(message)) => Err(ErrorData::invalid_params(message, None)),
             Err(Refusal::Failed(error)) => Err(self.failure(error)),
         }

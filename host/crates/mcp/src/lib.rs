@@ -13,6 +13,7 @@
 
 mod answer;
 pub mod client;
+mod elicitation;
 mod handler;
 mod message;
 mod offer;
@@ -21,6 +22,6 @@ mod server;
 mod stream;
 
 pub use message::{Initialize, Message, Method, Unreadable};
-pub use offer::{Offer, OfferedTool, Outcome, Refusal, ToolCall};
+pub use offer::{Offer, OfferedTool, Outcome, Refusal, Retry, ToolCall};
 pub use server::{Body, Delivery, Request, respond};
 pub use stream::{KEEP_ALIVE, list_changes};

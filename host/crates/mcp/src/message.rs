@@ -95,6 +95,8 @@ struct Params {
     capabilities: Option<Value>,
     #[serde(rename = "_meta")]
     meta: Option<Map<String, Value>>,
+    #[serde(rename = "requestState")]
+    request_state: Option<Value>,
 }
 
 /// A value that is an object. Derived deserializers also accept a list of the members' values.
@@ -155,7 +157,8 @@ impl Message {
         let progress_token = meta.get("progressToken").filter(|token| token.is_string() || token.is_number());
         let progress_token = progress_token.cloned();
         let has_revision = meta.get(REVISION).is_some_and(Value::is_string);
-        let may_wait = meta.get(WAIT_FOR_APPROVAL).is_some_and(|seconds| *seconds != 0);
+        // A repeated call waits unless its metadata says otherwise.
+        let may_wait = meta.get(WAIT_FOR_APPROVAL).map_or(params.request_state.is_some(), |seconds| *seconds != 0);
         Ok(Message { id: wire.id, method, progress_token, has_revision, may_wait })
     }
 }
@@ -216,6 +219,8 @@ mod tests {
             let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
             assert_eq!(read(&call.to_string()).unwrap().may_wait, may_wait);
         }
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","requestState":"b"}}"#;
+        assert!(read(call).unwrap().may_wait);
         let cancelled =
             read(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"7"}}"#).unwrap();
         assert_eq!(cancelled.method, Method::Cancelled("\"7\"".to_owned()));

@@ -53,6 +53,21 @@ pub struct ToolCall {
     pub chat: Option<Value>,
     /// The value of `monstrum/wait_for_approval_s` in the request's `_meta`: how long the call waits for a person.
     pub wait_for_approval_s: Option<u32>,
+    /// The value of `traceparent` in the request's `_meta`.
+    pub trace_parent: Option<String>,
+    /// Whether the client can open a URL for its user and then repeat the call with a request state.
+    pub takes_request_state: bool,
+    /// How the client repeats a call for which it received a request state.
+    pub retry: Option<Retry>,
+}
+
+/// A repeated call. All of this comes from the client, so none of it permits a call.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    /// The text that the client received as request state.
+    pub request_state: String,
+    /// Whether the client answers that its user did not open the URL.
+    pub is_declined: bool,
 }
 
 /// How a call ended.
@@ -71,6 +86,8 @@ pub struct Outcome {
     pub output_mismatch: bool,
     /// The approval that the call waits for.
     pub approval: Option<Box<AwaitedApproval>>,
+    /// The text with which the client can repeat the call after a person has approved it.
+    pub request_state: Option<String>,
 }
 
 /// The reason why a call did not run.

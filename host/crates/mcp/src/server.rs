@@ -39,6 +39,8 @@ pub struct Request {
     pub parts: Parts,
     pub body: Bytes,
     pub message: Message,
+    /// Whether the client said in `initialize` that it can open a URL for its user.
+    pub opens_urls: bool,
 }
 
 /// The form of the answer to a request.
@@ -55,12 +57,12 @@ pub enum Delivery {
 /// # Errors
 /// Returns the error of an operation of the offer that could not run, if the response has not begun.
 pub async fn respond<O: Offer>(offer: O, request: Request, delivery: Delivery) -> Result<Response<Body>, O::Error> {
-    let Request { parts, body, message } = request;
+    let Request { parts, body, message, opens_urls } = request;
     if let Some(refusal) = unsupported(&parts, &message) {
         return Ok(refusal);
     }
     let (failed, mut failures) = mpsc::unbounded_channel();
-    let handler = Handler::new(offer, failed);
+    let handler = Handler::new(offer, failed, opens_urls);
     let service =
         StreamableHttpService::new(move || Ok(handler.clone()), Arc::<NeverSessionManager>::default(), config());
     let request = http::Request::from_parts(parts, Full::new(body));

@@ -21,6 +21,8 @@ pub struct BotRow {
     pub monthly_token_budget: Option<i64>,
     /// The gates as a JSON list; `None` if there are none.
     pub gates: Option<Value>,
+    /// The patterns of the subjects of access tokens that the bot admits, as a JSON list; `None` if it admits none.
+    pub mcp_subjects: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -31,7 +33,7 @@ authentic! {
         id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, created_at,
         updated_at,
     ],
-    optional: [gates],
+    optional: [gates, mcp_subjects],
     others: [],
 }
 

@@ -115,7 +115,7 @@ fn authenticated(parts: &Parts, state: &HttpState) -> Result<Caller, Problem> {
         return Err(OperationError::unverified(&found.scope.to_string()).into());
     }
     let (key, kind, bot, resource) = (entry.id, entry.kind, entry.bot, entry.resource);
-    Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot, resource })
+    Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot, resource, token_user: None })
 }
 
 /// The reader of a document. Readers need a key unless a setting makes the documents public.
@@ -226,7 +226,8 @@ pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
     Ok(value)
 }
 
-fn request_id(parts: &Parts) -> RequestId {
+/// Returns the id of the request.
+pub(crate) fn request_id(parts: &Parts) -> RequestId {
     parts.extensions.get().copied().unwrap_or_else(RequestId::new)
 }
 

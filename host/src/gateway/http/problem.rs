@@ -23,6 +23,8 @@ pub struct Problem {
     detail: String,
     errors: Vec<InputError>,
     retry_after: Option<Duration>,
+    /// The value of the header `WWW-Authenticate`.
+    challenge: Option<Box<HeaderValue>>,
 }
 
 /// The body of an error response (RFC 9457).
@@ -44,11 +46,16 @@ pub(crate) struct ProblemBody {
 
 impl Problem {
     fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Problem { status, code, title, detail: detail.into(), errors: Vec::new(), retry_after: None }
+        Problem { status, code, title, detail: detail.into(), errors: Vec::new(), retry_after: None, challenge: None }
     }
 
     fn with_retry_after(self, wait: Duration) -> Self {
         Problem { retry_after: Some(wait), ..self }
+    }
+
+    /// Sets the value of the header `WWW-Authenticate`, which says how a client authenticates.
+    pub fn with_challenge(self, challenge: HeaderValue) -> Self {
+        Problem { challenge: Some(Box::new(challenge)), ..self }
     }
 
     /// Returns the description of the error, which contains no secrets.
@@ -98,7 +105,7 @@ impl Problem {
         OperationError::invalid_at(path, message).into()
     }
 
-    /// 426: the route serves WebSockets only.
+    /// 426: the route opens a `WebSocket` only.
     pub fn upgrade_required(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", "Open a WebSocket", detail)
     }
@@ -142,8 +149,9 @@ impl Problem {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let bearer = || (self.status == StatusCode::UNAUTHORIZED).then(|| HeaderValue::from_static("Bearer"));
+        if let Some(challenge) = self.challenge.map(|challenge| *challenge).or_else(bearer) {
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         if let Some(wait) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));

@@ -50,6 +50,7 @@ impl Watched {
         loop {
             tokio::select! {
                 renewed = self.renewals.changed() => if renewed.is_err() { return false },
+                () = self.offer.caller.expired(&*self.offer.app.clock) => return false,
                 () = self.offer.stop.cancelled() => return false,
             }
             let Some(bot) = self.bot() else { return false };
@@ -78,12 +79,11 @@ impl Watched {
         !Weak::ptr_eq(&last, &self.seen)
     }
 
-    /// Returns the bot, if the caller's key still exists.
+    /// Returns the bot, if the caller's key still exists or the bot still admits its user.
     fn bot(&self) -> Option<Arc<Bot>> {
         let BotOffer { app, caller, bot, .. } = &self.offer;
         let snapshot = app.policy.load();
-        snapshot.key(&caller.key_hash).filter(|key| key.id == caller.key)?;
-        snapshot.bot(caller.workspace, *bot).cloned()
+        snapshot.bot(caller.workspace, *bot).filter(|_| caller.is_known(&snapshot, app.clock.now())).cloned()
     }
 
     async fn list_digest(&self) -> Result<[u8; 32], OperationError> {

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::config::{McpHost, McpOrigin, PublicUrl};
 use crate::gateway::http::problem::Problem;
-use crate::gateway::mcp::{Mcp, PATH};
+use crate::gateway::mcp::{METADATA_PATH, Mcp, PATH};
 
 /// The hosts and origins that may reach the route.
 pub(super) struct AllowedHosts {
@@ -78,7 +78,9 @@ fn host_of(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
 
 /// Checks requests to the route, and answers browsers that ask whether a page may use it.
 pub(in crate::gateway) async fn guard(State(mcp): State<Arc<Mcp>>, request: Request, next: Next) -> Response {
-    if request.extensions().get::<MatchedPath>().is_none_or(|path| path.as_str() != PATH) {
+    // Pages that use the route also read its metadata.
+    let is_guarded = |path: &MatchedPath| [PATH, METADATA_PATH].contains(&path.as_str());
+    if !request.extensions().get::<MatchedPath>().is_some_and(is_guarded) {
         return next.run(request).await;
     }
     let origin = match mcp.allowed.check(request.uri(), request.headers()) {

@@ -132,7 +132,8 @@ mod tests {
 
     fn caller() -> Caller {
         let (request, key, workspace) = (RequestId::new(), KeyId::new(), WorkspaceId::new());
-        Caller { request, key, key_hash: [0; 32], kind: KeyKind::Operator, workspace, bot: None, resource: None }
+        let (bot, resource, token_user) = (None, None, None);
+        Caller { request, key, key_hash: [0; 32], kind: KeyKind::Operator, workspace, bot, resource, token_user }
     }
 
     fn named(id: &HeaderValue) -> HeaderMap {

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use monstrum_guardian::Permit;
 use monstrum_store::{ApprovalRow, ApprovalStatus, UsedApproval};
-use monstrum_types::{CallOutcome, Code, Status};
+use monstrum_types::{CallOutcome, Clock, Code, Status};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::approvals::{ApprovalError, Approvals, Asking, Use};
 use crate::call::authorize::AskingPermit;
 use crate::call::permitted::{Execution, Target};
-use crate::call::revocation::{holds_its_key, key_revoked};
+use crate::call::revocation::{caller_revoked, is_authentic};
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::{Refusal, approval_required};
@@ -37,6 +37,7 @@ pub struct AskingCall {
 pub(super) struct Asks<'a> {
     pub approvals: &'a Approvals,
     pub policy: &'a Arc<Policy>,
+    pub clock: &'a dyn Clock,
     pub call: &'a IncomingCall,
     pub secrets: &'a CallSecrets,
     /// The time until which the call may wait.
@@ -102,16 +103,23 @@ impl Asks<'_> {
         let Some(until) = self.until.filter(|until| *until > Instant::now()) else { return Err(required()) };
         let mut renewals = self.policy.renewals();
         let mut decided = std::pin::pin!(self.approvals.decided(row.workspace_id, row.id));
+        let mut expired = std::pin::pin!(async {
+            match self.call.token_user() {
+                Some(user) => user.expired(self.clock).await,
+                None => std::future::pending().await,
+            }
+        });
         loop {
             let snapshot = self.policy.load();
-            if !holds_its_key(self.call, &snapshot) {
-                return Err(key_revoked(self.call));
+            if !is_authentic(self.call, &snapshot, self.clock.now()) {
+                return Err(caller_revoked(self.call));
             }
             if snapshot.grants().contain(&row.digest) {
                 return Ok(());
             }
             tokio::select! {
                 () = &mut decided => return Ok(()),
+                () = &mut expired => {}
                 renewed = renewals.changed() => {
                     if renewed.is_err() {
                         // This branch never runs, because the policy outlives its calls.
@@ -148,7 +156,7 @@ pub(super) async fn use_up(execution: &Execution<'_>, permit: &Permit) -> Result
 }
 
 /// Returns the outcome of a call that a person has denied.
-fn denied(row: &ApprovalRow) -> Refusal {
+pub(crate) fn denied(row: &ApprovalRow) -> Refusal {
     let because = row.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
     let message = format!("Permission denied: a person has denied this call{because}");
     let outcome = CallOutcome::failure(Status::PermissionDenied, Code::Denied, message);

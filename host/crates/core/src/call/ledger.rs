@@ -110,6 +110,7 @@ mod tests {
                 use_agent_sandbox: false,
                 monthly_token_budget: Some(budget),
                 gates: None,
+                mcp_subjects: None,
                 created_at: now,
                 updated_at: now,
             };

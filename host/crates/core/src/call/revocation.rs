@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_guardian::{Decision, Denial, Question};
-use monstrum_types::{CallOutcome, Clock, Code, Effort};
+use monstrum_types::{CallOutcome, Clock, Code, Effort, UtcMillis};
 
 use crate::call::check::{check_lineage, checked_params};
 use crate::call::resolve::ResolvedCall;
@@ -32,7 +32,7 @@ pub(super) struct Judges {
 
 /// Waits until the policy no longer permits the call, and returns the refusal. The function never returns while the
 /// call is permitted. `judged_by` is the snapshot that permitted the call. For a call without a bot, the function
-/// watches only the key.
+/// watches only the key and the access token.
 pub(super) async fn revoked(
     judges: &Judges,
     call: &Arc<IncomingCall>,
@@ -48,8 +48,8 @@ pub(super) async fn revoked(
         let present = judges.policy.load();
         is_judged &= Arc::ptr_eq(&snapshot, &present);
         snapshot = present;
-        if !holds_its_key(call, &snapshot) {
-            return key_revoked(call);
+        if !is_authentic(call, &snapshot, clock.now()) {
+            return caller_revoked(call);
         }
         if let Some(resolved) = resolved.filter(|_| !is_judged) {
             let mut judged = std::pin::pin!(judged(judges, &snapshot, call, resolved));
@@ -58,8 +58,8 @@ pub(super) async fn revoked(
                 tokio::select! {
                     judged = &mut judged => break judged,
                     Ok(()) = renewals.changed() => {
-                        if !holds_its_key(call, &judges.policy.load()) {
-                            return key_revoked(call);
+                        if !is_authentic(call, &judges.policy.load(), clock.now()) {
+                            return caller_revoked(call);
                         }
                     }
                 }
@@ -158,7 +158,8 @@ fn judge(
     }
 }
 
-/// Waits until a binding that permits the call expires. The function never returns if no binding has an expiry date.
+/// Waits until a binding that permits the call or the access token of the call expires. The function never returns if
+/// neither expires.
 async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: Option<&ResolvedCall>) {
     let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
     let now = clock.now();
@@ -167,7 +168,8 @@ async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, res
         .filter_map(|link| snapshot.bot(call.workspace(), link.from)?.binding(link.binding, now)?.row.expires_at);
     let bot = call.bot().and_then(|bot| snapshot.bot(call.workspace(), bot));
     let own = bot.zip(resolved).and_then(|(bot, resolved)| bot.binding(resolved.binding.row.id, now));
-    match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).min() {
+    let of_token = call.token_user().map(|user| user.expires_at);
+    match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).chain(of_token).min() {
         Some(end) => {
             let left = u64::try_from(end.0.saturating_sub(now.0)).unwrap_or_default();
             // The wait is at least 1 ms, so that a difference between `clock` and the clock of the timer does not cause
@@ -178,14 +180,19 @@ async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, res
     }
 }
 
-/// Returns whether the key of the call still exists and is unchanged. Returns true for a call without a key.
-pub(super) fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
+/// Returns whether the key of the call still exists and is unchanged, and the user of its access token is still
+/// admitted. Returns true for a call without a key and without a token.
+pub(super) fn is_authentic(call: &IncomingCall, snapshot: &Snapshot, now: UtcMillis) -> bool {
     call.key().is_none_or(|key| snapshot.key_hash(key.id) == Some(&key.hash))
+        && call.token_user().is_none_or(|user| snapshot.admits(call.workspace(), user, now))
 }
 
-/// Returns the refusal of a call whose key was deleted or rotated.
-pub(super) fn key_revoked(call: &IncomingCall) -> Refusal {
-    revoked_by(call, "key", "the key of this call was deleted or rotated")
+/// Returns the refusal of a call that is no longer authentic.
+pub(super) fn caller_revoked(call: &IncomingCall) -> Refusal {
+    match call.token_user() {
+        Some(_) => revoked_by(call, "token", "the access token has expired, or the bot no longer admits its user"),
+        None => revoked_by(call, "key", "the key of this call was deleted or rotated"),
+    }
 }
 
 fn revoked_by(call: &IncomingCall, what: &str, reason: &str) -> Refusal {

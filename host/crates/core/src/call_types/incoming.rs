@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use monstrum_sandbox::Feed;
-use monstrum_types::{BotId, KeyId, Params, RequestId, ResourceId, ResourceTypeId, WorkspaceId};
+use monstrum_types::{BotId, Clock, KeyId, Params, RequestId, ResourceId, ResourceTypeId, UtcMillis, WorkspaceId};
 use serde_json::{Map, Value};
 
 use crate::call_types::lineage::Lineage;
@@ -25,6 +25,7 @@ pub struct IncomingCall {
     language: Language,
     context: Value,
     key: Option<CallerKey>,
+    token_user: Option<Arc<TokenUser>>,
     lineage: Option<Arc<Lineage>>,
     attachments: Attachments,
     wait_for_approval: Option<Duration>,
@@ -47,6 +48,33 @@ pub struct CallerKey {
     pub id: KeyId,
     /// The SHA-256 of the key's text. The id alone is not enough, because a rotated key keeps its id.
     pub hash: [u8; 32],
+}
+
+/// The user of the access token with which a call was made. The call ends when the token expires, or when the bot no
+/// longer admits the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenUser {
+    /// The URL that identifies the issuer of the token. It is also the app of the user.
+    pub issuer: Arc<str>,
+    /// The id of the user at the issuer.
+    pub subject: Arc<str>,
+    /// The bot for which the token was issued. Its calls may call other bots.
+    pub bot: BotId,
+    /// The time after which the token is no longer accepted.
+    pub expires_at: UtcMillis,
+}
+
+impl TokenUser {
+    /// Waits until the token is no longer accepted.
+    pub async fn expired(&self, clock: &dyn Clock) {
+        loop {
+            let left = self.expires_at.since_ms(clock.now());
+            match u64::try_from(left) {
+                Ok(left) if left > 0 => tokio::time::sleep(Duration::from_millis(left)).await,
+                _ => return,
+            }
+        }
+    }
 }
 
 /// The data of a built-in tool's call that is not JSON. Unlike parameters, this data is not recorded in the audit.
@@ -117,6 +145,7 @@ impl IncomingCall {
             language: Language::default(),
             context: Value::Object(Map::new()),
             key: None,
+            token_user: None,
             lineage: None,
             attachments: Attachments::default(),
             wait_for_approval: None,
@@ -154,6 +183,12 @@ impl IncomingCall {
         IncomingCall { key: Some(key), ..self }
     }
 
+    /// Sets the user of the access token with which the call was made.
+    #[must_use]
+    pub fn with_token_user(self, token_user: Option<Arc<TokenUser>>) -> IncomingCall {
+        IncomingCall { token_user, ..self }
+    }
+
     /// Sets the attachments, which are the data of the call that is not JSON.
     #[must_use]
     pub fn with_attachments(self, attachments: Attachments) -> IncomingCall {
@@ -182,6 +217,7 @@ impl IncomingCall {
             language: self.language.clone(),
             context: self.context.clone(),
             key: self.key,
+            token_user: self.token_user.clone(),
             lineage: Some(lineage),
             ..IncomingCall::bot_tool(RequestId::new(), self.workspace, bot, tool, params)
         }
@@ -240,6 +276,11 @@ impl IncomingCall {
 
     pub fn key(&self) -> Option<&CallerKey> {
         self.key.as_ref()
+    }
+
+    /// Returns the user of the access token with which the call was made.
+    pub fn token_user(&self) -> Option<&Arc<TokenUser>> {
+        self.token_user.as_ref()
     }
 
     /// Returns the ancestors of the call, or `None` for a root call.

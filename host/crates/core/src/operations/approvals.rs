@@ -1,6 +1,9 @@
 //! Approvals: lists them, shows them, and records the decisions of people.
 
 mod shown;
+mod standing;
+
+pub use standing::{Standing, standing};
 
 use std::sync::Arc;
 
@@ -56,7 +59,7 @@ pub async fn last_change(app: &App, caller: &Reviewer) -> Result<UtcMillis, Oper
 
 /// Returns whether the key of the caller still exists and is unchanged.
 pub fn holds_its_key(app: &App, caller: &Reviewer) -> bool {
-    app.policy.load().key_hash(caller.key) == Some(&caller.key_hash)
+    caller.is_known(&app.policy.load(), app.clock.now())
 }
 
 /// Shows an approval with the parameters of its call.

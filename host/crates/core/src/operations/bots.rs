@@ -3,6 +3,7 @@
 use monstrum_api::bots::{Bot, BotChange, BotList, MonthlyUsage, NewBot, Prompt, Usage};
 use monstrum_store::{BotRow, Page, UsageRow};
 use monstrum_types::{BotId, UtcMillis, WorkspaceId};
+use serde_json::Value;
 
 use super::change::{Change, changed_at, set};
 use super::list;
@@ -17,6 +18,11 @@ use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
 const PROMPT_CHARS_MAX: usize = 200_000;
 const MODEL_CHARS_MAX: usize = 256;
+/// The maximum number of patterns of subjects. Each call with an access token is compared with all of them; groups of
+/// users need patterns with stars.
+const SUBJECTS_MAX: usize = 64;
+/// The maximum size of a pattern, which is the maximum size of a subject.
+const SUBJECT_BYTES_MAX: usize = 256;
 
 fn view(row: BotRow) -> Bot {
     Bot {
@@ -28,6 +34,7 @@ fn view(row: BotRow) -> Bot {
         use_agent_sandbox: row.use_agent_sandbox,
         monthly_token_budget: row.monthly_token_budget,
         gates: gates::shown(row.gates),
+        mcp_subjects: gates::shown(row.mcp_subjects),
         created_at: row.created_at,
         updated_at: row.updated_at,
     }
@@ -35,7 +42,7 @@ fn view(row: BotRow) -> Bot {
 
 /// Creates a bot.
 pub async fn create(app: &App, caller: &Operator, new: NewBot) -> Result<Bot, OperationError> {
-    if new.use_agent_sandbox || !new.gates.is_empty() {
+    if new.use_agent_sandbox || !new.gates.is_empty() || !new.mcp_subjects.is_empty() {
         caller.admin()?;
     }
     let row = row(new, caller.workspace, app.clock.now());
@@ -61,6 +68,7 @@ pub(super) fn row(new: NewBot, workspace: WorkspaceId, now: UtcMillis) -> BotRow
         use_agent_sandbox: new.use_agent_sandbox,
         monthly_token_budget: new.monthly_token_budget,
         gates: gates::stored(&new.gates),
+        mcp_subjects: subjects(new.mcp_subjects),
         created_at: now,
         updated_at: now,
     }
@@ -125,6 +133,10 @@ pub async fn update(app: &App, caller: &Operator, id: BotId, change: BotChange) 
         caller.admin()?;
         row.gates = gates::stored(&changed.unwrap_or_default());
     }
+    if let Some(changed) = change.mcp_subjects {
+        caller.admin()?;
+        row.mcp_subjects = subjects(changed.unwrap_or_default());
+    }
     check(&row, Some(&before))?;
     let (replaced, bytes) = (compiled_bytes(lists_of_bot(&before)), compiled_bytes(lists_of_bot(&row)));
     let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;
@@ -146,6 +158,27 @@ pub async fn delete(app: &App, caller: &Operator, id: BotId) -> Result<(), Opera
     Ok(())
 }
 
+/// Returns the list as it is stored.
+fn subjects(patterns: Vec<String>) -> Option<Value> {
+    (!patterns.is_empty()).then(|| Value::from(patterns))
+}
+
+/// Checks the patterns of subjects.
+fn check_subjects(errors: &mut InputErrors, stored: Option<&Value>) {
+    let patterns = stored.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if patterns.len() > SUBJECTS_MAX {
+        errors.add("/mcp_subjects", format!("must have at most {SUBJECTS_MAX} entries"));
+    }
+    for (index, pattern) in patterns.iter().enumerate() {
+        let pattern = pattern.as_str().unwrap_or_default();
+        if pattern.is_empty() || pattern.len() > SUBJECT_BYTES_MAX || pattern.chars().any(char::is_control) {
+            let message =
+                format!("must be 1 to {SUBJECT_BYTES_MAX} bytes long and must not contain control characters");
+            errors.add(format!("/mcp_subjects/{index}"), message);
+        }
+    }
+}
+
 /// Returns whether the change raises or removes the bot's budget.
 fn is_lifted(before: Option<i64>, after: Option<i64>) -> bool {
     before.is_some_and(|before| after.is_none_or(|after| after > before))
@@ -156,6 +189,7 @@ pub(super) fn check(row: &BotRow, before: Option<&BotRow>) -> Result<(), Operati
     let mut errors = InputErrors::default();
     gates::check(&mut errors, "/gates", row.gates.as_ref(), before.and_then(|before| before.gates.as_ref()))?;
     rules::patterns(&mut errors, lists_of_bot(row), before.map(lists_of_bot).unwrap_or_default());
+    check_subjects(&mut errors, row.mcp_subjects.as_ref());
     rules::name(&mut errors, "/name", &row.name);
     rules::length(&mut errors, "/description", &row.description, DESCRIPTION_CHARS_MAX);
     rules::length(&mut errors, "/system_prompt", &row.system_prompt, PROMPT_CHARS_MAX);

@@ -1,34 +1,56 @@
 //! The caller of an operation. An interface creates the caller from verified data. Operations only read the caller.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, KeyId, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{BotId, Clock, KeyId, RequestId, ResourceId, UtcMillis, WorkspaceId};
 
 use super::OperationError;
-use crate::call_types::incoming::CallerKey;
+use crate::call_types::incoming::{CallerKey, TokenUser};
+use crate::policy::Snapshot;
 
 /// The caller of an operation.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The id of this request in the log and in the audit.
     pub request: RequestId,
+    /// The id of the key. For a user with an access token, an id that is derived from the user and that no key has.
     pub key: KeyId,
     /// The hash of the key's text. A rotated key keeps its id but not its hash.
     pub key_hash: [u8; 32],
     pub kind: KeyKind,
     /// The workspace in which the caller acts.
     pub workspace: WorkspaceId,
-    /// The bot of a bot key.
+    /// The bot of a bot key or of an access token.
     pub bot: Option<BotId>,
     /// The resource of an agent key.
     pub resource: Option<ResourceId>,
+    /// The user, if the caller has an access token in place of a key. Such a caller has the rights of a bot key.
+    pub token_user: Option<Arc<TokenUser>>,
 }
 
 impl Caller {
     /// Returns the key of the caller. A call with this key ends when the key is revoked.
     pub fn caller_key(&self) -> CallerKey {
         CallerKey { id: self.key, hash: self.key_hash }
+    }
+
+    /// Returns whether the key of the caller still exists and is unchanged. For a caller with an access token, returns
+    /// whether the bot still admits the user and the token has not expired.
+    pub fn is_known(&self, snapshot: &Snapshot, now: UtcMillis) -> bool {
+        match &self.token_user {
+            Some(user) => snapshot.admits(self.workspace, user, now),
+            None => snapshot.key_hash(self.key) == Some(&self.key_hash),
+        }
+    }
+
+    /// Waits until the access token of the caller expires. The function never returns for a caller with a key.
+    pub async fn expired(&self, clock: &dyn Clock) {
+        match &self.token_user {
+            Some(user) => user.expired(clock).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Accepts root keys only. An operation that always needs a root key accepts a [`Root`] instead.

@@ -107,7 +107,7 @@ impl Change {
         work: impl Future<Output = Result<T, OperationError>>,
     ) -> Result<T, OperationError> {
         // The key may have been revoked while the input arrived.
-        if app.policy.load().key_hash(caller.key) != Some(&caller.key_hash) {
+        if !caller.is_known(&app.policy.load(), app.clock.now()) {
             return Err(OperationError::Unauthenticated("the API key was deleted or rotated".to_owned()));
         }
         let change = audit::Change {

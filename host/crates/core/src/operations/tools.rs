@@ -157,11 +157,7 @@ fn call_of(
 ) -> Result<IncomingCall, OperationError> {
     may_use(app, caller, bot)?;
     check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
-    let wait = input.wait_for_approval_s.map(|seconds| Duration::from_secs(u64::from(seconds)));
-    if wait.is_some_and(|wait| wait > WAIT_MAX) {
-        let message = format!("must be from 0 to {}", WAIT_MAX.as_secs());
-        return Err(OperationError::invalid_at("/wait_for_approval_s", message));
-    }
+    let wait = input.wait_for_approval_s.map(approval_wait).transpose()?;
     let call = incoming(caller, bot, caller.request, tool, input.params)
         .with_task_id(input.task_id)
         .with_resource(input.resource_id)
@@ -173,9 +169,23 @@ fn call_of(
     })
 }
 
+/// Returns the time for which a call waits for a person, if the time is not too long.
+pub(super) fn approval_wait(seconds: u32) -> Result<Duration, OperationError> {
+    let wait = Duration::from_secs(u64::from(seconds));
+    if wait > WAIT_MAX {
+        let message = format!("must be from 0 to {}", WAIT_MAX.as_secs());
+        return Err(OperationError::invalid_at("/wait_for_approval_s", message));
+    }
+    Ok(wait)
+}
+
 /// Builds a call by `caller`.
 fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, params: Value) -> IncomingCall {
-    IncomingCall::bot_tool(request_id, caller.workspace, bot, tool, params).with_key(caller.caller_key())
+    let call = IncomingCall::bot_tool(request_id, caller.workspace, bot, tool, params);
+    match &caller.token_user {
+        Some(user) => call.with_token_user(Some(Arc::clone(user))),
+        None => call.with_key(caller.caller_key()),
+    }
 }
 
 /// Opens the session of the bot. This fails only if the policy cannot be read or the bot has just been deleted.

@@ -131,6 +131,7 @@ mod tests {
             use_agent_sandbox: true,
             monthly_token_budget: None,
             gates: None,
+            mcp_subjects: None,
             created_at: UtcMillis(0),
             updated_at: UtcMillis(0),
         };

@@ -35,7 +35,7 @@ pub enum Incoming {
     Text(String),
     /// A ping or a pong, which shows that the peer is there.
     Alive,
-    /// The peer breaks a rule of WebSockets or of the protocol below the messages.
+    /// The peer breaks a rule of RFC 6455 or of the protocol below the messages.
     Broken(Close),
 }
 

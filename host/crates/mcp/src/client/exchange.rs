@@ -129,8 +129,11 @@ fn rpc_error(error: &Value) -> Option<ClientError> {
     Some(ClientError::Rpc { code, message: shortened(message, QUOTED_BYTES_MAX).to_owned() })
 }
 
+/// What a server answers to a request: its result, or the error that it reports.
+type Answered = Result<Map<String, Value>, ClientError>;
+
 /// Reads the answer to the request `id`. Returns `None` for another message.
-fn answer_to(id: u64, message: Value) -> Result<Option<Result<Map<String, Value>, ClientError>>, ClientError> {
+fn answer_to(id: u64, message: Value) -> Result<Option<Answered>, ClientError> {
     let Value::Object(mut message) = message else {
         return Err(ClientError::Invalid("a message is not an object; batches are not supported".to_owned()));
     };

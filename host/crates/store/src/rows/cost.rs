@@ -70,6 +70,7 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
         use_agent_sandbox: false,
         monthly_token_budget: None,
         gates: None,
+        mcp_subjects: None,
         created_at: NOW,
         updated_at: NOW,
     };

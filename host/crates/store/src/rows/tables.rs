@@ -184,7 +184,7 @@ mod tests {
             [
                 "api_keys: resource_id Text",
                 "roles: gates Text",
-                "bots: gates Text",
+                "bots: gates Text, mcp_subjects Text",
                 "resources: labels Text",
                 "bot_resources: gates Text",
             ]

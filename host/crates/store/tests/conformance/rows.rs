@@ -50,6 +50,7 @@ pub(crate) fn bot(workspace: WorkspaceId, name: &str) -> BotRow {
         use_agent_sandbox: true,
         monthly_token_budget: Some(1_000_000),
         gates: None,
+        mcp_subjects: None,
         created_at: NOW,
         updated_at: NOW,
     }

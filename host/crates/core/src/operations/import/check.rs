@@ -112,6 +112,8 @@ impl Check {
         let before = self.existing.bot_rows.remove(&line.name);
         let use_agent_sandbox = line.use_agent_sandbox;
         let mut row = bots::row(new_bot(line), self.workspace, self.now);
+        // Like keys, the subjects say who may use the bot on this host, so exports do not contain them.
+        row.mcp_subjects = before.as_ref().and_then(|before| before.mcp_subjects.clone());
         let state = compared(&mut row, before.as_ref(), self.now);
         self.bots.insert(row.name.clone(), row.id);
         if state == ImportedState::Unchanged {
@@ -288,6 +290,7 @@ fn new_bot(line: BotLine) -> NewBot {
         use_agent_sandbox: line.use_agent_sandbox,
         monthly_token_budget: line.monthly_token_budget,
         gates: line.gates,
+        mcp_subjects: Vec::new(),
     }
 }
 

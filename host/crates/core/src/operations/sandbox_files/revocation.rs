@@ -41,7 +41,7 @@ pub async fn revoked(app: &App, caller: &Caller) -> Revoked {
     let mut renewals = app.policy.renewals();
     loop {
         let snapshot = app.policy.load();
-        if snapshot.key_hash(caller.key) != Some(&caller.key_hash) {
+        if !caller.is_known(&snapshot, app.clock.now()) {
             return Revoked::Key;
         }
         if caller.bot.is_some_and(|bot| !has_switch(&snapshot, caller.workspace, bot)) {

@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-fn expected<'a>(tools: &[(&'a str, &'static str)]) -> Vec<(String, &'static str)> {
+fn expected(tools: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
     tools.iter().map(|(name, status)| ((*name).to_owned(), *status)).collect()
 }
 
@@ -139,7 +139,7 @@ fn every_member_of_a_definition_counts_and_no_other() {
         assert_eq!(server.declares(vec![declared("a", other)]), expected(&[("a", "changed")]), "{member}");
         assert_eq!(server.declares(vec![declared("a", full.clone())]), expected(&[("a", "approved")]), "{member}");
     }
-    let mut more = full.clone();
+    let mut more = full;
     more["_meta"] = json!({"x": 1});
     more["icons"] = json!([]);
     assert_eq!(server.declares(vec![declared("a", more)]), expected(&[("a", "approved")]));

@@ -54,7 +54,7 @@ mod tests {
         let taken = HashSet::from(["get_issue".to_owned()]);
         let second = slug("github", "get-issue", &taken);
         assert_eq!(second, format!("get_issue_{}", &hex::encode(Sha256::digest("get-issue"))[..6]));
-        let both = HashSet::from(["get_issue".to_owned(), second.clone()]);
+        let both = HashSet::from(["get_issue".to_owned(), second]);
         assert!(!both.contains(&slug("github", "get-issue", &both)));
         let resource = "r".repeat(40);
         for original in ["x".repeat(128), "é".repeat(128), "y".repeat(22), "y".repeat(23), String::new()] {

@@ -82,6 +82,7 @@ fn bot(workspace_id: WorkspaceId, number: usize) -> BotRow {
         use_agent_sandbox: true,
         monthly_token_budget: None,
         gates: None,
+        mcp_subjects: None,
         created_at: NOW,
         updated_at: NOW,
     }
