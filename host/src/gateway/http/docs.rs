@@ -316,6 +316,12 @@ mod tests {
         POST /api/import
         GET /mcp/{bot}
         POST /mcp/{bot}
+        GET /.well-known/oauth-protected-resource/mcp/{id}
+        GET /api/resources/{id}/tools
+        GET /ws/agent
+        POST /api/resources/{id}/tools/approve
+        POST /api/resources/{id}/tools/discover
+        POST /api/resources/{id}/tools/reject
     ";
 
     #[test]

@@ -37,7 +37,7 @@ pub(in crate::gateway) struct ResourceMetadata {
     responses((status = 200, body = ResourceMetadata),
         (status = "4XX", body = ProblemBody, description = "The server has no issuer, or the id is not well formed")))]
 pub(in crate::gateway) async fn metadata(app: Host, Id(id): Id<BotId>) -> Answer<ResourceMetadata> {
-    let tokens = app.access_tokens.as_ref().ok_or_else(|| Problem::not_found("route"))?;
+    let tokens = app.access_tokens.as_ref().ok_or_else(|| Problem::not_found("authorization server"))?;
     Ok(Json(ResourceMetadata {
         resource: tokens.resource(id),
         authorization_servers: vec![tokens.issuer().to_owned()],
