@@ -52,7 +52,7 @@ impl Wire for ResourceWire {
         };
         async move {
             let began = Instant::now();
-            // The caller has recorded the call, and a discovery is no call.
+            // The caller has recorded the call. A discovery has no record, because it is not a call.
             let before_sending = || async { Ok(()) }.boxed();
             let (scope, credential) = (&self.resource.scope, self.resource.credential_source().as_ref());
             let opened = self

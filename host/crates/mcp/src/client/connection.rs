@@ -89,7 +89,7 @@ impl Connection {
         self.ids.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the agreement with the server, and makes one if there is none.
+    /// Returns the agreement with the server. The first use makes the agreement.
     pub(super) async fn agreed(&self, wire: &dyn Wire) -> Result<Agreement, ClientError> {
         if let Some(agreement) = self.usable() {
             return Ok(agreement);
