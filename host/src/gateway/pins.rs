@@ -18,8 +18,8 @@ use crate::gateway::http::state::{Host, HttpState};
 ///
 /// Bots can use the tools with the status `approved`. The status is 409 if the tools of the resource's type do not come
 /// from outside.
-#[utoipa::path(get, path = "/api/resources/{id}/tools", tag = "resources", params(("id" = ResourceId, Path)),
-    responses((status = 200, body = PinnedTools)))]
+#[utoipa::path(get, path = "/api/resources/{id}/tools", tag = "resources", operation_id = "list_tools",
+    params(("id" = ResourceId, Path)), responses((status = 200, body = PinnedTools)))]
 pub(super) async fn list(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Answer<PinnedTools> {
     Ok(Json(pins::list(&app, &caller, id).await?))
 }
