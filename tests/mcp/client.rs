@@ -6,10 +6,13 @@ mod discovery;
 mod everything;
 mod functions;
 mod hostile;
+mod sessions;
+
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::{FakeMcp, Generation, Server};
+use support::{Api, FakeMcp, Generation, InProcess, Server};
 
 use crate::http::{made, send};
 use crate::world::{World, eventually, text};
@@ -89,6 +92,50 @@ impl Behind {
     }
 }
 
+/// A host in this process, whose clock the tests advance, with a bot that may use the tool `note` of a server.
+struct Here {
+    host: InProcess,
+    api: Api,
+    resource: String,
+    bot: String,
+}
+
+impl Here {
+    /// Discovers and approves the tool of the server at `url`.
+    async fn start(host: InProcess, url: &str, config: &Value) -> Result<Here> {
+        let api = host.api()?;
+        let mut all = json!({ "url": url });
+        all.as_object_mut().context("an object")?.extend(config.as_object().cloned().unwrap_or_default());
+        let network = json!({ "allow_addresses": ["127.0.0.1/32"], "allow_http": true });
+        let body = json!({ "resource_type": "mcp", "name": "notes", "config": all, "network": network });
+        let resource = made(&api, "/api/resources", &body).await?;
+        let bot = api.bot("tester").await?;
+        let role = api.role("everything", &["*"]).await?;
+        api.bind(&bot, &resource, &role, &json!({})).await?;
+        let here = Here { host, api, resource, bot };
+        let discovery = here.discover().await?;
+        ensure!(discovery["status"] == "ok", "{discovery}");
+        let path = format!("/api/resources/{}/tools", here.resource);
+        let (_, pins) = here.api.get(&path).await?;
+        let pin = pins["items"].get(0).context("the server declares a tool")?;
+        let tools = json!({ "tools": [{ "original_name": pin["original_name"], "digest": pin["digest"] }] });
+        let (status, body) = here.api.post(&format!("{path}/approve"), &tools).await?;
+        ensure!(status == 200, "{status} {body}");
+        Ok(here)
+    }
+
+    async fn discover(&self) -> Result<Value> {
+        let path = format!("/api/resources/{}/tools/discover", self.resource);
+        let (status, _, body) = send(self.api.request(reqwest::Method::POST, &path)).await?;
+        ensure!(status == 200, "{status} {body}");
+        Ok(body["discovery"].clone())
+    }
+
+    async fn call(&self) -> Result<Value> {
+        self.api.call(&self.bot, "notes__note", &json!({})).await
+    }
+}
+
 /// Creates a resource of type `mcp` that may reach servers on this machine.
 async fn resource(world: &World, name: &str, url: &str, config: &Value) -> Result<String> {
     let mut all = json!({ "url": url });
@@ -131,6 +178,13 @@ async fn until_discovery(world: &World, resource: &str, is_met: impl Fn(&Value) 
         Ok(Some(body["discovery"].clone()).filter(&is_met))
     })
     .await
+}
+
+/// Advances the clock of this process, with the host in it.
+async fn advance(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
 }
 
 /// Returns a tool with one optional text parameter.

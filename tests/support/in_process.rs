@@ -1,9 +1,10 @@
 //! The host in this process, so that its store can be filled faster than through the API.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use monstrum_egress::EgressOptions;
+use monstrum_egress::{EgressOptions, Resolve};
 use monstrum_host::boot::{self, Outside, Running};
 use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_store::{BindingRow, BotRow, ResourceRow, Store};
@@ -33,8 +34,18 @@ impl InProcess {
         InProcess::start_in(Server::prepare(plugins)?, roots).await
     }
 
+    /// Like [`InProcess::start`]. Egress resolves names with `resolver`.
+    pub async fn start_resolving(plugins: &[&str], resolver: Arc<dyn Resolve>) -> Result<InProcess> {
+        let egress = EgressOptions { resolver, ..EgressOptions::default() };
+        InProcess::start_with(Server::prepare(plugins)?, egress).await
+    }
+
     /// Starts the host with the folders of `folders`, a server that is not running.
     pub async fn start_in(folders: Server, roots: Vec<CertificateDer<'static>>) -> Result<InProcess> {
+        InProcess::start_with(folders, EgressOptions { extra_roots: roots, ..EgressOptions::default() }).await
+    }
+
+    async fn start_with(folders: Server, egress: EgressOptions) -> Result<InProcess> {
         let flags = ServeFlags {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             data_dir: Some(folders.data_dir()),
@@ -42,7 +53,6 @@ impl InProcess {
             ..ServeFlags::default()
         };
         let settings = Settings::resolve(flags, folders.home())?;
-        let egress = EgressOptions { extra_roots: roots, ..EgressOptions::default() };
         let outside = Outside { egress, ..Outside::default() };
         let running = boot::start_with(settings, outside).await.context("the host did not start")?;
         Ok(InProcess { running, folders })

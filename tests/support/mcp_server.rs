@@ -77,10 +77,14 @@ struct World {
     /// Prepared answers, by the method.
     replies: BTreeMap<String, McpReply>,
     streams: bool,
+    /// The number of calls that the server will reject as unauthenticated.
+    rejections: usize,
     sessions: u32,
     /// The number of streams of notifications that are open.
     listeners: u32,
     requests: Vec<Recorded>,
+    /// The id of the last call, which a resumed stream answers.
+    last_call: Value,
 }
 
 impl McpReply {
@@ -163,9 +167,11 @@ impl FakeMcp {
             results: BTreeMap::new(),
             replies: BTreeMap::new(),
             streams: false,
+            rejections: 0,
             sessions: 0,
             listeners: 0,
             requests: Vec::new(),
+            last_call: Value::Null,
         };
         let (is_held, changes) = (watch::Sender::new(false), watch::Sender::new(0));
         let shared = Arc::new(Shared { world: Mutex::new(world), is_held, changes });
@@ -187,6 +193,11 @@ impl FakeMcp {
         self.shared.world().token = Some(token.to_owned());
     }
 
+    /// Rejects the credential of the next `count` calls.
+    pub fn reject_calls(&self, count: usize) {
+        self.shared.world().rejections = count;
+    }
+
     /// Replaces the tools without a notification.
     pub fn set_tools(&self, tools: &[Value]) {
         self.shared.world().tools = tools.to_vec();
@@ -202,7 +213,8 @@ impl FakeMcp {
         self.shared.world().results.insert(tool.to_owned(), result.clone());
     }
 
-    /// Sets the answer to all requests with this method. `GET` stands for the stream of notifications.
+    /// Sets the answer to all requests with this method. `GET` stands for the stream of notifications, `RESUME` for a GET
+    /// that continues the stream of the last call, and `DELETE` for the end of a session.
     pub fn reply(&self, method: &str, reply: McpReply) {
         self.shared.world().replies.insert(method.to_owned(), reply);
     }
@@ -246,6 +258,14 @@ impl FakeMcp {
         requests.iter().filter(|request| of_method(request)).map(|request| request.json()["params"].clone()).collect()
     }
 
+    /// Returns the sessions that clients have ended.
+    #[must_use]
+    pub fn ended_sessions(&self) -> Vec<String> {
+        let requests = self.requests();
+        let ends = requests.iter().filter(|request| request.method == "DELETE");
+        ends.map(|request| request.header("mcp-session-id").unwrap_or_default().to_owned()).collect()
+    }
+
     /// Returns the number of streams of notifications that are open.
     #[must_use]
     pub fn listeners(&self) -> u32 {
@@ -277,15 +297,28 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         body: body.to_vec(),
     };
     let message = recorded.json();
-    let (id, method) = (message["id"].clone(), message["method"].as_str().unwrap_or("GET").to_owned());
+    let method = match (message["method"].as_str(), recorded.method.as_str()) {
+        (Some(method), _) => method,
+        (None, "GET") if recorded.header("last-event-id").is_some() => "RESUME",
+        (None, method) => method,
+    };
+    let mut id = message["id"].clone();
+    let method = method.to_owned();
     let reply = {
         let mut world = shared.world();
         world.requests.push(recorded.clone());
+        match method.as_str() {
+            "tools/call" => world.last_call = id.clone(),
+            "RESUME" => id = world.last_call.clone(),
+            _ => {}
+        }
         let is_known = world
             .token
             .as_ref()
             .is_none_or(|token| recorded.header("authorization") == Some(&format!("Bearer {token}")));
-        if !is_known {
+        let is_rejected = method == "tools/call" && world.rejections > 0;
+        world.rejections -= usize::from(is_rejected);
+        if !is_known || is_rejected {
             return McpReply::text(401, "text/plain", "who are you?").response(&id);
         }
         world.replies.get(&method).cloned()
@@ -347,13 +380,18 @@ impl World {
                 let answer = json!({"protocolVersion": revision, "capabilities": capabilities, "serverInfo": info});
                 result(&answer).header("mcp-session-id", &format!("s{}", self.sessions))
             }
-            (Generation::Sessions(_), _) if method.starts_with("notifications/") => {
+            // The answers of clients have no method.
+            (Generation::Sessions(_), _) if method.starts_with("notifications/") || method == "POST" => {
                 McpReply { chunks: Vec::new(), ..McpReply::text(202, "text/plain", "") }
             }
-            (Generation::Sessions(_), "tools/list" | "tools/call")
+            (Generation::Sessions(_), "tools/list" | "tools/call" | "DELETE")
                 if request.header("mcp-session-id") != Some(&format!("s{}", self.sessions)) =>
             {
                 error(404, -32001, "there is no such session")
+            }
+            (Generation::Sessions(_), "DELETE") => {
+                self.sessions += 1;
+                McpReply { chunks: Vec::new(), ..McpReply::text(200, "text/plain", "") }
             }
             (_, "tools/list") => result(&json!({
                 "resultType": "complete", "tools": self.tools, "ttlMs": 0, "cacheScope": "private",

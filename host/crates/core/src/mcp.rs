@@ -8,6 +8,7 @@ mod calling;
 mod discovery;
 mod listening;
 mod schedule;
+mod sessions;
 mod wire;
 
 use std::collections::{HashMap, HashSet};
@@ -46,6 +47,8 @@ pub struct Mcp {
     pins: Arc<Pins>,
     clock: Arc<dyn Clock>,
     links: Mutex<HashMap<ResourceId, Arc<Link>>>,
+    /// Connections that were replaced or whose resource was deleted, until their sessions have ended.
+    replaced: Mutex<Vec<Arc<Link>>>,
     /// The resources whose tools may have changed, so that the schedule must discover them soon.
     nudged: Mutex<HashSet<ResourceId>>,
     has_nudges: Notify,
@@ -58,6 +61,8 @@ pub struct Mcp {
 /// The connection to the server of one resource.
 pub(crate) struct Link {
     identity: Identity,
+    /// The resource as it was when the connection was created.
+    resource: Arc<Resource>,
     connection: Connection,
     /// Held during a discovery, so that two discoveries of this host do not run at once.
     discovering: tokio::sync::Mutex<()>,
@@ -99,6 +104,7 @@ impl Mcp {
             pins,
             clock,
             links: Mutex::default(),
+            replaced: Mutex::default(),
             nudged: Mutex::default(),
             has_nudges: Notify::new(),
             asked: Semaphore::new(ASKED_AT_ONCE),
@@ -109,7 +115,7 @@ impl Mcp {
     }
 
     /// Returns the connection of a resource. A resource with another URL, network or credential gets a new connection.
-    fn link(&self, resource: &Resource) -> Arc<Link> {
+    fn link(&self, resource: &Arc<Resource>) -> Arc<Link> {
         let identity = Identity::of(resource);
         let mut links = self.links.lock();
         if let Some(link) = links.get(&resource.row.id).filter(|link| link.identity == identity) {
@@ -117,11 +123,13 @@ impl Mcp {
         }
         let link = Arc::new(Link {
             identity,
+            resource: Arc::clone(resource),
             connection: Connection::default(),
             discovering: tokio::sync::Mutex::default(),
             is_listening: AtomicBool::new(false),
         });
-        links.insert(resource.row.id, Arc::clone(&link));
+        let replaced = links.insert(resource.row.id, Arc::clone(&link));
+        self.replaced.lock().extend(replaced);
         link
     }
 

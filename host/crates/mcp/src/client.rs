@@ -13,16 +13,18 @@ mod connection;
 mod exchange;
 mod listing;
 mod param_headers;
+mod stream;
 mod subscription;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
+pub use agreement::{SESSION_IDLE_MAX, UnusedSession};
 pub use connection::{CalledTool, Connection, InFlight, RemoteCall};
 pub use listing::{DeclaredList, ListLimits, ListedTool};
 pub use subscription::Subscription;
-pub use wire::{Events, Head, Message, MessageBody, Wire};
+pub use wire::{Content, Events, Head, Message, MessageBody, Wire};
 
 use monstrum_types::{Failure, FailureCode};
 
@@ -82,7 +84,7 @@ impl ClientError {
     /// Returns whether the connection broke, so that a second attempt may succeed.
     fn is_broken_connection(&self) -> bool {
         match self {
-            ClientError::Failed(failure) => matches!(failure.code, FailureCode::Connect | FailureCode::Protocol),
+            ClientError::Failed(failure) => is_broken_connection(failure),
             _ => false,
         }
     }
@@ -92,6 +94,10 @@ impl From<Failure> for ClientError {
     fn from(failure: Failure) -> Self {
         ClientError::Failed(failure)
     }
+}
+
+fn is_broken_connection(failure: &Failure) -> bool {
+    matches!(failure.code, FailureCode::Connect | FailureCode::Protocol)
 }
 
 /// Shortens a text of a server to `bytes_max` bytes, at the end of a character.

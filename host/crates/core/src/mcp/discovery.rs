@@ -128,7 +128,7 @@ impl Mcp {
         now.is_some_and(|now| Identity::of(&now) == Identity::of(resource))
     }
 
-    fn current(&self, resource: &Resource) -> Option<Arc<Resource>> {
+    pub(super) fn current(&self, resource: &Resource) -> Option<Arc<Resource>> {
         let (workspace, id): (_, ResourceId) = (resource.row.workspace_id, resource.row.id);
         self.policy.load().resource(workspace, id).cloned()
     }

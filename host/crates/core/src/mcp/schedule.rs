@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovered, DiscoveryError};
+use super::sessions::interval_of_checks;
 use super::{Mcp, is_of_server};
 use crate::policy::Resource;
 
@@ -74,6 +75,7 @@ impl Mcp {
         let mut renewals = self.policy.renewals();
         // The number of waiting messages is the number of running discoveries, which is limited.
         let (ended, mut endings) = mpsc::unbounded_channel::<Ended>();
+        let mut session_checks = interval_of_checks();
         self.compare(&mut planned);
         loop {
             self.take_nudges(&mut planned);
@@ -92,7 +94,9 @@ impl Mcp {
                     sleep(MERGE).await;
                     renewals.mark_unchanged();
                     self.compare(&mut planned);
+                    self.end_unused_sessions();
                 }
+                _ = session_checks.tick() => self.end_unused_sessions(),
                 () = self.has_nudges.notified() => {}
                 Some((id, result)) = endings.recv() => {
                     if let Some(one) = planned.get_mut(&id) {
@@ -133,7 +137,7 @@ impl Mcp {
                 }
             }
         }
-        self.links.lock().retain(|id, _| planned.contains_key(id));
+        self.replace_links(&snapshot);
     }
 
     fn take_nudges(&self, planned: &mut HashMap<ResourceId, Planned>) {

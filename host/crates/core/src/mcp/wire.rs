@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use monstrum_egress::{Egress, EventReader, RedactorCell, StreamedBody, StreamedResponse};
-use monstrum_mcp::client::{Events, Head, Message, MessageBody, Wire};
+use monstrum_mcp::client::{Content, Events, Head, Message, MessageBody, Wire};
 use monstrum_types::{Failure, HttpRequest};
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -39,9 +39,14 @@ impl ResourceWire {
 
 impl Wire for ResourceWire {
     fn send(&self, message: Message) -> BoxFuture<'_, Result<Head, Failure>> {
-        let Message { headers, body } = message;
+        let Message { headers, content } = message;
+        let (method, body) = match content {
+            Content::Rpc(body) => ("POST", Some(body)),
+            Content::Open => ("GET", None),
+            Content::End => ("DELETE", None),
+        };
         let request = HttpRequest {
-            method: if body.is_some() { "POST" } else { "GET" }.to_owned(),
+            method: method.to_owned(),
             url: url(&self.resource).to_owned(),
             query: Vec::new(),
             headers,
@@ -52,7 +57,8 @@ impl Wire for ResourceWire {
         };
         async move {
             let began = Instant::now();
-            // The caller has recorded the call. A discovery has no record, because it is not a call.
+            // The caller has recorded the call. A discovery and the end of a session have no record, because they are
+            // not calls.
             let before_sending = || async { Ok(()) }.boxed();
             let (scope, credential) = (&self.resource.scope, self.resource.credential_source().as_ref());
             let opened = self
@@ -91,5 +97,13 @@ struct EventsOf(EventReader);
 impl Events for EventsOf {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<String>, Failure>> {
         async move { Ok(self.0.next().await?.map(|event| event.data)) }.boxed()
+    }
+
+    fn last_event_id(&self) -> &str {
+        self.0.last_event_id()
+    }
+
+    fn retry_ms(&self) -> Option<u64> {
+        self.0.retry_ms()
     }
 }

@@ -3,14 +3,17 @@
 //! The client asks for revision 2026-07-28 with `server/discover` first. A server that does not know this method gets
 //! `initialize`, with which earlier revisions begin.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rmcp::model::{ErrorCode, ProtocolVersion};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::exchange::{Request, Terms, exchange, notify};
-use super::wire::Wire;
+use super::wire::{Content, Message, Wire};
 use super::{ClientError, ServerIdentity, shortened};
 
 /// The revision without sessions.
@@ -21,8 +24,11 @@ const WITH_INITIALIZE: [ProtocolVersion; 3] =
 
 /// The time for which an agreement is used.
 const AGREEMENT_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// The time without a request after which a session is not used again. Servers drop idle sessions too.
-const SESSION_IDLE_MAX: Duration = Duration::from_secs(5 * 60);
+/// The time without a request after which the host ends a session.
+pub const SESSION_IDLE_MAX: Duration = Duration::from_secs(5 * 60);
+/// The time without a request after which a session is not used again, if the host has not ended it. Servers drop idle
+/// sessions too.
+const SESSION_USED_MAX: Duration = Duration::from_secs(SESSION_IDLE_MAX.as_secs() + 30);
 /// The time that a server has for the answer to `server/discover`. Some earlier servers never answer an unknown method.
 const DISCOVER_MAX: Duration = Duration::from_secs(5);
 /// The maximum length of a session id, in bytes.
@@ -31,7 +37,7 @@ const SESSION_BYTES_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 256;
 
 /// The conditions for the messages with which a connection begins.
-const TERMS: Terms<'static> = Terms { reply_headers: None, bytes_max: 256 << 10 };
+const TERMS: Terms<'static> = Terms { follow_up: None, bytes_max: 256 << 10 };
 
 /// What was agreed with a server.
 #[derive(Clone, Debug)]
@@ -41,13 +47,74 @@ pub(super) struct Agreement {
     pub(super) session: Option<String>,
     pub(super) identity: ServerIdentity,
     agreed_at: Instant,
-    pub(super) used_at: Instant,
+    uses: Arc<Mutex<Uses>>,
+}
+
+/// The requests and streams that rely on an agreement.
+#[derive(Debug)]
+struct Uses {
+    running: usize,
+    last_at: Instant,
+}
+
+/// An agreement on which a request or a stream relies. Its session is not idle.
+pub(super) struct UsedAgreement(Agreement);
+
+impl UsedAgreement {
+    fn new(agreement: Agreement) -> UsedAgreement {
+        agreement.uses.lock().running += 1;
+        UsedAgreement(agreement)
+    }
+}
+
+impl Deref for UsedAgreement {
+    type Target = Agreement;
+
+    fn deref(&self) -> &Agreement {
+        &self.0
+    }
+}
+
+impl Drop for UsedAgreement {
+    fn drop(&mut self) {
+        let mut uses = self.0.uses.lock();
+        uses.running -= 1;
+        uses.last_at = Instant::now();
+    }
+}
+
+/// A session on which no request relies any more.
+#[must_use]
+pub struct UnusedSession {
+    headers: Vec<(String, String)>,
+}
+
+impl UnusedSession {
+    /// Ends the session.
+    ///
+    /// # Errors
+    /// Fails if the server was not reached, or refuses to end the session for a reason other than that clients cannot
+    /// end its sessions.
+    pub async fn end(self, wire: &dyn Wire) -> Result<(), ClientError> {
+        let head = wire.send(Message { headers: self.headers, content: Content::End }).await?;
+        match head.status {
+            200..=299 | 404 | 405 => Ok(()),
+            401 => Err(ClientError::Unauthenticated),
+            status => Err(ClientError::Status(status)),
+        }
+    }
 }
 
 impl Agreement {
     fn new(revision: ProtocolVersion, session: Option<String>, identity: ServerIdentity) -> Agreement {
         let now = Instant::now();
-        Agreement { revision, session, identity, agreed_at: now, used_at: now }
+        let uses = Arc::new(Mutex::new(Uses { running: 0, last_at: now }));
+        Agreement { revision, session, identity, agreed_at: now, uses }
+    }
+
+    /// Returns the agreement for a request or a stream.
+    pub(super) fn used(&self) -> UsedAgreement {
+        UsedAgreement::new(self.clone())
     }
 
     /// Returns whether the revision has no sessions.
@@ -57,8 +124,24 @@ impl Agreement {
 
     /// Returns whether a request may still rely on the agreement.
     pub(super) fn is_usable(&self, now: Instant) -> bool {
-        let is_idle = self.session.is_some() && now.duration_since(self.used_at) >= SESSION_IDLE_MAX;
+        let is_idle = self.session.is_some() && self.is_idle_for(SESSION_USED_MAX, now);
         now.duration_since(self.agreed_at) < AGREEMENT_KEPT && !is_idle
+    }
+
+    /// Returns whether no request has relied on the agreement for this time.
+    fn is_idle_for(&self, time: Duration, now: Instant) -> bool {
+        let uses = self.uses.lock();
+        uses.running == 0 && now.duration_since(uses.last_at) >= time
+    }
+
+    /// Returns whether the server has created a session that no request has used for this time.
+    pub(super) fn has_unused_session(&self, time: Duration) -> bool {
+        self.session.is_some() && self.is_idle_for(time, Instant::now())
+    }
+
+    /// Returns the session, on which the connection no longer relies.
+    pub(super) fn into_unused_session(self) -> UnusedSession {
+        UnusedSession { headers: self.headers() }
     }
 
     /// Returns the headers of every message.

@@ -1,13 +1,14 @@
 //! The connection to one server, with one credential.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rmcp::model::ErrorCode;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::agreement::{Agreement, agree};
+use super::agreement::{Agreement, UnusedSession, UsedAgreement, agree};
 use super::exchange::{Answer, Request, Terms, exchange, notify};
 use super::param_headers::param_headers;
 use super::wire::Wire;
@@ -90,7 +91,7 @@ impl Connection {
     }
 
     /// Returns the agreement with the server. The first use makes the agreement.
-    pub(super) async fn agreed(&self, wire: &dyn Wire) -> Result<Agreement, ClientError> {
+    pub(super) async fn agreed(&self, wire: &dyn Wire) -> Result<UsedAgreement, ClientError> {
         if let Some(agreement) = self.usable() {
             return Ok(agreement);
         }
@@ -99,16 +100,27 @@ impl Connection {
             return Ok(agreement);
         }
         let agreement = agree(wire, &|| self.next_id()).await?;
-        *self.agreement.lock() = Some(agreement.clone());
-        Ok(agreement)
+        let used = agreement.used();
+        *self.agreement.lock() = Some(agreement);
+        Ok(used)
     }
 
-    fn usable(&self) -> Option<Agreement> {
-        let now = Instant::now();
-        let mut held = self.agreement.lock();
-        let agreement = held.as_mut().filter(|agreement| agreement.is_usable(now))?;
-        agreement.used_at = now;
-        Some(agreement.clone())
+    fn usable(&self) -> Option<UsedAgreement> {
+        // The use is counted while the lock is held, so that the session is not taken in between.
+        let held = self.agreement.lock();
+        held.as_ref().filter(|agreement| agreement.is_usable(Instant::now())).map(Agreement::used)
+    }
+
+    /// Returns whether there is a session with the server.
+    pub fn has_session(&self) -> bool {
+        self.agreement.lock().as_ref().is_some_and(|agreement| agreement.session.is_some())
+    }
+
+    /// Takes the session out of the connection if no request has used it for `idle`. The next request creates another
+    /// session.
+    pub fn take_unused_session(&self, idle: Duration) -> Option<UnusedSession> {
+        let taken = self.agreement.lock().take_if(|agreement| agreement.has_unused_session(idle));
+        taken.map(Agreement::into_unused_session)
     }
 
     /// Forgets this agreement, unless a newer one has replaced it.
@@ -128,8 +140,8 @@ impl Connection {
         loop {
             let agreement = self.agreed(wire).await?;
             let request = make(&agreement, self.next_id());
-            let reply_headers = (!agreement.is_stateless()).then(|| agreement.headers());
-            let terms = Terms { reply_headers: reply_headers.as_deref(), bytes_max };
+            let follow_up = (!agreement.is_stateless()).then(|| agreement.headers());
+            let terms = Terms { follow_up: follow_up.as_deref(), bytes_max };
             let answered = exchange(wire, &request, &terms).await;
             let Err(error) = &answered else { return answered };
             let is_unprocessed = match error {

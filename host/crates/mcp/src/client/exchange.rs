@@ -4,7 +4,8 @@ use monstrum_types::{Failure, FailureCode};
 use serde_json::{Map, Value, json};
 
 use super::param_headers::encoded;
-use super::wire::{Events, Head, Message, Wire};
+use super::stream::ResumableStream;
+use super::wire::{Content, Head, Message, Wire};
 use super::{ClientError, QUOTED_BYTES_MAX, shortened};
 
 /// The maximum number of requests of a server that are answered while it answers one request. Each answer is a request
@@ -34,8 +35,9 @@ pub(super) struct Answer {
 
 /// The conditions under which an answer is received.
 pub(super) struct Terms<'a> {
-    /// The headers with which requests of the server on the stream are answered, or `None` if they are ignored.
-    pub(super) reply_headers: Option<&'a [(String, String)]>,
+    /// The headers of further messages about the request: the answers to requests of the server, and the resumption of
+    /// the stream. `None` if there are none, as in revision 2026-07-28.
+    pub(super) follow_up: Option<&'a [(String, String)]>,
     /// The maximum number of bytes of the messages, which are counted before they are parsed.
     pub(super) bytes_max: usize,
 }
@@ -69,7 +71,7 @@ impl Request {
 fn post(mut headers: Vec<(String, String)>, body: &Value) -> Message {
     headers.push(("content-type".to_owned(), "application/json".to_owned()));
     headers.push(("accept".to_owned(), "application/json, text/event-stream".to_owned()));
-    Message { headers, body: Some(body.to_string().into_bytes()) }
+    Message { headers, content: Content::Rpc(body.to_string().into_bytes()) }
 }
 
 /// Sends a request and waits for its answer.
@@ -86,7 +88,8 @@ pub(super) async fn exchange(wire: &dyn Wire, request: &Request, terms: &Terms<'
         _ => return Err(error_of(status, &body.read().await?)),
     }
     if is_stream(content_type.as_deref()) {
-        return from_stream(body.events(), request.id, session, (wire, terms)).await;
+        let stream = ResumableStream::new(wire, body.events(), terms.follow_up);
+        return from_stream(stream, request.id, session, (wire, terms)).await;
     }
     let body = body.read().await?;
     let bytes = body.len();
@@ -152,15 +155,15 @@ fn answer_to(id: u64, message: Value) -> Result<Option<Answered>, ClientError> {
 
 /// Reads events until the answer arrives. The rest of the stream is not read.
 async fn from_stream(
-    mut events: Box<dyn Events>,
+    mut stream: ResumableStream<'_>,
     id: u64,
     session: Option<String>,
     (wire, terms): (&dyn Wire, &Terms<'_>),
 ) -> Result<Answer, ClientError> {
-    let mut replies = Replies::new(wire, terms.reply_headers.map(<[_]>::to_vec));
+    let mut replies = Replies::new(wire, terms.follow_up.map(<[_]>::to_vec));
     let (mut is_list_changed, mut bytes) = (false, 0);
     loop {
-        let Some(data) = events.next().await? else {
+        let Some(data) = stream.next().await? else {
             let message = "the MCP server closed the stream before its answer";
             return Err(Failure::sent(FailureCode::Protocol, message).into());
         };

@@ -3,14 +3,18 @@
 use serde_json::json;
 
 use super::ClientError;
+use super::agreement::UsedAgreement;
 use super::connection::Connection;
 use super::exchange::{Replies, Request, ServerRequest, is_list_change, is_stream, parsed_event};
-use super::wire::{Events, Head, Message, Wire};
+use super::stream::ResumableStream;
+use super::wire::{Content, Head, Message, Wire};
 
 /// A stream of notifications of a server.
 pub struct Subscription<'a> {
-    events: Box<dyn Events>,
+    stream: ResumableStream<'a>,
     replies: Replies<'a>,
+    /// Keeps the session from being idle.
+    _agreement: UsedAgreement,
 }
 
 impl Connection {
@@ -27,7 +31,7 @@ impl Connection {
             request.message()
         } else {
             let accept = ("accept".to_owned(), "text/event-stream".to_owned());
-            Message { headers: headers.iter().cloned().chain([accept]).collect(), body: None }
+            Message { headers: headers.iter().cloned().chain([accept]).collect(), content: Content::Open }
         };
         let Head { status, content_type, body, .. } = wire.send(message).await?;
         match status {
@@ -36,8 +40,9 @@ impl Connection {
             401 => return Err(ClientError::Unauthenticated),
             _ => return Err(ClientError::Status(status)),
         }
-        let reply_headers = (!agreement.is_stateless()).then_some(headers);
-        Ok(Subscription { events: body.events(), replies: Replies::new(wire, reply_headers) })
+        let follow_up = (!agreement.is_stateless()).then_some(headers);
+        let stream = ResumableStream::new(wire, body.events(), follow_up.as_deref());
+        Ok(Subscription { stream, replies: Replies::new(wire, follow_up), _agreement: agreement })
     }
 }
 
@@ -47,7 +52,7 @@ impl Subscription<'_> {
     /// # Errors
     /// Fails if the stream breaks, or if the server sends more requests than a client answers.
     pub async fn changed(&mut self) -> Result<bool, ClientError> {
-        while let Some(data) = self.events.next().await? {
+        while let Some(data) = self.stream.next().await? {
             let Some(message) = parsed_event(&data)? else { continue };
             if is_list_change(&message) {
                 return Ok(true);

@@ -3,6 +3,7 @@
 mod agreements;
 mod calls;
 mod lists;
+mod resumption;
 mod streams;
 
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use monstrum_types::{Failure, FailureCode};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use super::wire::{Events, Head, Message, MessageBody, Wire};
+use super::wire::{Content, Events, Head, Message, MessageBody, Wire};
 use super::{CalledTool, ClientError, Connection, InFlight, RemoteCall};
 
 const STATELESS: &str = "2026-07-28";
@@ -30,6 +31,11 @@ enum Step {
     Stream {
         events: Vec<String>,
         ends: bool,
+    },
+    /// Answers with events that have ids, and a delay for clients that connect again. The connection breaks after them.
+    Numbered {
+        events: Vec<(&'static str, String)>,
+        retry_ms: Option<u64>,
     },
     Fails(Failure),
 }
@@ -49,9 +55,10 @@ impl Script {
     /// Returns the recorded messages: the method, or `reply` for an answer, and the parameters.
     fn sent(&self) -> Vec<(String, Value)> {
         let sent = self.sent.lock();
-        let parsed = sent.iter().map(|message| match &message.body {
-            Some(body) => serde_json::from_slice(body).unwrap(),
-            None => json!({"method": "GET"}),
+        let parsed = sent.iter().map(|message| match &message.content {
+            Content::Rpc(body) => serde_json::from_slice(body).unwrap(),
+            Content::Open => json!({"method": "GET"}),
+            Content::End => json!({"method": "DELETE"}),
         });
         parsed
             .map(|body: Value| match body["method"].as_str() {
@@ -75,7 +82,10 @@ impl Script {
 
 impl Wire for Script {
     fn send(&self, message: Message) -> BoxFuture<'_, Result<Head, Failure>> {
-        let body: Value = message.body.as_deref().map_or(Value::Null, |body| serde_json::from_slice(body).unwrap());
+        let body: Value = match &message.content {
+            Content::Rpc(body) => serde_json::from_slice(body).unwrap(),
+            Content::Open | Content::End => Value::Null,
+        };
         self.sent.lock().push(message);
         let step = self.steps.lock().pop_front();
         async move {
@@ -84,15 +94,18 @@ impl Wire for Script {
             match step {
                 Step::Fails(failure) => Err(failure),
                 Step::Answer { status, session, body } => {
-                    let body = Body { text: with_id(body), events: Vec::new(), ends: true };
+                    let body = Body { text: with_id(body), ..Body::default() };
                     let (content_type, session) = ("application/json".to_owned(), session.map(str::to_owned));
                     Ok(Head { status, content_type: Some(content_type), session, body: Box::new(body) })
                 }
                 Step::Stream { events, ends } => {
-                    let events = events.into_iter().map(with_id).collect();
-                    let body = Box::new(Body { text: String::new(), events, ends });
-                    let content_type = Some("text/event-stream; charset=utf-8".to_owned());
-                    Ok(Head { status: 200, content_type, session: None, body })
+                    let events = events.into_iter().map(|event| ("", with_id(event))).collect();
+                    let after = if ends { After::End } else { After::Silence };
+                    Ok(stream(Body { events, after, ..Body::default() }))
+                }
+                Step::Numbered { events, retry_ms } => {
+                    let events = events.into_iter().map(|(id, event)| (id, with_id(event))).collect();
+                    Ok(stream(Body { events, retry_ms, after: After::Break, ..Body::default() }))
                 }
             }
         }
@@ -100,10 +113,28 @@ impl Wire for Script {
     }
 }
 
+fn stream(body: Body) -> Head {
+    let content_type = Some("text/event-stream; charset=utf-8".to_owned());
+    Head { status: 200, content_type, session: None, body: Box::new(body) }
+}
+
+#[derive(Default)]
 struct Body {
     text: String,
-    events: Vec<String>,
-    ends: bool,
+    /// The events, each with its id.
+    events: VecDeque<(&'static str, String)>,
+    after: After,
+    retry_ms: Option<u64>,
+    last_event_id: String,
+}
+
+/// What follows the events.
+#[derive(Clone, Copy, Default)]
+enum After {
+    #[default]
+    End,
+    Silence,
+    Break,
 }
 
 impl MessageBody for Body {
@@ -112,25 +143,32 @@ impl MessageBody for Body {
     }
 
     fn events(self: Box<Self>) -> Box<dyn Events> {
-        Box::new(Remaining { events: self.events.into(), ends: self.ends })
+        self
     }
 }
 
-struct Remaining {
-    events: VecDeque<String>,
-    ends: bool,
-}
-
-impl Events for Remaining {
+impl Events for Body {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<String>, Failure>> {
         async move {
-            match self.events.pop_front() {
-                Some(event) => Ok(Some(event)),
-                None if self.ends => Ok(None),
-                None => std::future::pending().await,
+            if let Some((id, event)) = self.events.pop_front() {
+                id.clone_into(&mut self.last_event_id);
+                return Ok(Some(event));
+            }
+            match self.after {
+                After::End => Ok(None),
+                After::Silence => std::future::pending().await,
+                After::Break => Err(Failure::sent(FailureCode::Protocol, "closed")),
             }
         }
         .boxed()
+    }
+
+    fn last_event_id(&self) -> &str {
+        &self.last_event_id
+    }
+
+    fn retry_ms(&self) -> Option<u64> {
+        self.retry_ms
     }
 }
 

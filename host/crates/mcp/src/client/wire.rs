@@ -14,8 +14,18 @@ pub trait Wire: Send + Sync {
 pub struct Message {
     /// The headers, without those of the credential.
     pub headers: Vec<(String, String)>,
-    /// The JSON-RPC message, which is sent by POST, or `None` for a GET, which opens a stream of notifications.
-    pub body: Option<Vec<u8>>,
+    pub content: Content,
+}
+
+/// The content of a message, which decides on its HTTP method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A JSON-RPC message, which is sent by POST.
+    Rpc(Vec<u8>),
+    /// No body: a GET, which opens or resumes a stream of events.
+    Open,
+    /// No body: a DELETE, which ends the session.
+    End,
 }
 
 /// The head of a response.
@@ -43,4 +53,10 @@ pub trait MessageBody: Send {
 pub trait Events: Send {
     /// Returns the data of the next event, or `None` at the end of the body.
     fn next(&mut self) -> BoxFuture<'_, Result<Option<String>, Failure>>;
+
+    /// Returns the id of the last event that had an id, or an empty text.
+    fn last_event_id(&self) -> &str;
+
+    /// Returns the delay, in milliseconds, after which the server asks clients to connect again.
+    fn retry_ms(&self) -> Option<u64>;
 }

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::super::SESSION_IDLE_MAX;
 use super::*;
 
 #[tokio::test]
@@ -120,7 +121,7 @@ async fn an_idle_session_and_an_old_agreement_are_not_used() {
     tokio::time::advance(Duration::from_secs(299)).await;
     call(&wire, &connection, false).await.unwrap();
     assert_eq!(wire.last_header("mcp-session-id").as_deref(), Some("s1"));
-    tokio::time::advance(Duration::from_secs(301)).await;
+    tokio::time::advance(Duration::from_secs(331)).await;
     call(&wire, &connection, false).await.unwrap();
     assert_eq!(wire.last_header("mcp-session-id").as_deref(), Some("s2"));
 
@@ -147,5 +148,60 @@ async fn a_malformed_session_id_is_refused() {
         let wire = Script::new(initialized(Some(session), "2025-11-25"));
         let error = call(&wire, &Connection::default(), false).await.unwrap_err();
         assert!(matches!(error, ClientError::Invalid(_)), "{session}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unused_session_is_ended_and_another_one_is_created() {
+    let mut steps = initialized(Some("s1"), "2025-11-25");
+    steps.extend([result(&text_result("a")), answer(200, &Value::Null)]);
+    steps.extend(initialized(Some("s2"), "2025-11-25"));
+    steps.push(result(&text_result("b")));
+    let (wire, connection) = (Script::new(steps), Connection::default());
+    call(&wire, &connection, false).await.unwrap();
+    tokio::time::advance(Duration::from_secs(299)).await;
+    assert!(connection.take_unused_session(SESSION_IDLE_MAX).is_none(), "the session was used 299 s ago");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let unused = connection.take_unused_session(SESSION_IDLE_MAX).unwrap();
+    assert!(!connection.has_session() && connection.take_unused_session(Duration::ZERO).is_none());
+    unused.end(&wire).await.unwrap();
+    assert_eq!(wire.methods().last().map(String::as_str), Some("DELETE"));
+    for (name, value) in [("mcp-session-id", "s1"), ("mcp-protocol-version", "2025-11-25")] {
+        assert_eq!(wire.last_header(name).as_deref(), Some(value));
+    }
+    call(&wire, &connection, false).await.unwrap();
+    assert_eq!(wire.last_header("mcp-session-id").as_deref(), Some("s2"));
+}
+
+/// A running call and an open subscription are uses, however long they last.
+#[tokio::test(start_paused = true)]
+async fn a_session_in_use_is_not_ended() {
+    let silent = || Step::Stream { events: Vec::new(), ends: false };
+    let mut steps = initialized(Some("s1"), "2025-11-25");
+    steps.extend([silent(), silent()]);
+    let (wire, connection) = (Script::new(steps), Connection::default());
+    let subscription = connection.subscribe(&wire).await.unwrap();
+    {
+        let running = call(&wire, &connection, false);
+        tokio::pin!(running);
+        assert!(running.as_mut().now_or_never().is_none(), "the server does not answer");
+        drop(subscription);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert!(connection.take_unused_session(SESSION_IDLE_MAX).is_none(), "a call is running");
+    }
+    assert!(connection.take_unused_session(SESSION_IDLE_MAX).is_none(), "the call has just ended");
+    assert!(connection.take_unused_session(Duration::ZERO).is_some());
+
+    // Servers without sessions have nothing to end, and some do not let clients end sessions.
+    let (wire, connection) = (Script::new(vec![discovered(), result(&text_result("a"))]), Connection::default());
+    call(&wire, &connection, false).await.unwrap();
+    assert!(!connection.has_session() && connection.take_unused_session(Duration::ZERO).is_none());
+    for (status, is_ended) in [(405, true), (404, true), (500, false)] {
+        let mut steps = initialized(Some("s1"), "2025-11-25");
+        steps.extend([result(&text_result("a")), answer(status, &Value::Null)]);
+        let (wire, connection) = (Script::new(steps), Connection::default());
+        call(&wire, &connection, false).await.unwrap();
+        let ended = connection.take_unused_session(Duration::ZERO).unwrap().end(&wire).await;
+        assert_eq!(ended.is_ok(), is_ended, "{status}: {ended:?}");
     }
 }
