@@ -2,6 +2,7 @@
 
 mod api;
 mod configuration;
+mod demo;
 mod mentions;
 mod operators;
 mod readme;

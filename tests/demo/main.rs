@@ -1,11 +1,12 @@
 //! The demo: a server on an empty data folder, an upstream that implements GitHub's REST API, and one bot. Seven calls
 //! show allowed calls, rejected calls, stopped calls and the protection of secrets. A conversation with a sandbox
-//! follows. The demo verifies all results and ends with an error if a result differs.
+//! and the tools of an MCP server follow. The demo verifies all results and ends with an error if a result differs.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a demo prints its steps")]
 
 mod leaks;
+mod mcp;
 mod sandbox;
 mod scenes;
 
@@ -94,6 +95,7 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
     println!("\n{}\n", table(&rows));
 
     sandbox::show(&api).await?;
+    mcp::show(&api).await?;
 
     println!("verifying the audit …");
     let audit = api.verify_audit().await?;

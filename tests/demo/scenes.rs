@@ -232,7 +232,7 @@ fn upstream_cell(seen: &[Recorded]) -> String {
     lines.join("\n")
 }
 
-fn text(value: &Value) -> &str {
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
