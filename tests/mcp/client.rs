@@ -6,6 +6,7 @@ mod discovery;
 mod everything;
 mod functions;
 mod hostile;
+mod names;
 mod sessions;
 
 use std::time::Duration;

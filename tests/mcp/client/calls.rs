@@ -1,10 +1,12 @@
 //! Calls of tools of MCP servers: scopes, outcomes, repetition and cancellation.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde_json::{Value, json};
-use support::{Generation, McpReply};
+use support::{FakeMcp, Generation, InProcess, McpReply};
 
-use super::{Behind, tool};
+use super::{Behind, Here, advance, tool};
 use crate::world::{eventually, text};
 
 const SESSIONS: Generation = Generation::Sessions("2025-11-25");
@@ -184,6 +186,32 @@ async fn a_call_ends_at_its_time_limit() -> Result<()> {
     behind.mcp.reply("tools/call", McpReply::events(&[": working\n\n"]).silent());
     let answer = behind.call("notes__note", &json!({})).await?;
     assert_eq!(answer["code"], "timeout", "{answer}");
+    Ok(())
+}
+
+/// The time limit of a call is that of its resource, up to ten minutes.
+#[tokio::test]
+async fn a_resource_sets_the_time_limit_of_its_calls() -> Result<()> {
+    for (config, seconds, code) in [
+        (json!({}), 58, Value::Null),
+        (json!({}), 61, json!("timeout")),
+        (json!({"timeout_s": 600}), 590, Value::Null),
+        (json!({"timeout_s": 600}), 601, json!("timeout")),
+    ] {
+        let mcp = FakeMcp::start(Generation::Stateless, &[tool("note", "Adds")]).await?;
+        let here = Here::start(InProcess::start(&[]).await?, &mcp.url(), &config).await?;
+        mcp.hold();
+        let (api, bot) = (here.api.clone(), here.bot.clone());
+        let call = tokio::spawn(async move { api.call(&bot, "notes__note", &json!({})).await });
+        eventually("the call runs", async || Ok((mcp.params_of("tools/call").len() == 1).then_some(()))).await?;
+        advance(Duration::from_secs(seconds)).await;
+        if code.is_null() {
+            mcp.release();
+        }
+        let answer = call.await??;
+        assert_eq!(answer["code"], code, "{config} {seconds}: {answer}");
+        here.host.stop().await;
+    }
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! The credential of a resource: where it is sent, and that nothing of it comes back.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use support::{FakeMcp, Generation, McpReply};
+use support::{FakeMcp, Generation, McpReply, OauthServer};
 
 use super::{Behind, tool};
 use crate::world::text;
@@ -38,6 +38,41 @@ async fn a_credential_is_sent_with_every_request_and_a_missing_one_is_reported()
     let answer = behind.call("notes__note", &json!({})).await?;
     assert_eq!((&answer["status"], &answer["code"]), (&json!("error"), &json!("unauthenticated")), "{answer}");
     assert_eq!(behind.mcp.params_of("tools/call").len(), calls + 1, "a token that cannot be refreshed is sent once");
+    Ok(())
+}
+
+/// A token that can be replaced is replaced once, and the call is sent once more. Two rejections are the end.
+#[tokio::test]
+async fn a_rejected_token_is_replaced_once() -> Result<()> {
+    let behind = Behind::undecided(Generation::Stateless, &[tool("note", "Adds")], &json!({})).await?;
+    let oauth = OauthServer::start().await?;
+    let (status, body) = behind.world.api.post("/api/oauth/providers", &oauth.provider("mcp", "by-body")).await?;
+    ensure!(status == 201, "{body}");
+    let credential = json!({"auth_method": "oauth2_client_creds", "fields": {}});
+    let path = format!("/api/resources/{}/credential", behind.resource);
+    let (status, body) = behind.world.api.put(&path, &credential).await?;
+    ensure!(status == 200, "{body}");
+    behind.discovered().await?;
+    behind.approve_all("write").await?;
+    let tokens = || -> Vec<String> {
+        let requests = behind.mcp.requests();
+        let calls = requests.iter().filter(|request| request.json()["method"] == "tools/call");
+        calls.map(|request| request.header("authorization").unwrap_or_default().to_owned()).collect()
+    };
+
+    behind.mcp.reject_calls(1);
+    assert_eq!(behind.echoed("notes__note", &json!({"text": "a"})).await?, json!({"text": "a"}));
+    let sent = tokens();
+    assert!(sent.len() == 2 && sent[0] != sent[1] && sent[1].starts_with("Bearer "), "{sent:?}");
+    assert_eq!(oauth.grants("client_credentials").await?, 2);
+
+    behind.mcp.reject_calls(2);
+    let answer = behind.call("notes__note", &json!({})).await?;
+    assert_eq!((&answer["status"], &answer["code"]), (&json!("error"), &json!("unauthenticated")), "{answer}");
+    let sent = tokens();
+    assert!(sent.len() == 4 && sent[2] == sent[1] && sent[3] != sent[2], "{sent:?}");
+    assert_eq!(oauth.grants("client_credentials").await?, 3);
+    assert!(!behind.world.server.output().contains(sent[3].trim_start_matches("Bearer ")));
     Ok(())
 }
 
@@ -129,13 +164,45 @@ async fn a_credential_for_each_user_is_refused() -> Result<()> {
         (json!({"url": "ftp://a.example/"}), "/config/url"),
         (json!({"url": "https://a.example/", "key_header": "Host"}), "/config/key_header"),
         (json!({"url": "https://a.example/", "key_header": "Mcp-Session-Id"}), "/config/key_header"),
-        (json!({"command": "npx", "args": ["server"]}), "/config/command"),
     ] {
         let body = json!({"resource_type": "mcp", "name": "other", "config": config});
         let (status, answer) = behind.world.api.post("/api/resources", &body).await?;
         assert_eq!(status, 422, "{answer}");
         let errors = answer["errors"].to_string();
         assert!(errors.contains(at), "{answer}");
+    }
+    Ok(())
+}
+
+/// A command in a configuration would be code on the host. The error says what to do instead.
+#[tokio::test]
+async fn a_command_instead_of_a_url_is_refused_with_the_remedy() -> Result<()> {
+    let behind = Behind::undecided(Generation::Stateless, &[], &json!({})).await?;
+    let local = |url: Value| {
+        let mut config = json!({"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "a"}});
+        if !url.is_null() {
+            config["url"] = url;
+        }
+        json!({"config": config})
+    };
+    let mut created = local(Value::Null);
+    created["resource_type"] = json!("mcp");
+    created["name"] = json!("local");
+    let path = format!("/api/resources/{}", behind.resource);
+    for (status, answer) in [
+        behind.world.api.post("/api/resources", &created).await?,
+        behind.world.api.patch(&path, &local(Value::Null)).await?,
+        behind.world.api.patch(&path, &local(json!(behind.mcp.url()))).await?,
+    ] {
+        let errors: Vec<&Value> = answer["errors"].as_array().into_iter().flatten().collect();
+        let of_command = errors.iter().find(|error| error["path"] == "/config/command");
+        let message = of_command.map(|error| text(&error["message"])).unwrap_or_default();
+        assert_eq!(status, 422, "{answer}");
+        assert_eq!(
+            message,
+            "MCP servers that are started as a command (stdio) are not supported, because the command would run on the \
+             host; put the server behind Streamable HTTP and set `url`"
+        );
     }
     Ok(())
 }
