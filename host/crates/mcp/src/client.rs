@@ -63,6 +63,12 @@ pub enum ClientError {
         /// The text of the server, shortened.
         message: String,
     },
+    /// The server does not support the revision of the request.
+    #[error("the MCP server does not support the revision of the request; it supports [{}]", supported.join(", "))]
+    UnsupportedRevision {
+        /// The revisions that the server names, or none.
+        supported: Vec<String>,
+    },
     /// The answer violates the protocol.
     #[error("the MCP server sent an invalid answer: {0}")]
     Invalid(String),
@@ -90,14 +96,14 @@ impl ClientError {
     }
 }
 
+fn is_broken_connection(failure: &Failure) -> bool {
+    matches!(failure.code, FailureCode::Connect | FailureCode::Protocol)
+}
+
 impl From<Failure> for ClientError {
     fn from(failure: Failure) -> Self {
         ClientError::Failed(failure)
     }
-}
-
-fn is_broken_connection(failure: &Failure) -> bool {
-    matches!(failure.code, FailureCode::Connect | FailureCode::Protocol)
 }
 
 /// Shortens a text of a server to `bytes_max` bytes, at the end of a character.

@@ -184,13 +184,28 @@ fn stateless_meta() -> Value {
 /// Fails if the server supports none of the revisions of this client, or gives no usable answer.
 pub(super) async fn agree(wire: &dyn Wire, next_id: &(dyn Fn() -> u64 + Sync)) -> Result<Agreement, ClientError> {
     let newest = &WITH_INITIALIZE[0];
-    match timeout(DISCOVER_MAX, discover(wire, next_id())).await {
+    let mut discovered = timeout(DISCOVER_MAX, discover(wire, next_id())).await;
+    // A server that rejects the revision and names it as supported is asked once more.
+    if let Ok(Err(ClientError::UnsupportedRevision { supported })) = &discovered
+        && is_named(&STATELESS, supported)
+    {
+        discovered = timeout(DISCOVER_MAX, discover(wire, next_id())).await;
+    }
+    match discovered {
         Ok(Ok(Discovered::Stateless(identity))) => Ok(Agreement::new(STATELESS, None, identity)),
         Ok(Ok(Discovered::WithInitialize(revision))) => initialize(wire, next_id(), &revision).await,
+        Ok(Err(ClientError::UnsupportedRevision { supported })) if !supported.is_empty() => {
+            let common = WITH_INITIALIZE.iter().find(|revision| is_named(revision, &supported));
+            initialize(wire, next_id(), common.ok_or_else(no_common_revision)?).await
+        }
         Ok(Err(error)) if is_of_earlier_revision(&error) => initialize(wire, next_id(), newest).await,
         Ok(Err(error)) => Err(error),
         Err(_) => initialize(wire, next_id(), newest).await,
     }
+}
+
+fn is_named(revision: &ProtocolVersion, supported: &[String]) -> bool {
+    supported.iter().any(|one| one == revision.as_str())
 }
 
 enum Discovered {
@@ -222,7 +237,7 @@ fn is_of_earlier_revision(error: &ClientError) -> bool {
             .iter()
             .all(|modern| i64::from(modern.0) != *code),
         ClientError::Status(status) => !matches!(status, 403 | 429 | 502..=504),
-        ClientError::Invalid(_) => true,
+        ClientError::Invalid(_) | ClientError::UnsupportedRevision { .. } => true,
         _ => false,
     }
 }

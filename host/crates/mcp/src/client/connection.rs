@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rmcp::model::ErrorCode;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -146,9 +145,7 @@ impl Connection {
             let Err(error) = &answered else { return answered };
             let is_unprocessed = match error {
                 ClientError::Status(404) => agreement.session.is_some(),
-                ClientError::Rpc { code, .. } => {
-                    *code == i64::from(ErrorCode::UNSUPPORTED_PROTOCOL_VERSION.0) && agreement.is_stateless()
-                }
+                ClientError::UnsupportedRevision { .. } => agreement.is_stateless(),
                 _ => false,
             };
             // Servers of the official SDK also answer a session that they do not know with the status 400 and this code.

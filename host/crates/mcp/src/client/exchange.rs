@@ -1,6 +1,7 @@
 //! One request and its answer, as JSON or as a stream of events.
 
 use monstrum_types::{Failure, FailureCode};
+use rmcp::model::ErrorCode;
 use serde_json::{Map, Value, json};
 
 use super::param_headers::encoded;
@@ -11,6 +12,10 @@ use super::{ClientError, QUOTED_BYTES_MAX, shortened};
 /// The maximum number of requests of a server that are answered while it answers one request. Each answer is a request
 /// to the server, so a server could otherwise cause any number of requests.
 const SERVER_REQUESTS_MAX: usize = 16;
+/// The maximum number of revisions that are read from an error. The protocol has fewer.
+const REVISIONS_MAX: usize = 16;
+/// The maximum length of the name of a revision, in bytes.
+const REVISION_BYTES_MAX: usize = 32;
 /// The code of JSON-RPC for an unknown method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
@@ -128,8 +133,18 @@ fn error_of(status: u16, body: &[u8]) -> ClientError {
 /// Reads a JSON-RPC error. Returns `None` if the value is not one.
 fn rpc_error(error: &Value) -> Option<ClientError> {
     let code = error.get("code")?.as_i64()?;
+    if code == i64::from(ErrorCode::UNSUPPORTED_PROTOCOL_VERSION.0) {
+        return Some(ClientError::UnsupportedRevision { supported: supported(error) });
+    }
     let message = error.get("message").and_then(Value::as_str).unwrap_or_default();
     Some(ClientError::Rpc { code, message: shortened(message, QUOTED_BYTES_MAX).to_owned() })
+}
+
+/// Returns the revisions that a server names in the error that it does not support a revision.
+fn supported(error: &Value) -> Vec<String> {
+    let named = error.pointer("/data/supported").and_then(Value::as_array).into_iter().flatten();
+    let named = named.filter_map(Value::as_str).filter(|revision| revision.len() <= REVISION_BYTES_MAX);
+    named.take(REVISIONS_MAX).map(str::to_owned).collect()
 }
 
 /// What a server answers to a request: its result, or the error that it reports.

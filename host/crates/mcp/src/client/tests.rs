@@ -4,6 +4,7 @@ mod agreements;
 mod calls;
 mod lists;
 mod resumption;
+mod revisions;
 mod streams;
 
 use std::collections::VecDeque;
