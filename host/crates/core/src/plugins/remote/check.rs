@@ -92,7 +92,7 @@ fn size(member: &str, schema: &Map<String, Value>) -> Result<(), String> {
 }
 
 /// Checks the keyword `x-mcp-header` in a schema: its value is a header name, unique in the schema regardless of case,
-/// and the parameter is a string, a number or a boolean. The depth of the schema is limited.
+/// and the parameter is a string, an integer or a boolean. The depth of the schema is limited.
 fn headers(schema: &Value, seen: &mut HashSet<String>) -> Result<(), String> {
     match schema {
         Value::Array(schemas) => schemas.iter().try_for_each(|schema| headers(schema, seen)),
@@ -117,8 +117,8 @@ fn header_rule(header: &Value, kind: Option<&Value>, seen: &mut HashSet<String>)
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let name = header.as_str().filter(|name| !name.is_empty() && name.bytes().all(is_token));
     let Some(name) = name else { return Err(format!("inputSchema: {HEADER_KEYWORD} is not a header name")) };
-    if !matches!(kind.and_then(Value::as_str), Some("string" | "number" | "integer" | "boolean")) {
-        return Err(format!("inputSchema: {HEADER_KEYWORD} is only allowed for a string, a number or a boolean"));
+    if !matches!(kind.and_then(Value::as_str), Some("string" | "integer" | "boolean")) {
+        return Err(format!("inputSchema: {HEADER_KEYWORD} is only allowed for a string, an integer or a boolean"));
     }
     if !seen.insert(name.to_ascii_lowercase()) {
         return Err(format!("inputSchema: {HEADER_KEYWORD} names the same header twice"));
@@ -194,12 +194,14 @@ mod tests {
     #[test]
     fn headers_of_parameters_follow_the_specification() {
         let with = |property: Value| with_schema(&json!({"properties": {"x": property}}));
-        assert_eq!(with(json!({"type": "string", "x-mcp-header": "Region"})), "valid");
+        for kind in ["string", "integer", "boolean"] {
+            assert_eq!(with(json!({"type": kind, "x-mcp-header": "Region"})), "valid");
+        }
         for bad in [json!(""), json!("a b"), json!("a:b"), json!("é"), json!(1)] {
             let told = with(json!({"type": "string", "x-mcp-header": bad}));
             assert_eq!(told, "inputSchema: x-mcp-header is not a header name", "{bad}");
         }
-        for kind in [json!("object"), json!("array"), json!(null), json!(["string", "null"])] {
+        for kind in [json!("object"), json!("array"), json!("number"), json!(null), json!(["string", "null"])] {
             let told = with(json!({"x-mcp-header": "A", "type": kind}));
             assert_ne!(told, "valid", "{kind}");
         }
