@@ -104,8 +104,9 @@ async fn what_is_not_one_message_is_rejected() -> Result<()> {
     let (status, answer) = post(&format!("\"{}\"", "x".repeat(10 << 20))).await?;
     answers.add("too large", (status, answer));
     answers.add("unknown method", told(scene.client.stateless("prompts/list", &json!({}))).await?);
-    let initialize = scene.client.stateless("subscriptions/listen", &json!({"notifications": 5}));
-    answers.add("wrong parameters", told(initialize).await?);
+    answers.add("removed method", told(scene.client.stateless("initialize", &json!({}))).await?);
+    let listen = scene.client.stateless("subscriptions/listen", &json!({"notifications": 5}));
+    answers.add("wrong parameters", told(listen).await?);
     assert_snapshot!(answers, @r#"
     batch: 400 {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"batches are not supported; send each message in a request of its own"}}
     empty batch: 400 {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"batches are not supported; send each message in a request of its own"}}
@@ -113,6 +114,7 @@ async fn what_is_not_one_message_is_rejected() -> Result<()> {
     repeated member: 400 {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the body is not a JSON-RPC message: duplicate field `method` at line 1 column 54"}}
     too large: 413 {"type":"urn:monstrum:error:too_large","title":"The body is too large","status":413,"detail":"the body exceeds the limit of 10485760 bytes","request_id":"[id 1]"}
     unknown method: 404 {"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"prompts/list"}}
+    removed method: 404 {"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"initialize"}}
     wrong parameters: 200 {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the parameters of `subscriptions/listen` do not have the required form"}}
     "#);
     Ok(())

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::handler::{Handler, REVISIONS};
-use crate::message::Message;
+use crate::message::{Message, Method};
 use crate::offer::Offer;
 use crate::stream::{self, KEEP_ALIVE};
 
@@ -58,7 +58,7 @@ pub enum Delivery {
 /// Returns the error of an operation of the offer that could not run, if the response has not begun.
 pub async fn respond<O: Offer>(offer: O, request: Request, delivery: Delivery) -> Result<Response<Body>, O::Error> {
     let Request { parts, body, message, opens_urls } = request;
-    if let Some(refusal) = unsupported(&parts, &message) {
+    if let Some(refusal) = unsupported(&parts, &message).or_else(|| removed(&message)) {
         return Ok(refusal);
     }
     let (failed, mut failures) = mpsc::unbounded_channel();
@@ -104,6 +104,15 @@ fn unsupported(parts: &Parts, message: &Message) -> Option<Response<Body>> {
     let error =
         json!({"code": -32022, "message": message_text, "data": {"supported": supported, "requested": revision}});
     Some(json_response(StatusCode::BAD_REQUEST, &json!({"jsonrpc": "2.0", "id": message.id, "error": error})))
+}
+
+/// Rejects `initialize` in a request that carries its revision: revision 2026-07-28 has no such method, and rmcp would
+/// answer it.
+fn removed(message: &Message) -> Option<Response<Body>> {
+    let is_removed = message.has_revision && matches!(message.method, Method::Initialize(_));
+    let error = json!({"code": -32601, "message": "initialize"});
+    is_removed
+        .then(|| json_response(StatusCode::NOT_FOUND, &json!({"jsonrpc": "2.0", "id": message.id, "error": error})))
 }
 
 /// Replaces an error that rmcp has written as plain text with a JSON-RPC error.
