@@ -3,6 +3,7 @@
 mod approvals;
 mod calls;
 mod client;
+mod conformance;
 mod elicitation;
 mod hosts;
 mod keys;

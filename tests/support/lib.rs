@@ -5,8 +5,10 @@
 
 mod agent;
 mod api;
+mod conformance;
 mod crash;
 mod disk;
+mod forwarder;
 mod github;
 mod in_process;
 mod issuer;
@@ -21,8 +23,10 @@ mod server;
 
 pub use agent::{Agent, hello};
 pub use api::{Api, Bound};
+pub use conformance::{CheckStatus, ConformanceCheck, ConformanceRun, ConformanceSuite, Side};
 pub use crash::{CrashTest, CrashTotals, Fault};
 pub use disk::Disk;
+pub use forwarder::Forwarder;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
 pub use in_process::InProcess;
 pub use issuer::{TokenIssuer, now_s};

@@ -1,5 +1,5 @@
-//! Installs programs that the tests talk to, from PyPI and npm: the OAuth server and the MCP clients. Their versions are
-//! pinned, in files of `tests/`.
+//! Installs programs that the tests talk to, from PyPI and npm: the OAuth server, the MCP clients and the MCP
+//! conformance suite. Their versions are pinned, in files of `tests/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,6 +43,15 @@ pub(crate) fn mcp_clients(repository: &Repository) -> Result<()> {
     .context("the MCP clients of the tests cannot be installed; they need python3 (3.10 or later), PyPI and npm")?;
     peer.copy("driver.mjs")?;
     peer.copy("driver.py")
+}
+
+/// Installs the MCP conformance suite in `target/mcp-conformance`, if it is missing or has another version. It runs on
+/// the Node.js of the OAuth server, which must be installed first.
+pub(crate) fn mcp_conformance(repository: &Repository) -> Result<()> {
+    let peer = Peer::of(repository, "mcp-conformance");
+    peer.installed_for("", &NPM_FILES, || npm_ci(&peer.folder, &repository.target("oauth-server")))
+        .context("the MCP conformance suite cannot be installed; it needs npm")?;
+    peer.copy("loopback.mjs")
 }
 
 /// A folder of `tests/` and the folder in which the peer is installed.
