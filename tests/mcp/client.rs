@@ -1,6 +1,7 @@
 //! MCP servers behind the host: resources of type `mcp`, against a scripted server and against server-everything.
 
 mod calls;
+mod command;
 mod credentials;
 mod discovery;
 mod everything;
