@@ -1,5 +1,5 @@
 // Gives the servers of the conformance suite URLs with the address 127.0.0.1. The suite calls them `localhost`, and
-// Monstrum connects to no name of the local machine, whatever the resource permits.
+// Monstrum does not connect to names of the local machine, even if the resource permits their addresses.
 
 import { registerHooks } from "node:module";
 
