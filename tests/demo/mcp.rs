@@ -124,12 +124,14 @@ impl<'a> Wiki<'a> {
         Ok(())
     }
 
-    /// Returns the names of the tools that the bot sees.
+    /// Returns the names of the tools that the bot sees, in order.
     async fn tools(&self) -> Result<Vec<String>> {
         let (status, body) = self.api.get(&format!("/api/bots/{}/tools", self.bot)).await?;
         ensure!(status == 200, "the tools of the bot could not be listed: {body}");
         let items = body["items"].as_array().into_iter().flatten();
-        Ok(items.map(|tool| text(&tool["name"]).to_owned()).collect())
+        let mut names: Vec<String> = items.map(|tool| text(&tool["name"]).to_owned()).collect();
+        names.sort_unstable();
+        Ok(names)
     }
 
     async fn call(&self, tool: &str) -> Result<Value> {
