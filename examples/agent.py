@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A remote agent: offers two tools to the bots of a Monstrum server.
 
-    pip install websockets
+    pip install 'websockets>=15'
     MONSTRUM_URL=http://127.0.0.1:8080 MONSTRUM_AGENT_KEY=mk_... python3 agent.py
 
-The file is a complete client of the protocol `monstrum.agent.v1`, which docs/agents.md describes. Copy it and replace
-the tools. Nothing else needs to change: the client reconnects after failures, runs a bounded number of calls, stops
-calls that the server cancels, and finishes its calls when the server or this process stops.
+The file is a complete client of the protocol `monstrum.agent.v1`, which docs/agents.md describes. It needs Python 3.11.
+Copy it and replace the tools. Nothing else needs to change: the client reconnects after failures, runs a bounded number
+of calls, stops calls that the server cancels, and finishes its calls when the server or this process stops.
 """
 
 import asyncio
@@ -30,11 +30,17 @@ PING_S = {"ping_interval": 20, "ping_timeout": 25}
 RECONNECT_S = (1, 60)
 # The time for which calls may continue after this process was asked to stop.
 FINISH_S = 20
+# The longest message about the progress of a call.
+PROGRESS_BYTES = 1024
 # Closing codes after which another attempt cannot succeed: the key was deleted or rotated, or another agent serves.
 FINAL_CODES = {4401, 4409}
 
 
 # ---- the tools: replace this part -------------------------------------------------------------------------------
+#
+# A tool is an async function of the parameters, which the server has checked against `input_schema`, and of the call.
+# What it returns must be JSON; what it raises becomes the error that the model reads. A function that blocks must run
+# in a thread: `await asyncio.to_thread(function, argument)`.
 
 
 async def disk_usage(params, call):
@@ -101,7 +107,13 @@ class Call:
         now = time.monotonic()
         if now - self.reported_at >= 1:
             self.reported_at = now
-            await self.agent.send({"type": "progress", "id": self.frame["id"], "message": message[:1000]})
+            message = message.encode()[:PROGRESS_BYTES].decode(errors="ignore")
+            await self.agent.send({"type": "progress", "id": self.frame["id"], "message": message})
+
+
+def text_of(frame):
+    """Returns a frame as JSON. NaN and infinity are not JSON, and the server would close the connection."""
+    return json.dumps(frame, allow_nan=False)
 
 
 class Agent:
@@ -113,7 +125,7 @@ class Agent:
         self.is_stopping = False
 
     async def send(self, frame):
-        await self.socket.send(json.dumps(frame))
+        await self.socket.send(text_of(frame))
 
     async def say_hello(self, instance):
         tools = [{"name": name, **definition} for name, (_, definition) in TOOLS.items()]
@@ -157,18 +169,22 @@ class Agent:
 
     async def run(self, frame):
         """Runs one call and sends its result. A cancelled call sends nothing."""
-        result = {"type": "result", "id": frame["id"]}
+        head = {"type": "result", "id": frame["id"]}
         try:
             if self.is_stopping:
                 raise RuntimeError("the agent stops; try again later")
             function, _ = TOOLS[frame["tool"]]
             async with asyncio.timeout(frame["deadline_ms"] / 1000):
-                result |= {"status": "success", "data": await function(frame["params"], Call(self, frame))}
+                data = await function(frame["params"], Call(self, frame))
+            text = text_of({**head, "status": "success", "data": data})
         except ScopeViolation as violation:
-            result |= {"status": "scope_violation", "message": str(violation)}
-        except Exception as error:  # The model reads the message.
-            result |= {"status": "error", "message": f"{type(error).__name__}: {error}"}
-        await self.send(result)
+            text = text_of({**head, "status": "scope_violation", "message": str(violation)})
+        except Exception as error:  # The model reads the message. A result that is not JSON is an error too.
+            text = text_of({**head, "status": "error", "message": f"{type(error).__name__}: {error}"})
+        try:
+            await self.socket.send(text)
+        except websockets.ConnectionClosed:
+            print(f"the connection ended before the result of {frame['tool']}", file=sys.stderr, flush=True)
 
     async def finish(self):
         """Waits for the running calls, and cancels those that take too long. New calls are refused."""
@@ -180,7 +196,7 @@ class Agent:
 
 
 async def connect(url, key, instance, stop):
-    """Serves one connection. Returns the closing code, or None if the connection failed."""
+    """Serves one connection. Returns the closing code and its reason; the code is None if this process stops."""
     headers = {"Authorization": f"Bearer {key}"}
     # Without `proxy=None`, the library would read proxies from the environment. Frames may have more than 1 MiB.
     async with websockets.connect(
@@ -195,20 +211,22 @@ async def connect(url, key, instance, stop):
         if stop.is_set():
             await agent.finish()
             serving.cancel()
-            return None
+            return None, ""
         for task in list(agent.calls.values()):
             task.cancel()
         try:
             await serving
         except websockets.ConnectionClosed:
             pass
-        return socket.close_code
+        return socket.close_code, socket.close_reason
 
 
 async def main():
-    base = os.environ["MONSTRUM_URL"].rstrip("/")
+    base, key = os.environ.get("MONSTRUM_URL", "").rstrip("/"), os.environ.get("MONSTRUM_AGENT_KEY")
+    if not base.startswith(("http://", "https://")) or not key:
+        print("set MONSTRUM_URL to the URL of the server, and MONSTRUM_AGENT_KEY to an agent key", file=sys.stderr)
+        return 2
     url = base.replace("http", "ws", 1) + "/ws/agent"
-    key = os.environ["MONSTRUM_AGENT_KEY"]
     # The same instance replaces its old connection, even if the server has not noticed that it is dead.
     instance = str(uuid.uuid4())
     stop = asyncio.Event()
@@ -218,21 +236,22 @@ async def main():
     while not stop.is_set():
         began = time.monotonic()
         try:
-            code = await connect(url, key, instance, stop)
+            code, reason = await connect(url, key, instance, stop)
         except websockets.InvalidStatus as refused:
             status = refused.response.status_code
             print(f"the server refused the connection: HTTP {status}", file=sys.stderr, flush=True)
             if status in (401, 403, 404, 426):
                 return 1
-            code = None
+            code, reason = None, ""
         except (OSError, TimeoutError, websockets.WebSocketException) as error:
             print(f"cannot connect: {error}", file=sys.stderr, flush=True)
-            code = None
-        if code in FINAL_CODES:
-            print(f"the server closed the connection with {code}", file=sys.stderr, flush=True)
-            return 1
+            code, reason = None, ""
         if stop.is_set():
             break
+        if code is not None:
+            print(f"the connection was closed with {code}: {reason}", file=sys.stderr, flush=True)
+        if code in FINAL_CODES:
+            return 1
         # A connection that lasted resets the waiting time. The jitter spreads agents that lost the same server.
         wait_s = RECONNECT_S[0] if time.monotonic() - began > 60 else min(wait_s * 2, RECONNECT_S[1])
         pause = random.uniform(wait_s / 2, wait_s)

@@ -5,6 +5,8 @@ mod connections;
 mod ends;
 mod frames;
 mod keys;
+mod limits;
+mod progress;
 mod python;
 mod tools;
 

@@ -1,6 +1,7 @@
 //! PostgreSQL instead of SQLite. Only the address of the database changes. Several hosts can share a database. After
 //! any failure of the database, the audit is complete and service resumes automatically.
 
+mod agents;
 mod faults;
 pub(crate) mod hosts;
 mod load;

@@ -97,6 +97,7 @@ impl Against {
             Part::Postgres => servers::postgres(builds, rounds, duration).await,
             Part::Call
             | Part::Mcp
+            | Part::Agents
             | Part::Guardian
             | Part::Redaction
             | Part::Cpu

@@ -19,7 +19,7 @@ use monstrum_core::call_types::refusal::NotPermitted;
 use monstrum_core::checks::in_place;
 use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
 use serde_json::Value;
-use support::InProcess;
+use support::{Api, InProcess};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -86,7 +86,27 @@ impl Host {
 
     /// Creates a call of any tool of the bot.
     pub fn call_of(&self, tool: &str, params: &Value) -> IncomingCall {
-        IncomingCall::bot_tool(RequestId::new(), self.workspace, self.bot, tool.to_owned(), params.clone())
+        self.call_by(self.bot, tool, params)
+    }
+
+    /// Creates a call by any bot.
+    pub fn call_by(&self, bot: BotId, tool: &str, params: &Value) -> IncomingCall {
+        IncomingCall::bot_tool(RequestId::new(), self.workspace, bot, tool.to_owned(), params.clone())
+    }
+
+    /// Returns the bot whose scope has ten patterns.
+    pub fn bot(&self) -> BotId {
+        self.bot
+    }
+
+    /// Returns a client with the root key.
+    pub fn api(&self) -> Result<Api> {
+        self.host.api()
+    }
+
+    /// Returns the URL of the host.
+    pub fn url(&self) -> &str {
+        &self.host.running.base_url
     }
 
     /// Creates a call by the bot that has no scope patterns, to an upstream with or without TLS.

@@ -11,6 +11,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod against;
+mod agents;
 mod bare;
 mod changes;
 mod charged;
@@ -31,6 +32,7 @@ mod postgres;
 mod process;
 mod pure;
 mod reload;
+mod remote;
 mod report;
 mod sample;
 mod sandboxes;
@@ -112,6 +114,8 @@ enum Part {
     Many,
     /// Calls and lists over the Model Context Protocol
     Mcp,
+    /// Connected remote agents
+    Agents,
     /// The Guardian's decisions
     Guardian,
     Redaction,
@@ -219,6 +223,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Charged => "calls with a cost",
         Part::Many => "many plugins, resources and tools",
         Part::Mcp => "the Model Context Protocol",
+        Part::Agents => "connected agents",
         Part::Guardian => "the Guardian",
         Part::Redaction => "redaction",
         Part::Start => "a start with many plugins",
@@ -237,6 +242,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Charged => Ok(vec![charged::measure(rounds, seconds).await?]),
         Part::Many => many::measure(rounds, seconds, machine).await,
         Part::Mcp => mcp::measure(rounds, seconds, machine).await,
+        Part::Agents => Ok(vec![agents::measure().await?]),
         Part::Guardian => pure::guardian(machine),
         Part::Redaction => Ok(pure::redaction(machine)),
         Part::Start => start::measure(rounds, machine).await,
@@ -267,7 +273,10 @@ async fn in_process(report: &mut Report, is_wanted: impl Fn(Part) -> bool) -> Re
         println!("  a call with a request to an upstream …");
         let plain = egress::measure(&host, &upstream, &report.machine, &durable).await?;
         let tls = egress::measure(&host, &tls_upstream, &report.machine, &durable).await?;
+        println!("  calls of tools from outside …");
+        let outside = remote::measure(&host, &report.machine, &durable).await?;
         report.rows.extend([durable, plain, tls]);
+        report.rows.extend(outside);
     }
     if is_wanted(Part::Cpu) {
         println!("  computing in a guest …");

@@ -11,7 +11,7 @@ use monstrum_types::ResourceId;
 
 use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Id, Input};
-use crate::gateway::http::problem::Problem;
+use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::{Host, HttpState};
 
 /// Lists the tools that the server or the agent behind a resource declares
@@ -29,7 +29,8 @@ pub(super) async fn list(app: Host, caller: Operator, Id(id): Id<ResourceId>) ->
 /// The answer contains the result, even if the server could not be reached. A failed discovery changes no tool. The
 /// status is 409 if the resource has another type, or if another host is discovering its tools.
 #[utoipa::path(post, path = "/api/resources/{id}/tools/discover", tag = "resources", params(("id" = ResourceId, Path)),
-    responses((status = 200, body = DiscoveryResult)))]
+    responses((status = 200, body = DiscoveryResult),
+        (status = 429, body = ProblemBody, description = "Too many requests of the workspace discover tools")))]
 pub(super) async fn discover(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Answer<DiscoveryResult> {
     Ok(Json(pins::discover(&app, &caller, id).await?))
 }

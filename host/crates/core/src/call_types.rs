@@ -4,5 +4,6 @@
 pub mod call_secrets;
 pub mod incoming;
 pub mod lineage;
+pub mod progress;
 pub mod refusal;
 pub mod runs_calls;

@@ -42,17 +42,25 @@ pub(crate) struct Handler<O: Offer> {
     failed: mpsc::UnboundedSender<O::Error>,
     /// Whether the client said in `initialize` that it can open a URL for its user.
     opens_urls: bool,
+    /// Receives messages about the progress of a call, if the client has asked for them.
+    progress: Option<mpsc::Sender<String>>,
 }
 
 impl<O: Offer> Clone for Handler<O> {
     fn clone(&self) -> Self {
-        Handler { offer: self.offer.clone(), failed: self.failed.clone(), opens_urls: self.opens_urls }
+        let (offer, failed, progress) = (self.offer.clone(), self.failed.clone(), self.progress.clone());
+        Handler { offer, failed, opens_urls: self.opens_urls, progress }
     }
 }
 
 impl<O: Offer> Handler<O> {
-    pub(crate) fn new(offer: O, failed: mpsc::UnboundedSender<O::Error>, opens_urls: bool) -> Self {
-        Handler { offer, failed, opens_urls }
+    pub(crate) fn new(
+        offer: O,
+        failed: mpsc::UnboundedSender<O::Error>,
+        opens_urls: bool,
+        progress: Option<mpsc::Sender<String>>,
+    ) -> Self {
+        Handler { offer, failed, opens_urls, progress }
     }
 
     /// Hands the error to the gateway, and returns it for a client whose response has already begun.
@@ -117,6 +125,7 @@ impl<O: Offer> ServerHandler for Handler<O> {
             trace_parent: context.meta.get_traceparent().map(str::to_owned),
             takes_request_state: ask == Ask::ByResult,
             retry,
+            progress: self.progress.clone(),
         };
         let outcome = tokio::select! {
             outcome = self.offer.call(call) => outcome,

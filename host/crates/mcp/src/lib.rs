@@ -20,6 +20,7 @@ mod offer;
 mod schema;
 mod server;
 mod stream;
+mod values;
 
 pub use message::{Initialize, Message, Method, Unreadable};
 pub use offer::{Offer, OfferedTool, Outcome, Refusal, Retry, ToolCall};

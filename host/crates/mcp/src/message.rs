@@ -11,6 +11,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::values;
+
 /// A message from a client.
 #[derive(Clone, Debug)]
 pub struct Message {
@@ -134,6 +136,9 @@ impl Message {
         if body.trim_ascii_start().first() == Some(&b'[') {
             return Err(Unreadable::Batch);
         }
+        if values::has_too_many(body) {
+            return Err(Unreadable::Shape(format!("it has more than {} values", values::VALUES_MAX)));
+        }
         let Object(wire): Object<Wire> = serde_json::from_slice(body).map_err(|error| match error.classify() {
             serde_json::error::Category::Data => Unreadable::Shape(error.to_string()),
             _ => Unreadable::Syntax(error.to_string()),
@@ -202,6 +207,16 @@ mod tests {
         ] {
             assert_eq!(read(body).map(|message| message.method), Err(code), "{body}");
         }
+    }
+
+    #[test]
+    fn a_message_with_too_many_values_is_rejected() {
+        let call = |count: usize| {
+            let values = vec!["{}"; count].join(",");
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"_meta":{{"x":[{values}]}}}}}}"#)
+        };
+        assert!(read(&call(1_000)).is_ok());
+        assert_eq!(read(&call(values::VALUES_MAX)).map(|message| message.method), Err(-32600));
     }
 
     #[test]

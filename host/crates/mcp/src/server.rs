@@ -33,6 +33,9 @@ const REVISION_HEADER: &str = "mcp-protocol-version";
 /// The time after which the answer to a call becomes a stream of events. Most refusals arrive earlier, as JSON and with
 /// their HTTP status.
 const STREAM_AFTER: Duration = Duration::from_secs(1);
+/// The number of messages about the progress of a call that are kept until the client receives them. At most one arrives
+/// in a second.
+const PROGRESS_KEPT: usize = 4;
 
 /// An authenticated request whose body was read.
 pub struct Request {
@@ -62,7 +65,9 @@ pub async fn respond<O: Offer>(offer: O, request: Request, delivery: Delivery) -
         return Ok(refusal);
     }
     let (failed, mut failures) = mpsc::unbounded_channel();
-    let handler = Handler::new(offer, failed, opens_urls);
+    let (progress, messages) = mpsc::channel(PROGRESS_KEPT);
+    let progress = Some(progress).filter(|_| delivery == Delivery::Stream && message.progress_token.is_some());
+    let handler = Handler::new(offer, failed, opens_urls, progress);
     let service =
         StreamableHttpService::new(move || Ok(handler.clone()), Arc::<NeverSessionManager>::default(), config());
     let request = http::Request::from_parts(parts, Full::new(body));
@@ -76,7 +81,7 @@ pub async fn respond<O: Offer>(offer: O, request: Request, delivery: Delivery) -
     match (failures.try_recv(), answered) {
         (Ok(failure), _) => Err(failure),
         (Err(_), Some(response)) => Ok(response),
-        (Err(_), None) => Ok(stream::awaited(answer, message)),
+        (Err(_), None) => Ok(stream::awaited(answer, message, messages)),
     }
 }
 

@@ -11,6 +11,7 @@ use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::message::Message;
@@ -24,14 +25,24 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: &str = ":\n\n";
 
 /// Sends `answer` as an event as soon as it is available. Until then, the stream contains comments, or notifications
-/// about the progress if the client has asked for them. Dropping the body drops `answer`.
-pub(crate) fn awaited(answer: BoxFuture<'static, Response<Body>>, message: Message) -> Response<Body> {
-    let waiting = Waiting { answer, message, began: Instant::now(), ticks: ticks() };
+/// about the progress if the client has asked for them: one for each of `messages`, and one after some time without a
+/// message. Dropping the body drops `answer`.
+pub(crate) fn awaited(
+    answer: BoxFuture<'static, Response<Body>>,
+    message: Message,
+    messages: mpsc::Receiver<String>,
+) -> Response<Body> {
+    let waiting = Waiting { answer, message, messages, began: Instant::now(), progress: None, ticks: ticks() };
     response(stream::unfold(Some(waiting), |state| async move {
         let mut waiting = state?;
         tokio::select! {
+            biased;
             response = waiting.answer.as_mut() => Some((last_event(response, &waiting.message).await, None)),
-            _ = waiting.ticks.tick() => Some((waiting.sign_of_life(), Some(waiting))),
+            Some(message) = waiting.messages.recv() => {
+                waiting.ticks.reset();
+                Some((waiting.sign_of_life(Some(message)), Some(waiting)))
+            }
+            _ = waiting.ticks.tick() => Some((waiting.sign_of_life(None), Some(waiting))),
         }
     }))
 }
@@ -39,19 +50,25 @@ pub(crate) fn awaited(answer: BoxFuture<'static, Response<Body>>, message: Messa
 struct Waiting {
     answer: BoxFuture<'static, Response<Body>>,
     message: Message,
+    /// The messages about the progress of the call.
+    messages: mpsc::Receiver<String>,
     began: Instant,
+    /// The progress in the last notification. It must grow with each notification.
+    progress: Option<u64>,
     ticks: Interval,
 }
 
 impl Waiting {
-    fn sign_of_life(&self) -> Bytes {
-        match &self.message.progress_token {
-            None => Bytes::from_static(COMMENT.as_bytes()),
-            Some(token) => {
-                let params = json!({"progressToken": token, "progress": self.began.elapsed().as_secs()});
-                event(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string())
-            }
+    fn sign_of_life(&mut self, text: Option<String>) -> Bytes {
+        let Some(token) = &self.message.progress_token else { return Bytes::from_static(COMMENT.as_bytes()) };
+        let seconds = self.began.elapsed().as_secs();
+        let progress = self.progress.map_or(seconds, |last| seconds.max(last + 1));
+        self.progress = Some(progress);
+        let mut params = json!({"progressToken": token, "progress": progress});
+        if let Some(text) = text {
+            params["message"] = json!(text);
         }
+        event(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string())
     }
 }
 
@@ -139,28 +156,64 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_late_answer_follows_comments() {
         let answer = late(json_response(StatusCode::OK, &json!({"id": 1})));
-        let chunks = chunks(awaited(answer, message(None))).await;
+        let chunks = chunks(awaited(answer, message(None), silent())).await;
         assert_eq!(chunks, [COMMENT, COMMENT, "event: message\ndata: {\"id\":1}\n\n"]);
+    }
+
+    /// Returns messages of a call that reports no progress.
+    fn silent() -> mpsc::Receiver<String> {
+        mpsc::channel(1).1
+    }
+
+    /// Returns the notification about a progress. `rest` are its last members.
+    fn progress(seconds: u64, rest: &str) -> String {
+        let params = format!("{{\"progressToken\":\"t\",\"progress\":{seconds}{rest}}}");
+        format!(
+            "event: message\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{params}}}\n\n"
+        )
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_with_a_token_receives_the_seconds_so_far() {
         let answer = late(json_response(StatusCode::OK, &json!({"id": 1})));
-        let chunks = chunks(awaited(answer, message(Some(json!("t"))))).await;
-        let progress = |seconds: u64| {
-            let params = format!("{{\"progressToken\":\"t\",\"progress\":{seconds}}}");
-            format!(
-                "event: message\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{params}}}\n\n"
-            )
-        };
-        assert_eq!(chunks, [progress(15), progress(30), "event: message\ndata: {\"id\":1}\n\n".to_owned()]);
+        let chunks = chunks(awaited(answer, message(Some(json!("t"))), silent())).await;
+        assert_eq!(chunks, [progress(15, ""), progress(30, ""), "event: message\ndata: {\"id\":1}\n\n".to_owned()]);
+    }
+
+    /// The progress grows with each notification, as the specification requires.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_with_a_token_receives_the_messages_of_the_call() {
+        let answer = late(json_response(StatusCode::OK, &json!({"id": 1})));
+        let (sender, messages) = mpsc::channel(4);
+        tokio::spawn(async move {
+            for (after_ms, message) in [(0, "first"), (1_900, "second"), (1_000, "third\nline"), (10, "fourth")] {
+                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                sender.send(message.to_owned()).await.unwrap();
+            }
+            // The sender outlives the call.
+            std::future::pending::<()>().await;
+        });
+        let chunks = chunks(awaited(answer, message(Some(json!("t"))), messages)).await;
+        let told = |seconds: u64, text: &str| progress(seconds, &format!(",\"message\":\"{text}\""));
+        assert_eq!(
+            chunks,
+            [
+                told(0, "first"),
+                told(1, "second"),
+                told(2, "third\\nline"),
+                told(3, "fourth"),
+                progress(17, ""),
+                progress(32, ""),
+                "event: message\ndata: {\"id\":1}\n\n".to_owned(),
+            ]
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_not_json_becomes_an_error() {
         let mut answer = json_response(StatusCode::INTERNAL_SERVER_ERROR, &json!(0));
         answer.headers_mut().remove(CONTENT_TYPE);
-        let chunks = chunks(awaited(late(answer), message(None))).await;
+        let chunks = chunks(awaited(late(answer), message(None), silent())).await;
         assert!(chunks.last().unwrap().contains("\"id\":1,\"error\":{\"code\":-32603"), "{chunks:?}");
     }
 

@@ -14,6 +14,7 @@ mod row;
 
 use std::sync::Arc;
 
+use monstrum_types::UtcMillis;
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Sqlite, Transaction};
@@ -34,6 +35,10 @@ pub(crate) use row::{Column, ColumnValue, FromRow, Kind, Row, from_row, invalid_
 /// The maximum number of attempts for a transaction that the database aborts because of a deadlock or a serialization
 /// failure. At each attempt, one of two conflicting transactions succeeds.
 pub(crate) const ATTEMPTS_MAX: u32 = 5;
+
+/// The statements that read the clock of a database, in milliseconds since 1970. The databases share no function for it.
+const NOW_OF_SQLITE: &str = "select cast((julianday('now') - 2440587.5) * 86400000 as integer) as value";
+const NOW_OF_POSTGRES: &str = "select cast(extract(epoch from clock_timestamp()) * 1000 as bigint) as value";
 
 /// Runs a transaction, and retries it if the database aborts it because of a conflict with another transaction. (This
 /// is a macro because the compiler cannot prove that the future of a closure over references is `Send`.)
@@ -206,6 +211,17 @@ impl Session {
         #[cfg(test)]
         statement_counts::add(rows.len());
         Ok(rows.into_iter().map(Row::Sqlite).collect())
+    }
+
+    /// Returns the current time by the clock of the database.
+    pub(crate) async fn now(&mut self) -> Result<UtcMillis, StoreError> {
+        let sql = match self {
+            Session::SqliteRead(_) | Session::SqliteTransaction { .. } => NOW_OF_SQLITE,
+            Session::Postgres(_) => NOW_OF_POSTGRES,
+        };
+        let rows = self.fetch(sql, &[]).await?;
+        let now = rows.first().ok_or_else(|| invalid_column("value", "missing"))?;
+        now.get("value")
     }
 
     /// Returns all rows of a query.

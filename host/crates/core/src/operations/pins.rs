@@ -90,6 +90,7 @@ pub async fn discover(app: &App, caller: &Operator, id: ResourceId) -> Result<Di
     };
     discovered.map_err(|error| match error {
         DiscoveryError::Claimed | DiscoveryError::Changed => OperationError::Conflict(format!("{error}; try again")),
+        DiscoveryError::Busy => OperationError::Busy(error.to_string()),
         DiscoveryError::Stopped => OperationError::Unavailable(error.to_string()),
         DiscoveryError::Store(error) => error.into(),
     })?;

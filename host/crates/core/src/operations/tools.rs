@@ -19,7 +19,8 @@ use crate::call::check::{self, Prediction};
 use crate::call::consent::WAIT_MAX;
 use crate::call::resolve::{self, ResolvedCall};
 use crate::call::session::Session;
-use crate::call_types::incoming::IncomingCall;
+use crate::call_types::incoming::{Attachments, IncomingCall};
+use crate::call_types::progress::ProgressListener;
 use crate::checks::{Unchecked, in_place, pay_for_object};
 use crate::language::Language;
 use crate::plugins::Plugin;
@@ -54,7 +55,7 @@ pub async fn call(
 }
 
 /// Calls a tool and returns everything that is known about the outcome. Interfaces use this function if their answers
-/// have another form than [`CallResult`].
+/// have another form than [`CallResult`], or if their clients listen to the progress of the call.
 pub async fn answer(
     app: &App,
     caller: &Caller,
@@ -62,8 +63,10 @@ pub async fn answer(
     tool: String,
     language: Language,
     input: CallInput,
+    progress: Option<ProgressListener>,
 ) -> Result<CallAnswer, OperationError> {
-    calls::answer(app, call_of(app, caller, bot, tool, language, input)?).await
+    let call = call_of(app, caller, bot, tool, language, input)?;
+    calls::answer(app, call.with_attachments(Attachments { progress, ..Attachments::default() })).await
 }
 
 /// Returns whether a call of this tool by this bot may run longer than `limit`. A tool that does not exist may not.

@@ -12,7 +12,8 @@ use super::declared::Declared;
 use crate::plugins::remote;
 
 /// Maximum number of rows of a resource: the tools of the largest server, four times. If a server declares other tools
-/// again and again, the rows of the tools that are gone for the longest time are deleted.
+/// again and again, the rows of the tools that are gone for the longest time are deleted. Rejected tools do not count,
+/// because only admins reject tools.
 const ROWS_MAX: usize = 2_048;
 
 /// What the stored rows are compared with.
@@ -157,24 +158,26 @@ impl Discovery<'_> {
     }
 }
 
-/// Deletes the rows of the tools that are gone for the longest time if the resource would have too many rows.
+/// Deletes the rows of the tools that are gone for the longest time if the resource would have too many rows. The tools
+/// that no admin has approved come first. A rejection is never deleted: a trusted agent could otherwise lift it by
+/// declaring many other tools.
 fn drop_oldest(writes: &mut ToolWrites) {
     let written: HashMap<ResourceToolId, &ResourceToolRow> = writes.written.iter().map(|row| (row.id, row)).collect();
     let deleted: HashSet<ResourceToolId> = writes.deleted.iter().copied().collect();
-    let old = writes.before.iter().filter(|row| !deleted.contains(&row.id));
     let known: HashSet<ResourceToolId> = writes.before.iter().map(|row| row.id).collect();
-    let mut gone: Vec<(UtcMillis, ResourceToolId)> = Vec::new();
-    let mut total = written.keys().filter(|id| !known.contains(id)).count();
-    for row in old {
+    let old = writes.before.iter().filter(|row| !deleted.contains(&row.id));
+    let old = old.map(|row| written.get(&row.id).copied().unwrap_or(row));
+    let new = writes.written.iter().filter(|row| !known.contains(&row.id));
+    let (mut total, mut gone) = (0_usize, Vec::new());
+    for row in old.chain(new).filter(|row| row.rejected_digest.is_none()) {
         total += 1;
-        let row = written.get(&row.id).copied().unwrap_or(row);
         if row.status == PinStatus::Gone {
-            gone.push((row.updated_at, row.id));
+            gone.push((row.approved_by.is_some(), row.updated_at, row.id));
         }
     }
     gone.sort_unstable();
     let dropped: HashSet<ResourceToolId> =
-        gone.into_iter().take(total.saturating_sub(ROWS_MAX)).map(|(_, id)| id).collect();
+        gone.into_iter().take(total.saturating_sub(ROWS_MAX)).map(|(_, _, id)| id).collect();
     writes.written.retain(|row| !dropped.contains(&row.id));
     writes.deleted.extend(dropped);
 }

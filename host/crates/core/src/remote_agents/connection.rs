@@ -4,9 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use monstrum_types::ResourceId;
+use monstrum_types::{ResourceId, WorkspaceId};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::protocol::{self, Close, Ended, Hello, OutgoingCall};
@@ -65,6 +65,7 @@ pub(super) enum NotTaken {
 /// One connection of an agent.
 pub(super) struct Connection {
     pub(super) id: String,
+    pub(super) workspace: WorkspaceId,
     pub(super) resource: ResourceId,
     pub(super) name: String,
     pub(super) version: String,
@@ -102,6 +103,8 @@ struct State {
 
 struct Running {
     answer: oneshot::Sender<Answer>,
+    /// Receives the messages about the progress of the call, if a client listens.
+    listener: Option<mpsc::Sender<String>>,
     progress_at: Option<Instant>,
 }
 
@@ -122,7 +125,12 @@ impl Frame {
 
 impl Connection {
     /// Creates the state of a connection whose hello has arrived.
-    pub(super) fn new(id: String, resource: ResourceId, hello: &Hello, now: Instant) -> Connection {
+    pub(super) fn new(
+        id: String,
+        (workspace, resource): (WorkspaceId, ResourceId),
+        hello: &Hello,
+        now: Instant,
+    ) -> Connection {
         let state = State {
             tools: HashMap::new(),
             calls: HashMap::new(),
@@ -140,6 +148,7 @@ impl Connection {
         };
         Connection {
             id,
+            workspace,
             resource,
             name: hello.name.clone(),
             version: hello.version.clone(),
@@ -171,18 +180,22 @@ impl Connection {
         self.state.lock().takes(self.concurrency, tool, digest)
     }
 
-    /// Starts a call. The receiver gets exactly one answer, unless the call is cancelled.
+    /// Starts a call. Takes `frame`, the frame of the call, which is written anew if it was taken before. The receiver gets
+    /// exactly one answer, unless the call is cancelled.
     pub(super) fn start(
         &self,
         call: &OutgoingCall,
         digest: &ToolDigest,
+        frame: &mut Option<String>,
         now: Instant,
     ) -> Result<oneshot::Receiver<Answer>, NotTaken> {
         let mut state = self.state.lock();
         state.takes(self.concurrency, &call.tool, digest)?;
         let (sender, answer) = oneshot::channel();
-        state.calls.insert(call.id.clone(), Running { answer: sender, progress_at: None });
-        state.push(Frame { out: Outgoing::Text(call.frame()), call: Some(call.id.clone()) }, now);
+        let running = Running { answer: sender, listener: call.listener.clone(), progress_at: None };
+        state.calls.insert(call.id.clone(), running);
+        let text = frame.take().unwrap_or_else(|| call.frame());
+        state.push(Frame { out: Outgoing::Text(text), call: Some(call.id.clone()) }, now);
         drop(state);
         self.has_output.notify_one();
         Ok(answer)
@@ -267,15 +280,22 @@ impl Connection {
         }
     }
 
-    /// Records progress of a call. Returns whether the message may be shown: the call runs, and its last message is more
-    /// than a second old.
-    pub(super) fn progress(&self, id: &str, now: Instant) -> bool {
+    /// Passes a message about the progress of a call to the client that listens, if any. Returns whether the message
+    /// counts: the call runs, and its last message is at least a second old.
+    pub(super) fn progress(&self, id: &str, message: String, now: Instant) -> bool {
         let mut state = self.state.lock();
+        if state.is_unsent(id) {
+            return false;
+        }
         let Some(running) = state.calls.get_mut(id) else { return false };
         if running.progress_at.is_some_and(|at| now.duration_since(at) < PROGRESS_INTERVAL) {
             return false;
         }
         running.progress_at = Some(now);
+        if let Some(listener) = &running.listener {
+            // A client that reads too slowly misses messages.
+            drop(listener.try_send(message));
+        }
         true
     }
 

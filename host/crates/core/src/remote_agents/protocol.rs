@@ -1,14 +1,15 @@
 //! The messages between an agent and the host. Each message is a text frame with one JSON object. This module parses and
 //! builds messages; it keeps no state.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 
 use monstrum_manifest::{Effect, json_depth};
 use monstrum_types::JsonText;
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 
 /// The version of the protocol, which a hello names.
 pub(super) const PROTOCOL: u64 = 1;
@@ -32,6 +33,8 @@ pub(super) const PROGRESS_BYTES_MAX: usize = 1 << 10;
 pub(super) const CONCURRENCY_MAX: u32 = 64;
 /// The maximum length of the name, version and instance of an agent, and of an id.
 const LABEL_BYTES_MAX: usize = 128;
+/// The maximum length of an error that the parser reports. It may quote the frame.
+const ERROR_BYTES_MAX: usize = 256;
 
 /// The reason for which the host closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +91,10 @@ pub(super) enum Message {
     Hello(Hello),
     /// The new list of tools.
     Tools(Offered),
-    /// Progress of a call. Nothing shows the message yet.
+    /// Progress of a call.
     Progress {
         id: String,
+        message: String,
     },
     Result {
         id: String,
@@ -115,6 +119,8 @@ pub(super) struct Hello {
 /// The tools that an agent offers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offered {
+    /// The size of the list.
+    pub(super) bytes: usize,
     pub(super) tools: Vec<OfferedTool>,
     /// The tools that cannot be read. The other tools are unaffected.
     pub(super) faults: Vec<ToolFault>,
@@ -171,11 +177,19 @@ impl Fault {
     }
 }
 
-/// The members that decide how a frame is read.
+/// The members of a frame that are read at once. A result may be large, so its data stays text.
 #[derive(Deserialize)]
-struct Head<'a> {
+struct Frame<'a> {
     #[serde(borrow, rename = "type", default)]
     kind: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    message: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -197,57 +211,44 @@ struct RawTools<'a> {
     tools: &'a RawValue,
 }
 
-#[derive(Deserialize)]
-struct RawProgress {
-    id: String,
-    message: String,
-}
-
-#[derive(Deserialize)]
-struct RawId<'a> {
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct RawResult<'a> {
-    #[serde(borrow)]
-    status: Cow<'a, str>,
-    #[serde(borrow, default)]
-    data: Option<&'a RawValue>,
-    #[serde(default)]
-    message: Option<String>,
-}
-
 /// Reads a frame.
 pub(super) fn read(text: &str) -> Result<Message, Refused> {
     if !text.trim_start().starts_with('{') {
         return Err(Refused::Close(Close::NotJson));
     }
-    let head: Head<'_> = serde_json::from_str(text).map_err(|_| Refused::Close(Close::NotJson))?;
-    let kind: Option<String> = head.kind.and_then(|kind| serde_json::from_str(kind.get()).ok());
-    match kind.as_deref() {
+    let frame: Frame<'_> = serde_json::from_str(text).map_err(|error| match error.classify() {
+        // The frame repeats a member.
+        Category::Data => Refused::Answer(invalid(&error)),
+        Category::Io | Category::Syntax | Category::Eof => Refused::Close(Close::NotJson),
+    })?;
+    match text_of(frame.kind).as_deref() {
         Some("hello") => hello(text).map(Message::Hello),
         Some("tools") => {
-            let RawTools { tools } = shape(text)?;
-            Ok(Message::Tools(offered(tools).map_err(Refused::Answer)?))
+            let tools: RawTools<'_> = serde_json::from_str(text).map_err(|error| Refused::Answer(invalid(&error)))?;
+            Ok(Message::Tools(offered(tools.tools).map_err(Refused::Answer)?))
         }
-        Some("progress") => {
-            let RawProgress { id, message } = shape(text)?;
-            if message.len() > PROGRESS_BYTES_MAX {
-                let fault = Fault::new("invalid_message", "the message of a progress exceeds 1 KiB");
-                return Err(Refused::Answer(Fault { id: label_of(id), ..fault }));
-            }
-            Ok(Message::Progress { id })
-        }
-        Some("result") => result(text),
+        Some("progress") => progress(&frame),
+        Some("result") => result(&frame),
         Some(_) => Err(Refused::Answer(Fault::new("unknown_type", "the type of the message is unknown"))),
         None => Err(Refused::Answer(Fault::new("unknown_type", "the message has no type"))),
     }
 }
 
-fn shape<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Refused> {
-    serde_json::from_str(text).map_err(|error| Refused::Answer(Fault::new("invalid_message", error.to_string())))
+/// Returns the fault of a message that has not the required form.
+fn invalid(error: &serde_json::Error) -> Fault {
+    Fault::new("invalid_message", shortened(error))
+}
+
+/// Returns the text of an error, which may quote the whole frame.
+fn shortened(error: &serde_json::Error) -> String {
+    let mut text = error.to_string();
+    text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
+    text
+}
+
+/// Returns the text of a member that is a string.
+fn text_of(member: Option<&RawValue>) -> Option<String> {
+    member.and_then(|member| serde_json::from_str(member.get()).ok())
 }
 
 /// Returns an id that may be repeated to the agent.
@@ -257,7 +258,7 @@ fn label_of(id: String) -> Option<String> {
 
 fn hello(text: &str) -> Result<Hello, Refused> {
     let invalid = |message: String| Refused::Answer(Fault::new("invalid_hello", message));
-    let raw: RawHello<'_> = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+    let raw: RawHello<'_> = serde_json::from_str(text).map_err(|error| invalid(shortened(&error)))?;
     let RawHello { protocol, name, version, instance, concurrency, replace, tools } = raw;
     if protocol != PROTOCOL {
         let message = format!("the server supports version {PROTOCOL} of the protocol only");
@@ -280,12 +281,13 @@ fn offered(tools: &RawValue) -> Result<Offered, Fault> {
     if tools.get().len() > TOOLS_BYTES_MAX {
         return Err(Fault::new("too_many_tools", "the list of tools exceeds 1 MiB"));
     }
+    let bytes = tools.get().len();
     let tools: Vec<&RawValue> =
         serde_json::from_str(tools.get()).map_err(|_| Fault::new("invalid_message", "`tools` must be an array"))?;
     if tools.len() > TOOLS_MAX {
         return Err(Fault::new("too_many_tools", format!("an agent may offer at most {TOOLS_MAX} tools")));
     }
-    let (mut offered, mut names) = (Offered::default(), HashSet::new());
+    let (mut offered, mut names) = (Offered { bytes, ..Offered::default() }, HashSet::new());
     for (index, raw) in tools.into_iter().enumerate() {
         match tool(raw) {
             Ok(tool) if names.insert(tool.name.clone()) => offered.tools.push(tool),
@@ -321,7 +323,7 @@ fn tool(raw: &RawValue) -> Result<OfferedTool, (Option<String>, String)> {
 
     let raw: RawTool = serde_json::from_str(raw.get()).map_err(|error| {
         let name = serde_json::from_str(raw.get()).ok().map(|named: Named| named.name);
-        (name, error.to_string())
+        (name, shortened(&error))
     })?;
     let RawTool { name, title, description, input_schema, output_schema, effect } = raw;
     let mut definition = Map::new();
@@ -333,30 +335,45 @@ fn tool(raw: &RawValue) -> Result<OfferedTool, (Option<String>, String)> {
     Ok(OfferedTool { name, definition, effect })
 }
 
-/// Reads a result. If only its content is invalid, the call ends with an error, and the connection stays open.
-fn result(text: &str) -> Result<Message, Refused> {
-    let RawId { id } = shape(text)?;
-    let id: Option<String> = id.and_then(|id| serde_json::from_str(id.get()).ok());
-    let Some(id) = id.and_then(label_of) else {
-        return Err(Refused::Answer(Fault::new("invalid_message", "a result needs the id of its call")));
+/// Reads a message about the progress of a call.
+fn progress(frame: &Frame<'_>) -> Result<Message, Refused> {
+    let refused = |id: Option<String>, why: &str| -> Result<Message, Refused> {
+        Err(Refused::Answer(Fault { id: id.and_then(label_of), ..Fault::new("invalid_message", why) }))
     };
-    let ended = match serde_json::from_str(text) {
-        Ok(raw) => ended(raw),
-        Err(_) => Ended::Invalid("the agent returned a result of the wrong form"),
-    };
-    Ok(Message::Result { id, ended })
+    let id = text_of(frame.id);
+    match (id, text_of(frame.message)) {
+        (id, Some(message)) if message.len() > PROGRESS_BYTES_MAX => {
+            refused(id, "the message of a progress exceeds 1 KiB")
+        }
+        (Some(id), Some(message)) => Ok(Message::Progress { id, message }),
+        (id, _) => refused(id, "a progress needs the id of its call and a message"),
+    }
 }
 
-fn ended(raw: RawResult<'_>) -> Ended {
-    let RawResult { status, data, message } = raw;
-    match (&*status, data, message) {
+/// Reads a result. If only its content is invalid, the call ends with an error, and the connection stays open.
+fn result(frame: &Frame<'_>) -> Result<Message, Refused> {
+    let Some(id) = text_of(frame.id).and_then(label_of) else {
+        return Err(Refused::Answer(Fault::new("invalid_message", "a result needs the id of its call")));
+    };
+    Ok(Message::Result { id, ended: ended(frame) })
+}
+
+fn ended(frame: &Frame<'_>) -> Ended {
+    let wrong_form = Ended::Invalid("the agent returned a result of the wrong form");
+    let Some(status) = text_of(frame.status) else { return wrong_form };
+    let message = match frame.message {
+        None => None,
+        Some(message) => match text_of(Some(message)) {
+            Some(message) => Some(message),
+            None => return wrong_form,
+        },
+    };
+    match (status.as_str(), frame.data, message) {
         ("success", Some(data), None) => success(data.get()),
         ("success", None, None) => Ended::Success(JsonText::from(&Value::Null)),
         ("error", None, Some(message)) => Ended::Error(cut(message)),
         ("scope_violation", None, Some(message)) => Ended::ScopeViolation(cut(message)),
-        ("success" | "error" | "scope_violation", ..) => {
-            Ended::Invalid("the agent returned a result of the wrong form")
-        }
+        ("success" | "error" | "scope_violation", ..) => wrong_form,
         _ => Ended::Invalid("the agent returned a result with an unknown status"),
     }
 }
@@ -393,6 +410,8 @@ pub struct OutgoingCall {
     pub chat: Value,
     pub locale: String,
     pub deadline_ms: u64,
+    /// Receives the messages of the agent about the progress of the call, if a client listens. It is not sent.
+    pub listener: Option<mpsc::Sender<String>>,
 }
 
 impl OutgoingCall {

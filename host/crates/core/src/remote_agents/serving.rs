@@ -28,6 +28,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 const READ_IN_PLACE_BYTES_MAX: usize = 16 << 10;
 /// The interval at which time limits are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum number of pings and pongs before the hello.
+const PINGS_BEFORE_HELLO_MAX: usize = 100;
 
 /// An item that the socket has received.
 #[derive(Debug)]
@@ -49,6 +51,21 @@ pub struct AgentKey {
 
 /// The refusal of a hello: the error that the agent receives, and the close.
 struct NotEntered(Fault, Close);
+
+/// A connection that takes calls. Dropping it ends the connection and removes it, even if the task that serves the socket
+/// panics: a connection without a task would hold its calls until they time out.
+struct Entered<'a> {
+    agents: &'a RemoteAgents,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        // Only the first end of a connection counts.
+        self.connection.end(Close::Lost);
+        self.agents.remove(&self.connection);
+    }
+}
 
 impl RemoteAgents {
     /// Serves a socket until it ends. The socket counts among the sockets of its resource until then.
@@ -73,7 +90,7 @@ impl RemoteAgents {
             Ok(hello) => self.enter(agent, &hello).await,
             Err(refused) => Err(refused),
         };
-        let (connection, states) = match entered {
+        let (entered, states) = match entered {
             Ok(entered) => entered,
             Err(NotEntered(fault, close)) => {
                 tracing::debug!(resource.id = %agent.resource, fault.code, "the hello of an agent was refused");
@@ -88,6 +105,7 @@ impl RemoteAgents {
                 return;
             }
         };
+        let connection = Arc::clone(&entered.connection);
         tracing::info!(resource.id = %agent.resource, agent.name = connection.name, agent.version = connection.version,
             connection.id, "an agent has connected");
         connection.send(protocol::welcome(&connection.id, HEARTBEAT.as_secs(), &states), Instant::now());
@@ -101,7 +119,7 @@ impl RemoteAgents {
             }
         };
         connection.end(close);
-        self.remove(&connection);
+        drop(entered);
         tracing::info!(resource.id = %agent.resource, connection.id, close.code = close.code(), "an agent has disconnected");
         let finish = async {
             if !is_written {
@@ -119,12 +137,13 @@ impl RemoteAgents {
     async fn hello(&self, incoming: &mut (impl Stream<Item = Incoming> + Unpin)) -> Result<Hello, NotEntered> {
         let violation = |fault| NotEntered(fault, Close::Violation("the first message is not a valid hello"));
         let first = async {
-            loop {
+            for _ in 0..PINGS_BEFORE_HELLO_MAX {
                 match incoming.next().await {
                     Some(Incoming::Alive) => {}
                     other => return other,
                 }
             }
+            Some(Incoming::Alive)
         };
         let first = tokio::select! {
             first = timeout(HELLO_MAX, first) => first,
@@ -147,13 +166,13 @@ impl RemoteAgents {
     }
 
     /// Declares the tools of an agent and adds its connection. Returns the connection and the states of the tools.
-    async fn enter(&self, agent: AgentKey, hello: &Hello) -> Result<(Arc<Connection>, Vec<ToolState>), NotEntered> {
+    async fn enter(&self, agent: AgentKey, hello: &Hello) -> Result<(Entered<'_>, Vec<ToolState>), NotEntered> {
         let declaring = Arc::clone(&self.groups.lock().entry(agent.resource).or_default().declaring);
         let _turn = declaring.lock().await;
         let Some(resource) = self.resource(agent) else {
             return Err(NotEntered(Fault::new("revoked", Close::Revoked.reason()), Close::Revoked));
         };
-        let tools = digests(&hello.offered.tools);
+        let tools = digests(&hello.offered);
         let is_replaced =
             |other: &Arc<Connection>| other.instance == hello.instance || (hello.replace && !other.offers(&tools));
         let others = self.connections(agent.resource);
@@ -168,21 +187,24 @@ impl RemoteAgents {
             return Err(NotEntered(Fault::new("too_many_connections", why), Close::TryLater(why)));
         }
         let pinned = self
-            .record(&resource, &hello.offered, &tools)
+            .record(&resource, &hello.offered, &tools, true)
             .await
             .map_err(|fault| NotEntered(fault, Close::TryLater("the tools could not be stored")))?;
         let id = uuid::Uuid::now_v7().to_string();
-        let connection = Arc::new(Connection::new(id, agent.resource, hello, Instant::now()));
+        let place = (agent.workspace, agent.resource);
+        let connection = Arc::new(Connection::new(id, place, hello, Instant::now()));
         connection.set_tools(tools.clone());
+        let entered = Entered { agents: self, connection: Arc::clone(&connection) };
         let replaced = {
             let mut groups = self.groups.lock();
             let group = groups.entry(agent.resource).or_default();
             let (replaced, kept) = std::mem::take(&mut group.connections).into_iter().partition(is_replaced);
             group.connections = kept;
-            group.connections.push(Arc::clone(&connection));
+            group.connections.push(connection);
             group.freed.notify_waiters();
             self.policy.set_present(agent.resource, true);
             self.presence.notify_one();
+            self.unshared.notify_one();
             let replaced: Vec<Arc<Connection>> = replaced;
             replaced
         };
@@ -196,11 +218,15 @@ impl RemoteAgents {
         if others.is_empty() {
             self.note(&resource, hello).await;
         }
-        Ok((connection, states(&pinned, &hello.offered)))
+        Ok((entered, states(&pinned, &hello.offered)))
     }
 
     /// Stores what the first agent of a resource says about itself, for display.
     async fn note(&self, resource: &Resource, hello: &Hello) {
+        let now = Instant::now();
+        if !self.groups.lock().get_mut(&resource.row.id).is_some_and(|group| group.may_note(now)) {
+            return;
+        }
         let server = json!({"name": hello.name, "version": hello.version});
         let info = ServerInfo { server, protocol: SUBPROTOCOL.to_owned() };
         if let Err(error) = self.pins.discovered(&resource.row, Ok(info)).await {
@@ -226,8 +252,9 @@ impl RemoteAgents {
         resource: &Resource,
         offered: &Offered,
         tools: &HashMap<String, ToolDigest>,
+        is_hello: bool,
     ) -> Result<Vec<PinnedTool>, Fault> {
-        if !self.groups.lock().entry(resource.row.id).or_default().count(tools, Instant::now()) {
+        if !self.groups.lock().entry(resource.row.id).or_default().count(tools, is_hello, Instant::now()) {
             return Err(Fault::new("too_many_changes", "the tools of the resource change too often; try again later"));
         }
         let definitions = match resource.config.get("definitions").and_then(|value| value.as_str()) {
@@ -311,8 +338,8 @@ impl RemoteAgents {
                 meters::agent_frame_dropped("result");
                 return connection.count(now);
             }
-            Ok(Message::Progress { id }) => {
-                if !connection.progress(&id, now) {
+            Ok(Message::Progress { id, message }) => {
+                if !connection.progress(&id, message, now) {
                     meters::agent_frame_dropped("progress");
                 }
                 return connection.count(now);
@@ -346,7 +373,7 @@ impl RemoteAgents {
         let declaring = Arc::clone(&self.groups.lock().entry(agent.resource).or_default().declaring);
         let _turn = declaring.lock().await;
         let resource = self.resource(agent).ok_or_else(|| Fault::new("revoked", Close::Revoked.reason()))?;
-        let tools = digests(&offered.tools);
+        let tools = digests(offered);
         let others = self.connections(agent.resource);
         if !others.iter().any(|other| Arc::ptr_eq(other, connection)) {
             return Err(Fault::new("replaced", "another agent serves the resource"));
@@ -354,7 +381,7 @@ impl RemoteAgents {
         if others.iter().any(|other| !Arc::ptr_eq(other, connection) && !other.offers(&tools)) {
             return Err(Fault::new("tools_differ", "another agent with other tools is connected"));
         }
-        let pinned = self.record(&resource, offered, &tools).await?;
+        let pinned = self.record(&resource, offered, &tools, false).await?;
         connection.set_tools(tools);
         Ok(states(&pinned, offered))
     }
@@ -401,8 +428,10 @@ fn declared(tool: &OfferedTool) -> DeclaredTool {
     DeclaredTool { original_name: name, definition, effect_hint: effect }
 }
 
-fn digests(tools: &[OfferedTool]) -> HashMap<String, ToolDigest> {
-    tools.iter().map(|tool| (tool.name.clone(), remote::definition_hash(&tool.definition))).collect()
+/// Returns the digests of the tools. While a long list is hashed, the other tasks of this thread move to another thread.
+fn digests(offered: &Offered) -> HashMap<String, ToolDigest> {
+    let digest = |tool: &OfferedTool| (tool.name.clone(), remote::definition_hash(&tool.definition));
+    in_place(offered.bytes > READ_IN_PLACE_BYTES_MAX, || offered.tools.iter().map(digest).collect())
 }
 
 /// Returns the states of the offered tools.

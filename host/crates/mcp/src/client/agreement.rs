@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rmcp::model::{ErrorCode, ProtocolVersion};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::exchange::{Request, Terms, exchange, notify};
@@ -151,14 +152,39 @@ impl Agreement {
         headers
     }
 
-    /// Creates a request. `params` is an object.
+    /// Creates a request. `params` is an object without a name.
     pub(super) fn request(&self, id: u64, method: &'static str, mut params: Value) -> Request {
         if !self.is_stateless() {
-            return Request::new(id, method, params, self.headers());
+            return Request::new(id, method, &params, self.headers());
         }
         params["_meta"] = stateless_meta();
-        Request::new(id, method, params, self.headers()).with_standard_headers()
+        Request::new(id, method, &params, self.headers()).with_standard_headers(None)
     }
+
+    /// Creates the request of a call of a tool.
+    pub(super) fn call(
+        &self,
+        id: u64,
+        name: &str,
+        arguments: &Map<String, Value>,
+        request_state: Option<&str>,
+    ) -> Request {
+        let meta = self.is_stateless().then(stateless_meta);
+        let params = CallParams { name, arguments, request_state, meta };
+        let request = Request::new(id, "tools/call", &params, self.headers());
+        if self.is_stateless() { request.with_standard_headers(Some(name)) } else { request }
+    }
+}
+
+/// The parameters of `tools/call`.
+#[derive(Serialize)]
+struct CallParams<'a> {
+    name: &'a str,
+    arguments: &'a Map<String, Value>,
+    #[serde(rename = "requestState", skip_serializing_if = "Option::is_none")]
+    request_state: Option<&'a str>,
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<Value>,
 }
 
 fn revision_header(revision: &ProtocolVersion) -> Vec<(String, String)> {
@@ -216,7 +242,7 @@ enum Discovered {
 
 async fn discover(wire: &dyn Wire, id: u64) -> Result<Discovered, ClientError> {
     let params = json!({ "_meta": stateless_meta() });
-    let request = Request::new(id, "server/discover", params, revision_header(&STATELESS)).with_standard_headers();
+    let request = Request::new(id, "server/discover", &params, revision_header(&STATELESS)).with_standard_headers(None);
     let result = exchange(wire, &request, &TERMS).await?.result;
     let supported = result.get("supportedVersions").and_then(Value::as_array);
     let supported = supported.ok_or_else(|| ClientError::Invalid("`supportedVersions` is missing".to_owned()))?;
@@ -244,7 +270,7 @@ fn is_of_earlier_revision(error: &ClientError) -> bool {
 
 async fn initialize(wire: &dyn Wire, id: u64, revision: &ProtocolVersion) -> Result<Agreement, ClientError> {
     let params = json!({"protocolVersion": revision.as_str(), "capabilities": {}, "clientInfo": client_info()});
-    let request = Request::new(id, "initialize", params, Vec::new());
+    let request = Request::new(id, "initialize", &params, Vec::new());
     let answer = exchange(wire, &request, &TERMS).await?;
     let agreed = answer.result.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
     let revision =

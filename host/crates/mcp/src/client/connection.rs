@@ -195,11 +195,7 @@ impl Connection {
         state: Option<&str>,
     ) -> Result<Answer, ClientError> {
         let make = |agreement: &Agreement, id: u64| {
-            let mut params = json!({"name": call.name, "arguments": call.arguments});
-            if let Some(state) = state {
-                params["requestState"] = json!(state);
-            }
-            let request = agreement.request(id, "tools/call", params);
+            let request = agreement.call(id, call.name, call.arguments, state);
             if agreement.is_stateless() {
                 return request.with_headers(param_headers(call.input_schema, call.arguments));
             }

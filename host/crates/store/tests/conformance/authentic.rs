@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::rows::{self, NOW, bound, default_workspace, other_workspace};
 use crate::sandboxes;
 
+pub(crate) use crate::agent_hosts::forged_agents_are_ignored;
 pub(crate) use crate::approvals::{a_forged_grant_is_ignored, a_restored_approval_permits_nothing};
 pub(crate) use crate::feed::{
     a_forged_row_is_not_read_as_a_change, a_restored_credential_is_not_read_with_its_resource,

@@ -5,12 +5,16 @@ use std::time::Duration;
 use monstrum_guardian::Permit;
 use monstrum_types::{CallOutcome, Code, Status};
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::call::permitted::Execution;
+use crate::call_types::progress;
 use crate::remote_agents::{CallError, Ended, OutgoingCall, RemoteAgents};
 
 const NO_AGENT: &str = "no agent is connected for this tool; try again later";
+const OTHER_HOST: &str =
+    "the agent of this tool is connected to another host of this installation, which must make the call";
 const OTHER_TOOLS: &str = "the connected agent offers another version of this tool";
 const BUSY: &str = "the agent is busy";
 const UNCERTAIN: &str = "the connection to the agent ended while it ran this call. The call may or may not have taken \
@@ -19,12 +23,20 @@ const UNCERTAIN: &str = "the connection to the agent ended while it ran this cal
 /// Runs a tool of a remote agent. `timeout` is the time limit of the call, which the caller enforces by dropping the
 /// future.
 pub async fn run(agents: &RemoteAgents, execution: &Execution<'_>, permit: &Permit, timeout: Duration) -> CallOutcome {
-    let Execution { call, target, judged_by, .. } = *execution;
+    let Execution { call, target, judged_by, secrets, .. } = *execution;
     let remote = target.tool().and_then(|tool| tool.remote.as_ref());
     let (Some(remote), Some(resource)) = (remote, target.resource.as_ref()) else {
         return CallOutcome::error(Code::Unavailable, "this server cannot run the tool");
     };
     let bot = call.bot().and_then(|bot| judged_by.bot(call.workspace(), bot));
+    let (listener, messages) = match &call.attachments().progress {
+        Some(listener) => {
+            // The agent sends at most one message in a second.
+            let (sender, messages) = mpsc::channel(1);
+            (Some(sender), Some((listener, messages)))
+        }
+        None => (None, None),
+    };
     let call = OutgoingCall {
         id: permit.request_id().to_string(),
         tool: remote.original_name.to_string(),
@@ -35,10 +47,22 @@ pub async fn run(agents: &RemoteAgents, execution: &Execution<'_>, permit: &Perm
         chat: call.context().get("chat").cloned().unwrap_or(Value::Null),
         locale: call.language().tag().to_owned(),
         deadline_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+        listener,
     };
     let until = Instant::now() + timeout;
-    match agents.call(resource.row.id, &call, &remote.digest, until).await {
+    let passing_on = async {
+        if let Some((listener, messages)) = messages {
+            progress::pass_on(messages, listener, secrets).await;
+        }
+        std::future::pending().await
+    };
+    let ran = tokio::select! {
+        ran = agents.call(resource.row.id, &call, &remote.digest, until) => ran,
+        never = passing_on => never,
+    };
+    match ran {
         Ok(ended) => outcome(ended),
+        Err(CallError::OtherHost(host)) => CallOutcome::error(Code::Unavailable, format!("{OTHER_HOST} (host {host})")),
         Err(CallError::NoAgent) => CallOutcome::error(Code::Unavailable, NO_AGENT),
         Err(CallError::OtherTools) => CallOutcome::error(Code::Unavailable, OTHER_TOOLS),
         Err(CallError::Busy) => CallOutcome::error(Code::Busy, BUSY),

@@ -275,3 +275,20 @@ fn a_server_that_always_declares_other_tools_fills_no_database() {
     let served = server.stored.rows.iter().filter(|row| row.is_served()).count();
     assert_eq!((served, server.stored.rows.len()), (crate::pins::TOOLS_MAX, ROWS_MAX));
 }
+
+/// A trusted agent must not lift a rejection, nor push out what an admin has approved, by declaring many other tools.
+#[test]
+fn many_other_tools_push_out_no_decision_of_an_admin() {
+    let mut server = Server::new(Definitions::Trusted);
+    server.declares(vec![tool("rejected", "1"), tool("approved", "1")]);
+    server.decides(Verdict::Reject, "rejected", Effect::Write).unwrap();
+    server.approves("approved");
+    for round in 0..6 {
+        let tools = (0..crate::pins::TOOLS_MAX).map(|index| tool(&format!("t{round}_{index}"), "1"));
+        server.declares(tools.collect());
+    }
+    assert!(server.stored.rows.len() <= ROWS_MAX + 1, "{}", server.stored.rows.len());
+    server.declares(vec![tool("rejected", "2"), tool("approved", "1")]);
+    assert_eq!(server.row("rejected").status, PinStatus::Rejected);
+    assert_eq!(server.row("approved").effect, "read", "the decision of the admin still counts");
+}

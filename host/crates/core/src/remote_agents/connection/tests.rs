@@ -16,7 +16,8 @@ fn connection(concurrency: u32) -> Connection {
         replace: false,
         offered: Offered::default(),
     };
-    let connection = Connection::new("c".to_owned(), ResourceId::new(), &hello, Instant::now());
+    let place = (WorkspaceId::new(), ResourceId::new());
+    let connection = Connection::new("c".to_owned(), place, &hello, Instant::now());
     connection.set_tools(HashMap::from([("sum".to_owned(), DIGEST)]));
     connection
 }
@@ -32,11 +33,12 @@ fn call(id: usize, params: String) -> OutgoingCall {
         chat: Value::Null,
         locale: String::new(),
         deadline_ms: 1,
+        listener: None,
     }
 }
 
 fn start(connection: &Connection, id: usize) -> Result<oneshot::Receiver<Answer>, NotTaken> {
-    connection.start(&call(id, "{}".to_owned()), &DIGEST, Instant::now())
+    connection.start(&call(id, "{}".to_owned()), &DIGEST, &mut None, Instant::now())
 }
 
 fn next(connection: &Connection) -> Option<Outgoing> {
@@ -158,7 +160,7 @@ async fn a_slow_reader_takes_no_calls_and_ends() {
     // The agent reads the first frame only in part, so it is still being written.
     let large = format!("{{\"s\":\"{}\"}}", "x".repeat(1 << 20));
     let mut calls = Vec::new();
-    while let Ok(answer) = connection.start(&call(calls.len(), large.clone()), &DIGEST, Instant::now()) {
+    while let Ok(answer) = connection.start(&call(calls.len(), large.clone()), &DIGEST, &mut None, Instant::now()) {
         calls.push(answer);
         if calls.len() == 1 {
             assert!(matches!(next(&connection), Some(Outgoing::Text(_))));
@@ -204,12 +206,23 @@ async fn a_flood_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_of_a_call_is_shown_once_a_second() {
+async fn progress_of_a_running_call_is_passed_on_once_a_second() {
     let connection = connection(8);
-    let _call = start(&connection, 1).unwrap();
-    assert!(!connection.progress("2", Instant::now()));
-    assert!(connection.progress("1", Instant::now()));
-    assert!(!connection.progress("1", Instant::now()));
+    let (listener, mut told) = mpsc::channel(2);
+    let call = OutgoingCall { listener: Some(listener), ..call(1, "{}".to_owned()) };
+    let _answer = connection.start(&call, &DIGEST, &mut None, Instant::now()).unwrap();
+    let progress = |id: &str, message: &str| connection.progress(id, message.to_owned(), Instant::now());
+    assert!(!progress("1", "early"), "the call was not sent yet");
+    types(&connection);
+    assert!(!progress("2", "foreign"));
+    assert!(progress("1", "first"));
+    assert!(!progress("1", "too soon"));
     tokio::time::advance(PROGRESS_INTERVAL).await;
-    assert!(connection.progress("1", Instant::now()));
+    assert!(progress("1", "second"));
+    tokio::time::advance(PROGRESS_INTERVAL).await;
+    assert!(progress("1", "third"), "a listener that does not read misses messages");
+    assert_eq!((told.try_recv(), told.try_recv()), (Ok("first".to_owned()), Ok("second".to_owned())));
+    assert!(told.try_recv().is_err());
+    assert!(connection.finish("1", success()));
+    assert!(!progress("1", "after the result"));
 }

@@ -137,10 +137,36 @@ fn a_result_without_an_id_is_answered() {
 }
 
 #[test]
-fn progress_has_a_limit() {
+fn progress_has_a_form_and_a_limit() {
     let frame = |bytes: usize| json!({"type": "progress", "id": "1", "message": "x".repeat(bytes)}).to_string();
-    assert!(matches!(read(&frame(PROGRESS_BYTES_MAX)), Ok(Message::Progress { .. })));
+    assert!(matches!(read(&frame(PROGRESS_BYTES_MAX)), Ok(Message::Progress { id, message })
+        if id == "1" && message.len() == PROGRESS_BYTES_MAX));
     assert_eq!(fault(read(&frame(PROGRESS_BYTES_MAX + 1))).0, "invalid_message");
+    for rest in [r#""id": "1""#, r#""message": "m""#, r#""id": 1, "message": "m""#, r#""id": "1", "message": {}"#] {
+        assert_eq!(fault(read(&format!(r#"{{"type": "progress", {rest}}}"#))).0, "invalid_message", "{rest}");
+    }
+}
+
+/// Two parsers may read a repeated member differently.
+#[test]
+fn a_frame_that_repeats_a_member_is_not_processed() {
+    for frame in [
+        r#"{"type": "result", "id": "1", "id": "2", "status": "success"}"#,
+        r#"{"type": "result", "id": "1", "status": "success", "data": 1, "data": 2}"#,
+        r#"{"type": "progress", "type": "result", "id": "1"}"#,
+    ] {
+        assert_eq!(fault(read(frame)).0, "invalid_message", "{frame}");
+    }
+}
+
+#[test]
+fn errors_do_not_repeat_a_large_frame() {
+    let large = "x".repeat(100_000);
+    let tools = json!([{"name": "a", "description": "A.", "input_schema": {}, "effect": large}]);
+    let Ok(Message::Hello(said)) = hello(|hello| hello["tools"] = tools) else { panic!() };
+    assert!(said.offered.faults[0].reason.len() <= ERROR_BYTES_MAX);
+    let (_, message) = fault(hello(|hello| hello["protocol"] = json!(large)));
+    assert!(message.len() <= ERROR_BYTES_MAX);
 }
 
 #[test]
@@ -155,6 +181,7 @@ fn a_call_keeps_the_text_of_its_parameters() {
         chat: json!({"app_id": "a"}),
         locale: "en".to_owned(),
         deadline_ms: 60_000,
+        listener: None,
     };
     assert_eq!(
         call.frame(),
