@@ -1,9 +1,11 @@
 //! Tests of `/mcp/{bot}`, with a plain HTTP client and with the official clients.
 
 mod approvals;
+mod browser;
 mod calls;
 mod client;
 mod conformance;
+mod connect;
 mod elicitation;
 mod hosts;
 mod keys;

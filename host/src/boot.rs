@@ -173,7 +173,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
     let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
     let pins = Arc::new(pins);
-    let agents = Arc::new(RemoteAgents::new(Arc::clone(&policy), Arc::clone(&pins)));
+    let agents = Arc::new(RemoteAgents::new(Arc::clone(&policy), Arc::clone(&pins), store.clone(), data.node.clone()));
     let mcp = Arc::new(Mcp::new(egress.clone(), Arc::clone(&policy), Arc::clone(&pins), Arc::clone(&clock)));
     let access_tokens = settings.mcp_issuer.clone();
     let access_tokens = access_tokens.map(|issuer| AccessTokens::new(issuer, egress.clone(), Arc::clone(&clock)));
@@ -201,6 +201,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         plugins,
         packages,
         oauth: Arc::new(oauth),
+        return_origins: settings.oauth_return_origins.clone(),
         refresher,
         policy,
         sandboxes,
@@ -265,6 +266,7 @@ fn chores(
         tokio::spawn(follow_devices(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_approvals(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_agents(Arc::clone(app), stop.clone())),
+        tokio::spawn(share_agents(Arc::clone(app), stop.clone())),
         tokio::spawn(Arc::clone(&app.mcp).follow(stop.clone())),
     ];
     chores.extend(sandboxes::chores(app, stop));
@@ -436,6 +438,10 @@ async fn follow_agents(app: Arc<App>, stop: CancellationToken) {
     app.agents.follow_presence(stop).await;
 }
 
+async fn share_agents(app: Arc<App>, stop: CancellationToken) {
+    app.agents.share_presence(stop).await;
+}
+
 async fn purge(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
@@ -450,6 +456,9 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.policy.forget_changes().await {
             tracing::warn!(%error, "cannot delete change notifications that are older than an hour");
+        }
+        if let Err(error) = app.store.forget_agent_hosts().await {
+            tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");
         }
     }
 }

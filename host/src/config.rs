@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::{IpNet, Ipv4Net};
-use monstrum_egress::Network;
 use monstrum_types::Secret;
 use serde::Deserialize;
 use url::Url;
@@ -27,13 +26,14 @@ use url::Url;
 pub use bounded::Bounded;
 pub use connections::Connections;
 pub use days::Days;
-pub use mcp::{McpHost, McpIssuer, McpOrigin};
+pub use mcp::{ClientSecret, McpHost, McpIssuer, McpOrigin};
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
 use monstrum_core::access_tokens::TokenIssuer;
 use monstrum_core::approvals::ApprovalUrl;
 use monstrum_core::call::admission::{self, CALLS_MAX};
+use monstrum_core::oauth::ReturnOrigin;
 use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::registry::Place;
 use monstrum_core::policy::pattern_limits::{WORKSPACE_MIB_DEFAULT, WORKSPACE_MIB_MAX};
@@ -113,6 +113,24 @@ pub struct ServeFlags {
     /// Permit http:// URLs of the MCP issuer, for an issuer in the own network [default: false]
     #[arg(long, env = "MONSTRUM_MCP_ISSUER_HTTP", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub mcp_issuer_http: Option<bool>,
+
+    /// Id of this server as a client of the MCP issuer, at which users sign in before they authorize a resource; its
+    /// redirect URI is PUBLIC_URL/oauth/connect/callback
+    #[arg(long, env = "MONSTRUM_MCP_ISSUER_CLIENT_ID", value_name = "ID")]
+    pub mcp_issuer_client_id: Option<String>,
+
+    /// Secret of that client; set it as MONSTRUM_MCP_ISSUER_CLIENT_SECRET or in a file, because other users can see
+    /// arguments
+    #[arg(long, env = "MONSTRUM_MCP_ISSUER_CLIENT_SECRET", value_name = "SECRET", hide_env_values = true)]
+    pub mcp_issuer_client_secret: Option<ClientSecret>,
+
+    /// File with the secret of that client
+    #[arg(long, env = "MONSTRUM_MCP_ISSUER_CLIENT_SECRET_FILE", value_name = "FILE")]
+    pub mcp_issuer_client_secret_file: Option<PathBuf>,
+
+    /// Origins to which browsers may return after the authorization of a user, for example https://app.example.com
+    #[arg(long, env = "MONSTRUM_OAUTH_RETURN_ORIGINS", value_name = "ORIGIN,…", value_delimiter = ',')]
+    pub oauth_return_origins: Option<Vec<ReturnOrigin>>,
 
     /// Registry of plugin packages: a folder indexed by `monstrum registry index`, or the https:// URL of such a folder
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
@@ -330,6 +348,8 @@ pub struct Settings {
     pub mcp_origins: Vec<McpOrigin>,
     /// The authorization server whose access tokens MCP clients may send.
     pub mcp_issuer: Option<TokenIssuer>,
+    /// The origins to which browsers may return after the authorization of a user.
+    pub oauth_return_origins: Vec<ReturnOrigin>,
     pub registry: Option<Place>,
     /// Non-public addresses that the host name of the registry may resolve to.
     pub registry_allow_addresses: Vec<IpNet>,
@@ -375,6 +395,7 @@ impl Settings {
         let file = read_file(&directory.join(FILE))?;
         let sandboxes = SandboxSettings::resolve(&flags, &file);
         let connections = Connections::resolve(&flags, &file);
+        let mcp_issuer = mcp::issuer(&flags, &file)?;
         let data_dir = flags.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from("data"));
         let plugins_dir = flags.plugins_dir.or(file.plugins_dir).unwrap_or_else(|| data_dir.join("plugins"));
         let master_key_file = flags.master_key_file.or(file.master_key_file);
@@ -392,13 +413,6 @@ impl Settings {
             per_plugin: per_plugin.map_or(at_once.per_plugin, NonZeroU32::get),
             per_bot: flags.max_calls_per_bot.or(file.max_calls_per_bot).map_or(at_once.per_bot, NonZeroU32::get),
         };
-        let public_url = flags.public_url.or(file.public_url);
-        let mcp_issuer = flags.mcp_issuer.or(file.mcp_issuer).map(|issuer| {
-            let allow_addresses = flags.mcp_issuer_allow.or(file.mcp_issuer_allow).unwrap_or_default();
-            let allow_http = flags.mcp_issuer_http.or(file.mcp_issuer_http).unwrap_or(false);
-            issuer.resolve(Network { allow_addresses, allow_http }, public_url.as_ref())
-        });
-        let mcp_issuer = mcp_issuer.transpose().map_err(SettingsError::McpIssuer)?;
         let shutdown_grace_s = flags.shutdown_grace_s.or(file.shutdown_grace_s).unwrap_or(30);
         Ok(Settings {
             listen: flags.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
@@ -409,11 +423,12 @@ impl Settings {
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),
             master_key: MasterKeyPlace::File(master_key_file),
-            public_url,
+            public_url: flags.public_url.or(file.public_url),
             approval_url: flags.approval_url.or(file.approval_url),
             mcp_hosts: flags.mcp_hosts.or(file.mcp_hosts).unwrap_or_default(),
             mcp_origins: flags.mcp_origins.or(file.mcp_origins).unwrap_or_default(),
             mcp_issuer,
+            oauth_return_origins: flags.oauth_return_origins.or(file.oauth_return_origins).unwrap_or_default(),
             registry: flags.registry.or(file.registry),
             registry_allow_addresses: flags
                 .registry_allow_addresses

@@ -125,7 +125,7 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
     CR: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
     LF: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
     NUL: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
-    field beside: 422 [{"path":"","message":"unknown field; expected only `auth_method` and `fields`"}]
+    field beside: 422 [{"path":"","message":"unknown field; expected only `auth_method`, `fields` and `user`"}]
     "#);
     assert_eq!(world.api.get(&format!("/api/resources/{resource}")).await?.1["credential"], Value::Null);
     assert!(!world.server.output().contains("canary"), "the log: {}", world.server.output());

@@ -10,14 +10,17 @@ use crate::http::send;
 
 const COMMITTED: &str = include_str!("../../host/openapi.json");
 
-/// Routes that need no key: the probes, the first page, and the two OAuth pages. A browser opens these pages and has no
+/// Routes that need no key: the probes, the first page, and the OAuth pages. A browser opens these pages and has no
 /// key.
-const OPEN: [&str; 6] = [
+const OPEN: [&str; 9] = [
     "/",
     "/healthz",
     "/readyz",
     "/oauth/begin/{ticket}",
+    "/oauth/connect/{ticket}",
+    "/oauth/connect/callback",
     "/api/oauth/callback",
+    "/oauth/client.json",
     "/.well-known/oauth-protected-resource/mcp/{id}",
 ];
 

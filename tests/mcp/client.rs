@@ -1,5 +1,6 @@
 //! MCP servers behind the host: resources of type `mcp`, against a scripted server and against server-everything.
 
+mod bounds;
 mod calls;
 mod command;
 mod credentials;
@@ -8,7 +9,9 @@ mod everything;
 mod functions;
 mod hostile;
 mod names;
+mod oauth;
 mod sessions;
+mod users;
 
 use std::time::Duration;
 

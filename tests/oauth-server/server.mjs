@@ -26,6 +26,8 @@ const state = {
   over: {},
   grants: {},
   errors: [],
+  // The values of the parameter `resource` of requests to the token endpoint.
+  resources: [],
   seen: [],
 };
 
@@ -67,6 +69,17 @@ const provider = new Provider(origin, {
     clientCredentials: { enabled: true },
     deviceFlow: { enabled: true },
     devInteractions: { enabled: false },
+    // Issues tokens for every resource that a client names (RFC 8707).
+    resourceIndicators: {
+      enabled: true,
+      getResourceServerInfo: async (_, resource) => ({
+        scope: 'openid offline_access repo',
+        audience: resource,
+        accessTokenTTL: state.access_token_s,
+        accessTokenFormat: 'opaque',
+      }),
+      useGrantedResource: async () => true,
+    },
   },
   interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
   findAccount: async (_, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
@@ -76,6 +89,7 @@ const provider = new Provider(origin, {
     const held = result?.consent?.grantId || ctx.oidc.session.grantIdFor(clientId);
     const grant = held ? await ctx.oidc.provider.Grant.find(held) : new ctx.oidc.provider.Grant({ clientId, accountId });
     grant.addOIDCScope(params.scope || 'openid');
+    for (const resource of [params.resource ?? []].flat()) grant.addResourceScope(resource, params.scope || 'openid');
     await grant.save();
     return grant;
   },
@@ -88,6 +102,7 @@ provider.use(async (ctx, next) => {
   for (const name of ['code', 'code_verifier', 'device_code', 'refresh_token']) if (body?.[name]) state.seen.push(body[name]);
   for (const name of ['access_token', 'refresh_token', 'device_code']) if (ctx.body?.[name]) state.seen.push(ctx.body[name]);
   if (ctx.path !== '/token') return;
+  if (body?.resource) state.resources.push(body.resource);
   if (ctx.status === 200) {
     ctx.body = Object.fromEntries(Object.entries({ ...ctx.body, ...state.over }).filter(([, value]) => value !== null));
   }

@@ -213,7 +213,7 @@ async fn starting_needs_a_method_a_provider_and_a_way_back() -> Result<()> {
     no such method: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this resource type has no auth method `oauth2_device_code`","request_id":"[id 3]"}
     nothing to refresh: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such credential","request_id":"[id 4]"}
     not to be refreshed: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"this credential cannot be refreshed: it was not obtained through OAuth, or has no refresh token","request_id":"[id 5]"}
-    more than there is: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, there are no fields","request_id":"[id 6]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, there are no fields"}]}
+    more than there is: 422 {"type":"urn:monstrum:error:invalid","title":"The input is invalid","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, expected `user` or `return_to`","request_id":"[id 6]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, expected `user` or `return_to`"}]}
     "#);
     Ok(())
 }

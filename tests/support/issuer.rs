@@ -1,10 +1,13 @@
-//! An authorization server that issues any access token, valid or not.
+//! An authorization server that issues any access token, valid or not. It also signs people in without asking them: the
+//! test says who is in front of the browser.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
+use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
@@ -16,7 +19,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -32,6 +35,25 @@ struct Shared {
     keys: Keys,
     /// The paths of the received requests.
     requests: Vec<String>,
+    /// The codes that were issued and not used yet.
+    codes: BTreeMap<String, Code>,
+    /// The number of issued codes and tokens, which makes them different.
+    issued: u32,
+    /// Members that replace claims of ID tokens.
+    id_claims: Value,
+    /// The algorithm that signs ID tokens.
+    id_algorithm: String,
+    /// The client secret that is required, if any.
+    secret: Option<String>,
+}
+
+/// A code, and the request for which it was issued.
+struct Code {
+    subject: String,
+    client_id: String,
+    redirect_uri: String,
+    nonce: Option<String>,
+    challenge: String,
 }
 
 struct Keys {
@@ -62,6 +84,13 @@ impl Keys {
             {"kty": "EC", "crv": "P-256", "kid": "ES256", "x": encoded(&point[1..33]), "y": encoded(&point[33..])},
             {"kty": "OKP", "crv": "Ed25519", "kid": "EdDSA", "x": encoded(self.ed.public_key().as_ref())},
         ]})
+    }
+
+    fn token(&self, algorithm: &str, claims: &Value) -> Result<String> {
+        let header = json!({"alg": algorithm, "typ": "at+jwt", "kid": algorithm.replace("HS", "RS")});
+        let text = format!("{}.{}", encoded(header.to_string().as_bytes()), encoded(claims.to_string().as_bytes()));
+        let signature = self.sign(algorithm, text.as_bytes())?;
+        Ok(format!("{text}.{}", encoded(&signature)))
     }
 
     fn sign(&self, algorithm: &str, text: &[u8]) -> Result<Vec<u8>> {
@@ -95,7 +124,15 @@ impl TokenIssuer {
     pub async fn start() -> Result<TokenIssuer> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("the issuer cannot listen on a port")?;
         let address = listener.local_addr().context("the issuer has no address")?;
-        let shared = Arc::new(Mutex::new(Shared { keys: Keys::new()?, requests: Vec::new() }));
+        let shared = Arc::new(Mutex::new(Shared {
+            keys: Keys::new()?,
+            requests: Vec::new(),
+            codes: BTreeMap::new(),
+            issued: 0,
+            id_claims: json!({}),
+            id_algorithm: "EdDSA".to_owned(),
+            secret: None,
+        }));
         let state = (format!("http://{address}"), Arc::clone(&shared));
         let router = Router::new().fallback(answer).with_state(state);
         let task = tokio::spawn(async move {
@@ -119,10 +156,41 @@ impl TokenIssuer {
     /// Returns a token with any algorithm and claims. An unknown algorithm gives a token without a signature, and HS256
     /// one that is signed with the public key of RS256.
     pub fn token(&self, algorithm: &str, claims: &Value) -> Result<String> {
-        let header = json!({"alg": algorithm, "typ": "at+jwt", "kid": algorithm.replace("HS", "RS")});
-        let text = format!("{}.{}", encoded(header.to_string().as_bytes()), encoded(claims.to_string().as_bytes()));
-        let signature = locked(&self.shared).keys.sign(algorithm, text.as_bytes())?;
-        Ok(format!("{text}.{}", encoded(&signature)))
+        locked(&self.shared).keys.token(algorithm, claims)
+    }
+
+    /// Signs in this person at the URL of the authorization endpoint to which a browser was sent. Returns the URL to which
+    /// the browser is sent back.
+    pub fn sign_in(&self, url: &str, subject: &str) -> Result<String> {
+        let url = reqwest::Url::parse(url)?;
+        anyhow::ensure!(url.as_str().starts_with(&format!("{}/authorize?", self.url())), "{url}");
+        let query: BTreeMap<String, String> = url.query_pairs().into_owned().collect();
+        let given = |name: &str| query.get(name).cloned().with_context(|| format!("{url} has no `{name}`"));
+        let code = Code {
+            subject: subject.to_owned(),
+            client_id: given("client_id")?,
+            redirect_uri: given("redirect_uri")?,
+            nonce: query.get("nonce").cloned(),
+            challenge: given("code_challenge")?,
+        };
+        let mut shared = locked(&self.shared);
+        shared.issued += 1;
+        let text = format!("code-{}", shared.issued);
+        let back = format!("{}?code={text}&state={}", code.redirect_uri, given("state")?);
+        shared.codes.insert(text, code);
+        Ok(back)
+    }
+
+    /// Requires this client secret.
+    pub fn require_secret(&self, secret: &str) {
+        locked(&self.shared).secret = Some(secret.to_owned());
+    }
+
+    /// Changes claims of ID tokens, and the algorithm that signs them.
+    pub fn forge_id_tokens(&self, algorithm: &str, claims: &Value) {
+        let mut shared = locked(&self.shared);
+        shared.id_claims = claims.clone();
+        algorithm.clone_into(&mut shared.id_algorithm);
     }
 
     /// Replaces the keys. Their ids stay the same.
@@ -156,14 +224,79 @@ fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 async fn answer(State((url, shared)): State<(String, Arc<Mutex<Shared>>)>, request: Request) -> Response {
-    let path = request.uri().path().to_owned();
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    let body = axum::body::to_bytes(body, FORM_BYTES_MAX).await.unwrap_or_default();
     let mut shared = locked(&shared);
     shared.requests.push(path.clone());
     match path.as_str() {
-        "/.well-known/openid-configuration" => {
-            axum::Json(json!({"issuer": url, "jwks_uri": format!("{url}/jwks")})).into_response()
-        }
+        "/.well-known/openid-configuration" => axum::Json(json!({
+            "issuer": url, "jwks_uri": format!("{url}/jwks"), "authorization_endpoint": format!("{url}/authorize"),
+            "token_endpoint": format!("{url}/token"),
+        }))
+        .into_response(),
         "/jwks" => axum::Json(shared.keys.to_json()).into_response(),
+        "/token" => {
+            let basic = parts.headers.get("authorization").and_then(|value| value.to_str().ok());
+            match shared.tokens(&url, &body, basic) {
+                Ok(tokens) => axum::Json(tokens).into_response(),
+                Err(why) => (StatusCode::BAD_REQUEST, axum::Json(json!({ "error": why.to_string() }))).into_response(),
+            }
+        }
         _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+/// The maximum size of a form.
+const FORM_BYTES_MAX: usize = 64 << 10;
+
+impl Shared {
+    /// Answers a request at the token endpoint. Each code is good for one answer. Tokens name
+    /// their user: `access-of-USER-NUMBER`.
+    fn tokens(&mut self, issuer: &str, form: &[u8], basic: Option<&str>) -> Result<Value> {
+        // A URL parses its query like a form.
+        let form = format!("http://form/?{}", std::str::from_utf8(form)?);
+        let form: BTreeMap<String, String> = reqwest::Url::parse(&form)?.query_pairs().into_owned().collect();
+        let given = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
+        if let Some(secret) = &self.secret {
+            let pair = format!("{}:{secret}", given("client_id"));
+            let expected = format!("Basic {}", BASE64_STANDARD.encode(pair));
+            anyhow::ensure!(basic == Some(&expected), "invalid_client");
+        }
+        let (subject, code) = match given("grant_type") {
+            "authorization_code" => {
+                let code = self.codes.remove(given("code")).context("invalid_grant")?;
+                let challenge = encoded(digest(&SHA256, given("code_verifier").as_bytes()).as_ref());
+                let is_own = code.challenge == challenge
+                    && code.redirect_uri == given("redirect_uri")
+                    && code.client_id == given("client_id");
+                anyhow::ensure!(is_own, "invalid_grant");
+                (code.subject.clone(), Some(code))
+            }
+            "refresh_token" => {
+                let rest = given("refresh_token").strip_prefix("refresh-of-").context("invalid_grant")?;
+                let (subject, number) = rest.rsplit_once('-').context("invalid_grant")?;
+                anyhow::ensure!(number.parse::<u32>()? <= self.issued, "invalid_grant");
+                (subject.to_owned(), None)
+            }
+            _ => anyhow::bail!("unsupported_grant_type"),
+        };
+        self.issued += 1;
+        let number = self.issued;
+        let mut tokens = json!({
+            "access_token": format!("access-of-{subject}-{number}"),
+            "refresh_token": format!("refresh-of-{subject}-{number}"),
+            "token_type": "bearer",
+            "expires_in": 3600,
+        });
+        if let Some((nonce, code)) = code.and_then(|code| Some((code.nonce.clone()?, code))) {
+            let mut claims = json!({
+                "iss": issuer, "sub": subject, "aud": code.client_id, "exp": now_s()? + 300, "nonce": nonce,
+            });
+            let forged = self.id_claims.as_object().cloned().unwrap_or_default();
+            claims.as_object_mut().context("claims")?.extend(forged);
+            tokens["id_token"] = json!(self.keys.token(&self.id_algorithm, &claims)?);
+        }
+        Ok(tokens)
     }
 }

@@ -5,6 +5,7 @@
 
 mod agent;
 mod api;
+mod authorization_server;
 mod conformance;
 mod crash;
 mod disk;
@@ -23,6 +24,7 @@ mod server;
 
 pub use agent::{Agent, hello};
 pub use api::{Api, Bound};
+pub use authorization_server::AuthorizationServer;
 pub use conformance::{CheckStatus, ConformanceCheck, ConformanceRun, ConformanceSuite, Side};
 pub use crash::{CrashTest, CrashTotals, Fault};
 pub use disk::Disk;

@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 
 use crate::Recorded;
 
+/// The time after which a connection breaks that has sent its text.
+const BREAK_AFTER: std::time::Duration = std::time::Duration::from_millis(200);
 /// The maximum size of a recorded body, in bytes.
 const BODY_BYTES_MAX: usize = 32 << 20;
 
@@ -71,6 +73,10 @@ struct Shared {
 struct World {
     generation: Generation,
     token: Option<String>,
+    /// The header `WWW-Authenticate` of answers to requests without the token.
+    challenge: Option<String>,
+    /// Documents at other paths, which need no token.
+    documents: BTreeMap<String, McpReply>,
     tools: Vec<Value>,
     /// Results of tools, by the name of the tool.
     results: BTreeMap<String, Value>,
@@ -133,7 +139,7 @@ impl McpReply {
         McpReply { after: After::Break, ..self }
     }
 
-    fn response(self, id: &Value) -> Response {
+    pub(crate) fn response(self, id: &Value) -> Response {
         let mut response = Response::builder().status(self.status);
         for (name, value) in &self.headers {
             response = response.header(name, value);
@@ -148,7 +154,12 @@ impl McpReply {
             After::End => stream::empty().boxed(),
             After::Silence => stream::pending().boxed(),
             After::Flood(chunk) => stream::repeat_with(move || Ok(chunk.clone())).boxed(),
-            After::Break => stream::once(async { Err(std::io::ErrorKind::BrokenPipe.into()) }).boxed(),
+            After::Break => stream::once(async {
+                // The text must have left before the connection breaks, because an error discards what is not sent yet.
+                tokio::time::sleep(BREAK_AFTER).await;
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            })
+            .boxed(),
         };
         let body = Body::from_stream(stream::iter(chunks).chain(rest));
         response.body(body).expect("answers of the server are made of valid headers")
@@ -163,6 +174,8 @@ impl FakeMcp {
         let world = World {
             generation,
             token: None,
+            challenge: None,
+            documents: BTreeMap::new(),
             tools: tools.to_vec(),
             results: BTreeMap::new(),
             replies: BTreeMap::new(),
@@ -196,6 +209,16 @@ impl FakeMcp {
     /// Rejects the credential of the next `count` calls.
     pub fn reject_calls(&self, count: usize) {
         self.shared.world().rejections = count;
+    }
+
+    /// Sets the header `WWW-Authenticate` of answers to requests without the token.
+    pub fn set_challenge(&self, challenge: &str) {
+        self.shared.world().challenge = Some(challenge.to_owned());
+    }
+
+    /// Sets the document at a path other than that of the server. It needs no token.
+    pub fn set_document(&self, path: &str, reply: McpReply) {
+        self.shared.world().documents.insert(path.to_owned(), reply);
     }
 
     /// Replaces the tools without a notification.
@@ -307,6 +330,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let reply = {
         let mut world = shared.world();
         world.requests.push(recorded.clone());
+        if recorded.path.starts_with("/.well-known/") {
+            let absent = || McpReply::text(404, "text/plain", "there is no such document");
+            return world.documents.get(&recorded.path).cloned().unwrap_or_else(absent).response(&id);
+        }
         match method.as_str() {
             "tools/call" => world.last_call = id.clone(),
             "RESUME" => id = world.last_call.clone(),
@@ -319,7 +346,12 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         let is_rejected = method == "tools/call" && world.rejections > 0;
         world.rejections -= usize::from(is_rejected);
         if !is_known || is_rejected {
-            return McpReply::text(401, "text/plain", "who are you?").response(&id);
+            let refusal = McpReply::text(401, "text/plain", "who are you?");
+            return match &world.challenge {
+                Some(challenge) => refusal.header("www-authenticate", challenge),
+                None => refusal,
+            }
+            .response(&id);
         }
         world.replies.get(&method).cloned()
     };

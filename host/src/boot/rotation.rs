@@ -252,10 +252,10 @@ fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Opti
 /// cannot be read.
 fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
     match (column, row.key.as_slice(), row.bound.as_slice()) {
-        (SealedColumn::Credentials, [id], [workspace, resource, given_for]) => {
+        (SealedColumn::Credentials, [id], [workspace, resource, kind, subject, given_for]) => {
             let given_for: GivenFor = serde_json::from_str(given_for).ok()?;
             let (workspace, resource) = (workspace.parse().ok()?, resource.parse().ok()?);
-            Some(credentials::place(workspace, resource, id.parse().ok()?, &given_for))
+            Some(credentials::place(workspace, resource, (id.parse().ok()?, kind, subject), &given_for))
         }
         (SealedColumn::IdempotencyAnswers, [workspace, caller, route, key], [body_hash, status]) => {
             let (workspace_id, caller) = (workspace.parse().ok()?, caller.parse().ok()?);
@@ -274,10 +274,12 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             token_url,
             device_authorization_url,
         )),
-        (SealedColumn::OauthFlows, [id], [workspace, resource, provider, given_for]) => {
+        (SealedColumn::OauthFlows, [id], [workspace, resource, provider, given_for, subject]) => {
             let given_for = serde_json::from_str(given_for).ok()?;
+            let subject: Option<serde_json::Value> = serde_json::from_str(subject).ok()?;
             let (workspace, resource) = (workspace.parse().ok()?, resource.parse().ok()?);
-            Some(oauth::place(workspace, id.parse().ok()?, resource, provider.parse().ok()?, &given_for))
+            let (flow, provider) = (id.parse().ok()?, provider.parse().ok()?);
+            Some(oauth::place(workspace, flow, resource, provider, (&given_for, subject.as_ref())))
         }
         (SealedColumn::ApprovalParams, [id], [workspace, digest]) => {
             Some(approvals::place(workspace.parse().ok()?, id.parse().ok()?, &digest.parse().ok()?))

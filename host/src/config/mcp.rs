@@ -3,12 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use monstrum_core::access_tokens::TokenIssuer;
+use monstrum_core::access_tokens::{IssuerClient, TokenIssuer};
 use monstrum_egress::Network;
+use monstrum_types::Secret;
 use serde::Deserialize;
 use url::Url;
 
-use crate::config::PublicUrl;
+use crate::config::{PublicUrl, ServeFlags, SettingsError};
 
 /// A host name or address with an optional port, as in the header `Host`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -94,13 +95,77 @@ const ISSUER_BYTES_MAX: usize = 256;
 
 impl McpIssuer {
     /// Combines the setting with the settings that it depends on.
-    pub(super) fn resolve(self, network: Network, public_url: Option<&PublicUrl>) -> Result<TokenIssuer, &'static str> {
+    fn resolve(
+        self,
+        network: Network,
+        public_url: Option<&PublicUrl>,
+        client: Option<IssuerClient>,
+    ) -> Result<TokenIssuer, &'static str> {
         let public_url =
             public_url.ok_or("mcp_issuer requires public_url, which access tokens name as their audience")?;
         if self.0.starts_with("http://") && !network.allow_http {
             return Err("mcp_issuer is an http:// URL, which requires mcp_issuer_http");
         }
-        Ok(TokenIssuer { url: self.0, network, public_url: public_url.to_string() })
+        Ok(TokenIssuer { url: self.0, network, public_url: public_url.to_string(), client })
+    }
+}
+
+/// The secret of the client at the MCP issuer.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct ClientSecret(Secret);
+
+impl From<String> for ClientSecret {
+    fn from(text: String) -> Self {
+        ClientSecret(Secret::new(text))
+    }
+}
+
+impl fmt::Debug for ClientSecret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ClientSecret")
+    }
+}
+
+/// Resolves the settings of the MCP issuer.
+pub(super) fn issuer(flags: &ServeFlags, file: &ServeFlags) -> Result<Option<TokenIssuer>, SettingsError> {
+    macro_rules! setting {
+        ($name:ident) => {
+            flags.$name.as_ref().or(file.$name.as_ref()).cloned()
+        };
+    }
+    let client = setting!(mcp_issuer_client_id);
+    let secret = client_secret(flags)?.or(client_secret(file)?);
+    let Some(issuer) = setting!(mcp_issuer) else {
+        return match client {
+            Some(_) => Err(SettingsError::McpIssuer("mcp_issuer_client_id requires mcp_issuer")),
+            None => Ok(None),
+        };
+    };
+    if client.is_none() && secret.is_some() {
+        return Err(SettingsError::McpIssuer("mcp_issuer_client_secret requires mcp_issuer_client_id"));
+    }
+    let allow_addresses = setting!(mcp_issuer_allow).unwrap_or_default();
+    let network =
+        Network { allow_addresses, allow_http: flags.mcp_issuer_http.or(file.mcp_issuer_http).unwrap_or(false) };
+    let client = client.map(|id| IssuerClient { id, secret });
+    let issuer = issuer.resolve(network, setting!(public_url).as_ref(), client);
+    issuer.map(Some).map_err(SettingsError::McpIssuer)
+}
+
+/// Returns the secret of the client, from its setting or from its file.
+fn client_secret(settings: &ServeFlags) -> Result<Option<Secret>, SettingsError> {
+    match (&settings.mcp_issuer_client_secret, &settings.mcp_issuer_client_secret_file) {
+        (Some(_), Some(_)) => Err(SettingsError::McpIssuer(
+            "both mcp_issuer_client_secret and mcp_issuer_client_secret_file are set; remove one of them",
+        )),
+        (Some(ClientSecret(secret)), None) => Ok(Some(secret.clone())),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|source| SettingsError::Read { path: path.clone(), source })?;
+            Ok(Some(Secret::new(text.trim().to_owned())))
+        }
+        (None, None) => Ok(None),
     }
 }
 
@@ -147,7 +212,7 @@ mod tests {
         let url: PublicUrl = "https://monstrum.example".parse().unwrap();
         let network = |allow_http| Network { allow_addresses: Vec::new(), allow_http };
         for text in ["https://id.example", "https://id.example/", "https://id.example/realms/a", "http://id:8080"] {
-            let issuer = text.parse::<McpIssuer>().unwrap().resolve(network(true), Some(&url)).unwrap();
+            let issuer = text.parse::<McpIssuer>().unwrap().resolve(network(true), Some(&url), None).unwrap();
             assert_eq!((issuer.url.as_str(), issuer.public_url.as_str()), (text, "https://monstrum.example"));
         }
         for bad in [
@@ -166,8 +231,41 @@ mod tests {
             assert!(bad.parse::<McpIssuer>().is_err(), "{bad}");
         }
         let parsed = |text: &str| text.parse::<McpIssuer>().unwrap();
-        assert!(parsed("https://id.example").resolve(network(false), None).is_err(), "no public URL");
-        assert!(parsed("http://id.example").resolve(network(false), Some(&url)).is_err(), "http");
+        assert!(parsed("https://id.example").resolve(network(false), None, None).is_err(), "no public URL");
+        assert!(parsed("http://id.example").resolve(network(false), Some(&url), None).is_err(), "http");
+    }
+
+    #[test]
+    fn the_secret_of_the_client_is_read_from_a_file_or_a_variable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "of-a-file\n").unwrap();
+        let flags = || ServeFlags {
+            mcp_issuer: Some("https://id.example".parse().unwrap()),
+            public_url: Some("https://monstrum.example".parse().unwrap()),
+            mcp_issuer_client_id: Some("monstrum".to_owned()),
+            ..ServeFlags::default()
+        };
+        let client = |flags: &ServeFlags| {
+            let client = issuer(flags, &ServeFlags::default()).ok()??.client?;
+            Some((client.id, client.secret.map(|secret| secret.expose().to_owned())))
+        };
+        let (id, text) = ("monstrum".to_owned(), |text: &str| Some(text.to_owned()));
+        assert_eq!(client(&flags()), Some((id.clone(), None)));
+        let of_file = ServeFlags { mcp_issuer_client_secret_file: Some(path), ..flags() };
+        assert_eq!(client(&of_file), Some((id.clone(), text("of-a-file"))));
+        let secret = || Some(ClientSecret::from("of-a-variable".to_owned()));
+        let of_variable = ServeFlags { mcp_issuer_client_secret: secret(), ..flags() };
+        assert_eq!(client(&of_variable), Some((id, text("of-a-variable"))));
+        assert!(!format!("{of_variable:?}").contains("of-a-variable"));
+        for wrong in [
+            ServeFlags { mcp_issuer_client_secret: secret(), ..of_file.clone() },
+            ServeFlags { mcp_issuer_client_id: None, ..of_file },
+            ServeFlags { mcp_issuer: None, ..flags() },
+            ServeFlags { mcp_issuer_client_secret_file: Some(folder.path().join("absent")), ..flags() },
+        ] {
+            assert!(issuer(&wrong, &ServeFlags::default()).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

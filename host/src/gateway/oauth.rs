@@ -1,19 +1,20 @@
 //! OAuth: the routes with which an admin starts an authorization, and the two pages for a browser. The pages need no
 //! API key: the URL of the first page contains a ticket, and the second page identifies the browser by its cookie.
 
+pub(super) mod discovery;
 mod page;
 pub(super) mod providers;
+pub(super) mod users;
 
 use axum::Json;
 use axum::extract::Path;
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode, header};
 use monstrum_api::credentials::CredentialMetadata;
-use monstrum_api::oauth::{DeviceProgress, DeviceStarted, Nothing, Started};
+use monstrum_api::oauth::{DeviceProgress, DeviceStarted, Nothing, StartInput, Started};
 use monstrum_core::app::App;
 use monstrum_core::oauth::OauthError;
 use monstrum_core::operations::{Admin, oauth};
-use monstrum_store::OauthFlowRow;
 use monstrum_types::{OauthFlowId, ResourceId, Secret};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -22,12 +23,13 @@ use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Id, Ids, OptionalInput, Params};
 use crate::gateway::http::problem::ProblemBody;
 use crate::gateway::http::state::Host;
+use users::ForUsers;
 
 /// The response of a provider through the browser (RFC 6749, section 4.1.2). Other parameters of the provider are
 /// ignored.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct CallbackQuery {
+pub(in crate::gateway) struct CallbackQuery {
     state: Option<String>,
     code: Option<String>,
     error: Option<String>,
@@ -37,24 +39,26 @@ pub(super) struct CallbackQuery {
 
 /// Starts an authorization in a browser
 ///
-/// The browser visits the OAuth provider of the resource type. The server then stores the credential of the resource.
-/// The link is valid for ten minutes and for one browser.
+/// The browser visits the OAuth provider of the resource. The server then stores the credential of the resource or, with
+/// `user`, the credential of the user. A bot key of a bot that is bound to the resource can start an authorization for a
+/// user; otherwise, an admin key is required. The link is valid for ten minutes and for one browser.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/start", tag = "oauth", params(("id" = ResourceId, Path)),
-    request_body = Nothing, responses((status = 200, body = Started)))]
+    request_body = StartInput, responses((status = 200, body = Started)))]
 pub(super) async fn start(
     app: Host,
-    caller: Admin,
-    Id(id): Id<ResourceId>,
-    OptionalInput(Nothing {}): OptionalInput<Nothing>,
+    ForUsers { caller, id }: ForUsers,
+    OptionalInput(input): OptionalInput<StartInput>,
 ) -> Answer<Started> {
-    Ok(Json(oauth::start(&app, &caller, id).await?))
+    Ok(Json(oauth::start(&app, &caller, id, input).await?))
 }
 
 /// Redirects the browser to the OAuth provider
 ///
-/// Only the browser that first opens the link can continue. The server rejects every other browser.
+/// Only the browser that first opens the link can continue. The server rejects every other browser. For the authorization
+/// of a user, the answer is a page that names the user and has a button.
 #[utoipa::path(get, path = "/oauth/begin/{ticket}", tag = "oauth", params(("ticket" = String, Path)), security(()),
-    responses((status = 303, description = "Redirect to the provider, with a cookie"),
+    responses((status = 200, description = "The page for a user", content_type = "text/html", body = String),
+        (status = 303, description = "Redirect to the provider, with a cookie"),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
 pub(super) async fn begin(app: Host, Path(ticket): Path<String>, method: Method, headers: HeaderMap) -> Response {
     // A HEAD request only checks whether the page exists, so it does not start the authorization.
@@ -63,19 +67,20 @@ pub(super) async fn begin(app: Host, Path(ticket): Path<String>, method: Method,
     }
     let begun = async {
         let flow = app.oauth.of_ticket(&ticket).await?;
-        let name = cookie_name(&app, &flow);
-        let begun = app.oauth.begin(&flow, cookie(&headers, &name)).await?;
-        Ok((name, begun))
+        let (name, is_secure) = (cookie_name(&app, flow.id), app.oauth.is_secure());
+        let browser = cookie(&headers, &name);
+        if flow.subject.is_some() {
+            return Ok(page::consent(&app.oauth.consent(&flow, browser).await?, &name, is_secure));
+        }
+        Ok(page::onward(&app.oauth.begin(&flow, browser).await?, &name, is_secure))
     };
-    match begun.await {
-        Ok((name, begun)) => page::onward(&begun, &name, app.oauth.is_secure()),
-        Err(error) => page::failure(&error),
-    }
+    begun.await.unwrap_or_else(|error| page::failure(&error))
 }
 
 /// Completes an authorization when the OAuth provider redirects the browser back
 #[utoipa::path(get, path = "/api/oauth/callback", tag = "oauth", params(CallbackQuery), security(()),
     responses((status = 200, description = "The credential is stored", content_type = "text/html", body = String),
+        (status = 303, description = "The credential is stored; redirect to `return_to`"),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
 pub(super) async fn callback(app: Host, Params(query): Params<CallbackQuery>, headers: HeaderMap) -> Response {
     let finished = async {
@@ -84,11 +89,13 @@ pub(super) async fn callback(app: Host, Params(query): Params<CallbackQuery>, he
             (None, Some(code)) => Ok(Secret::new(code)),
             (error, _) => Err(error.unwrap_or_else(|| "no_code".to_owned())),
         };
-        let browser = cookie(&headers, &cookie_name(&app, &flow)).map(str::to_owned);
-        app.oauth.finish(flow, browser, code, query.iss).await
+        let browser = cookie(&headers, &cookie_name(&app, flow.id)).map(str::to_owned);
+        let return_to = flow.return_to.clone();
+        app.oauth.finish(flow, browser, code, query.iss).await.map(|()| return_to)
     };
     match finished.await {
-        Ok(()) => page::success(),
+        Ok(Some(return_to)) => page::redirect(&return_to, None),
+        Ok(None) => page::success(),
         Err(error) => page::failure(&error),
     }
 }
@@ -134,9 +141,9 @@ pub(super) async fn refresh(
 
 /// Returns the name of an authorization's cookie. The name is unique, so that two authorizations can run in one
 /// browser. With the prefix `__Host-`, browsers accept the cookie only from this host.
-fn cookie_name(app: &App, flow: &OauthFlowRow) -> String {
+fn cookie_name(app: &App, flow: OauthFlowId) -> String {
     let prefix = if app.oauth.is_secure() { "__Host-" } else { "" };
-    format!("{prefix}monstrum-oauth-{}", flow.id)
+    format!("{prefix}monstrum-oauth-{flow}")
 }
 
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -126,8 +126,8 @@ fn routes() -> Vec<(Method, String)> {
 
 /// Returns whether a path needs no key: health checks, and pages for a browser.
 fn is_open(path: &str) -> bool {
-    matches!(path, "/" | "/healthz" | "/readyz" | "/api/oauth/callback")
-        || ["/oauth/begin/", "/.well-known/"].iter().any(|begin| path.starts_with(begin))
+    matches!(path, "/" | "/healthz" | "/readyz" | "/api/oauth/callback" | "/oauth/client.json")
+        || ["/oauth/begin/", "/oauth/connect/", "/.well-known/"].iter().any(|begin| path.starts_with(begin))
 }
 
 #[tokio::test]

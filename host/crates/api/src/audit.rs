@@ -1,6 +1,6 @@
 //! Recorded calls and changes, and the result of a verification.
 
-use monstrum_types::{BotId, KeyId, RequestId, ResourceId, UtcMillis};
+use monstrum_types::{AppUser, BotId, KeyId, RequestId, ResourceId, UtcMillis};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,6 +12,10 @@ use crate::list::lists;
 pub struct AuditedCall {
     pub request_id: RequestId,
     pub bot_id: Option<BotId>,
+    /// The user on whose behalf the call was made: the user of the access token, or the user of the conversation that the
+    /// caller named. Absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<AppUser>,
     pub task_id: Option<String>,
     pub resource_id: Option<ResourceId>,
     /// The name of the tool as the caller sent it, even if no such tool exists. Null for reads through the sandbox file

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use monstrum_manifest::OriginPattern;
-use monstrum_types::{Code, RequestId, Status, UtcMillis};
+use monstrum_types::{AppUser, Code, RequestId, Status, UtcMillis};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use crate::list::lists;
 
 /// The metadata of a credential.
 #[derive(Serialize, ToSchema)]
@@ -21,8 +23,24 @@ pub struct CredentialMetadata {
     #[schema(value_type = Option<Vec<String>>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_audience: Option<Vec<OriginPattern>>,
+    /// The scopes that the server has asked for and that the credential does not have. An admin adds them to the OAuth
+    /// provider, if the bots need them, and authorizes the resource again. Absent if the server has asked for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing_scopes: Option<Vec<String>>,
     pub expires_at: Option<UtcMillis>,
     pub updated_at: UtcMillis,
+}
+
+/// The credential of a user for a resource.
+#[derive(Serialize, ToSchema)]
+pub struct UserCredential {
+    pub user: AppUser,
+    #[serde(flatten)]
+    pub credential: CredentialMetadata,
+}
+
+lists! {
+    UserCredential => UserCredentialList "A page of credentials of users.",
 }
 
 /// A new credential. The `credential_schema` of the auth method describes the `fields`.
@@ -33,6 +51,8 @@ pub struct CredentialInput {
     pub auth_method: String,
     #[schema(write_only)]
     pub fields: BTreeMap<String, String>,
+    /// The user whose credential this is. Without a user, this is the credential of the resource.
+    pub user: Option<AppUser>,
 }
 
 /// The result of a credential test.

@@ -1,6 +1,6 @@
 //! OAuth authorizations, which an admin starts.
 
-use monstrum_types::{OauthFlowId, UtcMillis};
+use monstrum_types::{AppUser, ClientRegistration, OauthFlowId, Secret, TokenAuth, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -39,7 +39,69 @@ pub struct DeviceProgress {
     pub expires_at: UtcMillis,
 }
 
+/// What is authorized in a browser.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartInput {
+    /// The user whose credential is obtained, if the resource uses the credentials of users. Without a user, the
+    /// credential of the resource is obtained.
+    pub user: Option<AppUser>,
+    /// The URL to which the browser goes when the credential is stored: a path of this server, or an https URL whose
+    /// origin is one of `--oauth-return-origins`.
+    #[schema(max_length = 2048)]
+    pub return_to: Option<String>,
+}
+
 /// An empty object: the request has no options yet.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
+
+/// What a look-up of the authorization server of an MCP server has found. Nothing is used before an admin confirms the
+/// proposal.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct OauthProposal {
+    /// The SHA-256 of the proposal. The confirmation repeats it.
+    pub digest: String,
+    /// The protected resource for which tokens are issued, which is the URL of the MCP server.
+    pub resource: String,
+    /// The authorization server that issues the tokens.
+    pub issuer: String,
+    pub authorization_url: String,
+    pub token_url: String,
+    /// The URL at which this server would register a client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registration_url: Option<String>,
+    pub token_auth: TokenAuth,
+    /// The scopes that this server would request.
+    pub scopes: Vec<String>,
+    pub registration: ClientRegistration,
+    pub expires_at: UtcMillis,
+}
+
+/// The confirmation of a proposal.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OauthConfirmation {
+    /// The digest of the proposal that the admin has read.
+    pub digest: String,
+    /// The id of a client that an admin has registered. Required if `registration` is `given`; takes precedence
+    /// otherwise.
+    pub client_id: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<String>, write_only)]
+    pub client_secret: Option<Secret>,
+}
+
+/// The metadata of this server as an OAuth client. Its URL is the client id.
+#[derive(Serialize, ToSchema)]
+pub struct ClientDocument {
+    pub client_id: String,
+    pub client_name: &'static str,
+    pub client_uri: String,
+    pub application_type: &'static str,
+    pub redirect_uris: Vec<String>,
+    pub grant_types: Vec<&'static str>,
+    pub response_types: Vec<&'static str>,
+    pub token_endpoint_auth_method: TokenAuth,
+}

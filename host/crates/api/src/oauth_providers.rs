@@ -1,17 +1,20 @@
 //! OAuth providers. The client secret occurs only in requests, never in responses.
 
-use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, UtcMillis};
+use monstrum_types::{OauthProviderId, ResourceId, ResourceTypeId, Secret, TokenAuth, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
 
-/// An OAuth provider, which issues the tokens for one resource type.
+/// An OAuth provider, which issues the tokens for one resource type, or for one resource.
 #[derive(Serialize, ToSchema)]
 pub struct OauthProvider {
     pub id: OauthProviderId,
     pub resource_type: ResourceTypeId,
+    /// The resource to which the provider belongs. Null for a provider of the type, which is used for resources without
+    /// a provider of their own.
+    pub resource_id: Option<ResourceId>,
     pub client_id: String,
     /// Whether a client secret is stored. The secret itself is never returned.
     pub has_client_secret: bool,
@@ -20,6 +23,11 @@ pub struct OauthProvider {
     pub device_authorization_url: Option<String>,
     #[schema(value_type = Vec<String>)]
     pub scopes: serde_json::Value,
+    /// The issuer whose metadata an admin has confirmed. Null for a provider whose values an admin has entered.
+    pub issuer: Option<String>,
+    /// How the client authenticates at the token endpoint. Null for a provider whose values an admin has entered: the
+    /// server then tries HTTP Basic and the body.
+    pub token_auth: Option<TokenAuth>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -41,7 +49,7 @@ pub struct NewOauthProvider {
 
 /// Changes to an OAuth provider. Each field in the request replaces the whole stored field; null clears a field. If a
 /// client secret is stored, a change of `token_url`, `device_authorization_url` or `client_id` requires the
-/// `client_secret` again. After a change of `token_url` or `client_id`, the existing credentials need a new
+/// `client_secret` again. The URLs of a provider that was discovered cannot be changed; discover and confirm it again. After a change of `token_url` or `client_id`, the existing credentials need a new
 /// authorization.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

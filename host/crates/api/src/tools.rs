@@ -1,7 +1,9 @@
 //! The tools of a bot, calls and their results.
 
 use monstrum_manifest::{Cost, Effect, ResultForm};
-use monstrum_types::{AwaitedApproval, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use monstrum_types::{
+    AwaitedApproval, AwaitedAuthorization, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -124,6 +126,10 @@ pub struct CallResult {
     /// The approval that the call waits for, if the status is `approval_required`. Repeat the call after the approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<AwaitedApproval>,
+    /// The authorization that the call lacks, if its resource needs a credential of the user. Repeat the call after the
+    /// user has authorized the resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authorization: Option<AwaitedAuthorization>,
     pub duration_ms: i64,
 }
 

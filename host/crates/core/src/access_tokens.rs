@@ -5,6 +5,7 @@
 //! and not passed on.
 
 mod keys;
+mod sign_in;
 
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use serde_json::Value;
 
 use crate::call_types::incoming::TokenUser;
 use keys::IssuerKeys;
+
+pub use sign_in::{IssuerClient, SignInError, SignInRequest};
 
 /// The scope that a token must have.
 pub const SCOPE: &str = "mcp:tools";
@@ -40,6 +43,8 @@ pub struct TokenIssuer {
     pub network: Network,
     /// The URL at which clients reach this host, without a trailing slash.
     pub public_url: String,
+    /// The client with which this host lets users sign in at the issuer, if it has one.
+    pub client: Option<IssuerClient>,
 }
 
 /// Verifies access tokens.
@@ -47,6 +52,7 @@ pub struct AccessTokens {
     issuer: Arc<str>,
     public_url: String,
     keys: IssuerKeys,
+    client: Option<IssuerClient>,
     clock: Arc<dyn Clock>,
 }
 
@@ -73,8 +79,9 @@ struct Claims {
 impl AccessTokens {
     /// Creates a verifier without keys. The first token fetches the keys.
     pub fn new(issuer: TokenIssuer, egress: Egress, clock: Arc<dyn Clock>) -> AccessTokens {
-        let TokenIssuer { url, network, public_url } = issuer;
-        AccessTokens { keys: IssuerKeys::new(url.clone(), network, egress), issuer: url.into(), public_url, clock }
+        let TokenIssuer { url, network, public_url, client } = issuer;
+        let keys = IssuerKeys::new(url.clone(), network, egress);
+        AccessTokens { keys, issuer: url.into(), public_url, client, clock }
     }
 
     /// Returns the URL that identifies the issuer.
@@ -130,7 +137,7 @@ impl AccessTokens {
         if nbf.is_some_and(|nbf| millis(nbf) > now.plus_ms(LEEWAY_MS)) {
             return Err(TokenError::Invalid("it is not valid yet"));
         }
-        if sub.is_empty() || sub.len() > SUBJECT_BYTES_MAX || sub.chars().any(char::is_control) {
+        if !is_subject(&sub) {
             return Err(TokenError::Invalid(
                 "its subject must be 1 to 256 bytes long and must not contain control characters",
             ));
@@ -140,6 +147,11 @@ impl AccessTokens {
         }
         Ok(TokenUser { issuer: Arc::clone(&self.issuer), subject: sub.into(), bot, expires_at })
     }
+}
+
+/// Returns whether a subject can be the id of a user.
+fn is_subject(sub: &str) -> bool {
+    !sub.is_empty() && sub.len() <= SUBJECT_BYTES_MAX && !sub.chars().any(char::is_control)
 }
 
 /// Returns whether the claim `scope`, a text or a list of texts, contains [`SCOPE`].

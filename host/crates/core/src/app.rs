@@ -15,7 +15,7 @@ use crate::call::Calls;
 use crate::credentials::Refresher;
 use crate::mcp::Mcp;
 use crate::meters;
-use crate::oauth::Oauth;
+use crate::oauth::{Oauth, ReturnOrigin};
 use crate::pins::Pins;
 use crate::plugins::Plugins;
 use crate::plugins::packages::Packages;
@@ -35,6 +35,8 @@ pub struct App {
     pub plugins: Arc<Plugins>,
     pub packages: Packages,
     pub oauth: Arc<Oauth>,
+    /// The origins to which browsers may return after the authorization of a user.
+    pub return_origins: Vec<ReturnOrigin>,
     pub refresher: Arc<Refresher>,
     pub policy: Arc<Policy>,
     pub sandboxes: Arc<Sandboxes>,

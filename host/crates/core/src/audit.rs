@@ -150,7 +150,10 @@ impl Auditor {
         self.must_be_healthy()?;
         let lineage = call.lineage();
         let params = || call.params().text().to_owned();
+        let (app_id, user_id) = call.user().map(|(app, user)| (app.to_owned(), user.to_owned())).unzip();
         let row = AuditRow {
+            app_id,
+            user_id,
             bot_id: call.bot(),
             task_id: Some(call.task_or_request_id()),
             resource_id: call.resource(),
@@ -186,6 +189,8 @@ fn started(request_id: RequestId, workspace: WorkspaceId, now: UtcMillis) -> Aud
         request_id,
         workspace_id: Some(workspace),
         bot_id: None,
+        app_id: None,
+        user_id: None,
         task_id: None,
         resource_id: None,
         tool: None,

@@ -55,7 +55,7 @@ use crate::call_types::runs_calls::RunsCalls;
 use crate::checks::{Asker, Checks, Unchecked, in_place, is_large};
 use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::Plugin;
-use crate::policy::{Policy, Resource};
+use crate::policy::{Policy, Resource, Snapshot};
 
 /// The maximum length of a tool name, in bytes.
 const TOOL_NAME_BYTES_MAX: usize = 64;
@@ -346,6 +346,7 @@ impl Calls {
         })?;
         let operation = &resolved.tool().manifest.operation;
         recording.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
+        recording.of_user(call, &session.snapshot, &resolved.binding.resource);
         timer.end(Stage::Resolve);
         let params = checked_params(resolved.tool(), call, effort)?;
         timer.end(Stage::Params);
@@ -425,6 +426,14 @@ impl Recording<'_> {
         });
         if let Some(resource) = resource {
             self.secrets.redact_with(resource.credential_source().redactor());
+        }
+    }
+
+    /// Adds the secrets of the user, if the call uses a credential of its user.
+    fn of_user(self, call: &IncomingCall, snapshot: &Snapshot, resource: &Arc<Resource>) {
+        if resource.has_user_credentials() {
+            self.secrets.keep_all();
+            self.secrets.redact_with(snapshot.user_source(resource, call.app_user().as_ref()).redactor());
         }
     }
 }

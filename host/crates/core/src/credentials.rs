@@ -7,8 +7,10 @@
 //! The [`Refresher`] refreshes credentials that were obtained by OAuth.
 
 mod given_for;
+mod missing_scopes;
 pub mod provider;
 mod refresh;
+mod subject;
 pub mod token_endpoint;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,38 +27,42 @@ use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use serde_json::{Map, Value};
 
 pub use self::given_for::{GivenFor, Issuer};
+pub use self::missing_scopes::missing_scopes;
 pub use self::refresh::{RefreshTarget, Refresher};
+pub use self::subject::Subject;
 
 /// Seals the fields of a credential for its purpose.
 fn seal(
     vault: &Vault,
     workspace: WorkspaceId,
     resource: ResourceId,
-    id: CredentialId,
+    (id, kind, subject): (CredentialId, &str, &str),
     given_for: &GivenFor,
     fields: &BTreeMap<String, Secret>,
 ) -> Result<Sealed, VaultError> {
     let exposed: BTreeMap<&str, &str> = fields.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
     let plaintext = zeroize::Zeroizing::new(serde_json::to_vec(&exposed).expect("a map of texts is JSON"));
-    vault.seal(&plaintext, place(workspace, resource, id, given_for))
+    vault.seal(&plaintext, place(workspace, resource, (id, kind, subject), given_for))
 }
 
 /// Creates the row of a new credential.
 pub fn new_row(
     vault: &Vault,
     resource: &ResourceRow,
+    subject: &Subject,
     given_for: &GivenFor,
     fields: &BTreeMap<String, Secret>,
     now: UtcMillis,
 ) -> Result<CredentialRow, VaultError> {
     let id = CredentialId::new();
-    let sealed = seal(vault, resource.workspace_id, resource.id, id, given_for, fields)?;
+    let of_subject = (id, subject.kind(), subject.id());
+    let sealed = seal(vault, resource.workspace_id, resource.id, of_subject, given_for, fields)?;
     Ok(CredentialRow {
         id,
         workspace_id: resource.workspace_id,
         resource_id: resource.id,
-        subject_kind: "shared".to_owned(),
-        subject_id: String::new(),
+        subject_kind: subject.kind().to_owned(),
+        subject_id: subject.id().to_owned(),
         auth_method: given_for.auth_method.as_str().to_owned(),
         key_version: i64::from(sealed.key_version()),
         sealed: sealed.to_string(),
@@ -68,10 +74,21 @@ pub fn new_row(
     })
 }
 
-/// Returns the associated data of the sealed fields of a credential.
-pub fn place(workspace: WorkspaceId, resource: ResourceId, id: CredentialId, given_for: &GivenFor) -> AssociatedData {
+/// Returns the associated data of the sealed fields of a credential, which has this id, kind of subject and id of the
+/// subject. A record that is moved to the row of another user cannot be decrypted.
+pub fn place(
+    workspace: WorkspaceId,
+    resource: ResourceId,
+    (id, kind, subject): (CredentialId, &str, &str),
+    given_for: &GivenFor,
+) -> AssociatedData {
     let given_for = serde_json::to_value(given_for).expect("plain names and lists are JSON");
-    AssociatedData::credential(workspace, id, resource, "fields", &given_for)
+    subject::bound_to(AssociatedData::credential(workspace, id, resource, "fields", &given_for), kind, subject)
+}
+
+/// Returns the id and the subject of a row, to which its record is bound.
+fn subject_of(row: &CredentialRow) -> (CredentialId, &str, &str) {
+    (row.id, &row.subject_kind, &row.subject_id)
 }
 
 /// The status of a credential that can be used.
@@ -96,7 +113,7 @@ impl Opened {
     fn open(row: &CredentialRow, vault: &Vault) -> Result<Opened, String> {
         let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
         let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
-        let associated = place(row.workspace_id, row.resource_id, row.id, &given_for);
+        let associated = place(row.workspace_id, row.resource_id, subject_of(row), &given_for);
         let plaintext = vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
         let fields = serde_json::from_slice(&plaintext).map_err(|_| "the decrypted fields are not JSON".to_owned())?;
         Ok(Opened { given_for, fields })
@@ -126,7 +143,7 @@ impl HeldCredential {
     /// credentials that cannot be decrypted.
     pub fn can_go_on(&self, issuer: Option<&Issuer>) -> bool {
         match self.opened().and_then(|opened| opened.given_for.oauth.as_ref()) {
-            Some(own) => issuer == Some(own) && !self.refresher.is_refused(self.row.resource_id),
+            Some(own) => issuer == Some(own) && !self.refresher.is_refused(&self.row),
             None => true,
         }
     }
@@ -180,8 +197,14 @@ impl HeldCredential {
             return Err(ConfirmError::Incomplete { what });
         }
         let row = &self.row;
-        let sealed =
-            seal(&self.refresher.vault, row.workspace_id, row.resource_id, row.id, &given_for, &opened.fields)?;
+        let sealed = seal(
+            &self.refresher.vault,
+            row.workspace_id,
+            row.resource_id,
+            subject_of(row),
+            &given_for,
+            &opened.fields,
+        )?;
         Ok(CredentialRow {
             key_version: i64::from(sealed.key_version()),
             sealed: sealed.to_string(),
@@ -233,6 +256,9 @@ impl ResourceCredential {
         let Some(opened) = held.opened() else {
             return without(CredentialState::NeedsAuthorization, Arc::default());
         };
+        let Some(subject) = Subject::of_row(&held.row) else {
+            return without(CredentialState::NeedsAuthorization, Arc::default());
+        };
         let given_for = &opened.given_for;
         let wanted = given_for.wanted_by(resource.manifest, resource.config);
         // A field is plain only if it is plain in the old and in the new manifest, so that a changed manifest cannot
@@ -262,6 +288,7 @@ impl ResourceCredential {
         let target = RefreshTarget {
             workspace: resource.row.workspace_id,
             resource: resource.row.id,
+            subject,
             resource_type: resource.row.resource_type.clone(),
             network: resource.network.clone(),
             given_for: given_for.clone(),
@@ -273,6 +300,11 @@ impl ResourceCredential {
             credential: ArcSwapOption::from_pointee(credential),
             ..without(CredentialState::Ready, redactor)
         }
+    }
+
+    /// Returns the source of a user who has no credential.
+    pub fn absent() -> ResourceCredential {
+        ResourceCredential::without(CredentialState::None, Arc::default())
     }
 
     /// Returns the source for a call without a resource. The requests of such a call carry no credential.

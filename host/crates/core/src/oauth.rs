@@ -4,7 +4,16 @@
 //! and one browser. Each step succeeds only once (`store::oauth_flows`). The database contains tokens, codes and
 //! verifiers only as sealed records. The module `credentials` refreshes tokens.
 
+pub mod challenge;
+mod client;
+mod connect;
 mod device;
+mod discovery;
+mod flow;
+mod indicator;
+mod issuer;
+mod metadata;
+mod users;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,19 +24,30 @@ use monstrum_api::oauth::Started;
 use monstrum_egress::Egress;
 use monstrum_manifest::{AuthKind, AuthMethod};
 use monstrum_store::{CredentialRow, FlowStatus, OauthFlowRow, OauthProviderRow, Store, StoreError};
-use monstrum_types::{Clock, Code, KeyId, OauthFlowId, OauthProviderId, ResourceId, Secret, UtcMillis, WorkspaceId};
-use monstrum_vault::{AssociatedData, Vault, VaultError};
+use monstrum_types::{Clock, Code, KeyId, Secret, TokenAuth, UtcMillis};
+use monstrum_vault::{Vault, VaultError};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::audit::{AuditUnavailable, Auditor, Change};
-use crate::credentials::provider::{self, open_secret, scopes};
+use crate::credentials::provider::{self, ConfirmedServer, UnreadableServer, open_secret, scopes};
 use crate::credentials::token_endpoint::{Grant, Provider, TokenError, Tokens};
-use crate::credentials::{GivenFor, new_row};
+use crate::credentials::{GivenFor, Subject, new_row};
 use crate::policy::{Policy, Resource};
+use flow::{agreed, new_flow, place_of, same_browser};
+
+use indicator::{indicator, is_same_url, server_url};
+use issuer::check_issuer;
+
+pub use client::Registered;
+pub use connect::{SignIn, SignInStep};
+pub use discovery::{LookupError, Proposed};
+pub use flow::place;
+pub use metadata::Proposal;
+pub use users::{Consent, ReturnOrigin, ReturnTo, Wanted};
 
 /// The time limit for an authorization, from its start to the provider's answer.
 const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;
@@ -57,6 +77,25 @@ pub enum OauthError {
     Changed,
     #[error("the answer came from a provider other than the requested one; start the authorization again")]
     OtherIssuer,
+    #[error("the answer does not name the provider that sent it; start the authorization again")]
+    NoIssuer,
+    #[error(
+        "no OAuth provider is confirmed for this resource; look for its authorization server with \
+         POST /api/resources/{{id}}/oauth/discover, and confirm it"
+    )]
+    NotDiscovered,
+    #[error("the OAuth provider was confirmed for another URL of the resource; discover and confirm it again")]
+    OtherUrl,
+    #[error("resources of type `{resource_type}` have no server whose authorization server can be discovered")]
+    NoServer { resource_type: String },
+    #[error(transparent)]
+    Lookup(Box<LookupError>),
+    #[error(transparent)]
+    Server(#[from] UnreadableServer),
+    #[error("the person who signed in is not the user for whom the link was made; nothing was stored")]
+    OtherPerson,
+    #[error("the sign-in failed: {0}; start the authorization again")]
+    SignIn(String),
     #[error("{}", refusal(.0))]
     Declined(String),
     #[error(transparent)]
@@ -91,6 +130,8 @@ pub struct Oauth {
     auditor: Auditor,
     /// The URL at which browsers reach this server.
     public_url: Option<Url>,
+    /// Limits the number of look-ups and registrations that run at once.
+    lookups: Semaphore,
     running: TaskTracker,
 }
 
@@ -105,7 +146,8 @@ impl Oauth {
         auditor: Auditor,
         public_url: Option<Url>,
     ) -> Oauth {
-        Oauth { store, vault, egress, clock, policy, auditor, public_url, running: TaskTracker::new() }
+        let (lookups, running) = (Semaphore::new(discovery::LOOKUPS_AT_ONCE), TaskTracker::new());
+        Oauth { store, vault, egress, clock, policy, auditor, public_url, lookups, running }
     }
 
     /// Returns whether browsers use https, so that cookies can require it.
@@ -114,7 +156,7 @@ impl Oauth {
     }
 
     /// Starts an authorization in a browser.
-    pub async fn start(&self, resource: &Resource, key: KeyId) -> Result<Started, OauthError> {
+    pub async fn start(&self, resource: &Resource, key: KeyId, wanted: Wanted) -> Result<Started, OauthError> {
         let ticket = random()?;
         let begin_url = self.own_url(&format!("oauth/begin/{}", ticket.expose()))?;
         self.callback_url()?;
@@ -127,6 +169,8 @@ impl Oauth {
             status: FlowStatus::Started,
             ticket_hash: Some(hash(ticket.expose())),
             expires_at: now.plus_ms(AUTHORIZATION_LIFETIME_MS),
+            subject: wanted.subject(),
+            return_to: wanted.return_to.map(ReturnTo::into_text),
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         self.store.insert_oauth_flow(&flow).await?;
@@ -149,8 +193,10 @@ impl Oauth {
     /// it again. `browser` is the secret that this browser received.
     pub async fn begin(&self, flow: &OauthFlowRow, browser: Option<&str>) -> Result<Begun, OauthError> {
         let browser = match flow.status {
+            // The user has confirmed the page in the browser that opened it.
+            FlowStatus::Started if flow.subject.is_some() => self.confirmed(flow, browser)?,
             FlowStatus::Started => random()?,
-            FlowStatus::Begun => same_browser(flow, browser)?,
+            FlowStatus::Begun if !users::needs_sign_in(flow)? => same_browser(flow, browser)?,
             _ => return Err(OauthError::NotThisBrowser),
         };
         let (_, provider) = self.unchanged(flow).await?;
@@ -168,6 +214,9 @@ impl Oauth {
             }
             query.append_pair("state", state.expose());
             query.append_pair("code_challenge", &challenge).append_pair("code_challenge_method", "S256");
+            if let Some(indicator) = &agreed(flow)?.indicator {
+                query.append_pair("resource", indicator);
+            }
         }
         let begun = OauthFlowRow {
             state_hash: Some(hash(state.expose())),
@@ -214,11 +263,9 @@ impl Oauth {
             return Err(OauthError::NotThisBrowser);
         }
         let fetched = async {
-            let code = code.map_err(OauthError::Declined)?;
             let (resource, provider) = self.unchanged(flow).await?;
-            if issuer.is_some_and(|issuer| !is_of_provider(issuer, &provider)) {
-                return Err(OauthError::OtherIssuer);
-            }
+            check_issuer(issuer, &provider)?;
+            let code = code.map_err(OauthError::Declined)?;
             let verifier = self.unseal(flow)?;
             let redirect_uri = self.callback_url()?;
             let grant = Grant::Code { code: &code, verifier: &verifier, redirect_uri: &redirect_uri };
@@ -232,12 +279,14 @@ impl Oauth {
         let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2ClientCreds).await?;
         let scopes = scopes(&provider);
         let tokens = self.ask(resource, &provider, &Grant::Client { scopes: &scopes }).await?;
-        self.save(resource, &given_for, tokens).await
+        self.save(resource, &Subject::Shared, &given_for, tokens).await
     }
 
-    /// Deletes authorizations that expired more than a day ago.
+    /// Deletes authorizations that expired more than a day ago, and expired proposals.
     pub async fn purge(&self) -> Result<u64, StoreError> {
-        self.store.purge_oauth_flows(self.clock.now().plus_ms(-KEPT_MS)).await
+        let now = self.clock.now();
+        self.store.purge_oauth_proposals(now).await?;
+        self.store.purge_oauth_flows(now.plus_ms(-KEPT_MS)).await
     }
 
     /// Stores the result of an authorization and returns this result.
@@ -270,15 +319,17 @@ impl Oauth {
         resource: &Resource,
         obtain: impl Future<Output = Result<Tokens, OauthError>>,
     ) -> Result<(), OauthError> {
-        let held = resource.credential.as_ref().map(|held| json!({ "method": held.row.auth_method }));
+        let user = users::user(flow)?;
         let change = Change {
-            key: Some(flow.key_id),
+            // A user who has signed in has no key.
+            key: (!users::needs_sign_in(flow)?).then_some(flow.key_id),
             resource: Some(flow.resource_id),
-            before: held.unwrap_or_default(),
-            after: json!({ "method": flow.auth_method, "oauth_flow": flow.id }),
+            before: self.held_before(resource, user.as_ref()),
+            after: users::with_user(json!({ "method": flow.auth_method, "oauth_flow": flow.id }), user.as_ref()),
             ..Change::new(flow.workspace_id, "credential.save", flow.resource_id.to_string())
         };
-        let save = async { self.save(resource, &agreed(flow)?, obtain.await?).await };
+        let subject = user.as_ref().map_or(Subject::Shared, Subject::of_user);
+        let save = async { self.save(resource, &subject, &agreed(flow)?, obtain.await?).await };
         let (saved, closed) = self.auditor.record(change, save, |_| Code::Unavailable).await?;
         if closed.is_err() {
             tracing::error!(oauth_flow.id = %flow.id, "the outcome of a change has not been written to the audit yet");
@@ -286,8 +337,14 @@ impl Oauth {
         saved
     }
 
-    async fn save(&self, resource: &Resource, given_for: &GivenFor, tokens: Tokens) -> Result<(), OauthError> {
-        let row = credential_row(&self.vault, resource, given_for, tokens, self.clock.now())?;
+    async fn save(
+        &self,
+        resource: &Resource,
+        subject: &Subject,
+        given_for: &GivenFor,
+        tokens: Tokens,
+    ) -> Result<(), OauthError> {
+        let row = credential_row(&self.vault, (resource, subject), given_for, tokens, self.clock.now())?;
         self.store.put_credential(&row).await?;
         self.policy.renew().await?;
         tracing::info!(resource.id = %row.resource_id, credential.id = %row.id, "a credential was obtained by OAuth");
@@ -300,34 +357,46 @@ impl Oauth {
         provider: &OauthProviderRow,
         grant: &Grant<'_>,
     ) -> Result<Tokens, OauthError> {
-        let secret = open_secret(&self.vault, provider)?;
+        let client = self.client_of(resource, provider)?;
         let token_url = stored_url(&provider.token_url)?;
-        Ok(self.provider(resource, provider, secret.as_ref()).tokens(&token_url, grant).await?)
+        Ok(self.provider(resource, provider, &client).tokens(&token_url, grant).await?)
     }
 
-    fn provider<'a>(
-        &'a self,
-        resource: &'a Resource,
-        row: &'a OauthProviderRow,
-        client_secret: Option<&'a Secret>,
-    ) -> Provider<'a> {
+    /// Decrypts the client secret of a provider, and determines how the client sends its requests.
+    fn client_of(&self, resource: &Resource, row: &OauthProviderRow) -> Result<Client, OauthError> {
+        let secret = open_secret(&self.vault, row)?;
+        let server = ConfirmedServer::of(row)?;
+        let auth = server.as_ref().map(|server| server.token_auth);
+        Ok(Client { secret, auth, indicator: indicator(resource, server) })
+    }
+
+    fn provider<'a>(&'a self, resource: &'a Resource, row: &'a OauthProviderRow, client: &'a Client) -> Provider<'a> {
         Provider {
             egress: &self.egress,
             clock: self.clock.as_ref(),
             network: &resource.scope.network,
             client_id: &row.client_id,
-            client_secret,
+            client_secret: client.secret.as_ref(),
+            auth: client.auth,
+            resource: client.indicator.as_deref(),
         }
     }
 
-    /// Returns the OAuth provider for the type of `resource`, and the current purpose of a credential of method `kind`.
+    /// Returns the OAuth provider of `resource` or of its type, and the current purpose of a credential of method `kind`.
     async fn of_type(&self, resource: &Resource, kind: AuthKind) -> Result<(OauthProviderRow, GivenFor), OauthError> {
         let method = method(resource, kind).ok_or(OauthError::NoMethod { method: kind })?;
-        let resource_type = &resource.row.resource_type;
-        let provider = self.store.oauth_provider_of_type(resource.row.workspace_id, resource_type).await?;
-        let missing = || OauthError::NoProvider { resource_type: resource_type.to_string() };
+        let (row, resource_type) = (&resource.row, &resource.row.resource_type);
+        let provider = self.store.oauth_provider_for(row.workspace_id, row.id, resource_type).await?;
+        let missing = || match server_url(resource) {
+            Some(_) => OauthError::NotDiscovered,
+            None => OauthError::NoProvider { resource_type: resource_type.to_string() },
+        };
         let provider = provider.ok_or_else(missing)?;
-        let given_for = given_for(resource, method, &provider);
+        let server = ConfirmedServer::of(&provider)?;
+        if server.is_some_and(|server| server_url(resource).is_none_or(|url| !is_same_url(url, &server.resource))) {
+            return Err(OauthError::OtherUrl);
+        }
+        let given_for = given_for(resource, method, &provider)?;
         Ok((provider, given_for))
     }
 
@@ -335,15 +404,15 @@ impl Oauth {
     /// key has changed since the start of the authorization. Therefore the revocation of a key ends its authorizations.
     async fn unchanged(&self, flow: &OauthFlowRow) -> Result<(Arc<Resource>, OauthProviderRow), OauthError> {
         let snapshot = self.policy.load();
-        if !snapshot.key_of_id(flow.key_id).is_some_and(|key| key.administers(flow.workspace_id)) {
+        let resource = snapshot.resource(flow.workspace_id, flow.resource_id).ok_or(OauthError::Changed)?;
+        if !self.is_permitted(&snapshot, resource, flow)? {
             return Err(OauthError::Changed);
         }
-        let resource = snapshot.resource(flow.workspace_id, flow.resource_id).ok_or(OauthError::Changed)?;
         let provider = self.store.oauth_provider(flow.workspace_id, flow.provider_id).await?;
         let provider = provider.ok_or(OauthError::Changed)?;
         let then = agreed(flow)?;
         let method = method(resource, then.auth_method).ok_or(OauthError::Changed)?;
-        if given_for(resource, method, &provider) != then {
+        if given_for(resource, method, &provider)? != then {
             return Err(OauthError::Changed);
         }
         Ok((Arc::clone(resource), provider))
@@ -375,14 +444,14 @@ impl Oauth {
 /// Creates the row of a credential that was obtained by OAuth.
 fn credential_row(
     vault: &Vault,
-    resource: &Resource,
+    (resource, subject): (&Resource, &Subject),
     given_for: &GivenFor,
     tokens: Tokens,
     now: UtcMillis,
 ) -> Result<CredentialRow, VaultError> {
     let mut fields = BTreeMap::from([("access_token".to_owned(), tokens.access_token)]);
     fields.extend(tokens.refresh_token.map(|token| ("refresh_token".to_owned(), token)));
-    let row = new_row(vault, &resource.row, given_for, &fields, now)?;
+    let row = new_row(vault, &resource.row, subject, given_for, &fields, now)?;
     Ok(CredentialRow { expires_at: tokens.expires_at, ..row })
 }
 
@@ -390,79 +459,20 @@ fn method(resource: &Resource, kind: AuthKind) -> Option<&AuthMethod> {
     resource.plugin.manifest.resource_type.auth_methods.iter().find(|method| method.method == kind)
 }
 
-fn given_for(resource: &Resource, method: &AuthMethod, provider: &OauthProviderRow) -> GivenFor {
-    GivenFor::now(&resource.plugin.manifest, method, &resource.config).obtained_from(provider)
+/// The client of a provider, as this host represents it.
+struct Client {
+    secret: Option<Secret>,
+    auth: Option<TokenAuth>,
+    indicator: Option<String>,
 }
 
-fn new_flow(
+fn given_for(
     resource: &Resource,
+    method: &AuthMethod,
     provider: &OauthProviderRow,
-    key: KeyId,
-    given_for: &GivenFor,
-    now: UtcMillis,
-) -> OauthFlowRow {
-    OauthFlowRow {
-        id: OauthFlowId::new(),
-        workspace_id: resource.row.workspace_id,
-        resource_id: resource.row.id,
-        provider_id: provider.id,
-        key_id: key,
-        auth_method: given_for.auth_method.as_str().to_owned(),
-        given_for: json!(given_for),
-        status: FlowStatus::Failed,
-        ticket_hash: None,
-        state_hash: None,
-        browser_hash: None,
-        sealed: None,
-        message: None,
-        poll_interval_s: None,
-        next_poll_at: None,
-        created_at: now,
-        expires_at: now,
-    }
-}
-
-/// Returns the purpose of the credential that was recorded at the start of the authorization.
-fn agreed(flow: &OauthFlowRow) -> Result<GivenFor, OauthError> {
-    serde_json::from_value(flow.given_for.clone()).map_err(|_| OauthError::Changed)
-}
-
-fn place_of(flow: &OauthFlowRow) -> AssociatedData {
-    place(flow.workspace_id, flow.id, flow.resource_id, flow.provider_id, &flow.given_for)
-}
-
-/// Returns the associated data of a sealed flow: its ids, and the purpose that was recorded at its start.
-pub fn place(
-    workspace: WorkspaceId,
-    flow: OauthFlowId,
-    resource: ResourceId,
-    provider: OauthProviderId,
-    given_for: &serde_json::Value,
-) -> AssociatedData {
-    AssociatedData::new("oauth flow")
-        .with("workspace", &workspace)
-        .with("flow", &flow)
-        .with("resource", &resource)
-        .with("provider", &provider)
-        .with_json("given_for", given_for)
-}
-
-/// Checks that `browser` is the secret of the browser that opened the begin page, and returns this secret.
-fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, OauthError> {
-    let (Some(expected), Some(browser)) = (&flow.browser_hash, browser) else {
-        return Err(OauthError::NotThisBrowser);
-    };
-    let is_same: bool = hash(browser).as_bytes().ct_eq(expected.as_bytes()).into();
-    if is_same { Ok(Secret::new(browser.to_owned())) } else { Err(OauthError::NotThisBrowser) }
-}
-
-/// Returns whether the `iss` of an answer (RFC 9207) has the origin of an endpoint of this provider. The code of
-/// another issuer must not be sent to this provider (mix-up attack).
-fn is_of_provider(issuer: &str, provider: &OauthProviderRow) -> bool {
-    let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin().ascii_serialization());
-    let known = [provider.authorization_url.as_deref(), Some(provider.token_url.as_str())];
-    let issuer = origin(issuer);
-    issuer.is_some() && known.into_iter().flatten().any(|url| origin(url) == issuer)
+) -> Result<GivenFor, UnreadableServer> {
+    let indicator = indicator(resource, ConfirmedServer::of(provider)?);
+    Ok(GivenFor::now(&resource.plugin.manifest, method, &resource.config).obtained_from(provider, indicator))
 }
 
 fn stored_url(text: &str) -> Result<Url, OauthError> {

@@ -14,17 +14,20 @@ mod bound;
 mod grants;
 pub mod key_uses;
 pub mod pattern_limits;
+mod presence;
 mod remote_tools;
 mod resource;
 pub mod row_seals;
 mod sharing;
 mod switch;
+mod user_credentials;
 pub mod verification;
 
 pub use binding::{Binding, PackedBinding};
 pub use grants::Grants;
 pub use remote_tools::ServedTools;
 pub use resource::{NetworkRules, Resource};
+pub use user_credentials::UserCredential;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,8 +54,10 @@ use crate::plugins::{Plugin, Plugins, Tool, built_in};
 use crate::policy::bound::Bound;
 use crate::policy::key_uses::LastUse;
 use crate::policy::pattern_limits::{PatternBytes, compiled_bytes, lists_of_binding, lists_of_bot};
+use crate::policy::presence::Presence;
 use crate::policy::remote_tools::RemoteTools;
 use crate::policy::sharing::Sharing;
+use crate::policy::user_credentials::UserCredentials;
 use crate::policy::verification::{Reported, Verification};
 
 /// The minimum time for which the names of changed rows are kept. A host reads them at a much shorter interval.
@@ -98,6 +103,11 @@ impl Bot {
     pub fn admits(&self, subject: &str) -> bool {
         let patterns = self.row.mcp_subjects.as_ref().and_then(Value::as_array).into_iter().flatten();
         patterns.filter_map(Value::as_str).any(|pattern| match_glob(subject, pattern))
+    }
+
+    /// Returns whether an active binding of the bot grants it this resource.
+    pub fn is_bound_to(&self, resource: ResourceId, now: UtcMillis) -> bool {
+        self.bindings.iter().any(|binding| binding.row.resource_id == resource && binding.is_active(now))
     }
 
     /// Returns the binding with this id if it belongs to the bot and is active at `now`.
@@ -168,9 +178,12 @@ pub struct Snapshot {
     resources: imbl::HashMap<ResourceId, Arc<Resource>>,
     /// The resource of each credential.
     credential_owners: imbl::HashMap<CredentialId, ResourceId>,
+    user_credentials: UserCredentials,
     bound: Bound,
     /// The issuer of OAuth tokens for each resource type in each workspace.
     issuers: Arc<HashMap<(WorkspaceId, ResourceTypeId), Issuer>>,
+    /// The issuer of OAuth tokens for each resource that has an OAuth provider of its own.
+    resource_issuers: Arc<HashMap<ResourceId, Issuer>>,
     types: Arc<HashMap<ResourceTypeId, Arc<Plugin>>>,
     tools: Arc<HashMap<ToolName, ServedTool>>,
     /// The built-in plugin for sandboxes, or `None` if it does not serve.
@@ -285,7 +298,8 @@ impl Snapshot {
 
     /// Returns the current issuer of OAuth tokens for a resource.
     pub fn issuer(&self, resource: &ResourceRow) -> Option<&Issuer> {
-        self.issuers.get(&(resource.workspace_id, resource.resource_type.clone()))
+        let of_type = || self.issuers.get(&(resource.workspace_id, resource.resource_type.clone()));
+        self.resource_issuers.get(&resource.id).or_else(of_type)
     }
 
     /// Returns the key with this id.
@@ -344,7 +358,7 @@ pub struct Policy {
     /// A generation, and a time at which it was current. See [`Policy::forget_changes`].
     noted_generation: Mutex<Option<(Instant, i64)>>,
     /// The resources of type `agent` that have a connected agent now. See [`Policy::set_present`].
-    present: Mutex<imbl::HashSet<ResourceId>>,
+    present: Presence,
 }
 
 /// The state after the last renewal.
@@ -382,7 +396,7 @@ impl Policy {
             requested: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
             noted_generation: Mutex::default(),
-            present: Mutex::default(),
+            present: Presence::default(),
         };
         policy.renew().await?;
         Ok(policy)
@@ -403,15 +417,15 @@ impl Policy {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Records whether an agent is connected to the resource. The next renewal adds or removes the tools of the
-    /// resource; the caller must request it.
+    /// Records whether an agent is connected to this host for the resource. The next renewal adds or removes the tools of
+    /// the resource; the caller must request it.
     pub fn set_present(&self, resource: ResourceId, is_present: bool) {
-        let mut present = self.present.lock();
-        if is_present {
-            present.insert(resource);
-        } else {
-            present.remove(&resource);
-        }
+        self.present.set_here(resource, is_present);
+    }
+
+    /// Records the resources for which an agent is connected to another host, like [`Policy::set_present`].
+    pub fn set_present_elsewhere(&self, resources: imbl::HashSet<ResourceId>) {
+        self.present.set_elsewhere(resources);
     }
 
     /// Replaces the snapshot with a snapshot of the current database and plugins. The caller must renew the snapshot
@@ -447,7 +461,7 @@ impl Policy {
     /// Reads all rows if the changes are not completely known.
     async fn assemble(&self, base: &mut Option<Base>) -> Result<Snapshot, StoreError> {
         let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
-        let present = self.present.lock().clone();
+        let present = self.present.all();
         // `take` leaves `None`, so that the next renewal reads all rows if this renewal fails.
         if let Some(base_before) = base.take().filter(|base| base.serves(&serving) && before.verification.is_whole())
             && let Some((changes, verified)) = self.store.changes_since(&base_before.verified).await?

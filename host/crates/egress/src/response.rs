@@ -307,7 +307,9 @@ fn retry_after_ms(status: StatusCode, headers: &HeaderMap, now: UtcMillis) -> Op
 }
 
 pub(crate) fn too_large(bytes_max: usize) -> Failure {
-    Failure::sent(FailureCode::TooLarge, format!("the response is larger than {} MiB", bytes_max >> 20))
+    let limit =
+        if bytes_max < 1 << 20 { format!("{} KiB", bytes_max >> 10) } else { format!("{} MiB", bytes_max >> 20) };
+    Failure::sent(FailureCode::TooLarge, format!("the response is larger than {limit}"))
 }
 
 fn not_decoded() -> Failure {

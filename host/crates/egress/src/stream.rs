@@ -50,6 +50,13 @@ impl StreamedBody {
         StreamedBody { response, host, redactor, deadline, bytes: 0, bytes_max }
     }
 
+    /// Limits the size of the body to `bytes_max`, if the limit of the request is larger.
+    #[must_use]
+    pub fn at_most(mut self, bytes_max: usize) -> Self {
+        self.bytes_max = self.bytes_max.min(bytes_max);
+        self
+    }
+
     /// Reads the body to its end and redacts it.
     ///
     /// # Errors

@@ -65,6 +65,9 @@ fn failure(outcome: &Outcome) -> CallToolResult {
             ),
         });
     }
+    if let Some(url) = &outcome.connect_url {
+        text.push_str(&format!("\nThe user can authorize it at {url}; then call the tool again."));
+    }
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     result.meta = Some(meta(outcome));
     result
@@ -97,6 +100,7 @@ mod tests {
             form: ResultForm::Json,
             output_mismatch: false,
             approval: None,
+            connect_url: None,
             request_state: None,
         }
     }

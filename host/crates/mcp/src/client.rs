@@ -52,6 +52,9 @@ pub enum ClientError {
     /// The server rejected the credential, or requires one.
     #[error("the MCP server rejected the request as unauthenticated (HTTP 401)")]
     Unauthenticated,
+    /// The token of the credential lacks scopes that the server requires.
+    #[error("the MCP server requires scopes that the credential does not have{}", named(.0))]
+    InsufficientScope(Vec<String>),
     /// The server answered with an HTTP status that stands for an error.
     #[error("the MCP server answered with HTTP status {0}")]
     Status(u16),
@@ -78,6 +81,16 @@ pub enum ClientError {
     /// The server sent more than the host accepts.
     #[error("{0}")]
     TooMuch(String),
+}
+
+/// The maximum number of scopes that an error names.
+const NAMED_SCOPES_MAX: usize = 10;
+
+fn named(scopes: &[String]) -> String {
+    match scopes {
+        [] => String::new(),
+        scopes => format!(": {}", scopes[..scopes.len().min(NAMED_SCOPES_MAX)].join(" ")),
+    }
 }
 
 impl ClientError {

@@ -7,6 +7,7 @@ use futures::stream::BoxStream;
 use monstrum_manifest::{Effect, ResultForm};
 use monstrum_types::{AwaitedApproval, Code, JsonText, RequestId, Status};
 use serde_json::{Map, Value};
+use tokio::sync::mpsc;
 
 /// The tools of one bot, for one authenticated caller.
 pub trait Offer: Clone + Send + Sync + 'static {
@@ -59,6 +60,9 @@ pub struct ToolCall {
     pub takes_request_state: bool,
     /// How the client repeats a call for which it received a request state.
     pub retry: Option<Retry>,
+    /// Receives messages about the progress of the call, if the client has asked for them. At most one message a second
+    /// may be sent. If the receiver has no room, messages are dropped.
+    pub progress: Option<mpsc::Sender<String>>,
 }
 
 /// A repeated call. All of this comes from the client, so none of it permits a call.
@@ -86,7 +90,11 @@ pub struct Outcome {
     pub output_mismatch: bool,
     /// The approval that the call waits for.
     pub approval: Option<Box<AwaitedApproval>>,
-    /// The text with which the client can repeat the call after a person has approved it.
+    /// The URL at which the user of the client authorizes a resource, if the call lacks the credential of the user and the
+    /// host can offer a URL. The page admits only this user.
+    pub connect_url: Option<String>,
+    /// The text with which the client can repeat the call after a person has approved it, or the user has authorized the
+    /// resource.
     pub request_state: Option<String>,
 }
 

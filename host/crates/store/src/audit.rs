@@ -55,6 +55,10 @@ pub struct AuditRow {
     pub request_id: RequestId,
     pub workspace_id: Option<WorkspaceId>,
     pub bot_id: Option<BotId>,
+    /// The app of the user on whose behalf the call was made. Rows of version 1 have no user.
+    pub app_id: Option<String>,
+    /// The user of the app.
+    pub user_id: Option<String>,
     pub task_id: Option<String>,
     pub resource_id: Option<ResourceId>,
     /// The requested tool name, even if the tool does not exist.
@@ -112,6 +116,8 @@ impl AuditRow {
     #[must_use]
     pub fn without_nul(mut self) -> Self {
         let optional = [
+            &mut self.app_id,
+            &mut self.user_id,
             &mut self.task_id,
             &mut self.tool,
             &mut self.operation,

@@ -14,9 +14,9 @@ pub struct CredentialRow {
     pub id: CredentialId,
     pub workspace_id: WorkspaceId,
     pub resource_id: ResourceId,
-    /// The kind of subject: always `shared`, because credentials per user are not supported yet.
+    /// The kind of subject: `shared` for the credential of the resource, `user` for the credential of one user.
     pub subject_kind: String,
-    /// The id of the subject: always empty for a shared credential.
+    /// The id of the subject: empty for a shared credential, and a text made of the app and the user otherwise.
     pub subject_id: String,
     pub auth_method: String,
     /// A sealed record in its text form.
@@ -47,7 +47,13 @@ const OF_SUBJECT: &str = select!("where resource_id = $1 and subject_kind = $2 a
 const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const SHARED: &str =
     select!("where workspace_id = $1 and resource_id = $2 and subject_kind = 'shared' and subject_id = ''");
+const OF_USER: &str =
+    select!("where workspace_id = $1 and resource_id = $2 and subject_kind = 'user' and subject_id = $3");
 const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
+const PAGE_OF_USERS: &str = select!(
+    "where workspace_id = $1 and resource_id = $2 and subject_kind = 'user' and ($3 is null or subject_id = $3) \
+     and id > $4 order by id limit $5"
+);
 
 impl Store {
     /// Saves a credential. Replaces the existing credential of the resource for the same subject.
@@ -75,6 +81,27 @@ impl Store {
         resource: ResourceId,
     ) -> Result<Option<CredentialRow>, StoreError> {
         self.authentic_one(SHARED, args![workspace, resource]).await
+    }
+
+    /// Returns the credential of a user for a resource. `subject` is the user's `subject_id`.
+    pub async fn user_credential(
+        &self,
+        workspace: WorkspaceId,
+        resource: ResourceId,
+        subject: &str,
+    ) -> Result<Option<CredentialRow>, StoreError> {
+        self.authentic_one(OF_USER, args![workspace, resource, subject]).await
+    }
+
+    /// Returns a page of the credentials of users for a resource, or only the credential of the user `subject`.
+    pub async fn user_credentials(
+        &self,
+        workspace: WorkspaceId,
+        resource: ResourceId,
+        subject: Option<&str>,
+        page: &Page<CredentialId>,
+    ) -> Result<Listed<CredentialRow, CredentialId>, StoreError> {
+        self.authentic_page(PAGE_OF_USERS, values![workspace, resource, subject], page).await
     }
 
     /// Returns a page of the credentials in a workspace.
@@ -192,6 +219,19 @@ impl Store {
     pub async fn delete_credential(&self, workspace: WorkspaceId, resource: ResourceId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<CredentialRow>(SHARED, args![workspace, resource]).await
+        });
+        Ok(deleted? > 0)
+    }
+
+    /// Deletes the credential of a user for a resource. Returns whether the credential existed.
+    pub async fn delete_user_credential(
+        &self,
+        workspace: WorkspaceId,
+        resource: ResourceId,
+        subject: &str,
+    ) -> Result<bool, StoreError> {
+        let deleted = change!(self, &[Scope::from(workspace)], |change| {
+            change.delete_found::<CredentialRow>(OF_USER, args![workspace, resource, subject]).await
         });
         Ok(deleted? > 0)
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod agent_hosts;
 mod approvals;
 mod audit;
 mod batch;
@@ -20,7 +21,9 @@ mod error;
 mod idempotency;
 mod instance;
 mod keys;
+mod missing_scopes;
 mod oauth_flows;
+mod oauth_proposals;
 mod oauth_providers;
 mod open;
 mod owners;
@@ -38,6 +41,7 @@ mod trust;
 mod usage;
 mod workspaces;
 
+pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
 pub use approvals::{
     ApprovalDecision, ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, GrantRow, PendingMax,
     UsedApproval,
@@ -55,7 +59,9 @@ pub use error::StoreError;
 pub use idempotency::{Claim, IdempotencyKey, StoredAnswer};
 pub use instance::InstanceKeyRow;
 pub use keys::{KeyKind, KeyRow, KeyUse};
+pub use missing_scopes::MissingScopesRow;
 pub use oauth_flows::{FlowStatus, OauthFlowRow};
+pub use oauth_proposals::OauthProposalRow;
 pub use oauth_providers::OauthProviderRow;
 pub use open::{Store, StoreOptions};
 pub use owners::{OwnedKind, OwnedName, OwnerRow};

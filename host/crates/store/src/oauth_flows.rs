@@ -11,7 +11,9 @@ use crate::{Store, StoreError};
 words! {
     /// The progress of an authorization.
     pub enum FlowStatus {
-        /// The user has not opened the page that begins the authorization.
+        /// The browser was redirected to the issuer at which the user must sign in first.
+        SigningIn = "signing_in",
+        /// The user has not opened the page that begins the authorization, or has not confirmed there.
         Started = "started",
         /// The browser was redirected to the provider.
         Begun = "begun",
@@ -52,6 +54,10 @@ pub struct OauthFlowRow {
     pub next_poll_at: Option<UtcMillis>,
     pub created_at: UtcMillis,
     pub expires_at: UtcMillis,
+    /// The user for whom the authorization obtains a credential, as JSON; `None` for a shared credential.
+    pub subject: Option<Value>,
+    /// The URL to which the browser goes when the credential is stored.
+    pub return_to: Option<String>,
 }
 
 authentic! {
@@ -59,6 +65,7 @@ authentic! {
     covered: [
         id, workspace_id, resource_id, provider_id, key_id, auth_method, given_for, ticket_hash, created_at, expires_at,
     ],
+    optional: [subject, return_to],
     // These columns record the progress of the authorization, which changes while the MAC stays the same.
     others: [status, state_hash, browser_hash, sealed, message, poll_interval_s, next_poll_at],
     spec: { is_counted: false },
@@ -107,6 +114,36 @@ impl Store {
     /// Returns the authorizations whose next poll of the provider is due at `now`, ordered by the time of that poll.
     pub async fn due_oauth_flows(&self, now: UtcMillis, limit: u32) -> Result<Vec<OauthFlowRow>, StoreError> {
         self.authentic_up_to(DUE, values![now], limit).await
+    }
+
+    /// Binds the authorization to the browser with this hash. Returns `false` if it has been opened already.
+    pub async fn show_oauth_flow(&self, id: OauthFlowId, browser_hash: &str) -> Result<bool, StoreError> {
+        let sql =
+            "update oauth_flows set browser_hash = $2 where id = $1 and status = 'started' and browser_hash is null";
+        Ok(self.db.run(sql, args![id, browser_hash]).await? > 0)
+    }
+
+    /// Prepares the sign-in of the browser of `row`, with a new state and verifier. Returns `false` if the user has
+    /// signed in, or if the authorization is bound to another browser.
+    pub async fn sign_in_oauth_flow(&self, row: &OauthFlowRow) -> Result<bool, StoreError> {
+        let sql = "update oauth_flows set state_hash = $2, sealed = $3 \
+                   where id = $1 and status = 'signing_in' and browser_hash = $4";
+        Ok(self.db.run(sql, args![row.id, &row.state_hash, &row.sealed, &row.browser_hash]).await? > 0)
+    }
+
+    /// Records that the browser has signed in. `sealed` is the proof. Returns `false` if another answer of the issuer
+    /// was handled first. The state is good for one answer.
+    pub async fn signed_in_oauth_flow(&self, row: &OauthFlowRow, sealed: &str) -> Result<bool, StoreError> {
+        let sql = "update oauth_flows set status = 'started', state_hash = null, sealed = $3 \
+                   where id = $1 and status = 'signing_in' and state_hash = $2";
+        Ok(self.db.run(sql, args![row.id, &row.state_hash, sealed]).await? > 0)
+    }
+
+    /// Ends an authorization that is at the sign-in with this state. Returns `false` if it has moved on.
+    pub async fn refuse_sign_in(&self, row: &OauthFlowRow, message: &str) -> Result<bool, StoreError> {
+        let sql = "update oauth_flows set status = 'failed', message = $3, sealed = null, state_hash = null \
+                   where id = $1 and status = 'signing_in' and state_hash = $2";
+        Ok(self.db.run(sql, args![row.id, &row.state_hash, message]).await? > 0)
     }
 
     /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns `false` if its status is

@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{
-    CredentialRow, FirstDiscoveryRow, KeyRow, Listed, Page, ResourceToolRow, Store, StoreError, credentials,
-    discoveries, keys, resource_tools,
+    CredentialRow, FirstDiscoveryRow, KeyRow, Listed, OauthProviderRow, Page, ResourceToolRow, Store, StoreError,
+    credentials, discoveries, keys, oauth_providers, resource_tools,
 };
 
 /// A row of `resources`.
@@ -78,12 +78,13 @@ impl Store {
         })
     }
 
-    /// Deletes a resource with its credentials and keys. Returns whether the resource existed. Fails if a binding uses the
+    /// Deletes a resource with its credentials, keys and OAuth provider. Returns whether the resource existed. Fails if a binding uses the
     /// resource.
     pub async fn delete_resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<CredentialRow>(credentials::OF_RESOURCE, args![workspace, id]).await?;
             change.delete_found::<KeyRow>(keys::OF_RESOURCE, args![workspace, id]).await?;
+            change.delete_found::<OauthProviderRow>(oauth_providers::OF_RESOURCE, args![workspace, id]).await?;
             change.delete_found::<ResourceToolRow>(resource_tools::OF_RESOURCE, args![workspace, id]).await?;
             change.delete_found::<FirstDiscoveryRow>(discoveries::FIRST_OF_RESOURCE, args![workspace, id]).await?;
             change.delete(args![id], |resource: &ResourceRow| resource.workspace_id == workspace).await

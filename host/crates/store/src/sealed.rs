@@ -94,8 +94,8 @@ const CREDENTIALS: Statements = Statements {
     table: "credentials",
     column: "sealed",
     key: &["id"],
-    bound: &["workspace_id", "resource_id", "given_for"],
-    page: "select id, workspace_id, resource_id, given_for, sealed from credentials \
+    bound: &["workspace_id", "resource_id", "subject_kind", "subject_id", "given_for"],
+    page: "select id, workspace_id, resource_id, subject_kind, subject_id, given_for, sealed from credentials \
            where id > $1 order by id limit $2",
     replace: "update credentials set sealed = $1, key_version = $4 where sealed = $2 and id = $3",
     has_key_version: true,
@@ -138,8 +138,9 @@ const OAUTH_FLOWS: Statements = Statements {
     table: "oauth_flows",
     column: "sealed",
     key: &["id"],
-    bound: &["workspace_id", "resource_id", "provider_id", "given_for"],
-    page: "select id, workspace_id, resource_id, provider_id, given_for, sealed from oauth_flows \
+    bound: &["workspace_id", "resource_id", "provider_id", "given_for", "subject"],
+    page: "select id, workspace_id, resource_id, provider_id, given_for, coalesce(subject, 'null') as subject, sealed \
+           from oauth_flows \
            where sealed is not null and id > $1 order by id limit $2",
     replace: "update oauth_flows set sealed = $1 where sealed = $2 and id = $3",
     has_key_version: false,
@@ -306,7 +307,8 @@ mod tests {
             for line in text.lines().map(str::trim_start) {
                 let words: Vec<&str> = line.trim_end_matches([',', ';']).split_whitespace().collect();
                 if let [_, "table", name, ..] = words.as_slice() {
-                    table = (*name).to_owned();
+                    // A table that SQLite cannot alter is rebuilt under a name that ends with `_rebuilt`.
+                    table = name.trim_end_matches("_rebuilt").to_owned();
                 }
                 let column = match words.as_slice() {
                     ["alter", _, _, "add", "column", column, "text", ..] | [column, "text", ..] => *column,
@@ -320,6 +322,8 @@ mod tests {
                 }
             }
         }
+        found.sort();
+        found.dedup();
         for (table, column) in &found {
             assert!(known.contains(&(table, column)), "{table}.{column} is not resealed: add it to SealedColumn");
         }

@@ -28,18 +28,32 @@ fn id(number: u128) -> RequestId {
     version_7.parse().unwrap()
 }
 
-const NO_TEXTS: [Option<String>; 12] = [const { None }; 12];
+const NO_TEXTS: [Option<String>; 14] = [const { None }; 14];
 
 /// Creates a row from these strings, numbers and ids.
 fn row(
     writer: String,
-    texts: [Option<String>; 12],
+    texts: [Option<String>; 14],
     numbers: [i64; 5],
     ids: [Option<u128>; 5],
     kind: AuditKind,
 ) -> AuditRow {
-    let [task_id, tool, operation, plugin, plugin_digest, status, code, message, rule, params, delegation, flags] =
-        texts;
+    let [
+        task_id,
+        tool,
+        operation,
+        plugin,
+        plugin_digest,
+        status,
+        code,
+        message,
+        rule,
+        params,
+        delegation,
+        flags,
+        app_id,
+        user_id,
+    ] = texts;
     let [sequence, duration_ms, started_at, at, key_version] = numbers;
     let text = |at: usize| ids[at].map(|number| id(number).to_string());
     AuditRow {
@@ -69,6 +83,8 @@ fn row(
         params,
         delegation,
         flags,
+        app_id,
+        user_id,
     }
 }
 
@@ -78,7 +94,7 @@ fn rows() -> impl Strategy<Value = AuditRow> {
     let kinds = select(vec![AuditKind::Started, AuditKind::Finished, AuditKind::Interrupted]);
     (
         texts(),
-        prop::collection::vec(prop::option::of(texts()), 12),
+        prop::collection::vec(prop::option::of(texts()), 14),
         prop::collection::vec(numbers, 5),
         prop::collection::vec(prop::option::of(any::<u128>()), 5),
         kinds,
@@ -115,6 +131,8 @@ fn parse(form: &[u8], version: usize) -> AuditRow {
         "params",
         "delegation",
         "flags",
+        "app_id",
+        "user_id",
     ]
     .map(&mut text);
     let writer = text("writer").unwrap();
@@ -146,7 +164,11 @@ fn parse(form: &[u8], version: usize) -> AuditRow {
 
 fn check(row: &AuditRow) {
     for (form, version) in forms(row).into_iter().zip(1..) {
-        assert_eq!(parse(&form, version), *row, "{}", String::from_utf8_lossy(&form));
+        let mut written = row.clone();
+        if version == 1 {
+            (written.app_id, written.user_id) = (None, None);
+        }
+        assert_eq!(parse(&form, version), written, "{}", String::from_utf8_lossy(&form));
         // serde_json also writes sorted keys, no spaces and the shortest escapes.
         let sorted: BTreeMap<String, Value> = serde_json::from_slice(&form).unwrap();
         assert_eq!(serde_json::to_vec(&sorted).unwrap(), form);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ApprovalId, JsonText, UtcMillis, words};
+use crate::{ApprovalId, JsonText, ResourceId, UtcMillis, words};
 
 words! {
     /// How a call ended. Later versions may add values: treat unknown values as failures.
@@ -112,6 +112,25 @@ pub struct AwaitedApproval {
     pub expires_at: UtcMillis,
 }
 
+/// A user of an app. Apps choose the ids of their users, so users of different apps may have the same `user_id`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppUser {
+    /// The id of the app.
+    pub app_id: String,
+    /// The id of the user in the app.
+    pub user_id: String,
+}
+
+/// The authorization without which a call cannot run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, utoipa::ToSchema)]
+pub struct AwaitedAuthorization {
+    /// The resource that the user must authorize.
+    pub resource_id: ResourceId,
+    /// The user whose credential the call needs. Null if the call names no user.
+    pub user: Option<AppUser>,
+}
+
 /// The outcome of a call, before the request id and the duration are added.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CallOutcome {
@@ -131,6 +150,8 @@ pub struct CallOutcome {
     pub retry_after: Option<Duration>,
     /// The approval that the call waits for, if a person must approve it.
     pub approval: Option<Box<AwaitedApproval>>,
+    /// The authorization that the call lacks, if the resource needs a credential of the user.
+    pub authorization: Option<Box<AwaitedAuthorization>>,
 }
 
 impl CallOutcome {
@@ -146,6 +167,7 @@ impl CallOutcome {
             output_mismatch: false,
             retry_after: None,
             approval: None,
+            authorization: None,
         }
     }
 
@@ -161,6 +183,7 @@ impl CallOutcome {
             output_mismatch: false,
             retry_after: None,
             approval: None,
+            authorization: None,
         }
     }
 
@@ -188,6 +211,13 @@ impl CallOutcome {
     #[must_use]
     pub fn awaiting(mut self, approval: AwaitedApproval) -> Self {
         self.approval = Some(Box::new(approval));
+        self
+    }
+
+    /// Adds the authorization that the call lacks.
+    #[must_use]
+    pub fn lacking(mut self, authorization: AwaitedAuthorization) -> Self {
+        self.authorization = Some(Box::new(authorization));
         self
     }
 

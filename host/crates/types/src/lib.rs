@@ -16,6 +16,7 @@ mod ids;
 mod invisible;
 mod json_text;
 mod keys;
+mod oauth;
 mod params;
 mod pins;
 mod sandbox;
@@ -24,7 +25,7 @@ pub mod special_purpose;
 mod words;
 mod workspace_sandbox;
 
-pub use call::{AwaitedApproval, CallOutcome, Code, InputError, Status, ToolFailure};
+pub use call::{AppUser, AwaitedApproval, AwaitedAuthorization, CallOutcome, Code, InputError, Status, ToolFailure};
 pub use causes::with_causes;
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
@@ -39,6 +40,7 @@ pub use ids::{
 pub use invisible::is_invisible;
 pub use json_text::JsonText;
 pub use keys::KeyKind;
+pub use oauth::{ClientRegistration, TokenAuth};
 pub use params::{ObjectParams, Params};
 pub use pins::{DiscoveryStatus, PinStatus};
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};

@@ -48,7 +48,13 @@ pub(super) async fn differences(
             let of_bot = changes.get(&(Table::Bots, bot.clone()));
             of_bot.is_some_and(|change| change.after.is_null())
         });
-        let is_expected = is_of(*table, &change.after, scope) && !change.after.is_null() && !has_gone_with_its_bot;
+        // Keys of agents and OAuth providers are deleted with their resource.
+        let has_gone_with_its_resource = change.after["resource_id"].as_str().is_some_and(|resource| {
+            let of_resource = changes.get(&(Table::Resources, resource.to_owned()));
+            of_resource.is_some_and(|change| change.after.is_null())
+        });
+        let has_gone = has_gone_with_its_bot || has_gone_with_its_resource;
+        let is_expected = is_of(*table, &change.after, scope) && !change.after.is_null() && !has_gone;
         if is_expected && !there.contains(&(*table, key.as_str())) {
             let name = table.name();
             found.push(format!("row {name}/{key} is missing; the audit records its last change at {}", change.at));

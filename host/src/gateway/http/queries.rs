@@ -17,9 +17,9 @@ use utoipa::openapi::{OpenApi, RefOr};
 use crate::gateway::http::problem::Problem;
 
 /// The path prefixes of routes that ignore unknown parameters. Providers and mail programs add parameters to the URLs
-/// of the first two. Routes with the other two prefixes ignore unknown parameters, as the products whose APIs they
+/// of the first three. Routes with the other two prefixes ignore unknown parameters, as the products whose APIs they
 /// imitate do.
-const LENIENT: [&str; 4] = ["/oauth/begin/", "/api/oauth/callback", "/api/core/ai/", "/v1/"];
+const LENIENT: [&str; 5] = ["/oauth/begin/", "/oauth/connect/", "/api/oauth/callback", "/api/core/ai/", "/v1/"];
 
 /// The query parameters of each route.
 pub(crate) struct Queries(HashMap<(String, Method), BTreeSet<String>>);

@@ -11,17 +11,17 @@ use monstrum_core::call::CallAnswer;
 use monstrum_core::call_types::incoming::TokenUser;
 use monstrum_core::language::Language;
 use monstrum_core::operations::approvals::{self, Standing};
-use monstrum_core::operations::{Caller, OperationError, tools};
+use monstrum_core::operations::{Caller, OperationError, oauth, tools};
 use monstrum_core::policy::Bot;
 use monstrum_manifest::ResultForm;
 use monstrum_mcp::{Offer, OfferedTool, Outcome, Refusal, Retry, ToolCall};
-use monstrum_types::{BotId, CallOutcome, Code, Status};
+use monstrum_types::{AppUser, BotId, CallOutcome, Code, Status};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::gateway::mcp::changes::{self, Watched};
-use crate::gateway::mcp::request_state::{CallBinding, RequestStates};
+use crate::gateway::mcp::request_state::{CallBinding, Lacking, RequestStates};
 use crate::telemetry::TraceParent;
 
 /// The time in seconds for which a repeated call waits for the decision of a person, unless its metadata has another
@@ -32,6 +32,9 @@ const TOKEN_CHAT: &str = "mcp";
 /// The answer to a client whose user did not open the page. The user need not be an approver, so the approval stays.
 const DECLINED: &str = "the request to open the page of the approval was declined, so the call was not made; call the tool again after a \
      person has approved the call";
+/// The answer to a client whose user did not open the page of an authorization.
+const NOT_AUTHORIZED: &str = "the request to open the page of the authorization was declined, so the call was not made; call the tool again after \
+     the user has authorized the resource";
 
 /// The bot of a request, and the caller.
 #[derive(Clone)]
@@ -63,7 +66,7 @@ impl Offer for BotOffer {
     }
 
     async fn call(&self, call: ToolCall) -> Result<Outcome, Refusal<OperationError>> {
-        let ToolCall { tool, arguments, task_id, chat, mut wait_for_approval_s, trace_parent, .. } = call;
+        let ToolCall { tool, arguments, task_id, chat, mut wait_for_approval_s, trace_parent, progress, .. } = call;
         let chat = chat_of(self.caller.token_user.as_deref(), chat).map_err(Refusal::Params)?;
         // Only calls that can be repeated pay for the digest.
         let is_bound = call.takes_request_state || call.retry.is_some();
@@ -79,7 +82,7 @@ impl Offer for BotOffer {
         let params = Value::Object(arguments);
         let input = CallInput { params, task_id, resource_id: None, chat, wait_for_approval_s };
         let language = self.language.clone();
-        let answer = tools::answer(&self.app, &self.caller, self.bot, tool.clone(), language, input);
+        let answer = tools::answer(&self.app, &self.caller, self.bot, tool.clone(), language, input, progress);
         let answer = match trace_parent.as_deref().and_then(TraceParent::parse) {
             Some(parent) => answer.instrument(parent.span()).await,
             None => answer.await,
@@ -101,7 +104,11 @@ impl BotOffer {
         binding: &CallBinding,
         wait_s: u32,
     ) -> Result<Option<Outcome>, Refusal<OperationError>> {
-        let approval = self.request_states.verified(&retry.request_state, binding, self.app.clock.now());
+        let (states, now) = (&self.request_states, self.app.clock.now());
+        if let Some(lacking) = states.lacking(&retry.request_state, binding, now) {
+            return self.retry_for_user(lacking, retry.is_declined, wait_s).await;
+        }
+        let approval = states.verified(&retry.request_state, binding, now);
         let approval = approval
             .ok_or_else(|| Refusal::Params("`requestState` was not issued for this call or has expired".to_owned()))?;
         let outcome = if retry.is_declined {
@@ -117,12 +124,43 @@ impl BotOffer {
         Ok(Some(self.outcome(answer, ResultForm::default(), Some(binding))))
     }
 
+    /// Waits for the authorization of a repeated call. Returns `None` if the call must be made now, and otherwise the
+    /// outcome.
+    async fn retry_for_user(
+        &self,
+        lacking: Lacking,
+        is_declined: bool,
+        wait_s: u32,
+    ) -> Result<Option<Outcome>, Refusal<OperationError>> {
+        if is_declined {
+            let outcome = CallOutcome::error(Code::Unauthenticated, NOT_AUTHORIZED);
+            let answer = CallAnswer { request_id: self.caller.request, outcome, duration_ms: 0 };
+            return Ok(Some(self.outcome(answer, ResultForm::default(), None)));
+        }
+        if let Some(user) = &self.caller.token_user {
+            let user = AppUser { app_id: user.issuer.to_string(), user_id: user.subject.to_string() };
+            let (app, wait) = (&self.app, (lacking.known, wait_s));
+            oauth::until_authorized(app, &self.caller, lacking.resource, &user, wait).await.map_err(refusal)?;
+        }
+        Ok(None)
+    }
+
     fn outcome(&self, answer: CallAnswer, form: ResultForm, binding: Option<&CallBinding>) -> Outcome {
         let CallAnswer { request_id, outcome, .. } = answer;
-        let CallOutcome { status, code, message, data, output_mismatch, approval, .. } = outcome;
-        let request_state = approval.as_deref().zip(binding);
-        let request_state = request_state.map(|(approval, call)| self.request_states.issue(approval, call));
-        Outcome { request_id, status, code, message, data, form, output_mismatch, approval, request_state }
+        let CallOutcome { status, code, message, data, output_mismatch, approval, authorization, .. } = outcome;
+        let link = authorization.as_deref().and_then(|needed| oauth::connect_url(&self.app, &self.caller, needed));
+        let request_state = binding.and_then(|call| match (&approval, &authorization, &link) {
+            (Some(approval), ..) => Some(self.request_states.issue(approval, call)),
+            (None, Some(needed), Some((_, expires_at))) => {
+                let snapshot = self.app.policy.load();
+                let held = needed.user.as_ref().and_then(|user| snapshot.user_credential(needed.resource_id, user));
+                let lacking = Lacking { resource: needed.resource_id, known: held.map(|held| held.held.row.id) };
+                Some(self.request_states.issue_for_user(&lacking, *expires_at, call))
+            }
+            _ => None,
+        });
+        let connect_url = link.map(|(url, _)| url);
+        Outcome { request_id, status, code, message, data, form, output_mismatch, approval, connect_url, request_state }
     }
 }
 

@@ -1,20 +1,24 @@
-//! Request states: signed texts with which a client repeats a call that a person must approve.
+//! Request states: signed texts with which a client repeats a call that a person must approve, or whose user must
+//! authorize a resource.
 //!
-//! A request state names an approval and permits nothing. The signature covers the call: its caller, bot, tool, user and
-//! arguments. The approval decides, and the call itself is judged again. The host stores nothing, and every host with the
+//! A request state names an approval or a resource and permits nothing. The signature covers the call: its caller, bot,
+//! tool, user and arguments. The approval or the credential decides, and the call itself is judged again. The host stores nothing, and every host with the
 //! same master key accepts the text. A rotation of the master key invalidates all request states; clients then make their
 //! calls anew.
 
 use hmac::{Hmac, KeyInit, Mac};
 use monstrum_api::tools::Chat;
 use monstrum_core::operations::Caller;
-use monstrum_types::{ApprovalId, AwaitedApproval, BotId, UtcMillis, canonical};
+use monstrum_types::{ApprovalId, AwaitedApproval, BotId, CredentialId, ResourceId, UtcMillis, canonical};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-/// The version of the text's format.
+/// The versions of the formats of a text that names an approval, and of a text that names a resource.
 const FORMAT: &str = "1";
+const FORMAT_OF_AUTHORIZATION: &str = "2";
+/// The place of the credential in the text of a user who has none.
+const NO_CREDENTIAL: &str = "none";
 /// The time for which a request state outlives its approval, so that a client that repeats its call late is told how the
 /// approval ended.
 const GRACE_MS: i64 = 24 * 60 * 60 * 1000;
@@ -41,6 +45,14 @@ impl CallBinding {
     }
 }
 
+/// The authorization that a call lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lacking {
+    pub(super) resource: ResourceId,
+    /// The credential of the user that was not accepted, or `None` if the user had none.
+    pub(super) known: Option<CredentialId>,
+}
+
 /// Issues and verifies request states.
 pub(super) struct RequestStates {
     mac: Hmac<Sha256>,
@@ -54,17 +66,44 @@ impl RequestStates {
     /// Issues the request state with which a client repeats this call.
     pub(super) fn issue(&self, approval: &AwaitedApproval, call: &CallBinding) -> String {
         let text = format!("{FORMAT}.{}.{}", approval.id, approval.expires_at.plus_ms(GRACE_MS).0);
-        let mac = self.mac_of(&text, call).finalize().into_bytes();
-        format!("{text}.{}", hex::encode(mac))
+        self.signed(&text, call)
+    }
+
+    /// Issues the request state with which a client repeats this call after its user has authorized the resource.
+    pub(super) fn issue_for_user(&self, lacking: &Lacking, expires_at: UtcMillis, call: &CallBinding) -> String {
+        let Lacking { resource, known } = lacking;
+        let known = known.map_or_else(|| NO_CREDENTIAL.to_owned(), |known| known.to_string());
+        let until = expires_at.plus_ms(GRACE_MS).0;
+        self.signed(&format!("{FORMAT_OF_AUTHORIZATION}.{resource}.{known}.{until}"), call)
+    }
+
+    /// Returns the authorization that a request state names, or `None` if the text names none, was not issued for this
+    /// call, or has expired.
+    pub(super) fn lacking(&self, state: &str, call: &CallBinding, now: UtcMillis) -> Option<Lacking> {
+        let [format, resource, known, until] = self.parts(state, call)?;
+        let is_valid = format == FORMAT_OF_AUTHORIZATION && until.parse().is_ok_and(|until| now < UtcMillis(until));
+        let known = match known {
+            NO_CREDENTIAL => None,
+            known => Some(known.parse().ok()?),
+        };
+        Some(Lacking { resource: resource.parse().ok()?, known }).filter(|_| is_valid)
+    }
+
+    /// Returns the parts of a text that was issued for this call.
+    fn parts<'a, const N: usize>(&self, state: &'a str, call: &CallBinding) -> Option<[&'a str; N]> {
+        let (text, mac) = state.rsplit_once('.').filter(|_| state.len() <= BYTES_MAX)?;
+        self.mac_of(text, call).verify_slice(&hex::decode(mac).ok()?).ok()?;
+        text.split('.').collect::<Vec<_>>().try_into().ok()
+    }
+
+    fn signed(&self, text: &str, call: &CallBinding) -> String {
+        format!("{text}.{}", hex::encode(self.mac_of(text, call).finalize().into_bytes()))
     }
 
     /// Returns the approval that a request state names, or `None` if the text was not issued for this call or has
     /// expired.
     pub(super) fn verified(&self, state: &str, call: &CallBinding, now: UtcMillis) -> Option<ApprovalId> {
-        let (text, mac) = state.rsplit_once('.').filter(|_| state.len() <= BYTES_MAX)?;
-        self.mac_of(text, call).verify_slice(&hex::decode(mac).ok()?).ok()?;
-        let mut parts = text.split('.');
-        let (format, id, until) = (parts.next()?, parts.next()?, parts.next()?);
+        let [format, id, until] = self.parts(state, call)?;
         let is_valid = format == FORMAT && until.parse().is_ok_and(|until| now < UtcMillis(until));
         is_valid.then(|| id.parse().ok()).flatten()
     }
@@ -140,6 +179,23 @@ mod tests {
         for (what, call) in others {
             assert!(!is_valid(&call, EXPIRY), "{what}");
         }
+    }
+
+    #[test]
+    fn a_request_state_of_an_authorization_names_a_resource_and_a_credential() {
+        let (states, caller, bot) = (states(1), caller(), BotId::new());
+        let own = CallBinding::of(&caller, bot, "tool", None, &Map::new());
+        let other = CallBinding::of(&caller, bot, "other", None, &Map::new());
+        for known in [None, Some(CredentialId::new())] {
+            let lacking = Lacking { resource: ResourceId::new(), known };
+            let state = states.issue_for_user(&lacking, EXPIRY, &own);
+            assert_eq!(states.lacking(&state, &own, EXPIRY), Some(lacking));
+            assert_eq!(states.lacking(&state, &own, EXPIRY.plus_ms(GRACE_MS)), None, "expired");
+            assert_eq!(states.lacking(&state, &other, EXPIRY), None, "another call");
+            assert_eq!(states.verified(&state, &own, EXPIRY), None, "it names no approval");
+        }
+        let approval = AwaitedApproval { id: ApprovalId::new(), url: None, expires_at: EXPIRY };
+        assert_eq!(states.lacking(&states.issue(&approval, &own), &own, EXPIRY), None);
     }
 
     #[test]

@@ -5,24 +5,73 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 
-use monstrum_core::oauth::{Begun, OauthError};
+use monstrum_core::oauth::{Begun, Consent, OauthError};
+use monstrum_types::{Secret, is_invisible};
 
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// The policy of a page with a button. The form leads to this server, which redirects to the provider; browsers check
+/// both.
+const POLICY_OF_FORM: &str = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'";
 /// The lifetime of the cookie: the time limit of an authorization.
 const COOKIE_LIFETIME_S: u32 = 600;
 
 /// Redirects the browser to the provider and sets a cookie. When the provider sends the browser back, the cookie
 /// identifies the browser.
 pub(super) fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
-    let secure = if is_secure { "; Secure" } else { "" };
-    let value = begun.browser.expose();
-    // SameSite is Lax, because the provider's redirect comes from another site.
-    let cookie = format!("{cookie}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={COOKIE_LIFETIME_S}{secure}");
-    let mut response = page(StatusCode::SEE_OTHER, "Monstrum", "Redirecting to the provider.");
+    redirect(begun.authorization_url.as_str(), Some(&set_cookie(cookie, &begun.browser, is_secure)))
+}
+
+/// Redirects the browser, and sets a cookie if there is one.
+pub(super) fn redirect(location: &str, cookie: Option<&str>) -> Response {
+    let mut response = page(StatusCode::SEE_OTHER, "Monstrum", "Redirecting.");
     let headers = response.headers_mut();
-    for (name, value) in [(header::LOCATION, begun.authorization_url.as_str()), (header::SET_COOKIE, &cookie)] {
+    let cookie = cookie.map(|cookie| (header::SET_COOKIE, cookie));
+    for (name, value) in [(header::LOCATION, location)].into_iter().chain(cookie) {
         // Both values are ASCII: the URL comes from a URL parser, and the cookie consists of ASCII parts.
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
+    }
+    response
+}
+
+/// Returns the value of `Set-Cookie` for the secret with which a browser is recognized.
+pub(super) fn set_cookie(name: &str, browser: &Secret, is_secure: bool) -> String {
+    let secure = if is_secure { "; Secure" } else { "" };
+    let value = browser.expose();
+    // SameSite is Lax, because the provider's redirect comes from another site. A form of another site is sent without
+    // the cookie.
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={COOKIE_LIFETIME_S}{secure}")
+}
+
+/// Returns the page on which a user confirms the authorization. Its form is sent to the URL of the page.
+pub(super) fn consent(consent: &Consent, cookie: &str, is_secure: bool) -> Response {
+    let Consent { workspace, resource, user, provider, browser } = consent;
+    let rows = [
+        ("Workspace", workspace.as_str()),
+        ("Resource", resource.as_str()),
+        ("App", user.app_id.as_str()),
+        ("User", user.user_id.as_str()),
+        ("Provider", provider.as_str()),
+    ];
+    let rows: String = rows
+        .into_iter()
+        .map(|(name, value)| format!("<dt>{name}</dt>\n<dd><bdi>{}</bdi></dd>\n", visible(value)))
+        .collect();
+    let body = format!(
+        "<p>Bots will use your account at the provider for this user. Continue only if you are this user.</p>\n\
+         <dl>\n{rows}</dl>\n<form method=\"post\">\n<button>Continue to the provider</button>\n</form>\n"
+    );
+    let mut response = document(StatusCode::OK, "Authorize a resource", &body);
+    let headers = response.headers_mut();
+    // An origin that could change the policy is left out. Some browsers then refuse the redirect after the form.
+    let is_plain =
+        provider.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, ':' | '/' | '.' | '-' | '[' | ']'));
+    let policy = if is_plain { format!("{POLICY_OF_FORM} {provider}") } else { POLICY_OF_FORM.to_owned() };
+    let cookie = set_cookie(cookie, browser, is_secure);
+    for (name, value) in [(header::CONTENT_SECURITY_POLICY, policy), (header::SET_COOKIE, cookie)] {
+        // Both values are ASCII.
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
     }
     response
 }
@@ -52,9 +101,14 @@ pub(super) fn failure(error: &OauthError) -> Response {
 }
 
 fn page(status: StatusCode, title: &str, text: &str) -> Response {
-    let (title, text) = (escaped(title), escaped(text));
+    document(status, title, &format!("<p>{}</p>\n", escaped(text)))
+}
+
+/// Returns a document. The body is HTML.
+fn document(status: StatusCode, title: &str, body: &str) -> Response {
+    let title = escaped(title);
     let html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<h1>{title}</h1>\n<p>{text}</p>\n"
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<h1>{title}</h1>\n{body}"
     );
     let mut response = Response::new(Body::from(html));
     *response.status_mut() = status;
@@ -64,6 +118,15 @@ fn page(status: StatusCode, title: &str, text: &str) -> Response {
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     response
+}
+
+/// Returns a text of another party as HTML, with invisible characters written out.
+fn visible(text: &str) -> String {
+    let visible = text.chars().map(|character| match is_invisible(character) {
+        true => character.escape_unicode().to_string(),
+        false => character.to_string(),
+    });
+    escaped(&visible.collect::<String>())
 }
 
 fn escaped(text: &str) -> String {
@@ -87,6 +150,7 @@ mod tests {
 
     #[test]
     fn a_providers_words_are_text() {
+        assert_eq!(visible("a\u{202e}<"), "a\\u{202e}&lt;");
         assert_eq!(escaped("<img src=x onerror='a'>&\""), "&lt;img src=x onerror=&#39;a&#39;&gt;&amp;&quot;");
     }
 }

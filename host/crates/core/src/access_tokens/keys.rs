@@ -32,8 +32,8 @@ const KEYS_MAX: usize = 100;
 /// The keys of the issuer.
 pub(super) struct IssuerKeys {
     issuer: String,
-    network: Network,
-    egress: Egress,
+    pub(super) network: Network,
+    pub(super) egress: Egress,
     state: Mutex<State>,
     /// Held during a fetch, so that one request fetches and the others wait.
     turn: tokio::sync::Mutex<()>,
@@ -114,7 +114,7 @@ impl IssuerKeys {
     }
 
     /// Returns the metadata of the issuer, by RFC 8414, or else at the place where `OpenID` providers have it.
-    async fn metadata(&self, until: Instant) -> Result<Value, String> {
+    pub(super) async fn metadata(&self, until: Instant) -> Result<Value, String> {
         let mut failures = Vec::new();
         for url in metadata_urls(&self.issuer)? {
             match self.document(&url, until).await {

@@ -105,6 +105,7 @@ impl Scene {
         let resolver = Arc::clone(&issuer) as Arc<dyn Resolve>;
         let egress = Egress::new(EgressOptions { resolver, transport, ..EgressOptions::default() });
         let of_issuer = TokenIssuer {
+            client: None,
             url: ISSUER.to_owned(),
             network: Network::default(),
             public_url: "https://monstrum.example".to_owned(),

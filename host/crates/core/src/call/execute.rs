@@ -166,6 +166,9 @@ impl Executor {
             let outcome = CallOutcome::failure(Status::PermissionDenied, Code::Denied, message);
             return Ok(outcome.by_rule("revoked.tool"));
         }
+        if let Some(refused) = mcp::without_credential(execution) {
+            return Ok(refused);
+        }
         // A call that found no room, or whose bot has no budget, leaves its approval to the next attempt.
         consent::use_up(execution, &permit).await?;
         let Some(component) = &target.plugin.component else {

@@ -30,7 +30,8 @@ pub struct CallSecrets {
 #[derive(Default)]
 struct Known {
     redactor: Option<Arc<Redactor>>,
-    /// The redactors of all calls with the same root call, or `None` if the call has no ancestors and no child calls.
+    /// The redactors of all calls with the same root call, or `None` if the call has no ancestors and no child calls, and
+    /// involves one credential only.
     shared: Option<SharedRedactors>,
 }
 
@@ -92,6 +93,16 @@ impl CallSecrets {
             shared.add(&redactor);
         }
         known.redactor = Some(redactor);
+    }
+
+    /// Keeps the redactors of this call when another one is added, because the call involves several credentials.
+    pub fn keep_all(&self) {
+        let mut known = self.known.lock();
+        if known.shared.is_none() {
+            let shared = SharedRedactors::default();
+            known.redactor.iter().for_each(|redactor| shared.add(redactor));
+            known.shared = Some(shared);
+        }
     }
 
     /// Shares the secrets between this call and its child calls, in both directions.

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use monstrum_sandbox::Feed;
-use monstrum_types::{BotId, Clock, KeyId, Params, RequestId, ResourceId, ResourceTypeId, UtcMillis, WorkspaceId};
+use monstrum_types::{
+    AppUser, BotId, Clock, KeyId, Params, RequestId, ResourceId, ResourceTypeId, UtcMillis, WorkspaceId,
+};
 use serde_json::{Map, Value};
 
 use crate::call_types::lineage::Lineage;
+use crate::call_types::progress::ProgressListener;
 use crate::language::Language;
 
 /// A call about which the host has not decided yet. There is a constructor for each kind of call. The `with_` functions
@@ -87,6 +90,8 @@ pub struct Attachments {
     pub content: Option<Bytes>,
     /// The cell that receives the content of a file.
     pub read: Option<Arc<OnceLock<Vec<u8>>>>,
+    /// The client that listens to the progress of the call.
+    pub progress: Option<ProgressListener>,
 }
 
 impl std::fmt::Debug for Attachments {
@@ -297,10 +302,19 @@ impl IncomingCall {
         self.wait_for_approval
     }
 
-    /// Returns the app and the user on whose behalf the call is made, if the caller named its conversation.
+    /// Returns the app and the user on whose behalf the call is made: the user of the access token, or the user of the
+    /// conversation that the caller named. Parameters, plugins and models cannot change the user.
     pub fn user(&self) -> Option<(&str, &str)> {
+        if let Some(user) = &self.token_user {
+            return Some((&user.issuer, &user.subject));
+        }
         let chat = self.context.get("chat")?;
         Some((chat.get("app_id")?.as_str()?, chat.get("user_id")?.as_str()?))
+    }
+
+    /// Returns the user on whose behalf the call is made.
+    pub fn app_user(&self) -> Option<AppUser> {
+        self.user().map(|(app, user)| AppUser { app_id: app.to_owned(), user_id: user.to_owned() })
     }
 
     /// Returns the number of ancestors of the call, which is 0 for a root call.

@@ -29,6 +29,9 @@ pub struct GivenFor {
     /// OAuth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oauth: Option<Issuer>,
+    /// The value of the parameter `resource` with which the credential was obtained (RFC 8707). Refreshes repeat it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub indicator: Option<String>,
 }
 
 /// The issuer of a token. A refresh token is sent to its issuer only.
@@ -36,12 +39,20 @@ pub struct GivenFor {
 pub struct Issuer {
     pub token_url: String,
     pub client_id: String,
+    /// The issuer identifier, if an admin has confirmed the metadata of the issuer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
 }
 
 impl Issuer {
     /// Returns the provider of this row as an issuer.
     pub fn of(provider: &OauthProviderRow) -> Issuer {
-        Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() }
+        let issuer = provider.server.as_ref().and_then(|server| server.get("issuer")).and_then(Value::as_str);
+        Issuer {
+            token_url: provider.token_url.clone(),
+            client_id: provider.client_id.clone(),
+            issuer: issuer.map(str::to_owned),
+        }
     }
 
     /// Returns whether the provider of this row is the issuer.
@@ -62,13 +73,14 @@ impl GivenFor {
             inject: method.inject_rules_for(resource_type, config),
             plain_fields: plain_fields(resource_type, method),
             oauth: None,
+            indicator: None,
         }
     }
 
-    /// Returns this purpose for a credential that `provider` issues. All fields of such a credential are secret, even
-    /// if the manifest declares otherwise.
-    pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
-        GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), ..self }
+    /// Returns this purpose for a credential that `provider` issues for the resource `indicator`. All fields of such a
+    /// credential are secret, even if the manifest declares otherwise.
+    pub fn obtained_from(self, provider: &OauthProviderRow, indicator: Option<String>) -> GivenFor {
+        GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), indicator, ..self }
     }
 
     /// Returns the purpose that results from the current manifest and configuration for the auth method of this
@@ -77,7 +89,7 @@ impl GivenFor {
         let methods = &manifest.resource_type.auth_methods;
         let method = methods.iter().find(|method| method.method == self.auth_method)?;
         let now = GivenFor::now(manifest, method, config);
-        Some(GivenFor { oauth: self.oauth.clone(), ..now })
+        Some(GivenFor { oauth: self.oauth.clone(), indicator: self.indicator.clone(), ..now })
     }
 
     /// Returns the audience of `now`, or `None` if `now` requires more than this sealed purpose allows. A record

@@ -2,9 +2,35 @@
 
 use monstrum_manifest::{OauthConfig, ResourceType};
 use monstrum_store::OauthProviderRow;
-use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, WorkspaceId};
+use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, TokenAuth, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
+use serde::{Deserialize, Serialize};
 use url::Url;
+
+/// What an admin has confirmed of the metadata of an authorization server, besides its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfirmedServer {
+    /// The issuer identifier, which answers must name exactly (RFC 9207).
+    pub issuer: String,
+    /// The protected resource for which tokens are requested (RFC 8707).
+    pub resource: String,
+    pub token_auth: TokenAuth,
+    /// Whether each answer of the authorization endpoint names the issuer.
+    pub requires_iss: bool,
+}
+
+/// The stored metadata of an authorization server cannot be read, so the provider must not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the stored metadata of the OAuth provider cannot be read")]
+pub struct UnreadableServer;
+
+impl ConfirmedServer {
+    /// Reads the confirmed metadata of a provider. Returns `None` for a provider whose values an admin has entered.
+    pub fn of(row: &OauthProviderRow) -> Result<Option<ConfirmedServer>, UnreadableServer> {
+        let server = row.server.as_ref();
+        server.map(|server| serde_json::from_value(server.clone()).map_err(|_| UnreadableServer)).transpose()
+    }
+}
 
 /// Seals a client secret for the provider of `row`. The result cannot be decrypted for another client or endpoint.
 pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Result<Sealed, VaultError> {
@@ -112,12 +138,14 @@ mod tests {
             id: OauthProviderId::new(),
             workspace_id: WorkspaceId::new(),
             resource_type: "github".parse().unwrap(),
+            resource_id: None,
             client_id: "client".to_owned(),
             client_secret: None,
             authorization_url: None,
             token_url: "https://id.example/token".to_owned(),
             device_authorization_url: None,
             scopes: serde_json::json!([]),
+            server: None,
             created_at: UtcMillis(0),
             updated_at: UtcMillis(0),
         };

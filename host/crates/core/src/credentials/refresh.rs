@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
-use super::provider::{open_secret, parse_url, scopes};
+use super::provider::{ConfirmedServer, UnreadableServer, open_secret, parse_url, scopes};
 use super::token_endpoint::{ANSWER_WAIT_MAX, Grant, Provider, TokenError, Tokens};
-use super::{GivenFor, NEEDS_AUTHORIZATION, Opened, READY, access_token, seal};
+use super::{GivenFor, NEEDS_AUTHORIZATION, Opened, READY, Subject, access_token, seal, subject_of};
 
 /// The duration of a refresh lease in milliseconds. It covers two requests to the provider, with the client secret in
 /// the header and in the body, and the time to store the result.
@@ -45,16 +45,19 @@ const REFRESHES_SWEEP_AT: usize = 1024;
 /// Refreshes the credentials of all resources.
 pub struct Refresher {
     pub(super) vault: Arc<Vault>,
-    store: Store,
+    pub(super) store: Store,
     egress: Egress,
     pub(super) clock: Arc<dyn Clock>,
-    refreshes: Mutex<HashMap<ResourceId, Arc<tokio::sync::Mutex<LastRefresh>>>>,
-    /// Resources whose provider refused the last refresh request of this host.
-    refused: Mutex<HashSet<ResourceId>>,
+    refreshes: Mutex<HashMap<CredentialPlace, Arc<tokio::sync::Mutex<LastRefresh>>>>,
+    /// Credentials whose provider refused the last refresh request of this host.
+    refused: Mutex<HashSet<CredentialPlace>>,
     running: TaskTracker,
 }
 
-/// The last refresh of one resource by this host.
+/// The credential that is refreshed. A new credential of the same subject has the same place.
+type CredentialPlace = (ResourceId, Subject);
+
+/// The last refresh of one credential by this host.
 #[derive(Default)]
 struct LastRefresh {
     /// The end of the pause after a failure, and the state that callers get during the pause.
@@ -75,6 +78,7 @@ impl LastRefresh {
 pub struct RefreshTarget {
     pub workspace: WorkspaceId,
     pub resource: ResourceId,
+    pub subject: Subject,
     pub resource_type: ResourceTypeId,
     pub network: Network,
     /// The purpose of the stale credential. A credential for another purpose does not replace it.
@@ -98,6 +102,8 @@ enum RefreshError {
     #[error("the stored credential has no refresh token")]
     NoRefreshToken,
     #[error(transparent)]
+    Server(#[from] UnreadableServer),
+    #[error(transparent)]
     Provider(#[from] TokenError),
 }
 
@@ -106,7 +112,10 @@ impl RefreshError {
     fn code(&self) -> Option<&str> {
         match self {
             RefreshError::Provider(error) => error.code(),
-            RefreshError::ClientSecret(_) | RefreshError::TokenUrl(_) | RefreshError::NoRefreshToken => None,
+            RefreshError::ClientSecret(_)
+            | RefreshError::TokenUrl(_)
+            | RefreshError::NoRefreshToken
+            | RefreshError::Server(_) => None,
         }
     }
 
@@ -151,9 +160,10 @@ impl Refresher {
         task.await.unwrap_or(Err(CredentialState::Unavailable))
     }
 
-    /// Returns whether the provider refused this host's last refresh of this resource.
-    pub(super) fn is_refused(&self, resource: ResourceId) -> bool {
-        self.refused.lock().contains(&resource)
+    /// Returns whether the provider refused this host's last refresh of the credential of this row.
+    pub(super) fn is_refused(&self, row: &CredentialRow) -> bool {
+        let refused = self.refused.lock();
+        !refused.is_empty() && place_of(row).is_some_and(|place| refused.contains(&place))
     }
 
     /// Waits until all refreshes in progress have ended.
@@ -162,16 +172,16 @@ impl Refresher {
         self.running.wait().await;
     }
 
-    /// Returns the entry of a resource. Concurrent callers get the same entry.
-    fn in_progress(&self, resource: ResourceId) -> Arc<tokio::sync::Mutex<LastRefresh>> {
+    /// Returns the entry of a credential. Concurrent callers get the same entry.
+    fn in_progress(&self, place: CredentialPlace) -> Arc<tokio::sync::Mutex<LastRefresh>> {
         let mut refreshes = self.refreshes.lock();
-        if refreshes.len() >= REFRESHES_SWEEP_AT && !refreshes.contains_key(&resource) {
+        if refreshes.len() >= REFRESHES_SWEEP_AT && !refreshes.contains_key(&place) {
             // An entry that is referenced outside the map is in use.
             refreshes.retain(|_, refresh| {
                 Arc::strong_count(refresh) > 1 || refresh.try_lock().is_ok_and(|refresh| refresh.is_recent())
             });
         }
-        Arc::clone(refreshes.entry(resource).or_default())
+        Arc::clone(refreshes.entry(place).or_default())
     }
 
     async fn wait_and_refresh(
@@ -179,7 +189,7 @@ impl Refresher {
         target: &RefreshTarget,
         stale: Option<&Secret>,
     ) -> Result<Refreshed, CredentialState> {
-        let last = self.in_progress(target.resource);
+        let last = self.in_progress((target.resource, target.subject.clone()));
         let mut last = last.lock().await;
         let until = Instant::now() + WAIT_MAX;
         loop {
@@ -203,7 +213,11 @@ impl Refresher {
         last: &mut LastRefresh,
     ) -> Result<Attempt, StoreError> {
         self.store.require_verified(target.workspace)?;
-        let Some(row) = self.store.credential(target.workspace, target.resource).await? else {
+        let row = match &target.subject {
+            Subject::Shared => self.store.credential(target.workspace, target.resource).await?,
+            Subject::User(user) => self.store.user_credential(target.workspace, target.resource, user).await?,
+        };
+        let Some(row) = row else {
             return Ok(Attempt::Failed(CredentialState::None));
         };
         let Ok(opened) = Opened::open(&row, &self.vault) else {
@@ -229,7 +243,7 @@ impl Refresher {
             tracing::debug!(resource.id = %target.resource, ?until, "skipped a refresh in the pause after a failure");
             return Ok(Attempt::Failed(state));
         }
-        let provider = self.store.oauth_provider_of_type(target.workspace, &target.resource_type).await?;
+        let provider = self.store.oauth_provider_for(target.workspace, target.resource, &target.resource_type).await?;
         let issuer = opened.given_for.oauth.as_ref();
         let Some(provider) = provider.filter(|provider| issuer.is_some_and(|issuer| issuer.is(provider))) else {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
@@ -262,12 +276,15 @@ impl Refresher {
     ) -> Result<Tokens, RefreshError> {
         let secret = open_secret(&self.vault, provider).map_err(RefreshError::ClientSecret)?;
         let token_url = parse_url(&provider.token_url).map_err(RefreshError::TokenUrl)?;
+        let server = ConfirmedServer::of(provider)?;
         let asked = Provider {
             egress: &self.egress,
             clock: self.clock.as_ref(),
             network: &target.network,
             client_id: &provider.client_id,
             client_secret: secret.as_ref(),
+            auth: server.map(|server| server.token_auth),
+            resource: opened.given_for.indicator.as_deref(),
         };
         let scopes = scopes(provider);
         let grant = match opened.fields.get("refresh_token") {
@@ -290,7 +307,7 @@ impl Refresher {
         fields.insert("access_token".to_owned(), tokens.access_token);
         // If the answer has no new refresh token, the old refresh token stays valid (RFC 6749, section 6).
         fields.extend(tokens.refresh_token.map(|token| ("refresh_token".to_owned(), token)));
-        let sealed = match seal(&self.vault, row.workspace_id, row.resource_id, row.id, &given_for, &fields) {
+        let sealed = match seal(&self.vault, row.workspace_id, row.resource_id, subject_of(row), &given_for, &fields) {
             Ok(sealed) => sealed,
             Err(error) => {
                 tracing::error!(credential.id = %row.id, %error, "failed to encrypt a refreshed credential");
@@ -308,7 +325,9 @@ impl Refresher {
         let expires_at = fresh.expires_at;
         if self.replace(&fresh, &row.sealed).await? {
             *last = LastRefresh { backoff: None, refreshed_at: Some(Instant::now()) };
-            self.refused.lock().remove(&row.resource_id);
+            if let Some(place) = place_of(row) {
+                self.refused.lock().remove(&place);
+            }
             Ok(Attempt::Refreshed(Refreshed { fields, expires_at }))
         } else {
             // The credential was saved again during the refresh. The saved credential takes precedence.
@@ -360,13 +379,17 @@ impl Refresher {
         let state = match error.code() {
             None | Some("temporarily_unavailable" | "server_error" | "slow_down") => CredentialState::Unavailable,
             Some(_) => {
-                self.refused.lock().insert(row.resource_id);
+                self.refused.lock().extend(place_of(row));
                 CredentialState::NeedsAuthorization
             }
         };
         last.backoff = Some((Instant::now() + BACKOFF, state));
         Ok(Attempt::Failed(state))
     }
+}
+
+fn place_of(row: &CredentialRow) -> Option<CredentialPlace> {
+    Subject::of_row(row).map(|subject| (row.resource_id, subject))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use monstrum_egress::{Anonymous, Egress, Network, Redactor, RedactorCell, SECRET_BYTES_MIN, Scope};
-use monstrum_types::{Clock, Failure, HttpRequest, HttpResponse, Secret, UtcMillis, is_invisible};
+use monstrum_types::{Clock, Failure, HttpRequest, HttpResponse, Secret, TokenAuth, UtcMillis, is_invisible};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use url::Url;
@@ -35,6 +35,10 @@ pub struct Provider<'a> {
     pub network: &'a Network,
     pub client_id: &'a str,
     pub client_secret: Option<&'a Secret>,
+    /// How the client authenticates, or `None` if the metadata of the provider are not known.
+    pub auth: Option<TokenAuth>,
+    /// The value of the parameter `resource` of each request (RFC 8707).
+    pub resource: Option<&'a str>,
 }
 
 /// The grant that is exchanged for an access token.
@@ -99,6 +103,8 @@ impl TokenError {
 enum SecretIn {
     Header,
     Body,
+    /// The client is public.
+    Nothing,
 }
 
 impl Provider<'_> {
@@ -109,10 +115,18 @@ impl Provider<'_> {
         Tokens::read(&answer, asked_at)
     }
 
-    /// Sends a form to an endpoint of the provider and returns the members of the answer. The first request has the
-    /// client secret in the header, which every server must accept (RFC 6749, section 2.3.1). If the provider rejects
-    /// that request, a second request has the secret in the body.
+    /// Sends a form to an endpoint of the provider and returns the members of the answer. If it is not known how the
+    /// client authenticates, the first request has the client secret in the header, which every server must accept
+    /// (RFC 6749, section 2.3.1). If the provider rejects that request, a second request has the secret in the body.
     pub async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Map<String, Value>, TokenError> {
+        if let Some(auth) = self.auth {
+            let secret_in = match auth {
+                TokenAuth::None => SecretIn::Nothing,
+                TokenAuth::ClientSecretBasic => SecretIn::Header,
+                TokenAuth::ClientSecretPost => SecretIn::Body,
+            };
+            return self.ask_with(url, form, secret_in).await;
+        }
         let answer = self.ask_with(url, form, SecretIn::Header).await;
         match answer {
             Err(error) if self.client_secret.is_some() && error.may_be_of_client() => {
@@ -155,7 +169,10 @@ impl Provider<'_> {
             (Some(secret), SecretIn::Body) => {
                 body.append_pair("client_secret", secret.expose());
             }
-            (None, _) => {}
+            (Some(_), SecretIn::Nothing) | (None, _) => {}
+        }
+        if let Some(resource) = self.resource {
+            body.append_pair("resource", resource);
         }
         // The body always contains the client id, even if the header contains it too, because device endpoints require
         // it in the body (RFC 8628, section 3.1).
@@ -177,7 +194,8 @@ fn secret_of((name, value): &(&str, &str)) -> Option<Secret> {
 }
 
 impl Grant<'_> {
-    fn form(&self) -> Vec<(&str, &str)> {
+    /// Returns the fields of a request with this grant.
+    pub fn form(&self) -> Vec<(&str, &str)> {
         match self {
             Grant::Code { code, verifier, redirect_uri } => vec![
                 ("grant_type", "authorization_code"),
@@ -199,7 +217,7 @@ impl Grant<'_> {
 }
 
 /// Returns the members of a successful answer, or the error that the answer contains.
-fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
+pub fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
     let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
     let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
     // A gateway in front of the provider may put any text into `error` if the provider is unavailable. Such a text is

@@ -9,9 +9,8 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::wire::ResourceWire;
-use super::{Link, Mcp};
+use super::{Access, Link, Mcp};
 use crate::call_types::call_secrets::CallSecrets;
-use crate::policy::Resource;
 
 /// The time that a server has to accept the notification about a cancelled call.
 const CANCEL_MAX: Duration = Duration::from_secs(5);
@@ -35,24 +34,20 @@ pub struct McpCall<'a> {
 }
 
 impl Mcp {
-    /// Calls a tool of the server of `resource`. Dropping the future cancels the call at the server.
+    /// Calls a tool of the server with this access. Dropping the future cancels the call at the server.
     ///
     /// # Errors
     /// Fails if the server gives no usable result.
-    pub async fn call(
-        self: &Arc<Self>,
-        resource: &Arc<Resource>,
-        call: &McpCall<'_>,
-    ) -> Result<CalledTool, ClientError> {
+    pub async fn call(self: &Arc<Self>, access: &Access, call: &McpCall<'_>) -> Result<CalledTool, ClientError> {
         let budget = SearchBudget::of_fuel(call.fuel);
-        let redactor = Arc::new(RedactorCell::new(resource.credential_source().redactor()).with_budget(budget));
+        let redactor = Arc::new(RedactorCell::new(access.credential.redactor()).with_budget(budget));
         let wire = ResourceWire {
             egress: self.egress.clone(),
-            resource: Arc::clone(resource),
+            access: access.clone(),
             redactor: Arc::clone(&redactor),
             until: call.until + REQUEST_MARGIN,
         };
-        let running = Running { mcp: self, link: self.link(resource), wire, in_flight: Arc::default() };
+        let running = Running { mcp: self, link: self.link(access), wire, in_flight: Arc::default() };
         call.secrets.search_until(call.until);
         // A call that is dropped must be redacted too, so the secrets are known before the request is sent.
         call.secrets.redact_with(redactor.current());
@@ -72,7 +67,7 @@ impl Mcp {
             Err(_) => false,
         };
         if may_lack_tool {
-            self.nudge(resource.row.id);
+            self.nudge(access.resource.row.id);
         }
         called
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::wire::ResourceWire;
-use super::{Identity, Link, Mcp};
+use super::{Access, Link, Mcp};
 use crate::meters;
 use crate::pins::{DeclaredTool, Definitions, ServerInfo, TOOLS_MAX};
 use crate::policy::Resource;
@@ -27,6 +27,8 @@ const TTL_MIN: Duration = Duration::from_secs(60);
 pub enum DiscoveryError {
     #[error("another host is discovering the tools of this resource")]
     Claimed,
+    #[error("the workspace has too many requests to discover tools; try again later")]
+    Busy,
     #[error("the resource has changed during the discovery")]
     Changed,
     #[error("the server is shutting down")]
@@ -54,13 +56,14 @@ impl Mcp {
     /// # Errors
     /// Fails if no result was stored.
     pub async fn discover(self: &Arc<Self>, resource: &Arc<Resource>) -> Result<(), DiscoveryError> {
+        let _of_workspace = self.asked_place(resource.row.workspace_id).ok_or(DiscoveryError::Busy)?;
         let _place = self.asked.acquire().await.map_err(|_| DiscoveryError::Stopped)?;
         self.discovered(resource).await.map(drop)
     }
 
     /// Discovers the tools of a resource.
     pub(super) async fn discovered(self: &Arc<Self>, resource: &Arc<Resource>) -> Result<Discovered, DiscoveryError> {
-        let link = self.link(resource);
+        let link = self.link(&Access::shared(resource));
         let _turn = link.discovering.lock().await;
         let row = &resource.row;
         if !self.pins.claim(row).await? {
@@ -85,7 +88,7 @@ impl Mcp {
         link: &Arc<Link>,
     ) -> Result<Discovered, DiscoveryError> {
         let row = &resource.row;
-        let wire = ResourceWire::new(&self.egress, resource, Instant::now() + DISCOVERY_MAX);
+        let wire = ResourceWire::new(&self.egress, Access::shared(resource), Instant::now() + DISCOVERY_MAX);
         let limits = ListLimits { tools_max: TOOLS_MAX, bytes_max: LIST_BYTES_MAX };
         let listing = timeout(DISCOVERY_MAX, link.connection.list_tools(&wire, limits));
         let listed = self.stop.run_until_cancelled(listing).await.ok_or(DiscoveryError::Stopped)?;
@@ -123,9 +126,9 @@ impl Mcp {
     }
 
     /// Returns whether the policy has the resource with the same URL, network and credential.
-    pub(super) fn is_current(&self, resource: &Resource) -> bool {
+    pub(super) fn is_current(&self, resource: &Arc<Resource>) -> bool {
         let now = self.current(resource);
-        now.is_some_and(|now| Identity::of(&now) == Identity::of(resource))
+        now.is_some_and(|now| Access::shared(resource).identity().is_of(&Access::shared(&now)))
     }
 
     pub(super) fn current(&self, resource: &Resource) -> Option<Arc<Resource>> {

@@ -8,7 +8,7 @@ use monstrum_mcp::client::ClientError;
 use tokio::time::Instant;
 
 use super::wire::ResourceWire;
-use super::{Link, Mcp};
+use super::{Access, Link, Mcp};
 use crate::policy::Resource;
 
 /// The time after which a stream of notifications is closed. The next discovery opens another one.
@@ -43,7 +43,7 @@ impl Mcp {
     }
 
     async fn follow_changes(&self, resource: &Arc<Resource>, link: &Link) -> Result<(), ClientError> {
-        let wire = ResourceWire::new(&self.egress, resource, Instant::now() + STREAM_MAX);
+        let wire = ResourceWire::new(&self.egress, Access::shared(resource), Instant::now() + STREAM_MAX);
         let mut subscription = link.connection.subscribe(&wire).await?;
         while subscription.changed().await? {
             self.nudge(resource.row.id);
@@ -52,7 +52,7 @@ impl Mcp {
     }
 
     /// Waits until the resource is deleted, or has another URL, network or credential.
-    async fn until_changed(&self, resource: &Resource) {
+    async fn until_changed(&self, resource: &Arc<Resource>) {
         let mut renewals = self.policy.renewals();
         while self.is_current(resource) {
             if renewals.changed().await.is_err() {

@@ -232,7 +232,7 @@ impl Planned {
                 ttl.map_or(self.interval, |ttl| ttl.min(self.interval))
             }
             Ok(Discovered { ttl: None }) => self.back_off(),
-            Err(DiscoveryError::Claimed) => CLAIMED_RETRY,
+            Err(DiscoveryError::Claimed | DiscoveryError::Busy) => CLAIMED_RETRY,
             Err(DiscoveryError::Changed | DiscoveryError::Stopped) => BACKOFF_MIN,
             Err(DiscoveryError::Store(error)) => {
                 tracing::warn!(resource.id = %id, %error, "the discovery of the tools of an MCP server was not stored");

@@ -10,30 +10,30 @@ use monstrum_types::{Failure, HttpRequest};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::url;
+use super::{Access, url};
 use crate::meters;
-use crate::policy::Resource;
+use crate::oauth::challenge::BearerChallenge;
 
-/// The way to the server of one resource, with the credential of the resource. It must be used only when the call for
+/// The way to the server of one resource, with the credential of an access. It must be used only when the call for
 /// which it sends is recorded.
 pub(super) struct ResourceWire {
     pub(super) egress: Egress,
-    pub(super) resource: Arc<Resource>,
+    pub(super) access: Access,
     pub(super) redactor: Arc<RedactorCell>,
     pub(super) until: Instant,
 }
 
 impl ResourceWire {
     /// Creates a wire whose searches for secrets have the default budget.
-    pub(super) fn new(egress: &Egress, resource: &Arc<Resource>, until: Instant) -> ResourceWire {
-        let redactor = RedactorCell::new(resource.credential_source().redactor());
-        ResourceWire { egress: egress.clone(), resource: Arc::clone(resource), redactor: Arc::new(redactor), until }
+    pub(super) fn new(egress: &Egress, access: Access, until: Instant) -> ResourceWire {
+        let redactor = RedactorCell::new(access.credential.redactor());
+        ResourceWire { egress: egress.clone(), access, redactor: Arc::new(redactor), until }
     }
 
     /// Returns the same wire with another deadline.
     pub(super) fn until(&self, until: Instant) -> ResourceWire {
-        let ResourceWire { egress, resource, redactor, .. } = self;
-        ResourceWire { egress: egress.clone(), resource: Arc::clone(resource), redactor: Arc::clone(redactor), until }
+        let ResourceWire { egress, access, redactor, .. } = self;
+        ResourceWire { egress: egress.clone(), access: access.clone(), redactor: Arc::clone(redactor), until }
     }
 }
 
@@ -47,20 +47,19 @@ impl Wire for ResourceWire {
         };
         let request = HttpRequest {
             method: method.to_owned(),
-            url: url(&self.resource).to_owned(),
+            url: url(&self.access.resource).to_owned(),
             query: Vec::new(),
             headers,
             body,
             timeout_ms: None,
-            // A server without a credential is public. A credential that cannot be used makes the request fail.
-            authenticate: self.resource.credential.is_some(),
+            authenticate: self.access.has_credential(),
         };
         async move {
             let began = Instant::now();
             // The caller has recorded the call. A discovery and the end of a session have no record, because they are
             // not calls.
             let before_sending = || async { Ok(()) }.boxed();
-            let (scope, credential) = (&self.resource.scope, self.resource.credential_source().as_ref());
+            let (scope, credential) = (&self.access.resource.scope, self.access.credential.as_ref());
             let opened = self
                 .egress
                 .open(scope, credential, &self.redactor, request, self.until, &before_sending)
@@ -68,7 +67,11 @@ impl Wire for ResourceWire {
                 .await;
             let outcome = opened.as_ref().map(|response| response.status);
             meters::egress(meters::outcome_of_request(outcome.map_err(|failure| failure.code)), began.elapsed());
-            opened.map(head)
+            let head = head(opened?);
+            if let (Some(scopes), Some(held)) = (&head.missing_scopes, self.access.held()) {
+                held.lacks(scopes).await;
+            }
+            Ok(head)
         }
         .boxed()
     }
@@ -77,7 +80,15 @@ impl Wire for ResourceWire {
 fn head(response: StreamedResponse) -> Head {
     let StreamedResponse { status, headers, body } = response;
     let header = |name: &str| headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone());
-    Head { status, content_type: header("content-type"), session: header("mcp-session-id"), body: Box::new(Body(body)) }
+    let challenge = if status == 403 { BearerChallenge::of(&headers) } else { None };
+    let lacking = challenge.filter(BearerChallenge::is_insufficient_scope);
+    Head {
+        status,
+        content_type: header("content-type"),
+        session: header("mcp-session-id"),
+        missing_scopes: lacking.map(|challenge| challenge.scopes),
+        body: Box::new(Body(body)),
+    }
 }
 
 struct Body(StreamedBody);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{Oauth, OauthError, new_flow, stored_url};
-use crate::credentials::provider::{open_secret, scopes};
+use crate::credentials::provider::scopes;
 use crate::credentials::token_endpoint::{Grant, TokenError, lifetime_s};
 use crate::policy::Resource;
 
@@ -52,9 +52,9 @@ impl Oauth {
         let url = stored_url(url.ok_or(OauthError::NoUrl { field: "device_authorization_url" })?)?;
         let scopes = scopes(&provider);
         let form = if scopes.is_empty() { vec![] } else { vec![("scope", scopes.as_str())] };
-        let secret = open_secret(&self.vault, &provider)?;
+        let client = self.client_of(resource, &provider)?;
         let now = self.clock.now();
-        let answer = self.provider(resource, &provider, secret.as_ref()).ask(&url, &form).await?;
+        let answer = self.provider(resource, &provider, &client).ask(&url, &form).await?;
         let unusable = |why| OauthError::Token(TokenError::Unusable { why });
         let answer: DeviceAnswer = serde_json::from_value(answer.into())
             .map_err(|_| unusable("it is not a valid device authorization response"))?;

@@ -9,7 +9,7 @@ use monstrum_api::audit::{
     AuditEvent, AuditList, AuditedCall, AuditedCallWithEvents, AuditedChange, AuditedChangeList, Report,
 };
 use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store};
-use monstrum_types::{RequestId, WorkspaceId};
+use monstrum_types::{AppUser, RequestId, WorkspaceId};
 use serde_json::Value;
 
 use super::list;
@@ -27,6 +27,7 @@ fn view(row: AuditRow) -> AuditedCall {
         finished_at: row.finished_at(),
         request_id: row.request_id,
         bot_id: row.bot_id,
+        user: row.app_id.zip(row.user_id).map(|(app_id, user_id)| AppUser { app_id, user_id }),
         task_id: row.task_id,
         resource_id: row.resource_id,
         tool: row.tool,

@@ -16,9 +16,9 @@ pub async fn run(app: &App, call: IncomingCall) -> Result<CallResult, OperationE
         let message = outcome.message.unwrap_or_else(|| "too many calls".to_owned());
         return Err(OperationError::RateLimited { message, retry_after });
     }
-    let CallOutcome { status, code, message, data, approval, .. } = outcome;
-    let approval = approval.map(|approval| *approval);
-    Ok(CallResult { request_id, status, code, message, data, approval, duration_ms })
+    let CallOutcome { status, code, message, data, approval, authorization, .. } = outcome;
+    let (approval, authorization) = (approval.map(|it| *it), authorization.map(|it| *it));
+    Ok(CallResult { request_id, status, code, message, data, approval, authorization, duration_ms })
 }
 
 /// Runs a call and returns everything that is known about its outcome. A call over a rate limit is an outcome too.

@@ -9,16 +9,16 @@ use monstrum_api::tools::CallResult;
 use monstrum_egress::{CredentialSource as _, CredentialState};
 use monstrum_manifest::{AuthKind, AuthMethod, Field, ResourceType, check_secret_fields};
 use monstrum_store::{CredentialRow, ResourceRow};
-use monstrum_types::{ResourceId, Secret};
+use monstrum_types::{AppUser, ResourceId, Secret};
 use serde_json::{Map, Value, json};
 
 use super::calls;
 use super::change::Change;
 use super::resources::resource;
-use super::{Admin, InputErrors, OperationError};
+use super::{Admin, Caller, InputErrors, OperationError, user_credentials};
 use crate::app::App;
 use crate::call_types::incoming::IncomingCall;
-use crate::credentials::{ConfirmError, GivenFor, new_row};
+use crate::credentials::{ConfirmError, GivenFor, Subject, missing_scopes, new_row};
 use crate::language::Language;
 use crate::policy::{Resource, Snapshot};
 
@@ -26,6 +26,8 @@ use crate::policy::{Resource, Snapshot};
 pub struct NewCredential {
     auth_method: String,
     fields: BTreeMap<String, Secret>,
+    /// The user whose credential this is, or `None` for the credential of the resource.
+    user: Option<AppUser>,
 }
 
 impl NewCredential {
@@ -50,8 +52,9 @@ impl NewCredential {
             Some(_) => fault(&mut errors, "/fields", "expected an object"),
             None => fault(&mut errors, "/fields", "required field is missing"),
         };
+        let user = body.remove("user").map(|user| user_credentials::parse_user(&mut errors, user));
         if !body.is_empty() {
-            errors.add("", "unknown field; expected only `auth_method` and `fields`");
+            errors.add("", "unknown field; expected only `auth_method`, `fields` and `user`");
         }
         let mut fields = BTreeMap::new();
         for (name, value) in given {
@@ -63,7 +66,7 @@ impl NewCredential {
             }
         }
         errors.check()?;
-        Ok(NewCredential { auth_method, fields })
+        Ok(NewCredential { auth_method, fields, user })
     }
 
     /// Returns whether the platform must obtain the credential with the client that an admin has confirmed.
@@ -72,7 +75,10 @@ impl NewCredential {
     }
 
     /// Returns the auth method of this credential in `resource_type`, and the fields to seal.
-    fn check(self, resource_type: &ResourceType) -> Result<(&AuthMethod, BTreeMap<String, Secret>), OperationError> {
+    pub(super) fn check(
+        self,
+        resource_type: &ResourceType,
+    ) -> Result<(&AuthMethod, BTreeMap<String, Secret>), OperationError> {
         let usable = || resource_type.auth_methods.iter().filter(|method| method.method != AuthKind::None);
         let Some(method) = usable().find(|method| method.method.as_str() == self.auth_method) else {
             let known: Vec<&str> = usable().map(|method| method.method.as_str()).collect();
@@ -117,11 +123,25 @@ fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeM
     fields
 }
 
-/// Saves the credential of a resource. Replaces the previous credential, if any.
+/// Saves the credential of a resource, or of one of its users. Replaces the previous credential, if any. The caller must
+/// have been checked with [`user_credentials::may_act`].
+pub async fn save(
+    app: &App,
+    caller: &Caller,
+    id: ResourceId,
+    mut given: NewCredential,
+) -> Result<CredentialMetadata, OperationError> {
+    match given.user.take() {
+        Some(user) => user_credentials::save(app, caller, id, user, given).await,
+        None => save_shared(app, &caller.clone().try_into()?, id, given).await,
+    }
+}
+
+/// Saves the credential of a resource.
 ///
 /// If the method is `oauth2_client_creds` and `fields` is empty, the platform fetches a token with the client of the
 /// OAuth provider.
-pub async fn save(
+async fn save_shared(
     app: &App,
     caller: &Admin,
     id: ResourceId,
@@ -139,7 +159,7 @@ pub async fn save(
     }
     let (method, fields) = given.check(&manifest.resource_type)?;
     let given_for = GivenFor::now(manifest, method, &serving.config);
-    let saved = new_row(&app.vault, &row, &given_for, &fields, app.clock.now());
+    let saved = new_row(&app.vault, &row, &Subject::Shared, &given_for, &fields, app.clock.now());
     let saved = saved.map_err(OperationError::internal)?;
     change.to(&metadata(&saved, &saved.status)).create(app, caller, app.store.put_credential(&saved)).await?;
     as_it_stands(app, &row).await
@@ -193,7 +213,7 @@ pub async fn test(
     let call = IncomingCall::credential_check(caller.request, row.workspace_id, id, tool, params)
         .with_language(language.clone())
         .with_key(caller.caller_key());
-    let CallResult { request_id, status, code, message, duration_ms, data: _, approval: _ } =
+    let CallResult { request_id, status, code, message, duration_ms, data: _, approval: _, authorization: _ } =
         calls::run(app, call).await?;
     Ok(CredentialTest { request_id, status, code, message, duration_ms })
 }
@@ -233,10 +253,13 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
         // A refresh changes the stored row, but does not change the policy.
         let newest = stored.filter(|stored| stored.id == held.row.id);
         let mut state = source.status();
-        if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {
+        let missing_scopes = missing_scopes(&app.store, &held.row).await?;
+        let can_go_on = || held.can_go_on(snapshot.issuer(row)) && missing_scopes.is_none();
+        if state == CredentialState::Ready && !can_go_on() {
             state = CredentialState::NeedsAuthorization;
         }
         return Ok(Some(CredentialMetadata {
+            missing_scopes,
             requested_audience: source.requested_audience().map(<[_]>::to_vec),
             ..metadata(newest.as_ref().unwrap_or(&held.row), state.as_str())
         }));
@@ -244,7 +267,7 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
     Ok(stored.map(|stored| metadata(&stored, &stored.status)))
 }
 
-fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
+pub(super) fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
     // A row that this host cannot read is never used, so its audience is empty.
     let given_for = serde_json::from_value::<GivenFor>(row.given_for.clone()).ok();
     CredentialMetadata {
@@ -252,6 +275,7 @@ fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
         method: row.auth_method.clone(),
         audience: given_for.map(|given_for| given_for.audience).unwrap_or_default(),
         requested_audience: None,
+        missing_scopes: None,
         expires_at: row.expires_at,
         updated_at: row.updated_at,
     }

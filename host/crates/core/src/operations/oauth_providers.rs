@@ -13,24 +13,28 @@ use super::change::{Change, changed_at};
 use super::list;
 use super::{Admin, Caller, InputErrors, OperationError, Operator, rules};
 use crate::app::App;
-use crate::credentials::provider::{parse_url, proposed, seal_secret};
+use crate::credentials::provider::{ConfirmedServer, parse_url, proposed, seal_secret};
+use crate::oauth::challenge::{SCOPES_MAX, is_scope};
 
 const URL_CHARS_MAX: usize = 2048;
-const SCOPES_MAX: usize = 100;
-const SCOPE_CHARS_MAX: usize = 256;
 const CLIENT_ID_CHARS_MAX: usize = 512;
 const SECRET_BYTES_MAX: usize = 4096;
 
-fn view(row: OauthProviderRow) -> OauthProvider {
+pub(super) fn view(row: OauthProviderRow) -> OauthProvider {
+    // Metadata that cannot be read are not shown. The provider is not used then.
+    let server = ConfirmedServer::of(&row).ok().flatten();
     OauthProvider {
         id: row.id,
         resource_type: row.resource_type,
+        resource_id: row.resource_id,
         client_id: row.client_id,
         has_client_secret: row.client_secret.is_some(),
         authorization_url: row.authorization_url,
         token_url: row.token_url,
         device_authorization_url: row.device_authorization_url,
         scopes: row.scopes,
+        token_auth: server.as_ref().map(|server| server.token_auth),
+        issuer: server.map(|server| server.issuer),
         created_at: row.created_at,
         updated_at: row.updated_at,
     }
@@ -44,13 +48,11 @@ pub async fn list(
     page: &Page<OauthProviderId>,
 ) -> Result<OauthProviderList, OperationError> {
     if let Some(resource_type) = resource_type {
-        // A workspace has at most one provider for a type. A text that is not a valid type matches no provider.
-        let found = match resource_type.parse() {
-            Ok(resource_type) => app.store.oauth_provider_of_type(caller.workspace, &resource_type).await?,
-            Err(_) => None,
+        // A text that is not a valid type matches no provider.
+        let Ok(resource_type) = resource_type.parse() else {
+            return Ok(List { items: Vec::new(), next_cursor: None });
         };
-        let items = found.into_iter().filter(|row| page.cursor.is_none_or(|after| row.id > after));
-        return Ok(List { items: items.map(view).collect(), next_cursor: None });
+        return Ok(list::page(app.store.oauth_providers_of_type(caller.workspace, &resource_type, page).await?, view));
     }
     Ok(list::page(app.store.oauth_providers(caller.workspace, page).await?, view))
 }
@@ -74,12 +76,14 @@ pub async fn create(app: &App, caller: &Admin, new: NewOauthProvider) -> Result<
         id: OauthProviderId::new(),
         workspace_id: caller.workspace,
         resource_type: new.resource_type,
+        resource_id: None,
         client_id: new.client_id,
         client_secret: None,
         authorization_url: new.authorization_url.or(proposed.authorization_url),
         token_url,
         device_authorization_url: new.device_authorization_url.or(proposed.device_authorization_url),
         scopes: json!(new.scopes.unwrap_or(proposed.scopes)),
+        server: None,
         created_at: now,
         updated_at: now,
     };
@@ -99,6 +103,18 @@ pub async fn update(
 ) -> Result<OauthProvider, OperationError> {
     let before = provider(app, caller, id).await?;
     let mut row = OauthProviderRow { updated_at: changed_at(app, before.updated_at), ..before.clone() };
+    if before.server.is_some() {
+        let urls = [
+            ("/authorization_url", change.authorization_url.is_some()),
+            ("/token_url", change.token_url.is_some()),
+            ("/device_authorization_url", change.device_authorization_url.is_some()),
+        ];
+        if let Some((path, _)) = urls.into_iter().find(|(_, is_changed)| *is_changed) {
+            let message =
+                "the URLs are those of the confirmed issuer; discover and confirm the authorization server again";
+            return Err(OperationError::invalid_at(path, message));
+        }
+    }
     row.client_id = change.client_id.unwrap_or(row.client_id);
     row.authorization_url = change.authorization_url.unwrap_or(row.authorization_url);
     row.token_url = change.token_url.unwrap_or(row.token_url);
@@ -137,7 +153,7 @@ async fn provider(app: &App, caller: &Caller, id: OauthProviderId) -> Result<Oau
     found.ok_or_else(|| OperationError::not_found("OAuth provider"))
 }
 
-fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), OperationError> {
+pub(super) fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     rules::length(&mut errors, "/client_id", &row.client_id, CLIENT_ID_CHARS_MAX);
     if row.client_id.is_empty() || row.client_id.chars().any(char::is_control) {
@@ -168,17 +184,19 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
         "state",
     ];
     let url = row.authorization_url.as_deref().and_then(|url| parse_url(url).ok());
-    if url.is_some_and(|url| url.query_pairs().any(|(name, _)| OURS.contains(&name.as_ref()))) {
+    if url.as_ref().is_some_and(|url| url.query_pairs().any(|(name, _)| OURS.contains(&name.as_ref()))) {
         errors.add("/authorization_url", format!("the query must not contain any of {}", OURS.join(", ")));
+    }
+    // The server names the resource only to providers of MCP servers. Other providers may need it in the query.
+    if row.resource_id.is_some() && url.is_some_and(|url| url.query_pairs().any(|(name, _)| name == "resource")) {
+        errors.add("/authorization_url", "the query must not contain `resource`");
     }
     let scopes: Vec<&str> = row.scopes.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
     if scopes.len() > SCOPES_MAX {
         errors.add("/scopes", format!("must have at most {SCOPES_MAX} entries"));
     }
     for (index, scope) in scopes.iter().enumerate() {
-        // The characters that a scope may contain (RFC 6749, section 3.3).
-        let is_token = |byte: u8| matches!(byte, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
-        if scope.is_empty() || scope.len() > SCOPE_CHARS_MAX || !scope.bytes().all(is_token) {
+        if !is_scope(scope) {
             errors.add(
                 format!("/scopes/{index}"),
                 "expected visible ASCII characters without spaces, quotes or backslashes",
@@ -198,7 +216,11 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Operatio
     errors.check()
 }
 
-fn sealed(app: &App, row: &OauthProviderRow, secret: Option<&Secret>) -> Result<Option<String>, OperationError> {
+pub(super) fn sealed(
+    app: &App,
+    row: &OauthProviderRow,
+    secret: Option<&Secret>,
+) -> Result<Option<String>, OperationError> {
     let sealed = secret.map(|secret| seal_secret(&app.vault, row, secret)).transpose();
     Ok(sealed.map_err(OperationError::internal)?.map(|sealed| sealed.to_string()))
 }

@@ -14,7 +14,7 @@ use monstrum_manifest::{DIMENSIONS_FIELD, Locales, Manifest, MatchMode};
 use serde_json::{Value, json};
 
 pub use agent::AGENT;
-pub use mcp::{MCP, MCP_CALL_TOOL, MCP_LIST_TOOLS, MCP_URL};
+pub use mcp::{MCP, MCP_CALL_TOOL, MCP_CREDENTIAL, MCP_CREDENTIAL_USER, MCP_LIST_TOOLS, MCP_URL};
 pub use sandbox::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SANDBOX, SANDBOX_TOOLS, SHELL, UNAVAILABLE_KEY,
     UNAVAILABLE_TEXT, WRITE_FILE,

@@ -21,7 +21,7 @@ use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
 use super::{
     Binding, Bot, Key, NetworkRules, PackedBinding, Resource, Role, ServedTools, Snapshot, is_same, key_hash, switch,
 };
-use crate::credentials::{HeldCredential, Issuer, Refresher};
+use crate::credentials::{HeldCredential, Issuer, Refresher, Subject};
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
 use crate::policy::key_uses::LastUse;
@@ -48,9 +48,14 @@ pub(super) fn snapshot(
     next.workspaces = Arc::new(workspaces);
     next.owners = Arc::new(Owners::new(rows.owners));
     serve(&mut next, serving);
-    let issuers = rows.oauth_providers.iter();
-    let issuers = issuers.map(|row| ((row.workspace_id, row.resource_type.clone()), Issuer::of(row)));
+    let (of_resources, of_types): (Vec<_>, Vec<_>) =
+        rows.oauth_providers.iter().partition(|row| row.resource_id.is_some());
+    let of_types = of_types.into_iter();
+    let issuers = of_types.map(|row| ((row.workspace_id, row.resource_type.clone()), Issuer::of(row)));
     next.issuers = Arc::new(issuers.collect());
+    let of_resources = of_resources.into_iter();
+    let issuers = of_resources.filter_map(|row| Some((row.resource_id?, Issuer::of(row))));
+    next.resource_issuers = Arc::new(issuers.collect());
     let changes = PolicyChanges {
         keys: rows.keys.into_iter().map(|row| (row.id, Some(row))).collect(),
         roles: rows.roles.into_iter().map(|row| (row.id, Some(row))).collect(),
@@ -123,8 +128,10 @@ impl Assembly<'_> {
         }
         let mut retooled = self.next.remote_tools.change(resource_tools);
         let (present, before) = (&self.next.present, &self.before.present);
-        retooled.extend(present.iter().filter(|id| !before.contains(*id)));
-        retooled.extend(before.iter().filter(|id| !present.contains(*id)));
+        if !present.ptr_eq(before) {
+            retooled.extend(present.iter().filter(|id| !before.contains(*id)));
+            retooled.extend(before.iter().filter(|id| !present.contains(*id)));
+        }
         for id in self.change_resources(resources, credentials, retooled) {
             affected.extend(self.next.bound.of_resource(id));
         }
@@ -176,10 +183,19 @@ impl Assembly<'_> {
         let (mut of_resource, mut deleted) = (HashMap::new(), HashSet::new());
         for (id, credential) in credentials {
             match credential {
-                Some(credential) => {
-                    affected.insert(credential.resource_id);
-                    of_resource.insert(credential.resource_id, credential);
-                }
+                Some(credential) => match Subject::of_row(&credential) {
+                    Some(Subject::Shared) => {
+                        affected.insert(credential.resource_id);
+                        of_resource.insert(credential.resource_id, credential);
+                    }
+                    Some(user) => {
+                        let (refresher, before) = (self.refresher, &self.before.user_credentials);
+                        self.next.user_credentials.insert(user, credential, refresher, before);
+                    }
+                    None => tracing::error!(credential.id = %id, "a credential is not used: its subject is unknown"),
+                },
+                // The credentials of users are not part of their resource.
+                None if self.next.user_credentials.remove(id) => {}
                 None => {
                     deleted.insert(id);
                     affected.extend(self.next.credential_owners.get(&id));

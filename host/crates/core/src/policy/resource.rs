@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{ServedTools, is_same};
 use crate::credentials::{HeldCredential, ResourceCredential, ServedResource};
-use crate::plugins::{Plugin, RemoteTool, Tool, remote};
+use crate::plugins::{Plugin, RemoteTool, Tool, built_in, remote};
 
 /// The base cost, in steps, of compiling the tools of a resource. It exceeds the limit for work on a serving thread.
 const TOOLS_STEPS: u64 = 1 << 16;
@@ -132,16 +132,25 @@ impl Resource {
 
     /// Returns the source from which egress reads the credential. The first call decrypts the credential.
     pub fn credential_source(&self) -> &Arc<ResourceCredential> {
-        self.credential_source.get_or_init(|| {
-            let served = ServedResource {
-                row: &self.row,
-                manifest: &self.plugin.manifest,
-                config: &self.config,
-                network: &self.scope.network,
-                legacy_plugin: self.legacy_plugin.as_ref(),
-            };
-            Arc::new(ResourceCredential::of(served, self.credential.as_deref()))
-        })
+        self.credential_source.get_or_init(|| Arc::new(self.source_of(self.credential.as_deref())))
+    }
+
+    /// Returns the source for a stored credential of this resource.
+    pub(super) fn source_of(&self, held: Option<&HeldCredential>) -> ResourceCredential {
+        let served = ServedResource {
+            row: &self.row,
+            manifest: &self.plugin.manifest,
+            config: &self.config,
+            network: &self.scope.network,
+            legacy_plugin: self.legacy_plugin.as_ref(),
+        };
+        ResourceCredential::of(served, held)
+    }
+
+    /// Returns whether each call uses the credential of its user in place of the credential of the resource.
+    pub fn has_user_credentials(&self) -> bool {
+        self.plugin.name.as_str() == built_in::MCP
+            && self.config.get(built_in::MCP_CREDENTIAL).and_then(Value::as_str) == Some(built_in::MCP_CREDENTIAL_USER)
     }
 }
 

@@ -2,12 +2,15 @@
 
 use monstrum_types::{Failure, FailureCode};
 use rmcp::model::ErrorCode;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::param_headers::encoded;
 use super::stream::ResumableStream;
 use super::wire::{Content, Head, Message, Wire};
 use super::{ClientError, QUOTED_BYTES_MAX, shortened};
+use crate::values;
 
 /// The maximum number of requests of a server that are answered while it answers one request. Each answer is a request
 /// to the server, so a server could otherwise cause any number of requests.
@@ -16,6 +19,8 @@ const SERVER_REQUESTS_MAX: usize = 16;
 const REVISIONS_MAX: usize = 16;
 /// The maximum length of the name of a revision, in bytes.
 const REVISION_BYTES_MAX: usize = 32;
+/// The maximum size of the body of an HTTP error that is parsed, in bytes. Such a body is a short JSON-RPC error.
+const ERROR_BYTES_MAX: usize = 64 << 10;
 /// The code of JSON-RPC for an unknown method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
@@ -23,7 +28,8 @@ const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) struct Request {
     id: u64,
     method: &'static str,
-    params: Value,
+    /// The parameters, which are written once, because the arguments of a call may be large.
+    params: Box<RawValue>,
     headers: Vec<(String, String)>,
 }
 
@@ -47,17 +53,31 @@ pub(super) struct Terms<'a> {
     pub(super) bytes_max: usize,
 }
 
+#[derive(Serialize)]
+struct JsonRpc<'a> {
+    jsonrpc: &'static str,
+    id: u64,
+    method: &'static str,
+    params: &'a RawValue,
+}
+
 impl Request {
-    pub(super) fn new(id: u64, method: &'static str, params: Value, headers: Vec<(String, String)>) -> Request {
+    /// Creates a request. `params` is an object.
+    pub(super) fn new(
+        id: u64,
+        method: &'static str,
+        params: &impl Serialize,
+        headers: Vec<(String, String)>,
+    ) -> Request {
+        let params = to_raw_value(params).expect("the parameters are JSON, which serializes to JSON");
         Request { id, method, params, headers }
     }
 
-    /// Adds the headers that repeat parts of the body, which revision 2026-07-28 requires.
-    pub(super) fn with_standard_headers(mut self) -> Request {
+    /// Adds the headers that repeat parts of the body, which revision 2026-07-28 requires. `name` is the name in the
+    /// parameters, if they have one.
+    pub(super) fn with_standard_headers(mut self, name: Option<&str>) -> Request {
         self.headers.push(("mcp-method".to_owned(), self.method.to_owned()));
-        if let Some(name) = self.params.get("name").and_then(Value::as_str) {
-            self.headers.push(("mcp-name".to_owned(), encoded(name)));
-        }
+        self.headers.extend(name.map(|name| ("mcp-name".to_owned(), encoded(name))));
         self
     }
 
@@ -67,16 +87,17 @@ impl Request {
     }
 
     pub(super) fn message(&self) -> Message {
-        let body = json!({"jsonrpc": "2.0", "id": self.id, "method": self.method, "params": self.params});
+        let body = JsonRpc { jsonrpc: "2.0", id: self.id, method: self.method, params: &self.params };
         post(self.headers.clone(), &body)
     }
 }
 
 /// Creates a POST of a JSON-RPC message.
-fn post(mut headers: Vec<(String, String)>, body: &Value) -> Message {
+fn post(mut headers: Vec<(String, String)>, body: &impl Serialize) -> Message {
     headers.push(("content-type".to_owned(), "application/json".to_owned()));
     headers.push(("accept".to_owned(), "application/json, text/event-stream".to_owned()));
-    Message { headers, content: Content::Rpc(body.to_string().into_bytes()) }
+    let body = serde_json::to_vec(body).expect("a message is JSON, which serializes to JSON");
+    Message { headers, content: Content::Rpc(body) }
 }
 
 /// Sends a request and waits for its answer.
@@ -84,10 +105,13 @@ fn post(mut headers: Vec<(String, String)>, body: &Value) -> Message {
 /// # Errors
 /// Fails if the server answers with an error, or gives no usable answer.
 pub(super) async fn exchange(wire: &dyn Wire, request: &Request, terms: &Terms<'_>) -> Result<Answer, ClientError> {
-    let Head { status, content_type, session, body } = wire.send(request.message()).await?;
+    let Head { status, content_type, session, missing_scopes, body } = wire.send(request.message()).await?;
     match status {
         200..=299 => {}
         401 => return Err(ClientError::Unauthenticated),
+        403 if missing_scopes.is_some() => {
+            return Err(ClientError::InsufficientScope(missing_scopes.unwrap_or_default()));
+        }
         // In a session, this status means that the session has ended.
         404 if has_session(&request.headers) => return Err(ClientError::Status(status)),
         _ => return Err(error_of(status, &body.read().await?)),
@@ -99,6 +123,7 @@ pub(super) async fn exchange(wire: &dyn Wire, request: &Request, terms: &Terms<'
     let body = body.read().await?;
     let bytes = body.len();
     check_size(bytes, terms.bytes_max)?;
+    check_values(&body)?;
     let parsed: Value = serde_json::from_slice(&body)
         .map_err(|error| ClientError::Invalid(format!("the body is not JSON: {error}")))?;
     let result = answer_to(request.id, parsed)?
@@ -113,6 +138,15 @@ fn check_size(bytes: usize, bytes_max: usize) -> Result<(), ClientError> {
     Err(ClientError::TooMuch(format!("the answer of the MCP server is larger than {} KiB", bytes_max >> 10)))
 }
 
+/// Rejects a message whose parsed form would take much more memory than its text.
+fn check_values(text: &[u8]) -> Result<(), ClientError> {
+    if values::has_too_many(text) {
+        let message = format!("a message of the MCP server has more than {} values", values::VALUES_MAX);
+        return Err(ClientError::TooMuch(message));
+    }
+    Ok(())
+}
+
 fn has_session(headers: &[(String, String)]) -> bool {
     headers.iter().any(|(name, _)| name == "mcp-session-id")
 }
@@ -125,7 +159,8 @@ pub(super) fn is_stream(content_type: Option<&str>) -> bool {
 
 /// Returns the error that a response with this status reports.
 fn error_of(status: u16, body: &[u8]) -> ClientError {
-    let parsed = serde_json::from_slice::<Value>(body).ok();
+    let short = Some(body).filter(|body| body.len() <= ERROR_BYTES_MAX);
+    let parsed = short.and_then(|body| serde_json::from_slice::<Value>(body).ok());
     let error = parsed.as_ref().and_then(|body| body.get("error")).and_then(rpc_error);
     error.unwrap_or(ClientError::Status(status))
 }
@@ -201,6 +236,7 @@ pub(super) fn parsed_event(data: &str) -> Result<Option<Value>, ClientError> {
     if data.trim().is_empty() {
         return Ok(None);
     }
+    check_values(data.as_bytes())?;
     let parsed = serde_json::from_str(data);
     parsed.map(Some).map_err(|error| ClientError::Invalid(format!("an event is not JSON: {error}")))
 }

@@ -97,7 +97,8 @@ impl Wire for Script {
                 Step::Answer { status, session, body } => {
                     let body = Body { text: with_id(body), ..Body::default() };
                     let (content_type, session) = ("application/json".to_owned(), session.map(str::to_owned));
-                    Ok(Head { status, content_type: Some(content_type), session, body: Box::new(body) })
+                    let content_type = Some(content_type);
+                    Ok(Head { status, content_type, session, missing_scopes: None, body: Box::new(body) })
                 }
                 Step::Stream { events, ends } => {
                     let events = events.into_iter().map(|event| ("", with_id(event))).collect();
@@ -116,7 +117,7 @@ impl Wire for Script {
 
 fn stream(body: Body) -> Head {
     let content_type = Some("text/event-stream; charset=utf-8".to_owned());
-    Head { status: 200, content_type, session: None, body: Box::new(body) }
+    Head { status: 200, content_type, session: None, missing_scopes: None, body: Box::new(body) }
 }
 
 #[derive(Default)]

@@ -36,6 +36,8 @@ pub struct Head {
     pub content_type: Option<String>,
     /// The value of the header `Mcp-Session-Id`.
     pub session: Option<String>,
+    /// The scopes that the server requires in addition, if it refused the request because the token lacks scopes.
+    pub missing_scopes: Option<Vec<String>>,
     /// The body, which has not been read yet. Dropping it closes the connection.
     pub body: Box<dyn MessageBody>,
 }

@@ -11,6 +11,7 @@ use crate::db::invalid_column;
 /// The canonical text. Fields that a later release adds are ignored.
 #[derive(Deserialize)]
 struct Body {
+    app_id: Option<String>,
     at: Integer,
     bot_id: Option<String>,
     code: Option<String>,
@@ -34,6 +35,7 @@ struct Body {
     status: Option<String>,
     task_id: Option<String>,
     tool: Option<String>,
+    user_id: Option<String>,
     v: i64,
     workspace_id: Option<String>,
     writer: String,
@@ -74,6 +76,8 @@ fn decoded(body: Body, hash: [u8; 32]) -> Option<AuditRow> {
         request_id: body.request_id.parse().ok()?,
         workspace_id: parsed(body.workspace_id)?,
         bot_id: parsed(body.bot_id)?,
+        app_id: body.app_id,
+        user_id: body.user_id,
         task_id: body.task_id,
         resource_id: parsed(body.resource_id)?,
         tool: body.tool,

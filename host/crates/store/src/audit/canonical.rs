@@ -33,6 +33,9 @@ impl AuditRow {
     fn write(&self, version: Version, text: &mut String) {
         let mut json = Object::new(text);
         // RFC 8785 requires sorted keys.
+        if version == Version::Second {
+            json.text("app_id", self.app_id.as_deref());
+        }
         json.int("at", Some(self.at.0));
         json.unescaped("bot_id", self.bot_id.as_ref());
         json.text("code", self.code.as_deref());
@@ -58,6 +61,9 @@ impl AuditRow {
         json.text("status", self.status.as_deref());
         json.text("task_id", self.task_id.as_deref());
         json.text("tool", self.tool.as_deref());
+        if version == Version::Second {
+            json.text("user_id", self.user_id.as_deref());
+        }
         json.int("v", Some(version as i64));
         json.unescaped("workspace_id", self.workspace_id.as_ref());
         json.text("writer", Some(&self.writer));
@@ -160,6 +166,8 @@ mod tests {
             request_id: id,
             workspace_id: Some("01939d2c-7f6a-7000-8000-000000000002".parse().unwrap()),
             bot_id: Some("01939d2c-7f6a-7000-8000-000000000003".parse().unwrap()),
+            app_id: Some("app".to_owned()),
+            user_id: Some("7".to_owned()),
             task_id: Some("task".to_owned()),
             resource_id: Some("01939d2c-7f6a-7000-8000-000000000004".parse().unwrap()),
             tool: Some("github_list_issues".to_owned()),
@@ -198,8 +206,9 @@ mod tests {
     #[test]
     fn the_form_is_a_sorted_object() {
         let row = row();
-        let fields = super::super::first::columns!().split(", ").count();
-        for (text, version, expected) in [(first(&row), 1, fields - 2 + 1), (second(&row), 2, fields - 1 + 1)] {
+        let columns = super::super::first::columns!().split(", ").count();
+        // Both texts lack the hash and have `v`. The first text also lacks the previous hash, and has no user.
+        for (text, version, expected) in [(first(&row), 1, columns - 2 + 1), (second(&row), 2, columns + 2 - 1 + 1)] {
             let parsed: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(parsed["message"], json!(row.message));
             assert_eq!(parsed["v"], json!(version));
@@ -214,6 +223,8 @@ mod tests {
         let bare = AuditRow {
             workspace_id: None,
             bot_id: None,
+            app_id: None,
+            user_id: None,
             task_id: None,
             resource_id: None,
             tool: None,

@@ -2,7 +2,7 @@
 
 use super::AuditRow;
 use crate::StoreError;
-use crate::db::{ColumnValue, Row, from_row};
+use crate::db::{ColumnValue, FromRow, Row};
 
 /// The columns of the table.
 macro_rules! columns {
@@ -14,11 +14,44 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-from_row! {
-    AuditRow {
-        writer, sequence, kind, request_id, workspace_id, bot_id, task_id, resource_id, tool, operation, plugin,
-        plugin_digest, status, code, message, rule, params, duration_ms, started_at, at, parent_request_id, delegation,
-        flags, key_version, previous_hash, hash,
+/// Decodes the named columns. Rows of version 1 have no user.
+macro_rules! decoded {
+    ($row:ident, $($column:ident),+ $(,)?) => {
+        AuditRow { $($column: $row.get(stringify!($column))?,)+ app_id: None, user_id: None }
+    };
+}
+
+impl FromRow for AuditRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(decoded!(
+            row,
+            writer,
+            sequence,
+            kind,
+            request_id,
+            workspace_id,
+            bot_id,
+            task_id,
+            resource_id,
+            tool,
+            operation,
+            plugin,
+            plugin_digest,
+            status,
+            code,
+            message,
+            rule,
+            params,
+            duration_ms,
+            started_at,
+            at,
+            parent_request_id,
+            delegation,
+            flags,
+            key_version,
+            previous_hash,
+            hash,
+        ))
     }
 }
 

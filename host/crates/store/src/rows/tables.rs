@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 use super::Authentic;
 use crate::db::{Column, Kind};
 use crate::{
-    ApprovalRow, BindingRow, BotRow, CredentialRow, DiscoveryRow, FirstDiscoveryRow, GrantRow, KeyRow, OauthFlowRow,
-    OauthProviderRow, OwnerRow, PluginRow, PluginVersionSummary, ResourceRow, ResourceToolRow, RoleRow, SandboxRow,
-    TrustRow, WorkspaceRow,
+    AgentHostRow, AgentPresenceRow, ApprovalRow, BindingRow, BotRow, CredentialRow, DiscoveryRow, FirstDiscoveryRow,
+    GrantRow, KeyRow, MissingScopesRow, OauthFlowRow, OauthProposalRow, OauthProviderRow, OwnerRow, PluginRow,
+    PluginVersionSummary, ResourceRow, ResourceToolRow, RoleRow, SandboxRow, TrustRow, WorkspaceRow,
 };
 
 pub(crate) use statements::Statements;
@@ -82,6 +82,10 @@ tables! {
     ResourceTools => ResourceToolRow,
     FirstDiscoveries => FirstDiscoveryRow,
     Discoveries => DiscoveryRow,
+    OauthProposals => OauthProposalRow,
+    MissingScopes => MissingScopesRow,
+    AgentHosts => AgentHostRow,
+    AgentPresences => AgentPresenceRow,
 }
 
 static STATEMENTS: LazyLock<Vec<Statements>> =
@@ -108,7 +112,15 @@ impl Table {
     /// belong to this scope.
     #[must_use]
     pub fn is_of_instance(self) -> bool {
-        matches!(self, Table::Workspaces | Table::Plugins | Table::PluginVersions | Table::Trust | Table::Owners)
+        matches!(
+            self,
+            Table::Workspaces
+                | Table::Plugins
+                | Table::PluginVersions
+                | Table::Trust
+                | Table::Owners
+                | Table::AgentHosts
+        )
     }
 
     /// Returns whether the seal of a scope counts the rows of this table. Rows that are created and deleted during
@@ -156,10 +168,14 @@ mod tests {
     fn the_columns_under_the_macs_never_change() {
         let (first, later) = Table::ALL.split_at(14);
         let (later, outside) = later.split_at(2);
+        let (outside, discovered) = outside.split_at(3);
+        let (discovered, hosts) = discovered.split_at(2);
         for (tables, expected) in [
             (first, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071"),
             (later, "3c58d0520aecfa045861a89b3e6e9f78479c0a334a67f5325aee899ba9cd1f36"),
             (outside, "5de44a5a055d54644c4f9382e835e64d3a304e09ae1835953482f8cce99314b8"),
+            (discovered, "5bf772c4d7fe555c1c0b3f02720f96efb4c505347e582c26fcedfe61cd79e9e9"),
+            (hosts, "99ed2fd2361b0eda20f911338d904e6699e5d16b2f765438a79a1f9ecf0314c0"),
         ] {
             let mut lines = String::new();
             for table in tables {
@@ -187,6 +203,8 @@ mod tests {
                 "bots: gates Text, mcp_subjects Text",
                 "resources: labels Text",
                 "bot_resources: gates Text",
+                "oauth_providers: resource_id Text, server Text",
+                "oauth_flows: subject Text, return_to Text",
             ]
         );
     }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod agent_hosts;
 mod approvals;
 mod audit;
 mod authentic;
@@ -79,6 +80,7 @@ intrusions! {
     a_forged_grant_is_ignored,
     an_edited_or_restored_tool_serves_nothing,
     a_deleted_first_discovery_is_detected,
+    forged_agents_are_ignored,
 }
 
 macro_rules! cases {
@@ -111,6 +113,7 @@ cases! {
         bots_are_inserted_updated_and_deleted,
         resources_are_inserted_updated_and_deleted,
         credentials_are_inserted_updated_and_deleted,
+        credentials_of_users_are_apart,
         bindings_are_inserted_updated_and_deleted,
         keys_are_inserted_rotated_and_deleted,
         the_latest_use_of_a_key_is_kept,
@@ -134,6 +137,11 @@ cases! {
         tools_are_written_read_as_changes_and_deleted_with_their_resource,
         of_two_changes_of_the_same_tools_one_succeeds,
         one_host_at_a_time_discovers,
+    }
+    agent_hosts {
+        agents_are_known_to_other_hosts_while_the_lease_of_their_host_lasts,
+        a_deleted_resource_has_no_agents,
+        hosts_without_a_lease_are_forgotten,
     }
     isolation {
         rows_of_other_workspaces_are_not_found,
@@ -164,8 +172,12 @@ cases! {
     oauth {
         providers_are_inserted_updated_and_deleted,
         each_step_of_an_authorization_is_taken_once,
+        a_user_signs_in_once_and_in_one_browser,
         one_host_polls_a_provider_at_a_time,
         authorizations_are_deleted_with_their_resource_or_provider,
+        a_resource_has_its_own_provider,
+        a_proposal_is_replaced_and_expires,
+        missing_scopes_belong_to_their_credential,
         one_host_refreshes_a_credential,
     }
     sandboxes {

@@ -1,7 +1,10 @@
 //! Tests of OAuth providers, authorizations and refresh leases: each step succeeds only once, and only within its
 //! workspace.
 
-use monstrum_store::{FlowStatus, OauthFlowRow, OauthProviderRow, Page, ResourceRow, Store, StoreError};
+use monstrum_store::{
+    FlowStatus, MissingScopesRow, OauthFlowRow, OauthProposalRow, OauthProviderRow, Page, ResourceRow, Store,
+    StoreError,
+};
 use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, WorkspaceId};
 use serde_json::json;
 
@@ -12,12 +15,14 @@ fn provider(workspace: WorkspaceId, resource_type: &str) -> OauthProviderRow {
         id: OauthProviderId::new(),
         workspace_id: workspace,
         resource_type: resource_type.parse().unwrap(),
+        resource_id: None,
         client_id: "client".to_owned(),
         client_secret: Some("sealed".to_owned()),
         authorization_url: Some("https://id.example/auth".to_owned()),
         token_url: "https://id.example/token".to_owned(),
         device_authorization_url: None,
         scopes: json!(["repo"]),
+        server: None,
         created_at: NOW,
         updated_at: NOW,
     }
@@ -42,6 +47,8 @@ fn flow(resource: &ResourceRow, provider: &OauthProviderRow, status: FlowStatus)
         next_poll_at: None,
         created_at: NOW,
         expires_at: NOW.plus_ms(600_000),
+        subject: None,
+        return_to: None,
     }
 }
 
@@ -90,6 +97,56 @@ pub(crate) async fn providers_are_inserted_updated_and_deleted(store: &Store) {
     assert!(store.delete_oauth_provider(ours, row.id).await.unwrap());
     assert!(!store.delete_oauth_provider(ours, row.id).await.unwrap());
     assert_eq!(store.generation().await.unwrap(), snapshot.generation + 1);
+}
+
+pub(crate) async fn a_user_signs_in_once_and_in_one_browser(store: &Store) {
+    let (resource, provider) = begun(store).await;
+    let text = |text: &str| Some(text.to_owned());
+    let signing_in = OauthFlowRow {
+        ticket_hash: text("ticket"),
+        state_hash: text("state"),
+        browser_hash: text("first"),
+        sealed: text("nonce"),
+        subject: Some(json!({"app_id": "a", "user_id": "7"})),
+        return_to: text("/done"),
+        ..flow(&resource, &provider, FlowStatus::SigningIn)
+    };
+    store.insert_oauth_flow(&signing_in).await.unwrap();
+    assert_eq!(store.oauth_flow_of_ticket("ticket", NOW).await.unwrap().as_ref(), Some(&signing_in));
+    let same_ticket = OauthFlowRow { id: OauthFlowId::new(), state_hash: text("other"), ..signing_in.clone() };
+    assert!(matches!(store.insert_oauth_flow(&same_ticket).await, Err(StoreError::Conflict { .. })));
+    let same_id = OauthFlowRow { ticket_hash: text("other"), state_hash: text("other"), ..signing_in.clone() };
+    assert!(matches!(store.insert_oauth_flow(&same_id).await, Err(StoreError::Conflict { .. })));
+
+    let other_browser = OauthFlowRow { browser_hash: text("second"), state_hash: text("x"), ..signing_in.clone() };
+    assert!(!store.sign_in_oauth_flow(&other_browser).await.unwrap());
+    let again = OauthFlowRow { state_hash: text("newer"), sealed: text("newer nonce"), ..signing_in.clone() };
+    assert!(store.sign_in_oauth_flow(&again).await.unwrap());
+    assert!(!store.signed_in_oauth_flow(&signing_in, "proof").await.unwrap(), "the answer to an earlier request");
+    assert!(store.signed_in_oauth_flow(&again, "proof").await.unwrap());
+    assert!(!store.signed_in_oauth_flow(&again, "proof").await.unwrap(), "the answer counts once");
+    assert!(!store.refuse_sign_in(&again, "no").await.unwrap());
+    let started = store.oauth_flow_of_ticket("ticket", NOW).await.unwrap().unwrap();
+    let expected =
+        OauthFlowRow { status: FlowStatus::Started, state_hash: None, sealed: text("proof"), ..signing_in.clone() };
+    assert_eq!(started, expected);
+    assert!(!store.show_oauth_flow(started.id, "second").await.unwrap(), "the page is of the first browser");
+
+    let refused = OauthFlowRow {
+        id: OauthFlowId::new(),
+        ticket_hash: text("refused"),
+        state_hash: text("refused"),
+        ..signing_in
+    };
+    store.insert_oauth_flow(&refused).await.unwrap();
+    assert!(store.refuse_sign_in(&refused, "no").await.unwrap());
+    let ended = store.oauth_flow_of_ticket("refused", NOW).await.unwrap().unwrap();
+    assert_eq!((ended.status, ended.sealed, ended.message.as_deref()), (FlowStatus::Failed, None, Some("no")));
+
+    let shown = OauthFlowRow { ticket_hash: text("shown"), ..flow(&resource, &provider, FlowStatus::Started) };
+    store.insert_oauth_flow(&shown).await.unwrap();
+    assert!(store.show_oauth_flow(shown.id, "first").await.unwrap());
+    assert!(!store.show_oauth_flow(shown.id, "second").await.unwrap());
 }
 
 pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
@@ -198,4 +255,103 @@ pub(crate) async fn one_host_refreshes_a_credential(store: &Store) {
     store.put_credential(&saved).await.unwrap();
     assert!(!store.put_refreshed(&fresh, &fresh.sealed).await.unwrap());
     assert!(store.claim_refresh(&saved, NOW, until).await.unwrap());
+}
+
+pub(crate) async fn a_resource_has_its_own_provider(store: &Store) {
+    let (resource, of_type) = begun(store).await;
+    let (workspace, github) = (resource.workspace_id, of_type.resource_type.clone());
+    let provider_for = |id| store.oauth_provider_for(workspace, id, &github);
+    assert_eq!(provider_for(resource.id).await.unwrap().as_ref(), Some(&of_type));
+    let own = OauthProviderRow {
+        resource_id: Some(resource.id),
+        server: Some(json!({"issuer": "https://id.example"})),
+        ..provider(workspace, "github")
+    };
+    store.insert_oauth_provider(&own).await.unwrap();
+    match store.insert_oauth_provider(&OauthProviderRow { id: OauthProviderId::new(), ..own.clone() }).await {
+        Err(StoreError::Conflict { constraint }) => {
+            assert_eq!(constraint, "oauth_providers_workspace_id_resource_id_key");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(provider_for(resource.id).await.unwrap().as_ref(), Some(&own));
+    assert_eq!(provider_for(ResourceId::new()).await.unwrap().as_ref(), Some(&of_type));
+    assert_eq!(store.oauth_provider_of_type(workspace, &github).await.unwrap().as_ref(), Some(&of_type));
+    assert_eq!(store.oauth_provider_of_resource(workspace, resource.id).await.unwrap().as_ref(), Some(&own));
+    assert_eq!(store.oauth_provider_of_resource(WorkspaceId::new(), resource.id).await.unwrap(), None);
+    let page = Page::first(50);
+    let listed = store.oauth_providers_of_type(workspace, &github, &page).await.unwrap();
+    assert_eq!(listed.items, [of_type.clone(), own.clone()]);
+    let first = store.oauth_providers_of_type(workspace, &github, &Page::first(1)).await.unwrap();
+    assert_eq!((first.items, first.next_cursor), (vec![of_type.clone()], Some(of_type.id)));
+    assert!(store.oauth_providers_of_type(workspace, &"jira".parse().unwrap(), &page).await.unwrap().items.is_empty());
+
+    // The resource of a provider stays the same.
+    let changed = OauthProviderRow { resource_id: None, client_id: "another".to_owned(), ..own.clone() };
+    assert!(store.update_oauth_provider(&changed, NOW).await.unwrap());
+    let changed = OauthProviderRow { resource_id: own.resource_id, ..changed };
+    assert_eq!(store.oauth_provider(workspace, own.id).await.unwrap(), Some(changed));
+    let foreign = OauthProviderRow { id: OauthProviderId::new(), ..own.clone() };
+    let foreign = OauthProviderRow { workspace_id: other_workspace(store).await, ..foreign };
+    assert!(store.insert_oauth_provider(&foreign).await.is_err(), "the resource belongs to another workspace");
+
+    store.delete_resource(workspace, resource.id).await.unwrap();
+    assert_eq!(store.oauth_provider(workspace, own.id).await.unwrap(), None);
+    let snapshot = store.snapshot().await.unwrap();
+    assert!(snapshot.unverified.is_empty(), "{:?}", snapshot.unverified);
+    assert_eq!(snapshot.oauth_providers, [of_type]);
+}
+
+pub(crate) async fn a_proposal_is_replaced_and_expires(store: &Store) {
+    let (resource, _) = begun(store).await;
+    let (workspace, generation) = (resource.workspace_id, store.generation().await.unwrap());
+    let proposal = |issuer: &str| OauthProposalRow {
+        resource_id: resource.id,
+        workspace_id: workspace,
+        digest: format!("sha256:{:064}", issuer.len()).parse().unwrap(),
+        proposal: json!({ "issuer": issuer }),
+        created_at: NOW,
+        expires_at: NOW.plus_ms(1_000),
+    };
+    let (first, second) = (proposal("a"), proposal("bb"));
+    let found = |now| store.oauth_proposal(workspace, resource.id, now);
+    assert_eq!(found(NOW).await.unwrap(), None);
+    store.put_oauth_proposal(&first).await.unwrap();
+    assert_eq!(found(NOW).await.unwrap().as_ref(), Some(&first));
+    store.put_oauth_proposal(&second).await.unwrap();
+    assert_eq!(found(NOW).await.unwrap().as_ref(), Some(&second));
+    assert_eq!(found(second.expires_at).await.unwrap(), None);
+    assert_eq!(store.oauth_proposal(WorkspaceId::new(), resource.id, NOW).await.unwrap(), None);
+    assert_eq!(store.generation().await.unwrap(), generation, "a proposal does not change the policy");
+    assert_eq!(store.purge_oauth_proposals(second.expires_at).await.unwrap(), 0);
+    assert_eq!(store.purge_oauth_proposals(second.expires_at.plus_ms(1)).await.unwrap(), 1);
+    store.put_oauth_proposal(&first).await.unwrap();
+    store.delete_resource(workspace, resource.id).await.unwrap();
+    assert_eq!(found(NOW).await.unwrap(), None);
+    assert!(store.put_oauth_proposal(&first).await.is_err(), "the resource does not exist");
+}
+
+pub(crate) async fn missing_scopes_belong_to_their_credential(store: &Store) {
+    let (resource, _) = begun(store).await;
+    let credential = rows::credential(&resource);
+    store.put_credential(&credential).await.unwrap();
+    let missing = |scopes: &[&str]| MissingScopesRow {
+        credential_id: credential.id,
+        workspace_id: resource.workspace_id,
+        scopes: json!(scopes),
+        noted_at: NOW,
+    };
+    let found = || store.missing_scopes(resource.workspace_id, credential.id);
+    assert_eq!(found().await.unwrap(), None);
+    store.put_missing_scopes(&missing(&["a"])).await.unwrap();
+    store.put_missing_scopes(&missing(&["a", "b"])).await.unwrap();
+    assert_eq!(found().await.unwrap(), Some(missing(&["a", "b"])));
+    assert_eq!(store.missing_scopes(WorkspaceId::new(), credential.id).await.unwrap(), None);
+    // A new authorization replaces the credential, so nothing is missing any more.
+    store.put_credential(&rows::credential(&resource)).await.unwrap();
+    assert_eq!(found().await.unwrap(), None);
+    match store.put_missing_scopes(&missing(&["a"])).await {
+        Err(StoreError::UnknownReference) => {}
+        other => panic!("{other:?}"),
+    }
 }

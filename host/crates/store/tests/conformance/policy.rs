@@ -1,12 +1,13 @@
 //! Tests of the rows that the policy is compiled from.
 
 use monstrum_store::{
-    ConfigurationRow, DEFAULT_WORKSPACE, KeyKind, KeyRow, KeyUse, Page, RowWrite, Store, StoreError, WorkspaceRow,
+    ConfigurationRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow, KeyUse, Page, RowWrite, Store, StoreError,
+    WorkspaceRow,
 };
 use monstrum_types::{BotId, WorkspaceId};
 use serde_json::json;
 
-use crate::rows::{self, NOW, bound, default_workspace};
+use crate::rows::{self, NOW, bound, default_workspace, other_workspace};
 
 pub(crate) async fn a_new_store_has_its_default_workspace(store: &Store) {
     let all = store.workspaces(&Page::first(50)).await.unwrap();
@@ -134,6 +135,45 @@ pub(crate) async fn credentials_are_inserted_updated_and_deleted(store: &Store) 
         store.credentials(workspace, &Page::first(50)).await.unwrap().items.is_empty(),
         "the credential is deleted with its resource"
     );
+}
+
+pub(crate) async fn credentials_of_users_are_apart(store: &Store) {
+    let (workspace, theirs) = (default_workspace(store).await, other_workspace(store).await);
+    let resource = rows::resource(workspace, "g");
+    store.insert_resource(&resource).await.unwrap();
+    let of_user = |subject: &str| CredentialRow {
+        subject_kind: "user".to_owned(),
+        subject_id: subject.to_owned(),
+        ..rows::credential(&resource)
+    };
+    let (shared, of_a, of_b) = (rows::credential(&resource), of_user("1:a1:7"), of_user("1:b1:7"));
+    for row in [&shared, &of_a, &of_b] {
+        store.put_credential(row).await.unwrap();
+    }
+    let held = async |subject: &str| store.user_credential(workspace, resource.id, subject).await.unwrap();
+    assert_eq!(store.credential(workspace, resource.id).await.unwrap(), Some(shared.clone()));
+    assert_eq!((held("1:a1:7").await, held("1:b1:7").await), (Some(of_a.clone()), Some(of_b.clone())));
+    assert_eq!((held("1:a1:8").await, held("").await), (None, None));
+    assert_eq!(store.user_credential(theirs, resource.id, "1:a1:7").await.unwrap(), None);
+
+    let list = async |subject: Option<&str>| {
+        store.user_credentials(workspace, resource.id, subject, &Page::first(9)).await.unwrap().items
+    };
+    let mut both = vec![of_a.clone(), of_b.clone()];
+    both.sort_by_key(|row| row.id);
+    assert_eq!(list(None).await, both);
+    assert_eq!((list(Some("1:b1:7")).await, list(Some("")).await), (vec![of_b.clone()], vec![]));
+
+    let newer = of_user("1:a1:7");
+    store.put_credential(&newer).await.unwrap();
+    assert_eq!((held("1:a1:7").await, held("1:b1:7").await), (Some(newer), Some(of_b)));
+    assert!(!store.delete_user_credential(theirs, resource.id, "1:a1:7").await.unwrap());
+    assert!(store.delete_user_credential(workspace, resource.id, "1:a1:7").await.unwrap());
+    assert!(!store.delete_user_credential(workspace, resource.id, "1:a1:7").await.unwrap());
+    assert!(store.delete_credential(workspace, resource.id).await.unwrap());
+    assert_eq!(list(None).await.len(), 1, "the credential of another user remains");
+    assert!(store.delete_resource(workspace, resource.id).await.unwrap());
+    assert!(list(None).await.is_empty());
 }
 
 pub(crate) async fn bindings_are_inserted_updated_and_deleted(store: &Store) {

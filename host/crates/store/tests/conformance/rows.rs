@@ -156,6 +156,8 @@ pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, requ
         request_id,
         workspace_id: Some(workspace),
         bot_id: Some(BotId::new()),
+        app_id: Some("app".to_owned()),
+        user_id: Some("7".to_owned()),
         task_id: Some("task".to_owned()),
         resource_id: Some(ResourceId::new()),
         tool: Some("github_list_issues".to_owned()),

@@ -54,7 +54,13 @@ pub(crate) async fn sealed_records_have_pages(store: &Store) {
     let rows = credentials(store, 5).await;
     let of_row = |row: &CredentialRow| SealedRow {
         key: vec![row.id.to_string()],
-        bound: vec![row.workspace_id.to_string(), row.resource_id.to_string(), row.given_for.to_string()],
+        bound: vec![
+            row.workspace_id.to_string(),
+            row.resource_id.to_string(),
+            row.subject_kind.clone(),
+            row.subject_id.clone(),
+            row.given_for.to_string(),
+        ],
         sealed: row.sealed.clone(),
     };
     let expected: Vec<SealedRow> = rows.iter().map(of_row).collect();

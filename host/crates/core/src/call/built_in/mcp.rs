@@ -8,14 +8,16 @@ use monstrum_guardian::Permit;
 use monstrum_manifest::{Effect, json_depth};
 use monstrum_mcp::client::{CalledTool, ClientError, shortened};
 use monstrum_runtime::{RESULT_BYTES_MAX, RESULT_DEPTH_MAX, StopReason};
-use monstrum_types::{CallOutcome, Code, Failure, FailureCode, JsonText};
-use serde_json::{Map, Value, json};
+use monstrum_types::{AwaitedAuthorization, CallOutcome, Code, Failure, FailureCode, JsonText};
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::call::permitted::{Execution, TargetKind};
-use crate::mcp::{Mcp, McpCall};
+use crate::call_types::refusal::Refusal;
+use crate::mcp::{Access, Mcp, McpCall};
 use crate::meters;
 use crate::plugins::Tool;
+use crate::policy::Resource;
 
 /// The maximum length of the text with which a tool reports a failure, in bytes.
 const FAILURE_BYTES_MAX: usize = 4096;
@@ -49,6 +51,10 @@ async fn call(
     let (Some(resource), Some(remote)) = (&execution.target.resource, &tool.remote) else {
         return CallOutcome::error(Code::Unavailable, "this server cannot run the tool");
     };
+    let access = match access(execution, resource) {
+        Ok(access) => access,
+        Err(refused) => return *refused,
+    };
     let is_repeatable = tool.manifest.effect != Effect::Write;
     let call = McpCall {
         name: &remote.original_name,
@@ -59,10 +65,56 @@ async fn call(
         until: bounds.until,
         fuel: bounds.fuel,
     };
-    match mcp.call(resource, &call).await {
+    match mcp.call(&access, &call).await {
         Ok(called) => result(called),
+        // Only an admin can add scopes, so the user need not authorize again yet.
+        Err(error @ ClientError::InsufficientScope(_)) => failure(&error, is_repeatable),
+        Err(error) if resource.has_user_credentials() => of_user(execution, resource, failure(&error, is_repeatable)),
         Err(error) => failure(&error, is_repeatable),
     }
+}
+
+/// Returns the refusal of a call of a tool that needs a credential of its user, if the user has none.
+pub fn without_credential(execution: &Execution<'_>) -> Option<CallOutcome> {
+    let resource = execution.target.resource.as_ref().filter(|_| execution.target.tool().is_some())?;
+    access(execution, resource).err().map(|refused| *refused)
+}
+
+/// Returns the access of a call to the server: with the credential of its user, if the resource requires it.
+fn access(execution: &Execution<'_>, resource: &Arc<Resource>) -> Result<Access, Refusal> {
+    if !resource.has_user_credentials() {
+        return Ok(Access::shared(resource));
+    }
+    let refused = |message: String| Box::new(lacking(execution, resource, message));
+    let name = &resource.row.name;
+    let Some(user) = execution.call.app_user() else {
+        return Err(refused(format!(
+            "the resource `{name}` needs a credential of the user, and the call names no user"
+        )));
+    };
+    let snapshot = execution.pipeline.policy.load();
+    let Some(credential) = snapshot.user_credential(resource.row.id, &user) else {
+        return Err(refused(format!("the user of this call has not authorized the resource `{name}`")));
+    };
+    Ok(Access::of_user(resource, credential))
+}
+
+/// Returns the outcome of a failed call with the credential of a user. A credential that cannot be used must be obtained
+/// again by the user, not by an admin.
+fn of_user(execution: &Execution<'_>, resource: &Resource, outcome: CallOutcome) -> CallOutcome {
+    if outcome.code != Some(Code::Unauthenticated) {
+        return outcome;
+    }
+    let name = &resource.row.name;
+    let message = format!(
+        "the credential of the user for the resource `{name}` is not accepted; the user must authorize it again"
+    );
+    lacking(execution, resource, message)
+}
+
+fn lacking(execution: &Execution<'_>, resource: &Resource, message: String) -> CallOutcome {
+    let authorization = AwaitedAuthorization { resource_id: resource.row.id, user: execution.call.app_user() };
+    CallOutcome::error(Code::Unauthenticated, message).lacking(authorization)
 }
 
 fn result(called: CalledTool) -> CallOutcome {
@@ -73,10 +125,8 @@ fn result(called: CalledTool) -> CallOutcome {
     if is_error {
         return CallOutcome::error(Code::Plugin, text_of(&content));
     }
-    let mut data = json!({ "content": content });
-    if let Some(structured) = structured {
-        data["structured"] = structured;
-    }
+    let mut data = Map::from_iter([("content".to_owned(), Value::Array(content))]);
+    data.extend(structured.map(|structured| ("structured".to_owned(), structured)));
     let data = JsonText::from(&data);
     if data.as_str().len() > RESULT_BYTES_MAX {
         return CallOutcome::error(StopReason::ResultTooLarge.code(), "the MCP server returned more than 1 MiB");
@@ -102,7 +152,7 @@ fn text_of(content: &[Value]) -> String {
 /// Returns the outcome of a call that has no usable result.
 fn failure(error: &ClientError, is_repeatable: bool) -> CallOutcome {
     let code = match error {
-        ClientError::Unauthenticated => Code::Unauthenticated,
+        ClientError::Unauthenticated | ClientError::InsufficientScope(_) => Code::Unauthenticated,
         ClientError::Failed(Failure { code, .. }) => match code {
             FailureCode::Unauthenticated => Code::Unauthenticated,
             FailureCode::Timeout => Code::Timeout,
@@ -120,6 +170,8 @@ fn failure(error: &ClientError, is_repeatable: bool) -> CallOutcome {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn called(content: Vec<Value>) -> CalledTool {
@@ -161,6 +213,7 @@ mod tests {
         let unsent = |code| ClientError::Failed(Failure::unsent(code, "it failed"));
         for (error, code) in [
             (ClientError::Unauthenticated, Code::Unauthenticated),
+            (ClientError::InsufficientScope(vec!["a".to_owned()]), Code::Unauthenticated),
             (unsent(FailureCode::Unauthenticated), Code::Unauthenticated),
             (unsent(FailureCode::Connect), Code::Upstream),
             (unsent(FailureCode::Denied), Code::Upstream),

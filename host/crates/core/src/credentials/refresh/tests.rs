@@ -54,11 +54,11 @@ async fn finished_refreshes_are_not_kept_forever() {
     let folder = tempfile::tempdir().unwrap();
     let (store, vault) = opened(&folder).await;
     let refresher = Refresher::new(store, vault, Egress::new(EgressOptions::default()), Arc::new(SystemClock));
-    let under_way = refresher.in_progress(ResourceId::new());
-    let recent = ResourceId::new();
-    refresher.in_progress(recent).lock().await.refreshed_at = Some(Instant::now());
+    let under_way = refresher.in_progress((ResourceId::new(), Subject::Shared));
+    let recent = (ResourceId::new(), Subject::User("1:a1:7".into()));
+    refresher.in_progress(recent.clone()).lock().await.refreshed_at = Some(Instant::now());
     for _ in 0..3 * REFRESHES_SWEEP_AT {
-        refresher.in_progress(ResourceId::new());
+        refresher.in_progress((ResourceId::new(), Subject::Shared));
     }
     let refreshes = refresher.refreshes.lock();
     assert!(refreshes.len() <= REFRESHES_SWEEP_AT, "{} are held", refreshes.len());
@@ -77,28 +77,58 @@ async fn an_unverified_provider_is_not_asked() {
     store.snapshot().await.unwrap();
     let provider = provider(&resource, now);
     store.insert_oauth_provider(&provider).await.unwrap();
-    let given_for = given_for("https://here.example").obtained_from(&provider);
+    let given_for = given_for("https://here.example").obtained_from(&provider, None);
     let secret = |text: &str| Secret::new(text.to_owned());
     let fields =
         BTreeMap::from([("access_token".to_owned(), secret("stale")), ("refresh_token".to_owned(), secret("refresh"))]);
-    store.put_credential(&new_row(&vault, &resource, &given_for, &fields, now).unwrap()).await.unwrap();
+    store
+        .put_credential(&new_row(&vault, &resource, &Subject::Shared, &given_for, &fields, now).unwrap())
+        .await
+        .unwrap();
     let egress = Egress::new(EgressOptions::default());
     let refresher = Arc::new(Refresher::new(store.clone(), vault, egress, Arc::new(SystemClock)));
     let was_asked = async || {
         let target = RefreshTarget {
             workspace,
             resource: resource.id,
+            subject: Subject::Shared,
             resource_type: resource.resource_type.clone(),
             network: Network::default(),
             given_for: given_for.clone(),
         };
         let refreshed = refresher.refresh(target, Some(Secret::new("stale".to_owned()))).await;
         assert!(matches!(refreshed, Err(CredentialState::Unavailable)));
-        refresher.in_progress(resource.id).lock().await.backoff.is_some()
+        refresher.in_progress((resource.id, Subject::Shared)).lock().await.backoff.is_some()
     };
     assert!(!was_asked().await, "the row was added after the last verification of the workspace");
     store.snapshot().await.unwrap();
     assert!(was_asked().await);
+}
+
+/// Checks that a record opens only in the row of its own user, even if the rest of the row is the same.
+#[tokio::test]
+async fn a_record_that_is_moved_to_another_user_does_not_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, vault) = opened(&folder).await;
+    let (workspace, now) = (store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id, SystemClock.now());
+    let resource = resource(workspace, now);
+    let given_for = given_for("https://here.example");
+    let fields = BTreeMap::from([("access_token".to_owned(), Secret::new("of-a-user".to_owned()))]);
+    let user = |app: &str, id: &str| {
+        Subject::of_user(&monstrum_types::AppUser { app_id: app.to_owned(), user_id: id.to_owned() })
+    };
+    let sealed = |subject: &Subject| new_row(&vault, &resource, subject, &given_for, &fields, now).unwrap();
+    let subjects = [Subject::Shared, user("a", "7"), user("b", "7"), user("a", "8")];
+    for own in &subjects {
+        let row = sealed(own);
+        for subject in &subjects {
+            let (subject_kind, subject_id) = (subject.kind().to_owned(), subject.id().to_owned());
+            let moved = CredentialRow { subject_kind, subject_id, ..row.clone() };
+            assert_eq!(Opened::open(&moved, &vault).is_ok(), own == subject, "{own:?} {subject:?}");
+        }
+        let unknown = CredentialRow { subject_kind: "group".to_owned(), ..row };
+        assert!(Opened::open(&unknown, &vault).is_err());
+    }
 }
 
 /// Returns a provider at whose token URL no server listens.
@@ -107,12 +137,14 @@ fn provider(resource: &ResourceRow, now: UtcMillis) -> OauthProviderRow {
         id: OauthProviderId::new(),
         workspace_id: resource.workspace_id,
         resource_type: resource.resource_type.clone(),
+        resource_id: None,
         client_id: "client".to_owned(),
         client_secret: None,
         authorization_url: None,
         token_url: "https://127.0.0.1:1/token".to_owned(),
         device_authorization_url: None,
         scopes: json!([]),
+        server: None,
         created_at: now,
         updated_at: now,
     }
@@ -143,13 +175,14 @@ async fn a_credential_for_another_purpose_is_not_a_newer_token() {
     store.insert_resource(&resource).await.unwrap();
     let (here, there) = (given_for("https://here.example"), given_for("https://there.example"));
     let fields = BTreeMap::from([("access_token".to_owned(), Secret::new("the newer token".to_owned()))]);
-    store.put_credential(&new_row(&vault, &resource, &there, &fields, now).unwrap()).await.unwrap();
+    store.put_credential(&new_row(&vault, &resource, &Subject::Shared, &there, &fields, now).unwrap()).await.unwrap();
     let egress = Egress::new(EgressOptions::default());
     let refresher = Arc::new(Refresher::new(store, vault, egress, Arc::new(SystemClock)));
     let refreshed = async |given_for: GivenFor| {
         let target = RefreshTarget {
             workspace,
             resource: resource.id,
+            subject: Subject::Shared,
             resource_type: resource.resource_type.clone(),
             network: Network::default(),
             given_for,
@@ -178,7 +211,8 @@ async fn a_fault_of_this_host_is_not_blamed_on_the_provider() {
         let given_for = given_for("https://here.example");
         let opened = Opened { given_for: given_for.clone(), fields: fields.collect() };
         let (workspace, resource, resource_type) = (resource.workspace_id, resource.id, sound.resource_type.clone());
-        let target = RefreshTarget { workspace, resource, resource_type, network: Network::default(), given_for };
+        let (subject, network) = (Subject::Shared, Network::default());
+        let target = RefreshTarget { workspace, resource, subject, resource_type, network, given_for };
         let error = refresher.ask(&target, &opened, provider).await.err().unwrap();
         (error.to_string(), error.code().map(str::to_owned), error.is_of_grant())
     };

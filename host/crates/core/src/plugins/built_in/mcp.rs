@@ -9,6 +9,10 @@ use super::{Locales, Plugin, built_in, dimensions_field, integer_field};
 pub const MCP: &str = "mcp";
 /// The field of the configuration with the URL of the server.
 pub const MCP_URL: &str = "url";
+/// The field of the configuration that selects whose credential calls use.
+pub const MCP_CREDENTIAL: &str = "credential";
+/// The value of that field with which each call uses the credential of its user.
+pub const MCP_CREDENTIAL_USER: &str = "user";
 
 /// The platform function that lists the approved tools of a server.
 pub const MCP_LIST_TOOLS: &str = "list_tools";
@@ -43,9 +47,10 @@ fn manifest() -> Value {
                                     discovery are approved; tools that come or change later wait for an admin.",
                 },
                 {
-                    "field": "credential", "type": "enum", "enum_values": ["shared"], "required": false,
-                    "default": "shared",
-                    "description": "All calls use one credential. Credentials for each user are not supported yet.",
+                    "field": MCP_CREDENTIAL, "type": "enum", "enum_values": ["shared", MCP_CREDENTIAL_USER],
+                    "required": false, "default": "shared",
+                    "description": "`shared`: all calls use the credential of the resource. `user`: each call uses the \
+                                    credential of its user, and discoveries use the credential of the resource, if any.",
                 },
                 {
                     "field": "key_header", "required": false, "default": "X-API-Key",

@@ -72,8 +72,9 @@ impl World {
             }
             7 if resource < rows.resources.len() => {
                 let row = &rows.resources[resource];
-                let credential = credential(row);
-                rows.credentials.retain(|old| old.resource_id != credential.resource_id);
+                let credential = credential(row, second);
+                let place = |row: &CredentialRow| (row.resource_id, row.subject_id.clone());
+                rows.credentials.retain(|old| place(old) != place(&credential));
                 rows.credentials.push(credential);
             }
             8 if !rows.credentials.is_empty() => {
@@ -156,13 +157,15 @@ fn gates(number: usize) -> Option<serde_json::Value> {
     }
 }
 
-fn credential(resource: &ResourceRow) -> CredentialRow {
+/// Returns the shared credential, or the credential of one of two users.
+fn credential(resource: &ResourceRow, number: usize) -> CredentialRow {
+    let (kind, subject) = [("shared", ""), ("user", "1:a1:7"), ("user", "1:b1:7")][number % 3];
     CredentialRow {
         id: CredentialId::new(),
         workspace_id: resource.workspace_id,
         resource_id: resource.id,
-        subject_kind: "shared".to_owned(),
-        subject_id: String::new(),
+        subject_kind: kind.to_owned(),
+        subject_id: subject.to_owned(),
         auth_method: "token".to_owned(),
         sealed: "sealed".to_owned(),
         key_version: 1,
@@ -218,6 +221,7 @@ fn described(snapshot: &Snapshot) -> String {
     };
     list("resources", snapshot.resources.values().map(resource).collect());
     list("credentials", snapshot.credential_owners.iter().map(|pair| debug(&pair)).collect());
+    list("user credentials", snapshot.user_credentials.rows().map(|row| debug(row)).collect());
     let bot = |bot: &Arc<Bot>| {
         let bound = bot.bindings.iter().map(|binding| {
             let role = binding.role.as_ref().map(|role| &role.row);
