@@ -1,6 +1,7 @@
 //! The real server, run as a process that has its own folders.
 
 mod build;
+mod compiled;
 mod files;
 
 pub use build::Build;
@@ -19,6 +20,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::compiled::FirstStart;
 use crate::Api;
 
 /// The maximum start time. A start compiles components, in a debug build, on a machine that may be busy.
@@ -172,6 +174,27 @@ impl Server {
 
     /// Starts the process and waits until it is ready.
     pub async fn launch(&mut self) -> Result<()> {
+        let first = self.first_start()?;
+        self.launch_as_it_is().await?;
+        first.map_or(Ok(()), |first| first.keep())
+    }
+
+    /// Prepares the first start of `monstrum serve` with plugins and a master key of its own.
+    fn first_start(&self) -> Result<Option<FirstStart>> {
+        let has_plugins = std::fs::read_dir(self.plugins_dir()).is_ok_and(|mut plugins| plugins.next().is_some());
+        let given = self.variables.iter().map(|(name, _)| name).chain(&self.arguments);
+        // A database may have been created with other keys.
+        let is_given = |what: &str, text: &str| text.to_lowercase().replace('-', "_").contains(what);
+        let has_own_key = !given.into_iter().any(|text| is_given("master_key", text) || is_given("database_url", text));
+        if self.program.is_some() || self.data_dir().exists() || !has_plugins || !has_own_key {
+            return Ok(None);
+        }
+        FirstStart::prepare(self.build.program("monstrum")?, &self.plugins_dir(), &self.data_dir()).map(Some)
+    }
+
+    /// Like [`Server::launch`], but leaves the folders as they are: the server creates its data folder and compiles its
+    /// plugins.
+    pub async fn launch_as_it_is(&mut self) -> Result<()> {
         let url = self.launch_unready().await?;
         let ready = async {
             let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
@@ -264,11 +287,17 @@ impl Server {
 
     /// Runs another command of the same program, like an operator on the server's machine.
     pub async fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Output> {
+        self.prepared_command(arguments)?.output().await.context("cannot run monstrum")
+    }
+
+    /// Like [`Server::command`], but does not run the command, so that the caller can set its input and environment.
+    pub fn prepared_command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Command> {
         let mut command = self.monstrum()?;
         if let Some(process) = &self.process {
             command.env("MONSTRUM_URL", &process.url);
         }
-        command.args(arguments).output().await.context("cannot run monstrum")
+        command.args(arguments);
+        Ok(command)
     }
 
     /// Like [`Server::command`], but does not wait for the command. The caller waits for it or kills it.
