@@ -2,9 +2,11 @@
 //! standard error. The exit code indicates success or failure.
 
 mod audit;
+mod configuration;
 mod doctor;
 mod help;
 mod key;
+mod operators;
 mod plugin;
 mod sandbox;
 mod serve;

@@ -51,6 +51,12 @@ fn pages() -> Result<Vec<Page>> {
     Ok(pages)
 }
 
+/// Returns the folders in which the commands of a page find programs.
+#[expect(clippy::disallowed_methods, reason = "the commands of the page find programs where this test does")]
+fn search_path() -> Result<String> {
+    std::env::var("PATH").context("PATH is not set")
+}
+
 /// The API rejects secrets that are too short with 422.
 #[test]
 fn secrets_in_examples_are_long_enough_to_be_saved() -> Result<()> {

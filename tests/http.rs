@@ -21,6 +21,7 @@ mod plugins;
 mod resource_types;
 mod resources;
 pub(crate) mod roles;
+mod versions;
 mod workspaces;
 
 use std::fmt::{self, Display, Formatter};

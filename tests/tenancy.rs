@@ -154,6 +154,7 @@ fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
         ("PATCH", "/api/bots/{id}/resources/{binding_id}") => Some(json!({ "enabled": false })),
         ("PATCH", "/api/oauth/providers/{id}") => Some(json!({ "scopes": ["taken"] })),
         ("PATCH", _) => Some(json!({ "name": "taken" })),
+        ("POST", "/api/resources/{id}/oauth/confirm") => Some(json!({ "digest": "sha256:0" })),
         ("POST", "/api/sandboxes/{id}/exec") => Some(json!({ "command": "true" })),
         ("POST", "/api/keys/{id}/rotate" | "/api/resources/{id}/credential/confirm" | "/api/plugins/{name}/reload")
         | ("GET" | "DELETE", _) => None,
@@ -189,10 +190,10 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
                 let sent = format!("{path} {}", body.clone().unwrap_or_default());
                 let told = || format!("{kind} of {}: {method} {template}: {status} {answer}", own.marker);
                 other.is_hidden_in(&answer, &sent).with_context(told)?;
-                // A begin page is accessible to anyone with its address, and this id is not such an address. Both
+                // Pages of an authorization are accessible to anyone with their address, and this id is in none. Both
                 // tenants have a conversation of the same name, and each deletes only its own.
                 let is_refused = matches!(status, 403 | 404)
-                    || collection == "begin" && status == 400
+                    || matches!(collection, "begin" | "connect") && status == 400
                     || matches!(collection, "chats" | "apps") && status == 202;
                 ensure!(!names || OF_THE_INSTANCE.contains(&collection) || is_refused, "{}", told());
                 ensure!(status < 500, "{}", told());

@@ -9,24 +9,37 @@
 
 mod approval;
 mod audit;
+mod binding;
+mod bot;
+mod budget;
+mod call;
 mod client;
 mod completions;
+mod configuration;
+mod credential;
 mod doctor;
 mod failure;
+mod fields;
 mod folder;
 mod key;
 mod mcp;
+mod names;
+mod oauth;
+mod objects;
 mod output;
 mod params;
 mod platform;
 mod plugin;
 mod registry;
+mod resource;
+mod role;
 mod sandbox;
 mod serve;
 mod trust;
 mod usage;
 mod vault;
 mod why;
+mod workspace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,6 +65,10 @@ const DATABASE_HINT: &str =
 const EXAMPLES: &str = "\
 Examples:
   monstrum serve                                  run a server from ./data
+  monstrum bot create helper                      create a bot
+  monstrum binding create helper tracker --role reader   give the bot a resource
+  monstrum call helper github_list_issues '{…}'   call a tool as the bot
+  monstrum export > configuration.yaml            write the configuration to a file
   monstrum plugin new weather                     create a new plugin
   monstrum plugin validate plugins/github         check a plugin before you install it
   monstrum plugin install github-1.0.0.mst        install a signed package
@@ -115,6 +132,27 @@ struct FolderFlags {
 enum Command {
     Serve(Box<serve::Serve>),
     #[command(subcommand)]
+    Bot(bot::Bot),
+    #[command(subcommand)]
+    Resource(resource::Resource),
+    #[command(subcommand)]
+    Credential(credential::Credential),
+    #[command(subcommand)]
+    Oauth(oauth::Oauth),
+    #[command(subcommand)]
+    Role(role::Role),
+    #[command(subcommand)]
+    Binding(binding::Binding),
+    #[command(subcommand)]
+    Budget(budget::Budget),
+    #[command(subcommand)]
+    Workspace(workspace::Workspace),
+    Export(configuration::Export),
+    Apply(configuration::Apply),
+    Call(Box<call::Call>),
+    #[command(visible_alias = "check")]
+    Why(why::Why),
+    #[command(subcommand)]
     Plugin(plugin::Plugin),
     #[command(subcommand)]
     Trust(trust::Trust),
@@ -134,7 +172,6 @@ enum Command {
     Vault(vault::Vault),
     #[command(subcommand)]
     Platform(platform::Platform),
-    Why(why::Why),
     Doctor(Box<doctor::Doctor>),
     /// Print a shell completion script
     #[command(after_help = completions::EXAMPLES)]
@@ -182,6 +219,17 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
         let Cli { options, command } = cli;
         match command {
             Command::Serve(serve) => serve.run(&options).await,
+            Command::Bot(bot) => bot.run(&options).await,
+            Command::Resource(resource) => resource.run(&options).await,
+            Command::Credential(credential) => credential.run(&options).await,
+            Command::Oauth(oauth) => oauth.run(&options).await,
+            Command::Role(role) => role.run(&options).await,
+            Command::Binding(binding) => binding.run(&options).await,
+            Command::Budget(budget) => budget.run(&options).await,
+            Command::Workspace(workspace) => workspace.run(&options).await,
+            Command::Export(export) => export.run(&options).await,
+            Command::Apply(apply) => apply.run(&options).await,
+            Command::Call(call) => call.run(&options).await,
             Command::Plugin(plugin) => plugin.run(&options).await,
             Command::Trust(trust) => trust.run(&options).await,
             Command::Registry(registry) => registry.run(&options),

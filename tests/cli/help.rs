@@ -6,6 +6,88 @@ use support::Server;
 
 use crate::cli::{run, told};
 
+/// The commands with a help text of their own.
+const COMMANDS: &str = "
+    serve
+    bot create
+    bot list
+    bot show
+    bot edit
+    bot delete
+    resource create
+    resource list
+    resource types
+    resource show
+    resource edit
+    resource delete
+    credential set
+    credential show
+    credential test
+    credential confirm
+    credential delete
+    oauth authorize
+    oauth refresh
+    role create
+    role list
+    role show
+    role edit
+    role delete
+    binding create
+    binding list
+    binding show
+    binding edit
+    binding delete
+    budget set
+    budget list
+    budget show
+    budget delete
+    workspace create
+    workspace list
+    workspace show
+    workspace edit
+    workspace delete
+    export
+    apply
+    call
+    plugin list
+    platform call
+    plugin info
+    plugin reload
+    plugin validate
+    plugin pack
+    plugin install
+    plugin uninstall
+    plugin update
+    plugin search
+    trust add
+    trust list
+    trust remove
+    registry index
+    sandbox list
+    sandbox show
+    sandbox exec
+    sandbox files
+    sandbox download
+    sandbox delete
+    plugin new
+    plugin test
+    plugin dev
+    plugin schema
+    audit list
+    audit changes
+    audit verify
+    key create
+    key list
+    key rotate
+    key recover
+    key delete
+    vault rotate
+    sandbox doctor
+    sandbox template build
+    why
+    completions
+";
+
 /// The help of every command describes the command, with examples.
 #[tokio::test]
 async fn every_command_helps() -> Result<()> {
@@ -17,6 +99,18 @@ async fn every_command_helps() -> Result<()> {
 
     Commands:
       serve        Run the server
+      bot          Create, list, show, edit and delete bots
+      resource     Create, list, show, edit and delete resources
+      credential   Set, show, test, confirm and delete the credentials of resources
+      oauth        Authorize resources by OAuth
+      role         Create, list, show, edit and delete roles
+      binding      Create, list, show, edit and delete bindings, which give bots the use of resources
+      budget       Set, show, list and delete the monthly token budgets of bots
+      workspace    Create, list, show, edit and delete workspaces
+      export       Print the configuration of a workspace as YAML
+      apply        Change the configuration of a workspace to that of YAML files
+      call         Call a tool as a bot and print the result
+      why          Explain whether a bot may call a tool [alias: check]
       plugin       Create, test, pack, install, list, show, reload and check plugins
       trust        Manage the keys that may sign packages
       registry     Create a registry of packages
@@ -27,7 +121,6 @@ async fn every_command_helps() -> Result<()> {
       key          Create, list, rotate, delete and recover API keys
       vault        Manage the master key and the seals of the database
       platform     Call platform functions of plugins
-      why          Explain whether a bot may call a tool
       doctor       Find weak settings and broken parts
       completions  Print a shell completion script
 
@@ -44,6 +137,10 @@ async fn every_command_helps() -> Result<()> {
 
     Examples:
       monstrum serve                                  run a server from ./data
+      monstrum bot create helper                      create a bot
+      monstrum binding create helper tracker --role reader   give the bot a resource
+      monstrum call helper github_list_issues '{…}'   call a tool as the bot
+      monstrum export > configuration.yaml            write the configuration to a file
       monstrum plugin new weather                     create a new plugin
       monstrum plugin validate plugins/github         check a plugin before you install it
       monstrum plugin install github-1.0.0.mst        install a signed package
@@ -56,47 +153,9 @@ async fn every_command_helps() -> Result<()> {
       monstrum key create --name ci --kind operator   create an API key
     [exit 0]
     ");
-    for command in [
-        &["serve"][..],
-        &["plugin", "list"],
-        &["platform", "call"],
-        &["plugin", "info"],
-        &["plugin", "reload"],
-        &["plugin", "validate"],
-        &["plugin", "pack"],
-        &["plugin", "install"],
-        &["plugin", "uninstall"],
-        &["plugin", "update"],
-        &["plugin", "search"],
-        &["trust", "add"],
-        &["trust", "list"],
-        &["trust", "remove"],
-        &["registry", "index"],
-        &["sandbox", "list"],
-        &["sandbox", "show"],
-        &["sandbox", "exec"],
-        &["sandbox", "files"],
-        &["sandbox", "download"],
-        &["sandbox", "delete"],
-        &["plugin", "new"],
-        &["plugin", "test"],
-        &["plugin", "dev"],
-        &["plugin", "schema"],
-        &["audit", "list"],
-        &["audit", "changes"],
-        &["audit", "verify"],
-        &["key", "create"],
-        &["key", "list"],
-        &["key", "rotate"],
-        &["key", "recover"],
-        &["key", "delete"],
-        &["vault", "rotate"],
-        &["sandbox", "doctor"],
-        &["sandbox", "template", "build"],
-        &["why"],
-        &["completions"],
-    ] {
-        let output = run(&server, &[command, &["--help"]].concat()).await?;
+    for command in COMMANDS.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let command: Vec<&str> = command.split(' ').collect();
+        let output = run(&server, &[&command[..], &["--help"]].concat()).await?;
         let text = String::from_utf8(output.stdout)?;
         let example = format!("monstrum {}", command.join(" "));
         let (_, examples) = text.split_once("Examples:").with_context(|| format!("{example} shows no examples"))?;

@@ -83,9 +83,9 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     [exit 2]
     [stderr]
     error: the following required arguments were not provided:
-      --bot-id <ID>
+      --bot-id <BOT>
 
-    Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR> --bot-id <ID>
+    Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR> --bot-id <BOT>
     hint: `monstrum key create --help` shows usage and examples
     [exit 2]
     [stderr]
@@ -95,10 +95,8 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     hint: correct the input that the message names; run the command with `--help` to see valid input
     [exit 1]
     [stderr]
-    error: The input is invalid (422)
-      /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens
-      request [id 1]
-    hint: correct the input that the message names; run the command with `--help` to see valid input
+    error: the workspace has no bot `triage`
+    hint: `monstrum bot list` lists the bots; --workspace sets another workspace
     [exit 1]
     [stderr]
     error: The input is invalid (422)

@@ -97,7 +97,7 @@ async fn who_may_not_ask_and_what_is_no_question_is_told() -> Result<()> {
     [exit 1]
     [stderr]
     error: the workspace has no bot `nobody`
-    hint: use the id or the name of a bot of this workspace, or set --workspace to another workspace
+    hint: `monstrum bot list` lists the bots; --workspace sets another workspace
     [exit 1]
     [stderr]
     error: invalid value '[1]' for '[PARAMS]': expected a JSON object: invalid type: sequence, expected a map at line 1 column 0

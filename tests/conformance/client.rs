@@ -2,6 +2,7 @@
 //! server behind a resource of type `mcp`, approves its tools and calls them as a bot, all through the API.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -14,6 +15,8 @@ use tokio::process::Command;
 
 /// The maximum length of the name of a resource whose tools are from outside.
 const NAME_CHARS_MAX: usize = 40;
+/// The time after which a discovery is requested again that found no room.
+const BUSY_RETRY: Duration = Duration::from_millis(200);
 /// The text by which the error of a discovery says that the server requires a credential.
 const UNAUTHENTICATED: &str = "HTTP 401";
 
@@ -168,8 +171,13 @@ fn arguments(schema: &Value, tools: &[Value]) -> Value {
 }
 
 async fn discover(api: &Api, resource: &str) -> Result<Value> {
-    let answer = api.post(&format!("/api/resources/{resource}/tools/discover"), &json!({})).await?;
-    Ok(expect(200, answer)?["discovery"].take())
+    loop {
+        // The suite runs many scenarios at once, and the discoveries of a workspace are limited.
+        match api.post(&format!("/api/resources/{resource}/tools/discover"), &json!({})).await? {
+            (429, _) => tokio::time::sleep(BUSY_RETRY).await,
+            answer => return Ok(expect(200, answer)?["discovery"].take()),
+        }
+    }
 }
 
 /// Approves all tools that can be approved. Returns the approved tools.

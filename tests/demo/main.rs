@@ -109,9 +109,10 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
     println!("{CLEAN}\n");
 
     let url = server.url().context("the server is not running")?;
-    let key_file = server.key_file();
+    let (program, key_file) = (support::program()?, server.key_file());
+    let folder = program.parent().context("the program is in no folder")?;
     println!("To make other calls, such as the calls in README.md, paste this line into another terminal:\n");
-    println!("  export URL={url} BOT={} KEY=$(cat {})", stage.bot(), key_file.display());
+    println!("  export MONSTRUM_URL={url} MONSTRUM_KEY=$(cat {}) PATH={}:$PATH", key_file.display(), folder.display());
     Ok(())
 }
 

@@ -148,10 +148,6 @@ impl<'a> Stage<'a> {
         Ok(Stage { api, github, thief, bot })
     }
 
-    pub(crate) fn bot(&self) -> &str {
-        &self.bot
-    }
-
     /// Makes the call and checks everything that the table shows about it.
     pub(crate) async fn play(&self, scene: &Scene) -> Result<Row> {
         let answer = self.api.call(&self.bot, scene.tool, &scene.params).await?;

@@ -15,10 +15,15 @@ async fn the_first_calls_are_answered_as_the_readme_shows() -> Result<()> {
     let world = World::with(&["github"]).await?;
     world.grant("github", &["issue.*"], &json!({ "repos": ["acme/*"] })).await?;
     let url = world.server.url().context("the server is not running")?.to_owned();
-    let variables = vec![("URL", url), ("KEY", world.api.key().to_owned()), ("BOT", world.bot.clone())];
+    let program = support::program()?;
+    let folder = program.parent().context("the program is in no folder")?;
+    let path = format!("{}:{}", folder.display(), super::search_path()?);
+    let key = world.api.key().to_owned();
+    let variables = vec![("MONSTRUM_URL", url), ("MONSTRUM_KEY", key), ("PATH", path)];
     let examples = examples(&page(PAGE)?);
     ensure!(examples.len() == 3, "the page must show an allowed call, a rejected call and a check");
-    Place { folder: world.server.home(), variables, replacements: Vec::new() }.run(&examples).await
+    let replacements = vec![("triage", "tester".to_owned())];
+    Place { folder: world.server.home(), variables, replacements }.run(&examples).await
 }
 
 #[test]

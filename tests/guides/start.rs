@@ -10,8 +10,8 @@ use support::Server;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::page;
 use super::walk::{Example, Place, examples};
+use super::{page, search_path};
 
 const PAGE: &str = "docs/start.md";
 /// The page's command for starting the server. [`Server::launch`] does the same on a free port.
@@ -73,9 +73,4 @@ async fn stand_in(folder: &std::path::Path, command: &str) -> Result<(Child, Str
         Some(found) => Ok((child, found[1].to_owned())),
         None => bail!("the process printed `{line}` instead of its address"),
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the commands of the page find programs where this test does")]
-fn search_path() -> Result<String> {
-    std::env::var("PATH").context("PATH is not set")
 }

@@ -126,7 +126,7 @@ impl Fresh {
             "plugins" if method == "DELETE" => "absent".to_owned(),
             "plugins" | "resource-types" | "platform" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
-            "begin" => "no-ticket".to_owned(),
+            "begin" | "connect" => "no-ticket".to_owned(),
             "sandboxes" => self.sandbox(&self.name()).await?,
             "chats" | "apps" => self.name(),
             "approvals" => {
@@ -166,12 +166,15 @@ impl Fresh {
             | "POST /api/plugins/{name}/reload"
             | "POST /api/resources/{id}/credential/confirm"
             | "POST /api/resources/{id}/credential/test"
-            | "POST /api/resources/{id}/tools/discover" => return Ok(None),
+            | "POST /api/resources/{id}/tools/discover"
+            | "POST /oauth/begin/{ticket}" => return Ok(None),
             "POST /api/resources/{id}/oauth/start"
             | "POST /api/resources/{id}/oauth/device"
             | "POST /api/resources/{id}/oauth/refresh"
+            | "POST /api/resources/{id}/oauth/discover"
             | "POST /api/platform/{type}/{function}" => json!({}),
             "POST /api/oauth/providers" => self.provider().await?,
+            "POST /api/resources/{id}/oauth/confirm" => json!({ "digest": "sha256:0" }),
             "PATCH /api/oauth/providers/{id}" => json!({ "scopes": ["repo"] }),
             "POST /api/plugins/{name}/approve" => json!({}),
             "POST /api/plugins" => json!({ "name": "absent" }),
@@ -251,8 +254,14 @@ fn trust(name: &str) -> Result<Value> {
 /// Requests every route of the description with a query parameter that the route does not have.
 #[tokio::test]
 async fn every_route_refuses_unknown_query_parameters() -> Result<()> {
-    const LENIENT: [&str; 4] =
-        ["/oauth/begin/{ticket}", "/api/oauth/callback", "/api/core/ai/sandbox/file", "/api/core/ai/sandbox/download"];
+    const LENIENT: [&str; 6] = [
+        "/oauth/begin/{ticket}",
+        "/oauth/connect/{ticket}",
+        "/oauth/connect/callback",
+        "/api/oauth/callback",
+        "/api/core/ai/sandbox/file",
+        "/api/core/ai/sandbox/download",
+    ];
     let fresh = Fresh::start().await?;
     let (_, document) = fresh.world.api.get("/api/openapi.json").await?;
     let (mut refused, mut lenient) = (0, 0);
@@ -276,7 +285,7 @@ async fn every_route_refuses_unknown_query_parameters() -> Result<()> {
             }
         }
     }
-    assert!(refused > 70 && lenient == 4, "{refused} {lenient}");
+    assert!(refused > 70 && lenient == 7, "{refused} {lenient}");
     let (_, audit) = fresh.world.api.get("/api/audit?statuss=error&limit=1").await?;
     let known = "unknown query parameter (supported: bot_id, cursor, limit, operation, since, status, tool, until)";
     assert_eq!(audit["errors"], json!([{ "path": "statuss", "message": known }]));
@@ -319,6 +328,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/bots/{id}/prompt                              401  401  200  200  200  403  200  404
     GET    /api/bots/{id}/resources                           401  401  200  200  200  403  403  404
     POST   /api/bots/{id}/resources                           401  401  201  201  403  403  403  404
+    GET    /api/bots/{id}/resources/{binding_id}              401  401  200  200  200  403  403  404
     DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  403  404
     PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  403  404
     GET    /api/bots/{id}/tools                               401  401  200  200  200  403  200  404
@@ -357,14 +367,17 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/resources/{id}                                401  401  200  200  200  403  403  404
     DELETE /api/resources/{id}                                401  401  204  204  403  403  403  404
     PATCH  /api/resources/{id}                                401  401  200  200  200  403  403  404
-    PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  403  404
-    DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  403  404
+    PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404  404
+    DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404  404
     POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  403  404
     POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  403  404
+    GET    /api/resources/{id}/credentials                    401  401  200  200  403  403  404  404
+    POST   /api/resources/{id}/oauth/confirm                  401  401  409  409  403  403  403  404
     POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  403  404
     GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  403  404
+    POST   /api/resources/{id}/oauth/discover                 401  401  409  409  403  403  403  404
     POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  403  404
-    POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  403  404
+    POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  404  404
     GET    /api/resources/{id}/tools                          401  401  200  200  200  403  403  404
     POST   /api/resources/{id}/tools/approve                  401  401  422  422  403  403  403  404
     POST   /api/resources/{id}/tools/discover                 401  401  200  200  200  403  403  404
@@ -392,6 +405,10 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /mcp/{bot}                                         401  401  200  200  200  403  200  404
     GET    /metrics                                           401  401  200  200  200  403  403  200
     GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400  400
+    POST   /oauth/begin/{ticket}                              400  400  400  400  400  400  400  400
+    GET    /oauth/client.json                                 404  404  404  404  404  404  404  404
+    GET    /oauth/connect/callback                            400  400  400  400  400  400  400  400
+    GET    /oauth/connect/{ticket}                            400  400  400  400  400  400  400  400
     GET    /readyz                                            200  200  200  200  200  200  200  200
     GET    /ws/agent                                          401  401  403  403  403  403  403  403
     ");
@@ -401,12 +418,15 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
 /// An agent key opens its socket. Every other route that asks for a key refuses it.
 #[tokio::test]
 async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
-    const PUBLIC: [&str; 6] = [
+    const PUBLIC: [&str; 9] = [
         "/",
         "/healthz",
         "/readyz",
         "/api/oauth/callback",
+        "/oauth/client.json",
         "/oauth/begin/{ticket}",
+        "/oauth/connect/{ticket}",
+        "/oauth/connect/callback",
         "/.well-known/oauth-protected-resource/mcp/{id}",
     ];
     let fresh = Fresh::start().await?;
@@ -532,7 +552,9 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/resources: 422 "/unknown"
     patch /api/resources/{id}: 422 "/unknown"
     put /api/resources/{id}/credential: 422 ""
+    post /api/resources/{id}/oauth/confirm: 422 "/unknown"
     post /api/resources/{id}/oauth/device: 422 "/unknown"
+    post /api/resources/{id}/oauth/discover: 422 "/unknown"
     post /api/resources/{id}/oauth/refresh: 422 "/unknown"
     post /api/resources/{id}/oauth/start: 422 "/unknown"
     post /api/resources/{id}/tools/approve: 422 "/unknown"

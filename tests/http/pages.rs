@@ -1,12 +1,12 @@
 //! The query parameters `limit` and `cursor`, on every list.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
 use monstrum_package::{Index, IndexEntry, SigningKey, digest, package_file, signature_file};
 use monstrum_store::StoreOptions;
 use monstrum_types::PluginName;
 use serde_json::{Value, json};
-use support::Server;
+use support::{Api, Server};
 
 use crate::http::roles::faults;
 use crate::http::{Answers, made};
@@ -38,11 +38,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         world.call("nothing", &json!({})).await?;
         plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &world.bot, "app", &name).await?;
     }
-    for resource_type in ["test-echo", "test-loop", "test-trap"] {
-        let token_url = "https://id.example/token";
-        let provider = json!({ "resource_type": resource_type, "client_id": "me", "token_url": token_url });
-        made(&world.api, "/api/oauth/providers", &provider).await?;
-    }
+    providers(&world.api).await?;
+    let of_users = credentials_of_users(&world.api).await?;
     world.grant_all("test-echo").await?;
     world.api.patch(&format!("/api/bots/{}", world.bot), &json!({ "gates": [{ "action": "ask" }] })).await?;
     for number in 0..3 {
@@ -53,7 +50,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
         let parameters = item["get"]["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["name"] == "cursor") {
-            lists.push(path.replace("{id}", &world.bot));
+            let id = if path.starts_with("/api/resources/") { &of_users } else { &world.bot };
+            lists.push(path.replace("{id}", id));
         }
     }
     let mut table = Vec::new();
@@ -80,12 +78,17 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         ] {
             row.push(world.api.get(&format!("{path}{query}")).await?.0.to_string());
         }
-        table.push(format!("{} has {}; {}", path.replace(&world.bot, "{id}"), items.len(), row.join(" ")));
+        table.push(format!(
+            "{} has {}; {}",
+            path.replace(&world.bot, "{id}").replace(&of_users, "{id}"),
+            items.len(),
+            row.join(" ")
+        ));
     }
     assert_snapshot!(table.join("\n"), @"
     /api/approvals has 3; 422 422 422 422 422 422 422 422
     /api/audit has 7; 422 422 422 422 422 422 422 422
-    /api/audit/changes has 40; 422 422 422 422 422 422 422 422
+    /api/audit/changes has 44; 422 422 422 422 422 422 422 422
     /api/bots has 5; 422 422 422 422 422 422 422 422
     /api/bots/{id}/resources has 5; 422 422 422 422 422 422 422 422
     /api/keys has 5; 422 422 422 422 422 422 422 422
@@ -93,7 +96,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/plugins has 3; 422 422 422 422 422 422 200 422
     /api/registry has 3; 422 422 422 422 422 422 200 422
     /api/resource-types has 6; 422 422 422 422 422 422 200 422
-    /api/resources has 5; 422 422 422 422 422 422 422 422
+    /api/resources has 6; 422 422 422 422 422 422 422 422
+    /api/resources/{id}/credentials has 3; 422 422 422 422 422 422 422 422
     /api/roles has 5; 422 422 422 422 422 422 422 422
     /api/sandboxes has 4; 422 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422 422
@@ -110,6 +114,31 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     ?limit=1&limit=2: 422 [{"path":"","message":"Failed to deserialize query string: duplicate field `limit`"}]
     "#);
     Ok(())
+}
+
+/// Creates three OAuth providers.
+async fn providers(api: &Api) -> Result<()> {
+    for resource_type in ["test-echo", "test-loop", "test-trap"] {
+        let token_url = "https://id.example/token";
+        let provider = json!({ "resource_type": resource_type, "client_id": "me", "token_url": token_url });
+        made(api, "/api/oauth/providers", &provider).await?;
+    }
+    Ok(())
+}
+
+/// Creates a resource with the credentials of three users. Returns its id.
+async fn credentials_of_users(api: &Api) -> Result<String> {
+    let notes = json!({
+        "resource_type": "mcp", "name": "notes", "config": { "url": "https://mcp.example/mcp", "credential": "user" },
+    });
+    let of_users = made(api, "/api/resources", &notes).await?;
+    for number in 0..3 {
+        let user = json!({ "app_id": "app", "user_id": number.to_string() });
+        let body = json!({ "auth_method": "token", "fields": { "access_token": "a-token-of-a-user" }, "user": user });
+        let (status, body) = api.put(&format!("/api/resources/{of_users}/credential"), &body).await?;
+        ensure!(status == 200, "{status} {body}");
+    }
+    Ok(of_users)
 }
 
 /// Returns the index of a registry with these plugins.

@@ -41,8 +41,8 @@ async fn the_suite_finds_no_failure_without_a_known_reason() -> Result<()> {
     assert_snapshot!(verdict.summary, @"
     server 2026-07-28: 13 scenarios pass, 2 in part, 34 fail as expected; no check in tasks-status-notifications
     server 2025-11-25: 13 scenarios pass, 0 in part, 19 fail as expected; no check in server-sse-polling
-    client 2026-07-28: 7 scenarios pass, 1 in part, 31 fail as expected
-    client 2025-11-25: 4 scenarios pass, 0 in part, 21 fail as expected
+    client 2026-07-28: 28 scenarios pass, 1 in part, 10 fail as expected
+    client 2025-11-25: 15 scenarios pass, 0 in part, 10 fail as expected
     ");
     Ok(())
 }

@@ -35,7 +35,7 @@ async fn the_switch_is_the_grant() -> Result<()> {
     for gone in ["request_id", "bot_id", "task_id", "duration_ms", "started_at", "finished_at"] {
         record.as_object_mut().and_then(|record| record.remove(gone));
     }
-    assert_snapshot!(record, @r#"{"delegation":null,"parent_request_id":null,"params":{"command":"echo hello"},"resource_id":null,"tool":"sandbox_shell","operation":"sandbox.exec","plugin":"sandbox","plugin_digest":null,"status":"success","code":null,"message":null,"rule":null}"#);
+    assert_snapshot!(record, @r#"{"delegation":null,"parent_request_id":null,"user":{"app_id":"a","user_id":"u"},"params":{"command":"echo hello"},"resource_id":null,"tool":"sandbox_shell","operation":"sandbox.exec","plugin":"sandbox","plugin_digest":null,"status":"success","code":null,"message":null,"rule":null}"#);
 
     doors.switch(&doors.bot, false).await?;
     assert_eq!(tools(&doors).await?["items"], json!([]));

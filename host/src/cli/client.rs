@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use monstrum_types::Secret;
-use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH};
 use reqwest::multipart::Form;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
@@ -32,7 +32,15 @@ const PAGE_ITEMS_MAX: usize = 1000;
 /// The maximum size of a key file. A file with one key is far smaller.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
+/// The answer to an import.
+pub(super) enum Imported {
+    Done(Value),
+    /// The errors of the lines, each with a path and a message.
+    Invalid(Vec<Value>),
+}
+
 /// A client of one server.
+#[derive(Clone)]
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
@@ -84,9 +92,52 @@ impl Client {
         self.send(Method::POST, path, &[], body).await
     }
 
+    /// Sends PATCH to the route with the segments `path`.
+    pub(super) async fn patch(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.send(Method::PATCH, path, &[], Some(body)).await
+    }
+
+    /// Like [`Client::patch`], but the server refuses the change if the object differs from `present`.
+    pub(super) async fn patch_present(&self, path: &[&str], present: &Value, body: &Value) -> Result<Value, Failure> {
+        let version = format!("\"{}\"", output::cell(&present["updated_at"]));
+        self.answer(self.request(Method::PATCH, path).header(IF_MATCH, version).json(body)).await
+    }
+
     /// Sends DELETE to the route with the segments `path`.
     pub(super) async fn delete(&self, path: &[&str]) -> Result<Value, Failure> {
         self.send(Method::DELETE, path, &[], None).await
+    }
+
+    /// Returns a client that acts in this workspace.
+    pub(super) fn in_workspace(&self, workspace: &str) -> Client {
+        Client { workspace: Some(workspace.to_owned()), ..self.clone() }
+    }
+
+    /// Sends GET to a route that answers with JSON Lines.
+    pub(super) async fn lines(&self, path: &[&str]) -> Result<Vec<Value>, Failure> {
+        let response = self.request(Method::GET, path).send().await.map_err(|error| self.unreachable(&error))?;
+        let (status, path, bytes) = self.bytes(response).await?;
+        if !status.is_success() {
+            return Err(refusal(status, &path, &bytes));
+        }
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let parsed: Result<Vec<Value>, _> = lines.map(serde_json::from_slice).collect();
+        parsed.map_err(|error| Failure::of("the server's response is not JSON Lines", &error, NOT_MONSTRUM))
+    }
+
+    /// Imports the lines of `body`.
+    pub(super) async fn import(&self, body: String, dry_run: bool) -> Result<Imported, Failure> {
+        let request = self.request(Method::POST, &["api", "import"]).query(&[("dry_run", dry_run)]);
+        let request = request.header(CONTENT_TYPE, "application/jsonl").body(body);
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let (status, path, bytes) = self.bytes(response).await?;
+        let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        match answer["errors"].as_array() {
+            Some(errors) if status == StatusCode::UNPROCESSABLE_ENTITY => Ok(Imported::Invalid(errors.clone())),
+            _ if !status.is_success() => Err(refusal(status, &path, &bytes)),
+            _ if answer.is_object() => Ok(Imported::Done(answer)),
+            _ => Err(Failure::new("the server's response is not JSON", NOT_MONSTRUM)),
+        }
     }
 
     /// Sends a form by POST to the route with the segments `path`.
@@ -177,7 +228,20 @@ impl Client {
         self.read(request.send().await.map_err(|error| self.unreachable(&error))?).await
     }
 
-    async fn read(&self, mut response: Response) -> Result<Value, Failure> {
+    async fn read(&self, response: Response) -> Result<Value, Failure> {
+        let (status, path, bytes) = self.bytes(response).await?;
+        if !status.is_success() {
+            return Err(refusal(status, &path, &bytes));
+        }
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Failure::of("the server's response is not JSON", &error, NOT_MONSTRUM))
+    }
+
+    /// Reads a response. Returns its status, the path of the route, and the body.
+    async fn bytes(&self, mut response: Response) -> Result<(StatusCode, String, Vec<u8>), Failure> {
         let (status, path) = (response.status(), response.url().path().to_owned());
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
@@ -187,14 +251,7 @@ impl Client {
             }
             bytes.extend_from_slice(&chunk);
         }
-        if !status.is_success() {
-            return Err(refusal(status, &path, &bytes));
-        }
-        if bytes.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(&bytes)
-            .map_err(|error| Failure::of("the server's response is not JSON", &error, NOT_MONSTRUM))
+        Ok((status, path, bytes))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
@@ -280,6 +337,7 @@ fn hint(status: StatusCode, path: &str) -> &'static str {
             "start the server with `--registry DIR`, or with the URL of a registry"
         }
         404 => "check the name or id with `list`; also check --workspace",
+        412 => "run the command again",
         409 => "resolve the conflict that the message names",
         413 | 422 => "correct the input that the message names; run the command with `--help` to see valid input",
         429 | 503 => "try again in a moment",

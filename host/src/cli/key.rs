@@ -11,14 +11,15 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
+use super::names::{self, Noun};
 use super::{FolderFlags, Options, folder, output};
 use crate::boot::{ADMIN_KEY_FILE, RecoveryError, recover_root_key};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
   monstrum key create --name ci --kind operator
-  monstrum key create --name triage --kind bot --bot-id 01998a3c-…
-  monstrum key create --name lab --kind agent --resource-id 01998a3c-…
+  monstrum key create --name triage --kind bot --bot-id helper
+  monstrum key create --name lab --kind agent --resource-id lab
   KEY=$(monstrum key create --name backup --kind admin)     prints only the key to standard output";
 
 const LIST_EXAMPLES: &str = "\
@@ -66,11 +67,11 @@ pub(super) enum Key {
         /// The kind of the key, which determines its rights
         #[arg(long)]
         kind: Kind,
-        /// The id of the bot; required if the kind is bot
-        #[arg(long, value_name = "ID", required_if_eq("kind", "bot"))]
+        /// The name or the id of the bot; required if the kind is bot
+        #[arg(long, value_name = "BOT", required_if_eq("kind", "bot"))]
         bot_id: Option<String>,
-        /// The id of the resource of type agent; required if the kind is agent
-        #[arg(long, value_name = "ID", required_if_eq("kind", "agent"))]
+        /// The name or the id of the resource of type agent; required if the kind is agent
+        #[arg(long, value_name = "RESOURCE", required_if_eq("kind", "agent"))]
         resource_id: Option<String>,
     },
     /// List keys with their last use
@@ -115,10 +116,10 @@ impl Key {
                 let client = Client::new(options)?;
                 let mut body = json!({ "name": name, "kind": kind });
                 if let Some(bot) = bot_id {
-                    body["bot_id"] = json!(bot);
+                    body["bot_id"] = json!(names::id(&client, Noun::Bot, &bot).await?);
                 }
                 if let Some(resource) = resource_id {
-                    body["resource_id"] = json!(resource);
+                    body["resource_id"] = json!(names::id(&client, Noun::Resource, &resource).await?);
                 }
                 show(
                     &client.post(&["api", "keys"], Some(&body)).await?,

@@ -1,5 +1,8 @@
 //! `monstrum mcp`: lists the tools that the server or the agent behind a resource declares, and decides about them. A
-//! decision is made only after the command has shown the definitions, and names their digests.
+//! decision is made only after the command has shown the definitions, and names their digests. `monstrum mcp oauth` finds
+//! the authorization server of an MCP server.
+
+mod oauth;
 
 use std::io::{BufRead as _, IsTerminal as _};
 use std::process::ExitCode;
@@ -9,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
+use super::names::{self, Noun};
 use super::{Options, output};
 
 const TOOLS_EXAMPLES: &str = "\
@@ -70,6 +74,8 @@ pub(super) enum Mcp {
     /// Show definitions and reject them
     #[command(after_help = REJECT_EXAMPLES)]
     Reject(Decide),
+    #[command(subcommand)]
+    Oauth(oauth::Oauth),
 }
 
 #[derive(Args)]
@@ -106,7 +112,7 @@ impl Mcp {
         let client = Client::new(options)?;
         match self {
             Mcp::Tools { resource, status } => {
-                let id = resource_id(&client, &resource).await?;
+                let id = names::id(&client, Noun::Resource, &resource).await?;
                 let mut items = tools(&client, &id).await?;
                 items.retain(|item| status.as_ref().is_none_or(|status| item["status"] == **status));
                 list(&items, options.json)?;
@@ -114,6 +120,7 @@ impl Mcp {
             Mcp::Discover { resource } => discover(&client, &resource, options.json).await?,
             Mcp::Approve { decide, effect } => decide.run(&client, "approve", Some(effect), options.json).await?,
             Mcp::Reject(decide) => decide.run(&client, "reject", None, options.json).await?,
+            Mcp::Oauth(oauth) => oauth.run(&client, options.json).await?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -122,7 +129,7 @@ impl Mcp {
 impl Decide {
     async fn run(self, client: &Client, verdict: &str, effect: Option<CallEffect>, json: bool) -> Result<(), Failure> {
         let Decide { resource, tools: names, yes } = self;
-        let id = resource_id(client, &resource).await?;
+        let id = names::id(client, Noun::Resource, &resource).await?;
         let chosen = chosen(tools(client, &id).await?, &names, verdict)?;
         if !json {
             for tool in &chosen {
@@ -150,23 +157,13 @@ impl Decide {
     }
 }
 
-/// Returns the id of the resource with this name or id.
-async fn resource_id(client: &Client, name_or_id: &str) -> Result<String, Failure> {
-    let items = client.items(&["api", "resources"], &[]).await?;
-    let found = items.iter().find(|item| item["id"] == name_or_id || item["name"] == name_or_id);
-    found.and_then(|item| item["id"].as_str()).map(str::to_owned).ok_or_else(|| {
-        let message = format!("there is no resource `{}` in this workspace", output::plain(name_or_id));
-        Failure::new(message, "`curl …/api/resources` lists the resources; --workspace names another workspace")
-    })
-}
-
 async fn tools(client: &Client, resource: &str) -> Result<Vec<Value>, Failure> {
     let answer = client.get(&["api", "resources", resource, "tools"], &[]).await?;
     Ok(answer["items"].as_array().cloned().unwrap_or_default())
 }
 
 async fn discover(client: &Client, resource: &str, json: bool) -> Result<(), Failure> {
-    let id = resource_id(client, resource).await?;
+    let id = names::id(client, Noun::Resource, resource).await?;
     let answer = client.post(&["api", "resources", &id, "tools", "discover"], None).await?;
     let discovery = &answer["discovery"];
     if discovery["status"] != "ok" {
@@ -202,14 +199,18 @@ fn chosen(items: Vec<Value>, names: &[String], verdict: &str) -> Result<Vec<Valu
     names.iter().map(named).collect()
 }
 
-/// Asks for confirmation on the terminal.
+/// Asks for confirmation of a decision on the terminal.
 fn confirm(verdict: &str, tools: usize) -> Result<(), Failure> {
+    ask(&format!("{verdict} {}", count(tools)), "check the definitions, then run the command with --yes")
+}
+
+/// Asks a question on the terminal. Without a terminal, fails with `hint`.
+fn ask(question: &str, hint: &str) -> Result<(), Failure> {
     let mut stdin = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
-        let message = "cannot ask for confirmation without a terminal";
-        return Err(Failure::new(message, "check the definitions, then run the command with --yes"));
+        return Err(Failure::new("cannot ask for confirmation without a terminal", hint));
     }
-    output::note(&format!("{verdict} {}? [y/N]", count(tools)));
+    output::note(&format!("{question}? [y/N]"));
     let mut answer = String::new();
     stdin.read_line(&mut answer).map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
     if matches!(answer.trim(), "y" | "Y" | "yes") {

@@ -105,6 +105,12 @@ pub(super) fn note(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
+/// Writes a question to standard error, without a line feed. The answer follows on the same line.
+pub(super) fn prompt(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    drop(write!(stderr, "{text}").and_then(|()| stderr.flush()));
+}
+
 /// Writes an error to standard error.
 pub(super) fn error(message: &str) {
     note(&format!("{} {}", "error:".if_supports_color(Stream::Stderr, |text| text.red()), plain(message)));

@@ -4,11 +4,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use monstrum_types::{BotId, ResourceId};
+use monstrum_types::ResourceId;
 use serde_json::Value;
 
 use super::client::{Client, NOT_MONSTRUM};
 use super::failure::Failure;
+use super::names::{self, Noun};
 use super::params::Params;
 use super::{Options, output};
 
@@ -41,7 +42,7 @@ pub(super) struct Why {
 impl Why {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let client = Client::new(options)?;
-        let bot = bot(&client, &self.bot).await?;
+        let bot = names::id(&client, Noun::Bot, &self.bot).await?;
         let body = self.params.body(self.resource);
         let verdict = client.post(&["api", "bots", &bot, "tools", &self.tool, "check"], Some(&body)).await?;
         let is_allowed = match verdict["decision"].as_str() {
@@ -56,20 +57,6 @@ impl Why {
         }
         Ok(if is_allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-/// Returns the id of the bot with this name. An id is returned unchanged, because a key may be allowed to check a bot
-/// but not to list bots.
-async fn bot(client: &Client, name: &str) -> Result<String, Failure> {
-    if name.parse::<BotId>().is_ok() {
-        return Ok(name.to_owned());
-    }
-    let bots = client.items(&["api", "bots"], &[]).await?;
-    let named = bots.iter().find(|bot| bot["name"] == name).and_then(|bot| bot["id"].as_str());
-    named.map(str::to_owned).ok_or_else(|| {
-        let hint = "use the id or the name of a bot of this workspace, or set --workspace to another workspace";
-        Failure::new(format!("the workspace has no bot `{name}`"), hint)
-    })
 }
 
 fn show(verdict: &Value) -> Result<(), Failure> {

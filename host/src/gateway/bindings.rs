@@ -10,6 +10,7 @@ use monstrum_types::{BindingId, BotId};
 use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Ids, Input, PageQuery, Params};
 use crate::gateway::http::state::Host;
+use crate::gateway::http::versions::{IfMatch, Versioned, versioned};
 
 /// Binds a resource to a bot
 #[utoipa::path(post, path = "/api/bots/{id}/resources", tag = "bindings", params(("id" = BotId, Path)),
@@ -35,6 +36,13 @@ pub(super) async fn list(
     Ok(Json(bindings::list(&app, &caller, bot, &query.page()?).await?))
 }
 
+/// Shows a binding
+#[utoipa::path(get, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
+    params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), responses((status = 200, body = Binding)))]
+pub(super) async fn show(app: Host, caller: Operator, Ids(bot, id): Ids<BotId, BindingId>) -> Versioned<Binding> {
+    Ok(versioned(bindings::show(&app, &caller, bot, id).await?))
+}
+
 /// Changes a binding; the resource of the binding cannot be changed
 #[utoipa::path(patch, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
     params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), request_body = BindingChange,
@@ -43,15 +51,21 @@ pub(super) async fn update(
     app: Host,
     caller: Admin,
     Ids(bot, id): Ids<BotId, BindingId>,
-    Input(input): Input<BindingChange>,
-) -> Answer<Binding> {
-    Ok(Json(bindings::update(&app, &caller, bot, id, input).await?))
+    IfMatch(expected): IfMatch,
+    Input(change): Input<BindingChange>,
+) -> Versioned<Binding> {
+    Ok(versioned(bindings::update(&app, &caller, bot, id, expected, change).await?))
 }
 
 /// Deletes a binding
 #[utoipa::path(delete, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
     params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), responses((status = 204)))]
-pub(super) async fn delete(app: Host, caller: Admin, Ids(bot, id): Ids<BotId, BindingId>) -> Done {
-    bindings::delete(&app, &caller, bot, id).await?;
+pub(super) async fn delete(
+    app: Host,
+    caller: Admin,
+    Ids(bot, id): Ids<BotId, BindingId>,
+    IfMatch(expected): IfMatch,
+) -> Done {
+    bindings::delete(&app, &caller, bot, id, expected).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -12,6 +12,7 @@ use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::state::Host;
+use crate::gateway::http::versions::{IfMatch, Versioned, versioned};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -35,8 +36,8 @@ pub(super) async fn list(app: Host, caller: Operator, Params(query): Params<Page
 /// Shows a bot
 #[utoipa::path(get, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 200, body = Bot)))]
-pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<BotId>) -> Answer<Bot> {
-    Ok(Json(bots::show(&app, &caller, id).await?))
+pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<BotId>) -> Versioned<Bot> {
+    Ok(versioned(bots::show(&app, &caller, id).await?))
 }
 
 /// Shows the cost of a bot's calls by month
@@ -70,14 +71,15 @@ pub(super) async fn update(
     app: Host,
     caller: Operator,
     Id(id): Id<BotId>,
+    IfMatch(expected): IfMatch,
     Input(change): Input<BotChange>,
-) -> Answer<Bot> {
-    Ok(Json(bots::update(&app, &caller, id, change).await?))
+) -> Versioned<Bot> {
+    Ok(versioned(bots::update(&app, &caller, id, expected, change).await?))
 }
 
 /// Deletes a bot and its bindings, keys and sandboxes
 #[utoipa::path(delete, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)), responses((status = 204)))]
-pub(super) async fn delete(app: Host, caller: Operator, Id(id): Id<BotId>) -> Done {
-    bots::delete(&app, &caller, id).await?;
+pub(super) async fn delete(app: Host, caller: Operator, Id(id): Id<BotId>, IfMatch(expected): IfMatch) -> Done {
+    bots::delete(&app, &caller, id, expected).await?;
     Ok(StatusCode::NO_CONTENT)
 }

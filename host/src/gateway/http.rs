@@ -11,3 +11,4 @@ pub(super) mod problem;
 pub(super) mod queries;
 pub(super) mod state;
 pub(super) mod streams;
+pub(super) mod versions;

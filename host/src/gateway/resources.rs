@@ -9,6 +9,7 @@ use monstrum_types::ResourceId;
 use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::state::Host;
+use crate::gateway::http::versions::{IfMatch, Versioned, versioned};
 
 /// Creates a resource
 #[utoipa::path(post, path = "/api/resources", tag = "resources", request_body = NewResource,
@@ -27,8 +28,8 @@ pub(super) async fn list(app: Host, caller: Operator, Params(query): Params<Page
 /// Shows a resource
 #[utoipa::path(get, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     responses((status = 200, body = Resource)))]
-pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Answer<Resource> {
-    Ok(Json(resources::show(&app, &caller, id).await?))
+pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Versioned<Resource> {
+    Ok(versioned(resources::show(&app, &caller, id).await?))
 }
 
 /// Changes a resource
@@ -40,15 +41,16 @@ pub(super) async fn update(
     app: Host,
     caller: Operator,
     Id(id): Id<ResourceId>,
+    IfMatch(expected): IfMatch,
     Input(change): Input<ResourceChange>,
-) -> Answer<Resource> {
-    Ok(Json(resources::update(&app, &caller, id, change).await?))
+) -> Versioned<Resource> {
+    Ok(versioned(resources::update(&app, &caller, id, expected, change).await?))
 }
 
 /// Deletes a resource and its credential; fails if a binding uses the resource
 #[utoipa::path(delete, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     responses((status = 204)))]
-pub(super) async fn delete(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Done {
-    resources::delete(&app, &caller, id).await?;
+pub(super) async fn delete(app: Host, caller: Operator, Id(id): Id<ResourceId>, IfMatch(expected): IfMatch) -> Done {
+    resources::delete(&app, &caller, id, expected).await?;
     Ok(StatusCode::NO_CONTENT)
 }

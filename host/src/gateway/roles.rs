@@ -9,6 +9,7 @@ use monstrum_types::RoleId;
 use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::state::Host;
+use crate::gateway::http::versions::{IfMatch, Versioned, versioned};
 
 /// Creates a role
 #[utoipa::path(post, path = "/api/roles", tag = "roles", request_body = NewRole,
@@ -26,8 +27,8 @@ pub(super) async fn list(app: Host, caller: Operator, Params(query): Params<Page
 /// Shows a role
 #[utoipa::path(get, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 200, body = Role)))]
-pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<RoleId>) -> Answer<Role> {
-    Ok(Json(roles::show(&app, &caller, id).await?))
+pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<RoleId>) -> Versioned<Role> {
+    Ok(versioned(roles::show(&app, &caller, id).await?))
 }
 
 /// Changes a role
@@ -37,15 +38,16 @@ pub(super) async fn update(
     app: Host,
     caller: Admin,
     Id(id): Id<RoleId>,
+    IfMatch(expected): IfMatch,
     Input(change): Input<RoleChange>,
-) -> Answer<Role> {
-    Ok(Json(roles::update(&app, &caller, id, change).await?))
+) -> Versioned<Role> {
+    Ok(versioned(roles::update(&app, &caller, id, expected, change).await?))
 }
 
 /// Deletes a role; fails if a binding uses the role
 #[utoipa::path(delete, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 204)))]
-pub(super) async fn delete(app: Host, caller: Admin, Id(id): Id<RoleId>) -> Done {
-    roles::delete(&app, &caller, id).await?;
+pub(super) async fn delete(app: Host, caller: Admin, Id(id): Id<RoleId>, IfMatch(expected): IfMatch) -> Done {
+    roles::delete(&app, &caller, id, expected).await?;
     Ok(StatusCode::NO_CONTENT)
 }

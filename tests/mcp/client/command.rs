@@ -34,7 +34,7 @@ async fn an_admin_discovers_reads_and_decides_on_the_command_line() -> Result<()
     let listed = ["ORIGINAL NAME", "notes__add_note", "Add-Note", "notes__drop", "pending"];
     behind.says(0, &["tools", "notes"], &listed).await?;
     // Without a terminal, the command shows the definitions and decides nothing.
-    behind.says(1, &["approve", "notes", "Add-Note"], &["Adds a note", "sha256:", "--yes"]).await?;
+    behind.says(1, &["approve", "notes", "Add-Note"], &["Adds a note", "[digest]", "--yes"]).await?;
     assert_eq!(behind.statuses().await?, ["Add-Note pending", "drop pending"]);
 
     let approve = ["approve", "notes", "Add-Note", "--effect", "read", "--yes"];
@@ -61,7 +61,7 @@ async fn the_command_says_why_it_cannot_decide() -> Result<()> {
     let behind = Behind::start(Generation::Stateless, &[tool("note", "Adds")]).await?;
     behind.mcp.reply("tools/list", McpReply::json(500, &json!("oops")));
     for (arguments, reason) in [
-        (&["tools", "absent"][..], "there is no resource `absent` in this workspace"),
+        (&["tools", "absent"][..], "the workspace has no resource `absent`"),
         (&["approve", "notes"], "no tool waits for approval"),
         (&["approve", "notes", "absent", "--yes"], "the resource has no tool `absent`"),
         (&["reject", "notes"], "the command needs the name of at least one tool"),
@@ -119,7 +119,10 @@ async fn doctor_names_a_row_of_tools_that_was_edited() -> Result<()> {
         Ok((status != 200 || answer["status"] == "permission_denied").then_some(()))
     })
     .await?;
-    assert_eq!(behind.mcp.params_of("tools/call").len(), 1);
+    // Calls were made until the edit was noticed, and none is made after it.
+    let made = behind.mcp.params_of("tools/call").len();
+    behind.world.api.post(&path, &json!({})).await?;
+    assert_eq!(behind.mcp.params_of("tools/call").len(), made);
     let (code, report) = parsed(&behind.world.server, &["doctor"]).await?;
     let findings = report["findings"].as_array().context("the report has no findings")?;
     let row = findings.iter().find(|found| text(&found["about"]).starts_with("row resource_tools/"));

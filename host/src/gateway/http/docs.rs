@@ -9,7 +9,9 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderValue, header};
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type};
+use utoipa::openapi::{
+    ContentBuilder, HeaderBuilder, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type,
+};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
@@ -79,6 +81,7 @@ pub fn description() -> String {
     let (_, mut openapi) = crate::gateway::api().split_for_parts();
     name_operations(&mut openapi);
     describe_doors(&mut openapi);
+    describe_versions(&mut openapi);
     openapi.to_pretty_json().expect("a description is plain JSON")
 }
 
@@ -109,6 +112,28 @@ const TRANSLATED: [&str; 12] = [
     "/api/sandboxes/{id}/exec",
     "/mcp/{bot}",
 ];
+
+/// The routes of objects with a version. Their GET and PATCH answer with `ETag`, and their PATCH and DELETE read
+/// `If-Match`.
+const VERSIONED: [&str; 4] =
+    ["/api/bots/{id}", "/api/bots/{id}/resources/{binding_id}", "/api/resources/{id}", "/api/roles/{id}"];
+
+/// Describes the headers `ETag` and `If-Match` of the routes of [`VERSIONED`].
+fn describe_versions(openapi: &mut utoipa::openapi::OpenApi) {
+    let precondition = "The `ETag` of the version to change. If the object has another version, the answer is 412.";
+    let text = RefOr::T(Schema::Object(ObjectBuilder::new().schema_type(Type::String).build()));
+    let version = HeaderBuilder::new().schema(Some(text)).description(Some("The version of the object.")).build();
+    for (_, item) in openapi.paths.paths.iter_mut().filter(|(path, _)| VERSIONED.contains(&path.as_str())) {
+        for operation in [&mut item.patch, &mut item.delete].into_iter().flatten() {
+            operation.parameters.get_or_insert_default().push(optional_header("If-Match", precondition).into());
+        }
+        for operation in [&mut item.get, &mut item.patch].into_iter().flatten() {
+            if let Some(RefOr::T(response)) = operation.responses.responses.get_mut("200") {
+                response.headers.insert("ETag".to_owned(), RefOr::T(version.clone()));
+            }
+        }
+    }
+}
 
 /// Declares that public routes require no key, and adds the headers that every other route reads and the error that
 /// every other route can return. Handlers declare none of these.
@@ -267,16 +292,23 @@ mod tests {
         DELETE /api/resources/{id}
         PUT /api/resources/{id}/credential
         DELETE /api/resources/{id}/credential
+        GET /api/resources/{id}/credentials
         GET /api/oauth/providers
         POST /api/oauth/providers
         PATCH /api/oauth/providers/{id}
         DELETE /api/oauth/providers/{id}
         POST /api/resources/{id}/oauth/start
         GET /oauth/begin/{ticket}
+        POST /oauth/begin/{ticket}
+        GET /oauth/connect/{ticket}
+        GET /oauth/connect/callback
         GET /api/oauth/callback
         POST /api/resources/{id}/oauth/device
         GET /api/resources/{id}/oauth/device/{flow_id}
         POST /api/resources/{id}/oauth/refresh
+        POST /api/resources/{id}/oauth/discover
+        POST /api/resources/{id}/oauth/confirm
+        GET /oauth/client.json
         GET /api/roles
         POST /api/roles
         GET /api/roles/{id}
@@ -289,6 +321,7 @@ mod tests {
         DELETE /api/bots/{id}
         GET /api/bots/{id}/resources
         POST /api/bots/{id}/resources
+        GET /api/bots/{id}/resources/{binding_id}
         PATCH /api/bots/{id}/resources/{binding_id}
         DELETE /api/bots/{id}/resources/{binding_id}
         GET /api/bots/{id}/tools

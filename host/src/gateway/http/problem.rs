@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
+use monstrum_api::oauth::OauthProposal;
 use monstrum_core::operations::OperationError;
 use monstrum_store::StoreError;
 use monstrum_types::{InputError, with_causes};
@@ -25,6 +26,7 @@ pub struct Problem {
     retry_after: Option<Duration>,
     /// The value of the header `WWW-Authenticate`.
     challenge: Option<Box<HeaderValue>>,
+    proposal: Option<Box<OauthProposal>>,
 }
 
 /// The body of an error response (RFC 9457).
@@ -42,11 +44,23 @@ pub(crate) struct ProblemBody {
     /// The validation errors of the input. Absent for other errors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<InputError>,
+    /// The current proposal of an OAuth provider, if the request names another one. Absent for other errors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<OauthProposal>,
 }
 
 impl Problem {
     fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Problem { status, code, title, detail: detail.into(), errors: Vec::new(), retry_after: None, challenge: None }
+        Problem {
+            status,
+            code,
+            title,
+            detail: detail.into(),
+            errors: Vec::new(),
+            retry_after: None,
+            challenge: None,
+            proposal: None,
+        }
     }
 
     fn with_retry_after(self, wait: Duration) -> Self {
@@ -56,6 +70,11 @@ impl Problem {
     /// Sets the value of the header `WWW-Authenticate`, which says how a client authenticates.
     pub fn with_challenge(self, challenge: HeaderValue) -> Self {
         Problem { challenge: Some(Box::new(challenge)), ..self }
+    }
+
+    /// Sets the current proposal of an OAuth provider, which the request did not name.
+    pub fn with_proposal(self, proposal: Box<OauthProposal>) -> Self {
+        Problem { proposal: Some(proposal), ..self }
     }
 
     /// Returns the description of the error, which contains no secrets.
@@ -139,6 +158,7 @@ impl Problem {
             detail: self.detail.clone(),
             request_id: request_id.to_owned(),
             errors: self.errors.clone(),
+            proposal: self.proposal.as_deref().cloned(),
         };
         serde_json::to_string(&body).expect("a problem is plain strings and numbers")
     }
@@ -180,6 +200,9 @@ impl From<OperationError> for Problem {
             }
             OperationError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "Not found"),
             OperationError::Conflict(_) => (StatusCode::CONFLICT, "conflict", "Conflict"),
+            OperationError::PreconditionFailed => {
+                (StatusCode::PRECONDITION_FAILED, "precondition_failed", "The object was changed")
+            }
             OperationError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "The input is invalid"),
             OperationError::OverLimit(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "A limit is exceeded"),
             OperationError::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "busy", "The server is busy"),

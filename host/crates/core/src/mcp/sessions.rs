@@ -13,8 +13,8 @@ use monstrum_mcp::client::{SESSION_IDLE_MAX, UnusedSession};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::wire::ResourceWire;
-use super::{Identity, Link, Mcp};
-use crate::policy::{Resource, Snapshot};
+use super::{Access, Link, Mcp};
+use crate::policy::Snapshot;
 
 /// The time between two checks for idle sessions.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
@@ -34,12 +34,15 @@ pub(super) fn interval_of_checks() -> Interval {
 }
 
 impl Mcp {
-    /// Replaces the connections of resources that were deleted or have another URL, network or credential.
+    /// Replaces the connections of resources that were deleted or have another URL, network or credential, and of users
+    /// whose credential was deleted.
     pub(super) fn replace_links(&self, snapshot: &Snapshot) {
         let mut links = self.links.lock();
         let is_current = |link: &Link| {
-            let (workspace, id) = (link.resource.row.workspace_id, link.resource.row.id);
-            snapshot.resource(workspace, id).is_some_and(|now| Identity::of(now) == link.identity)
+            let was = &link.access.resource.row;
+            let now = snapshot.resource(was.workspace_id, was.id);
+            let now = now.and_then(|now| link.access.renewed(now, snapshot));
+            now.is_some_and(|now| link.identity.is_of(&now))
         };
         let replaced = links.extract_if(|_, link| !is_current(link)).map(|(_, link)| link);
         self.replaced.lock().extend(replaced);
@@ -51,13 +54,13 @@ impl Mcp {
         let mut unused = Vec::new();
         for link in links {
             if let Some(session) = link.connection.take_unused_session(SESSION_IDLE_MAX) {
-                unused.extend(self.way_to_end(&link).map(|resource| (session, resource)));
+                unused.extend(self.way_to_end(&link).map(|access| (session, access)));
             }
         }
         let mut replaced = self.replaced.lock();
         replaced.retain(|link| {
             if let Some(session) = link.connection.take_unused_session(Duration::ZERO) {
-                unused.extend(self.way_to_end(link).map(|resource| (session, resource)));
+                unused.extend(self.way_to_end(link).map(|access| (session, access)));
             }
             // A call that is running may still create a session.
             link.connection.has_session() || Arc::strong_count(link) > 1
@@ -71,26 +74,29 @@ impl Mcp {
         }
     }
 
-    async fn end_sessions(&self, unused: Vec<(UnusedSession, Arc<Resource>)>) {
-        let ends = stream::iter(unused).map(|(session, resource)| async move {
-            let wire = ResourceWire::new(&self.egress, &resource, Instant::now() + END_MAX);
+    async fn end_sessions(&self, unused: Vec<(UnusedSession, Access)>) {
+        let ends = stream::iter(unused).map(|(session, access)| async move {
+            let id = access.resource.row.id;
+            let wire = ResourceWire::new(&self.egress, access, Instant::now() + END_MAX);
             if let Err(error) = session.end(&wire).await {
-                tracing::debug!(resource.id = %resource.row.id, %error, "an MCP server did not end an unused session");
+                tracing::debug!(resource.id = %id, %error, "an MCP server did not end an unused session");
             }
         });
         let all = ends.buffer_unordered(AT_ONCE).for_each(|()| async {});
         self.stop.run_until_cancelled(all).await;
     }
 
-    /// Returns the resource whose rights may be used to end a session of `link`: as it is now if the URL is the same, or
-    /// as it was if only the URL has changed. A resource that was deleted, or that has lost its network rules or its
-    /// credential together with the URL, has no such rights.
-    fn way_to_end(&self, link: &Link) -> Option<Arc<Resource>> {
-        let now = self.current(&link.resource)?;
-        let (was, is) = (&link.identity, Identity::of(&now));
+    /// Returns the access that may be used to end a session of `link`: as it is now if the URL is the same, or as it was if
+    /// only the URL has changed. A resource that was deleted, or that has lost its network rules or its credential together
+    /// with the URL, has no such access.
+    fn way_to_end(&self, link: &Link) -> Option<Access> {
+        let snapshot = self.policy.load();
+        let row = &link.access.resource.row;
+        let now = link.access.renewed(snapshot.resource(row.workspace_id, row.id)?, &snapshot)?;
+        let (was, is) = (&link.identity, now.identity());
         if is.url == was.url {
             return Some(now);
         }
-        (is.network == was.network && is.credential == was.credential).then(|| Arc::clone(&link.resource))
+        (is.network == was.network && is.credential == was.credential).then(|| link.access.clone())
     }
 }

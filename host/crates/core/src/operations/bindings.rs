@@ -9,7 +9,7 @@ use monstrum_types::{BindingId, BotId};
 
 use super::change::{Change, changed_at};
 use super::list;
-use super::{Admin, Caller, OperationError, Operator, gates, rules};
+use super::{Admin, Caller, Expected, OperationError, Operator, gates, rules};
 use crate::app::App;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding};
 
@@ -56,22 +56,29 @@ pub async fn list(
     Ok(list::page(app.store.bindings(caller.workspace, bot, page).await?, view))
 }
 
+/// Shows a binding.
+pub async fn show(app: &App, caller: &Operator, bot: BotId, id: BindingId) -> Result<Binding, OperationError> {
+    Ok(view(found(app, caller, bot, id).await?))
+}
+
 /// Changes a binding. Its resource cannot be changed.
 pub async fn update(
     app: &App,
     caller: &Admin,
     bot: BotId,
     id: BindingId,
+    expected: Expected,
     change: BindingChange,
 ) -> Result<Binding, OperationError> {
-    let before =
-        app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| OperationError::not_found("binding"))?;
+    let before = found(app, caller, bot, id).await?;
+    expected.check(before.updated_at)?;
     let scopes_are_new = change.scope_constraints.is_some();
     let row = input::changed(change, before.clone(), changed_at(app, before.updated_at));
     let warnings = input::check(app, &row, Some(&before), scopes_are_new).await?;
     let (replaced, bytes) = (compiled_bytes(lists_of_binding(&before)), compiled_bytes(lists_of_binding(&row)));
     let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;
     recorded("binding.update", &row)
+        .at(expected)
         .from(&view(before.clone()))
         .to(&view(row.clone()))
         .update(app, caller, app.store.update_binding(&row, before.updated_at))
@@ -80,13 +87,23 @@ pub async fn update(
 }
 
 /// Deletes a binding.
-pub async fn delete(app: &App, caller: &Admin, bot: BotId, id: BindingId) -> Result<(), OperationError> {
-    let before =
-        app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| OperationError::not_found("binding"))?;
+pub async fn delete(
+    app: &App,
+    caller: &Admin,
+    bot: BotId,
+    id: BindingId,
+    expected: Expected,
+) -> Result<(), OperationError> {
+    let before = found(app, caller, bot, id).await?;
+    expected.check(before.updated_at)?;
     recorded("binding.delete", &before)
         .from(&view(before.clone()))
         .delete(app, caller, "binding", app.store.delete_binding(caller.workspace, bot, id))
         .await
+}
+
+async fn found(app: &App, caller: &Caller, bot: BotId, id: BindingId) -> Result<BindingRow, OperationError> {
+    app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| OperationError::not_found("binding"))
 }
 
 fn recorded(what: &'static str, row: &BindingRow) -> Change {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::change::{Change, changed_at, set};
 use super::list;
-use super::{Caller, InputErrors, OperationError, Operator, gates, rules};
+use super::{Caller, Expected, InputErrors, OperationError, Operator, gates, rules};
 use crate::app::App;
 use crate::language::Language;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_bot};
@@ -112,8 +112,15 @@ pub async fn prompt(app: &App, caller: &Caller, language: &Language, id: BotId) 
 }
 
 /// Changes a bot.
-pub async fn update(app: &App, caller: &Operator, id: BotId, change: BotChange) -> Result<Bot, OperationError> {
+pub async fn update(
+    app: &App,
+    caller: &Operator,
+    id: BotId,
+    expected: Expected,
+    change: BotChange,
+) -> Result<Bot, OperationError> {
     let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    expected.check(before.updated_at)?;
     let mut row = before.clone();
     if let Some(sandbox) = change.use_agent_sandbox {
         caller.admin()?;
@@ -141,14 +148,16 @@ pub async fn update(app: &App, caller: &Operator, id: BotId, change: BotChange) 
     let (replaced, bytes) = (compiled_bytes(lists_of_bot(&before)), compiled_bytes(lists_of_bot(&row)));
     let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;
     row.updated_at = changed_at(app, before.updated_at);
-    let change = Change::new("bot.update", &id).of_bot(id).from(&view(before.clone())).to(&view(row.clone()));
+    let change =
+        Change::new("bot.update", &id).at(expected).of_bot(id).from(&view(before.clone())).to(&view(row.clone()));
     change.update(app, caller, app.store.update_bot(&row, before.updated_at)).await?;
     Ok(view(row))
 }
 
 /// Deletes a bot with its bindings, keys and sandboxes.
-pub async fn delete(app: &App, caller: &Operator, id: BotId) -> Result<(), OperationError> {
+pub async fn delete(app: &App, caller: &Operator, id: BotId, expected: Expected) -> Result<(), OperationError> {
     let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    expected.check(before.updated_at)?;
     Change::new("bot.delete", &id)
         .of_bot(id)
         .from(&view(before))

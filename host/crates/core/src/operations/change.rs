@@ -6,7 +6,7 @@ use monstrum_types::{BotId, ResourceId, UtcMillis};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Caller, OperationError};
+use super::{Caller, Expected, OperationError};
 use crate::app::App;
 use crate::audit;
 
@@ -18,6 +18,7 @@ pub(super) struct Change {
     resource: Option<ResourceId>,
     before: Value,
     after: Value,
+    expected: Expected,
 }
 
 impl Change {
@@ -25,7 +26,7 @@ impl Change {
     /// changed object.
     pub(super) fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
         let (before, after) = (Value::Null, Value::Null);
-        Change { what, object: object.to_string(), bot: None, resource: None, before, after }
+        Change { what, object: object.to_string(), bot: None, resource: None, before, after, expected: Expected::Any }
     }
 
     /// Sets the state before the change as the API shows it, which never includes a secret.
@@ -48,6 +49,11 @@ impl Change {
         Change { resource: Some(resource), ..self }
     }
 
+    /// Sets the precondition, which the caller of this function has already checked once.
+    pub(super) fn at(self, expected: Expected) -> Change {
+        Change { expected, ..self }
+    }
+
     /// Records the change, writes a new row, and brings it into force.
     pub(super) async fn create(
         self,
@@ -66,7 +72,8 @@ impl Change {
         caller: &Caller,
         write: impl Future<Output = Result<bool, StoreError>>,
     ) -> Result<(), OperationError> {
-        let write = async { if write.await? { Ok(()) } else { Err(OperationError::changed_meanwhile()) } };
+        let expected = self.expected.clone();
+        let write = async { if write.await? { Ok(()) } else { Err(expected.changed_meanwhile()) } };
         self.apply(app, caller, write).await
     }
 

@@ -22,6 +22,9 @@ pub enum OperationError {
     /// The object already exists, is still in use, or was changed by another request.
     #[error("{0}")]
     Conflict(String),
+    /// The object does not have the version that the caller expects.
+    #[error("the object was changed since it was read; read it again, and repeat the change if it is still right")]
+    PreconditionFailed,
     /// The input has validation errors.
     #[error("{}", summary(.0))]
     Invalid(Vec<InputError>),
@@ -96,6 +99,7 @@ impl OperationError {
             OperationError::Unauthenticated(_) | OperationError::Forbidden(_) => Code::Denied,
             OperationError::NotFound(_)
             | OperationError::Conflict(_)
+            | OperationError::PreconditionFailed
             | OperationError::Invalid(_)
             | OperationError::Undeliverable(_) => Code::InvalidParams,
             OperationError::OverLimit(_) | OperationError::RateLimited { .. } => Code::Limit,
@@ -160,6 +164,7 @@ fn conflict_text(constraint: &str) -> &'static str {
         "trust_public_key_name_glob_key" => "the key is already trusted for these names",
         "workspaces_name_key" => "another workspace has this name",
         "api_keys_name_key" => "another root key has this name",
+        "oauth_providers_workspace_id_resource_id_key" => "the resource already has an OAuth provider",
         name if name.ends_with("_name_key") => "the name is already used in this workspace",
         name if name.ends_with("_resource_id_key") => "this resource is already bound to this bot",
         _ => "the object already exists",

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::change::{Change, changed_at};
 use super::credentials::credential_of;
-use super::{Caller, InputErrors, OperationError, Operator, gates, pins, rules};
+use super::{Caller, Expected, InputErrors, OperationError, Operator, gates, pins, rules, user_credentials};
 use crate::app::App;
 use crate::beside::Beside;
 use crate::plugins::{Plugin, built_in};
@@ -88,12 +88,14 @@ pub async fn update(
     app: &App,
     caller: &Operator,
     id: ResourceId,
+    expected: Expected,
     change: ResourceChange,
 ) -> Result<Resource, OperationError> {
     if change.config.is_some() || change.network.is_some() || change.labels.is_some() {
         configures(caller)?;
     }
     let mut row = resource(app, caller, id).await?;
+    expected.check(row.updated_at)?;
     let before = view(row.clone());
     let mut errors = InputErrors::default();
     let is_renamed = change.name.as_ref().is_some_and(|name| *name != row.name);
@@ -131,19 +133,25 @@ pub async fn update(
     }
     errors.check()?;
     row.updated_at = changed_at(app, before.updated_at);
-    let change = Change::new("resource.update", &id).of_resource(id).from(&before);
+    let change = Change::new("resource.update", &id).at(expected).of_resource(id).from(&before);
     change.to(&view(row.clone())).update(app, caller, app.store.update_resource(&row, before.updated_at)).await?;
     shown(app, row).await
 }
 
 /// Deletes a resource and its credential. Fails if a binding uses the resource. Deleting a resource that has a
-/// credential requires an admin key.
-pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), OperationError> {
+/// credential or an OAuth provider requires an admin key.
+pub async fn delete(app: &App, caller: &Operator, id: ResourceId, expected: Expected) -> Result<(), OperationError> {
     // Deleting a credential requires an admin key, even if the credential is deleted with its resource.
-    if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
+    let row = resource(app, caller, id).await?;
+    if caller.kind == KeyKind::Operator
+        && (app.store.credential(caller.workspace, id).await?.is_some()
+            || app.store.oauth_provider_of_resource(caller.workspace, id).await?.is_some()
+            || user_credentials::exist(app, &row).await?)
+    {
         caller.admin()?;
     }
-    let before = view(resource(app, caller, id).await?);
+    expected.check(row.updated_at)?;
+    let before = view(row);
     Change::new("resource.delete", &id)
         .of_resource(id)
         .from(&before)

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::change::{Change, changed_at, set};
 use super::list;
-use super::{Admin, InputErrors, OperationError, Operator, gates, rules, scope_warnings};
+use super::{Admin, Expected, InputErrors, OperationError, Operator, gates, rules, scope_warnings};
 use crate::app::App;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_role};
 
@@ -73,8 +73,15 @@ pub async fn show(app: &App, caller: &Operator, id: RoleId) -> Result<Role, Oper
 }
 
 /// Changes a role.
-pub async fn update(app: &App, caller: &Admin, id: RoleId, change: RoleChange) -> Result<Role, OperationError> {
+pub async fn update(
+    app: &App,
+    caller: &Admin,
+    id: RoleId,
+    expected: Expected,
+    change: RoleChange,
+) -> Result<Role, OperationError> {
     let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("role"))?;
+    expected.check(before.updated_at)?;
     let mut row = before.clone();
     set(&mut row.name, change.name);
     set(&mut row.allowed_operations, change.allowed_operations.map(|globs| globs.map(|globs| json!(globs))));
@@ -87,7 +94,7 @@ pub async fn update(app: &App, caller: &Admin, id: RoleId, change: RoleChange) -
     check(&row, Some(&before))?;
     let (replaced, bytes) = (compiled_bytes(lists_of_role(&before)), compiled_bytes(lists_of_role(&row)));
     let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;
-    let change = Change::new("role.update", &id).from(&view(before.clone())).to(&view(row.clone()));
+    let change = Change::new("role.update", &id).at(expected).from(&view(before.clone())).to(&view(row.clone()));
     change.update(app, caller, app.store.update_role(&row, before.updated_at)).await?;
     Ok(with_warnings(app, row))
 }
@@ -98,8 +105,9 @@ fn with_warnings(app: &App, row: RoleRow) -> Role {
 }
 
 /// Deletes a role that no binding uses.
-pub async fn delete(app: &App, caller: &Admin, id: RoleId) -> Result<(), OperationError> {
+pub async fn delete(app: &App, caller: &Admin, id: RoleId, expected: Expected) -> Result<(), OperationError> {
     let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("role"))?;
+    expected.check(before.updated_at)?;
     Change::new("role.delete", &id)
         .from(&view(before))
         .delete(app, caller, "role", app.store.delete_role(caller.workspace, id))
