@@ -7,6 +7,7 @@ use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
@@ -79,8 +80,13 @@ impl Agent {
 
     /// Returns the next frame.
     pub async fn next(&mut self) -> Result<Value> {
+        self.next_until(Instant::now() + STEP_MAX).await
+    }
+
+    /// Returns the next frame. Pings of the server do not extend the time.
+    async fn next_until(&mut self, until: Instant) -> Result<Value> {
         loop {
-            let item = tokio::time::timeout(STEP_MAX, self.stream.next()).await.context("the server sends nothing")?;
+            let item = timeout_at(until, self.stream.next()).await.context("the server sends no frame")?;
             match item.context("the socket was closed")?? {
                 Message::Text(text) => return Ok(serde_json::from_str(text.as_str())?),
                 Message::Close(frame) => bail!("the socket was closed: {frame:?}"),
@@ -91,8 +97,9 @@ impl Agent {
 
     /// Returns the next frame of this type. Skips other frames.
     pub async fn next_of(&mut self, kind: &str) -> Result<Value> {
+        let until = Instant::now() + STEP_MAX;
         loop {
-            let frame = self.next().await?;
+            let frame = self.next_until(until).await.with_context(|| format!("no frame of type {kind}"))?;
             if frame["type"] == kind {
                 return Ok(frame);
             }
