@@ -15,7 +15,7 @@ mod why;
 use std::process::Output;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use regex::Regex;
 use serde_json::{Value, json};
 use support::Server;
@@ -29,6 +29,14 @@ const COMMAND_MAX: Duration = Duration::from_secs(120);
 pub(crate) async fn run(server: &Server, arguments: &[&str]) -> Result<Output> {
     let output = tokio::time::timeout(COMMAND_MAX, server.command(arguments)).await;
     output.with_context(|| format!("timed out waiting for `monstrum {}` to end", arguments.join(" ")))?
+}
+
+/// Runs a command that must succeed, and returns its standard output.
+pub(crate) async fn succeed(server: &Server, arguments: &[&str]) -> Result<String> {
+    let output = run(server, arguments).await?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "monstrum {}: {stderr}", arguments.join(" "));
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
 /// Returns the output and the exit code of a command. Replaces the values that differ between runs, and omits log

@@ -7,17 +7,10 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use support::{Api, FakeGithub, Server};
 
-use crate::cli::{parsed, run, told};
+use crate::cli::{parsed, succeed, told};
 use crate::world::{World, text};
 
 const BOTS: usize = 20;
-
-async fn succeed(server: &Server, arguments: &[&str]) -> Result<String> {
-    let output = run(server, arguments).await?;
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "monstrum {}: {stderr}", arguments.join(" "));
-    Ok(String::from_utf8(output.stdout)?)
-}
 
 /// Creates bots whose bindings differ in roles, scopes and limits.
 async fn populate(world: &World) -> Result<()> {

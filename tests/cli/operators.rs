@@ -10,16 +10,8 @@ use serde_json::{Value, json};
 use support::{FakeGithub, Server};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::cli::{parsed, run, told};
+use crate::cli::{parsed, run, succeed, told};
 use crate::world::{World, text};
-
-/// Runs a command that must succeed, and returns its standard output.
-async fn succeed(server: &Server, arguments: &[&str]) -> Result<String> {
-    let output = run(server, arguments).await?;
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "monstrum {}: {stderr}", arguments.join(" "));
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
-}
 
 /// Starts a server with the plugin `github`, and an upstream.
 async fn prepared() -> Result<(Server, FakeGithub)> {

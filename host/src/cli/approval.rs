@@ -1,7 +1,6 @@
 //! `monstrum approval`: lists approvals, shows them, and decides about them. A decision is made only after the command
 //! has shown the call, and names the digest of exactly this call.
 
-use std::io::{BufRead as _, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -107,7 +106,7 @@ impl Decide {
             show(&approval)?;
         }
         if !yes {
-            confirm(decision)?;
+            output::confirm(&format!("{decision} this call?"), "check the call", "nothing was decided")?;
         }
         let body = json!({ "decision": decision, "digest": approval["digest"], "note": note });
         let decided = client.post(&["api", "approvals", &id.to_string()], Some(&body)).await?;
@@ -121,22 +120,6 @@ impl Decide {
 
 async fn read(client: &Client, id: ApprovalId) -> Result<Value, Failure> {
     client.get(&["api", "approvals", &id.to_string()], &[]).await
-}
-
-/// Asks for confirmation on the terminal.
-fn confirm(decision: &str) -> Result<(), Failure> {
-    let mut stdin = std::io::stdin().lock();
-    if !std::io::stdin().is_terminal() {
-        let message = "cannot ask for confirmation without a terminal";
-        return Err(Failure::new(message, "check the call, then run the command with --yes"));
-    }
-    output::note(&format!("{decision} this call? [y/N]"));
-    let mut answer = String::new();
-    stdin.read_line(&mut answer).map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Failure::new("nothing was decided", "answer `y` to decide"))
 }
 
 fn list(items: &[Value], json: bool) -> Result<(), Failure> {

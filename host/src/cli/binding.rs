@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::fields::{Body, Extra, Scope};
+use super::fields::{Body, Changes, Extra};
 use super::names::{self, Noun};
+use super::role::Grant;
 use super::{Options, objects, output};
 
 const CREATE_EXAMPLES: &str = "\
@@ -67,11 +68,8 @@ pub(super) enum Binding {
         place: Place,
         #[command(flatten)]
         fields: Fields,
-        /// Remove the value of a field, for example role_id, limits or calls_per_minute
-        #[arg(long, value_name = "FIELD")]
-        clear: Vec<String>,
         #[command(flatten)]
-        extra: Extra,
+        changes: Changes,
     },
     /// Take a resource away from a bot
     #[command(after_help = DELETE_EXAMPLES)]
@@ -92,15 +90,8 @@ pub(super) struct Fields {
     /// The name or the id of the role
     #[arg(long)]
     role: Option<String>,
-    /// A glob for operations, such as issue.*; can be repeated
-    #[arg(long, value_name = "GLOB")]
-    allow_operation: Vec<String>,
-    /// A glob for names of tools, such as github_*; can be repeated
-    #[arg(long, value_name = "GLOB")]
-    allow_tool: Vec<String>,
-    /// An allowed value of a scope dimension, such as 'repos=acme/*'; can be repeated
-    #[arg(long, value_name = "DIMENSION=ENTRY")]
-    scope: Vec<Scope>,
+    #[command(flatten)]
+    grant: Grant,
     /// A glob for tools of other plugins that this resource's plugin may call; can be repeated
     #[arg(long, value_name = "GLOB")]
     allow_call: Vec<String>,
@@ -131,13 +122,14 @@ impl Fields {
             body.set("role_id", Some(names::id(client, Noun::Role, &role).await?));
         }
         let mut permissions = Map::new();
-        for (field, globs) in [("allowed_operations", self.allow_operation), ("allowed_tools", self.allow_tool)] {
+        let Grant { allow_operation, allow_tool, scope } = self.grant;
+        for (field, globs) in [("allowed_operations", allow_operation), ("allowed_tools", allow_tool)] {
             if !globs.is_empty() {
                 permissions.insert(field.to_owned(), json!(globs));
             }
         }
         body.set("permissions", (!permissions.is_empty()).then_some(permissions));
-        body.set_scopes(self.scope);
+        body.set_scopes(scope);
         body.set_list("allow_calls", self.allow_call);
         let limits: BTreeMap<String, u64> = self.limit.into_iter().collect();
         body.set("limits", (!limits.is_empty()).then_some(limits));
@@ -165,10 +157,9 @@ impl Binding {
                 list(&client, &items, options.json).await?;
             }
             Binding::Show(place) => show(&client, place, options.json).await?,
-            Binding::Edit { place, fields, clear, extra } => {
+            Binding::Edit { place, fields, changes } => {
                 let mut body = fields.into_body(&client).await?;
-                body.add(extra)?;
-                body.clear(clear)?;
+                body.apply(changes)?;
                 let (body, found) = (body.change()?, place.find(&client).await?);
                 let changed = client.patch(&found.path(), &body).await?;
                 objects::tell_changed(&changed, "binding", &place.name(), options.json)?;

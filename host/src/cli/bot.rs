@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::fields::{Body, Extra, Text};
+use super::fields::{Body, Extra, NamedChanges, Text};
 use super::names::{self, Noun};
 use super::{Options, binding, objects, output};
 
@@ -61,16 +61,10 @@ pub(super) enum Bot {
     Edit {
         /// The name or the id of the bot
         bot: String,
-        /// The new name
-        #[arg(long)]
-        name: Option<String>,
         #[command(flatten)]
         fields: Fields,
-        /// Remove the value of a field, for example monthly_token_budget or mcp_subjects
-        #[arg(long, value_name = "FIELD")]
-        clear: Vec<String>,
         #[command(flatten)]
-        extra: Extra,
+        changes: NamedChanges,
     },
     /// Delete a bot
     #[command(after_help = DELETE_EXAMPLES)]
@@ -120,10 +114,7 @@ impl Bot {
         let client = Client::new(options)?;
         match self {
             Bot::Create { name, fields, extra } => {
-                let mut body = fields.into_body()?;
-                body.set("name", Some(name));
-                body.add(extra)?;
-                objects::create(&client, Noun::Bot, body, options.json).await?;
+                objects::create(&client, Noun::Bot, name, (fields.into_body()?, extra), options.json).await?;
             }
             Bot::List => {
                 let items = client.items(&["api", "bots"], &[]).await?;
@@ -132,12 +123,8 @@ impl Bot {
                 output::list(&items, options.json, "no bots; `monstrum bot create` creates one", header, fields)?;
             }
             Bot::Show { bot } => show(&client, &bot, options.json).await?,
-            Bot::Edit { bot, name, fields, clear, extra } => {
-                let mut body = fields.into_body()?;
-                body.set("name", name);
-                body.add(extra)?;
-                body.clear(clear)?;
-                objects::edit(&client, Noun::Bot, &bot, body, options.json).await?;
+            Bot::Edit { bot, fields, changes } => {
+                objects::edit(&client, Noun::Bot, &bot, (fields.into_body()?, changes), options.json).await?;
             }
             Bot::Delete { bot } => objects::delete(&client, Noun::Bot, &bot, options.json).await?,
         }

@@ -4,7 +4,7 @@ mod credentials;
 mod document;
 mod plan;
 
-use std::io::{BufRead as _, IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -103,7 +103,7 @@ impl Apply {
         for file in &self.files {
             lines.read(file.display().to_string(), read(file)?)?;
         }
-        // Secrets are read before anything is changed, so that a missing secret is no half-done change.
+        // Secrets are read first, so that a missing secret does not leave a change half done.
         let credentials = Credentials::read(&lines)?;
         let planned = import(&client, &lines, true).await?;
         let shown = Shown::of(&planned);
@@ -128,11 +128,19 @@ impl Apply {
             return Ok(ExitCode::SUCCESS);
         }
         if !self.yes {
-            confirm()?;
+            if options.json {
+                return Err(Failure::new("--json cannot show the plan and ask", "use --json with --dry-run or --yes"));
+            }
+            output::confirm("apply these changes?", "check the plan with --dry-run", "nothing was changed")?;
         }
         let done = import(&client, &lines, false).await?;
-        credentials.set(&client).await?;
-        pruning.run(&client).await?;
+        // The import is complete. A repeated command does the rest.
+        let rest = async {
+            credentials.set(&client).await?;
+            pruning.run(&client).await
+        };
+        rest.await
+            .map_err(|failure| failure.because("the objects in the files were applied; run the command again"))?;
         let result = json!({ "dry_run": false, "workspaces": done["workspaces"], "delete": pruning.names(),
             "credentials": credentials.resources() });
         output::done(options.json, &result, "applied")?;
@@ -164,20 +172,4 @@ fn read(file: &Path) -> Result<String, Failure> {
         return Err(Failure::new(message, "split the configuration into several workspaces"));
     }
     Ok(text)
-}
-
-/// Asks for confirmation on the terminal.
-fn confirm() -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() {
-        let message = "cannot ask for confirmation without a terminal";
-        return Err(Failure::new(message, "check the plan with --dry-run, then run the command with --yes"));
-    }
-    output::prompt("apply these changes? [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    read.map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Failure::new("nothing was changed", "answer `y` to apply the changes"))
 }

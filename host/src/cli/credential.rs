@@ -133,7 +133,7 @@ async fn set(
     show(&saved, json)
 }
 
-/// Returns the fields of the method, or those of the resource type if the method has none of its own.
+/// Returns the fields of the method, or those of the resource type if the method does not declare any.
 fn schema_of<'a>(contract: &'a Value, method: &'a Value) -> &'a [Value] {
     let fields = |schema: &'a Value| schema.as_array().map(Vec::as_slice).unwrap_or_default();
     match fields(&method["credential_schema"]) {

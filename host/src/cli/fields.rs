@@ -39,6 +39,12 @@ impl Body {
         self.set("scope_constraints", (!scopes.is_empty()).then(|| grouped(scopes)));
     }
 
+    /// Adds the fields that an `edit` changes besides those with flags of their own.
+    pub(super) fn apply(&mut self, changes: Changes) -> Result<(), Failure> {
+        self.add(changes.extra)?;
+        self.clear(changes.clear)
+    }
+
     /// Adds the fields of `--set`.
     pub(super) fn add(&mut self, extra: Extra) -> Result<(), Failure> {
         for JsonField { field, value } in extra.set {
@@ -48,7 +54,7 @@ impl Body {
     }
 
     /// Adds the fields of `--clear`, which become null.
-    pub(super) fn clear(&mut self, fields: Vec<String>) -> Result<(), Failure> {
+    fn clear(&mut self, fields: Vec<String>) -> Result<(), Failure> {
         fields.into_iter().try_for_each(|field| self.insert(field, Value::Null))
     }
 
@@ -75,11 +81,31 @@ impl Body {
 }
 
 /// Fields of the API for which the command has no flag of their own.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(super) struct Extra {
     /// Set any other field of the API to a JSON value, for example gates='[…]'
     #[arg(long, value_name = "FIELD=JSON")]
     set: Vec<JsonField>,
+}
+
+/// The changes of an `edit` for which the command has no flag of their own.
+#[derive(Args)]
+pub(super) struct Changes {
+    /// Remove the value of a field of the API; can be repeated
+    #[arg(long, value_name = "FIELD")]
+    clear: Vec<String>,
+    #[command(flatten)]
+    extra: Extra,
+}
+
+/// The changes of an `edit` of an object with a name.
+#[derive(Args)]
+pub(super) struct NamedChanges {
+    /// The new name
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    #[command(flatten)]
+    pub(super) others: Changes,
 }
 
 #[derive(Clone)]

@@ -4,7 +4,6 @@
 
 mod oauth;
 
-use std::io::{BufRead as _, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -137,7 +136,8 @@ impl Decide {
             }
         }
         if !yes {
-            confirm(verdict, chosen.len())?;
+            let question = format!("{verdict} {}?", count(chosen.len()));
+            output::confirm(&question, "check the definitions", "nothing was decided")?;
         }
         let decision = |tool: &Value| {
             let mut decision = json!({ "original_name": tool["original_name"], "digest": tool["digest"] });
@@ -197,26 +197,6 @@ fn chosen(items: Vec<Value>, names: &[String], verdict: &str) -> Result<Vec<Valu
         found.cloned().ok_or_else(|| Failure::new(format!("the resource has no tool `{}`", output::plain(name)), hint))
     };
     names.iter().map(named).collect()
-}
-
-/// Asks for confirmation of a decision on the terminal.
-fn confirm(verdict: &str, tools: usize) -> Result<(), Failure> {
-    ask(&format!("{verdict} {}", count(tools)), "check the definitions, then run the command with --yes")
-}
-
-/// Asks a question on the terminal. Without a terminal, fails with `hint`.
-fn ask(question: &str, hint: &str) -> Result<(), Failure> {
-    let mut stdin = std::io::stdin().lock();
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::new("cannot ask for confirmation without a terminal", hint));
-    }
-    output::note(&format!("{question}? [y/N]"));
-    let mut answer = String::new();
-    stdin.read_line(&mut answer).map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Failure::new("nothing was decided", "answer `y` to decide"))
 }
 
 fn count(tools: usize) -> String {

@@ -144,7 +144,7 @@ impl Waiting<'_> {
     }
 
     fn expired(&self) -> Failure {
-        Failure::new("nobody completed the authorization before it expired", self.again())
+        Failure::new("the authorization expired before it was completed", self.again())
     }
 
     fn again(&self) -> String {
@@ -159,9 +159,9 @@ fn time(answer: &Value, field: &str) -> Result<UtcMillis, Failure> {
 }
 
 /// Opens a link in a browser, if the user has a graphical session. Returns whether a program was started that opens links.
-#[expect(clippy::disallowed_methods, reason = "the session of the user, which is no setting of the program")]
+#[expect(clippy::disallowed_methods, reason = "these variables describe the session of the user and are not settings")]
 fn open(link: &str) -> bool {
-    // A link that is no http URL could be an option of the program or a local file.
+    // A text that is not an http URL could be an option of the program or a local file.
     if !(link.starts_with("https://") || link.starts_with("http://")) {
         return false;
     }

@@ -5,12 +5,20 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::fields::Body;
+use super::fields::{Body, Extra, NamedChanges};
 use super::names::{self, Noun};
 use super::output;
 
-/// Creates an object and prints its id.
-pub(super) async fn create(client: &Client, noun: Noun, body: Body, json: bool) -> Result<(), Failure> {
+/// Creates an object with a name and prints its id.
+pub(super) async fn create(
+    client: &Client,
+    noun: Noun,
+    name: String,
+    (mut body, extra): (Body, Extra),
+    json: bool,
+) -> Result<(), Failure> {
+    body.set("name", Some(name));
+    body.add(extra)?;
     let created = client.post(&["api", noun.segment()], Some(&body.whole())).await?;
     tell_created(&created, noun.word(), &output::cell(&created["name"]), json)
 }
@@ -25,8 +33,16 @@ pub(super) fn tell_created(created: &Value, word: &str, name: &str, json: bool) 
     output::line(output::plain(&output::cell(&created["id"])))
 }
 
-/// Changes an object.
-pub(super) async fn edit(client: &Client, noun: Noun, object: &str, body: Body, json: bool) -> Result<(), Failure> {
+/// Changes an object with a name.
+pub(super) async fn edit(
+    client: &Client,
+    noun: Noun,
+    object: &str,
+    (mut body, changes): (Body, NamedChanges),
+    json: bool,
+) -> Result<(), Failure> {
+    body.set("name", changes.name);
+    body.apply(changes.others)?;
     let body = body.change()?;
     let id = names::id(client, noun, object).await?;
     let changed = client.patch(&["api", noun.segment(), &id], &body).await?;

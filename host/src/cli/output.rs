@@ -5,7 +5,7 @@
 //! `NO_COLOR` is not set.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -109,6 +109,23 @@ pub(super) fn note(text: &str) {
 pub(super) fn prompt(text: &str) {
     let mut stderr = std::io::stderr().lock();
     drop(write!(stderr, "{text}").and_then(|()| stderr.flush()));
+}
+
+/// Asks for confirmation on the terminal. Without a terminal, fails with the advice to `check` first and then to use
+/// `--yes`. `undone` says what has not happened if the answer is not yes.
+pub(super) fn confirm(question: &str, check: &str, undone: &str) -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        let message = "cannot ask for confirmation without a terminal";
+        return Err(Failure::new(message, format!("{check}, then run the command with --yes")));
+    }
+    prompt(&format!("{} [y/N] ", plain(question)));
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::new(undone, "answer `y` to confirm"))
 }
 
 /// Writes an error to standard error.

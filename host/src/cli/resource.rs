@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::fields::{Assignment, Body, Extra, Source};
+use super::fields::{Assignment, Body, Extra, NamedChanges, Source};
 use super::names::{self, Noun};
 use super::{Options, objects, output};
 
@@ -72,19 +72,13 @@ pub(super) enum Resource {
     Edit {
         /// The name or the id of the resource
         resource: String,
-        /// The new name
-        #[arg(long)]
-        name: Option<String>,
         #[command(flatten)]
         fields: Fields,
         /// Remove a field of the configuration; can be repeated
         #[arg(long, value_name = "NAME")]
         unset_config: Vec<String>,
-        /// Remove the value of a field: config, network or labels
-        #[arg(long, value_name = "FIELD")]
-        clear: Vec<String>,
         #[command(flatten)]
-        extra: Extra,
+        changes: NamedChanges,
     },
     /// Delete a resource
     #[command(after_help = DELETE_EXAMPLES)]
@@ -116,21 +110,18 @@ impl Resource {
         match self {
             Resource::Create { name, resource_type, fields, extra } => {
                 let mut body = fields.into_body(&client, &resource_type, None, &[]).await?;
-                body.set("name", Some(name));
                 body.set("resource_type", Some(resource_type));
-                body.add(extra)?;
-                objects::create(&client, Noun::Resource, body, options.json).await?;
+                objects::create(&client, Noun::Resource, name, (body, extra), options.json).await?;
             }
             Resource::List => list(&client, options.json).await?,
             Resource::Types => types(&client, options.json).await?,
             Resource::Show { resource } => show(&client, &resource, options.json).await?,
-            Resource::Edit { resource, name, fields, unset_config, clear, extra } => {
+            Resource::Edit { resource, fields, unset_config, changes } => {
                 let present = names::find(&client, Noun::Resource, &resource).await?;
                 let resource_type = names::text(&present, "resource_type")?;
                 let mut body = fields.into_body(&client, &resource_type, Some(&present), &unset_config).await?;
-                body.set("name", name);
-                body.add(extra)?;
-                body.clear(clear)?;
+                body.set("name", changes.name);
+                body.apply(changes.others)?;
                 // The command changes parts of the fields `config` and `network`, which a PATCH replaces as a whole.
                 let path = ["api", "resources", &names::text(&present, "id")?];
                 let changed = client.patch_present(&path, &present, &body.change()?).await?;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::fields::{Body, Extra, Scope};
+use super::fields::{Body, Extra, NamedChanges, Scope};
 use super::names::{self, Noun};
 use super::{Options, objects, output};
 
@@ -59,16 +59,10 @@ pub(super) enum Role {
     Edit {
         /// The name or the id of the role
         role: String,
-        /// The new name
-        #[arg(long)]
-        name: Option<String>,
         #[command(flatten)]
         grant: Grant,
-        /// Remove the value of a field: allowed_operations, allowed_tools, scope_constraints or gates
-        #[arg(long, value_name = "FIELD")]
-        clear: Vec<String>,
         #[command(flatten)]
-        extra: Extra,
+        changes: NamedChanges,
     },
     /// Delete a role
     #[command(after_help = DELETE_EXAMPLES)]
@@ -78,18 +72,18 @@ pub(super) enum Role {
     },
 }
 
-/// What a role allows.
+/// What a role or a binding allows.
 #[derive(Args)]
 pub(super) struct Grant {
     /// A glob for operations, such as issue.*; can be repeated
     #[arg(long, value_name = "GLOB")]
-    allow_operation: Vec<String>,
+    pub(super) allow_operation: Vec<String>,
     /// A glob for names of tools, such as github_*; can be repeated
     #[arg(long, value_name = "GLOB")]
-    allow_tool: Vec<String>,
+    pub(super) allow_tool: Vec<String>,
     /// An allowed value of a scope dimension, such as 'repos=acme/*'; can be repeated
     #[arg(long, value_name = "DIMENSION=ENTRY")]
-    scope: Vec<Scope>,
+    pub(super) scope: Vec<Scope>,
 }
 
 impl Grant {
@@ -107,19 +101,12 @@ impl Role {
         let client = Client::new(options)?;
         match self {
             Role::Create { name, grant, extra } => {
-                let mut body = grant.into_body();
-                body.set("name", Some(name));
-                body.add(extra)?;
-                objects::create(&client, Noun::Role, body, options.json).await?;
+                objects::create(&client, Noun::Role, name, (grant.into_body(), extra), options.json).await?;
             }
             Role::List => list(&client, options.json).await?,
             Role::Show { role } => show(&client, &role, options.json).await?,
-            Role::Edit { role, name, grant, clear, extra } => {
-                let mut body = grant.into_body();
-                body.set("name", name);
-                body.add(extra)?;
-                body.clear(clear)?;
-                objects::edit(&client, Noun::Role, &role, body, options.json).await?;
+            Role::Edit { role, grant, changes } => {
+                objects::edit(&client, Noun::Role, &role, (grant.into_body(), changes), options.json).await?;
             }
             Role::Delete { role } => objects::delete(&client, Noun::Role, &role, options.json).await?,
         }

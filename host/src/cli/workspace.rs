@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use super::client::Client;
 use super::failure::Failure;
-use super::fields::{Body, Extra};
+use super::fields::{Body, Extra, NamedChanges};
 use super::names::{self, Noun};
 use super::{Options, objects, output};
 
@@ -47,14 +47,8 @@ pub(super) enum Workspace {
         /// The name or the id of the workspace
         #[arg(value_name = "WORKSPACE")]
         name_or_id: String,
-        /// The new name
-        #[arg(long)]
-        name: Option<String>,
-        /// Remove the value of a field: sandbox
-        #[arg(long, value_name = "FIELD")]
-        clear: Vec<String>,
         #[command(flatten)]
-        extra: Extra,
+        changes: NamedChanges,
     },
     /// Delete an empty workspace
     #[command(after_help = "Examples:\n  monstrum workspace delete acme")]
@@ -77,9 +71,8 @@ impl Workspace {
         let client = Client::new(options)?;
         match self {
             Workspace::Create { name } => {
-                let mut body = Body::default();
-                body.set("name", Some(name));
-                objects::create(&client, Noun::Workspace, body, options.json).await?;
+                objects::create(&client, Noun::Workspace, name, (Body::default(), Extra::default()), options.json)
+                    .await?;
             }
             Workspace::List => {
                 let items = client.items(&["api", "workspaces"], &[]).await?;
@@ -94,11 +87,8 @@ impl Workspace {
                     objects::fields(&found, &FIELDS)?;
                 }
             }
-            Workspace::Edit { name_or_id, name, clear, extra } => {
-                let mut body = Body::default();
-                body.set("name", name);
-                body.add(extra)?;
-                body.clear(clear)?;
+            Workspace::Edit { name_or_id, changes } => {
+                let body = (Body::default(), changes);
                 objects::edit(&client, Noun::Workspace, &name_or_id, body, options.json).await?;
             }
             Workspace::Delete { name_or_id } => {

@@ -30,7 +30,7 @@ impl Credentials {
         given.map(|(name, credential)| read(name, credential)).collect::<Result<_, _>>().map(Credentials)
     }
 
-    /// Keeps the credentials of resources that have none, or that do not exist yet.
+    /// Keeps the credentials of resources that lack one or do not exist yet. With `replaces`, keeps all.
     pub(super) async fn without_present(self, client: &Client, replaces: bool) -> Result<Credentials, Failure> {
         if replaces || self.0.is_empty() {
             return Ok(self);

@@ -1,17 +1,15 @@
 //! `monstrum mcp oauth`: finds the authorization server of an MCP server, and confirms it as the OAuth provider of the
 //! resource.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use monstrum_types::Secret;
 use serde_json::{Value, json};
 
-use super::ask;
 use crate::cli::client::Client;
 use crate::cli::failure::Failure;
+use crate::cli::fields::Source;
 use crate::cli::names::{self, Noun};
 use crate::cli::output;
 
@@ -28,9 +26,6 @@ Examples:
   monstrum mcp oauth confirm tracker --yes        does not ask for confirmation
 
 If the authorization server registers clients on request, no --client-id is needed. Authorize the resource afterwards.";
-
-/// The maximum size of a file with a client secret.
-const SECRET_FILE_BYTES_MAX: u64 = 4096;
 
 /// Find and confirm the authorization server of an MCP server
 #[derive(Subcommand)]
@@ -82,7 +77,7 @@ impl Confirm {
             show(&proposal)?;
         }
         if !self.yes {
-            ask("confirm this authorization server", "read the proposal, then run the command with --yes")?;
+            output::confirm("confirm this authorization server?", "read the proposal", "nothing was confirmed")?;
         }
         let mut body = json!({ "digest": proposal["digest"] });
         if let Some(client_id) = self.client_id {
@@ -108,17 +103,13 @@ async fn proposal(client: &Client, resource: &str) -> Result<Value, Failure> {
     client.post(&["api", "resources", resource, "oauth", "discover"], None).await
 }
 
-/// Reads a client secret. The end of the last line does not belong to it.
 fn read_secret(path: &Path) -> Result<Secret, Failure> {
-    let hint = "--client-secret-file names a file with the secret on one line";
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(SECRET_FILE_BYTES_MAX + 1).read_to_string(&mut text));
-    read.map_err(|error| Failure::new(format!("{} cannot be read: {error}", path.display()), hint))?;
-    let secret = text.trim_end_matches(['\r', '\n']);
-    if secret.is_empty() || text.len() as u64 > SECRET_FILE_BYTES_MAX {
-        return Err(Failure::new(format!("{} does not contain a client secret", path.display()), hint));
+    let secret = Source::File(path.to_owned()).read()?;
+    if secret.expose().trim().is_empty() || secret.expose().contains('\n') {
+        let message = format!("{} does not contain a client secret", path.display());
+        return Err(Failure::new(message, "--client-secret-file names a file with the secret on one line"));
     }
-    Ok(Secret::new(secret.to_owned()))
+    Ok(secret)
 }
 
 fn show(proposal: &Value) -> Result<(), Failure> {

@@ -1,6 +1,5 @@
 //! `monstrum vault seal`: shows an operator the rows of a database that grant permissions, and seals these rows.
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -19,6 +18,9 @@ use monstrum_core::policy::row_seals::{ROW_KEY, RowSeals};
 const RUNNING: &str = "stop every server that uses this database first";
 /// The number of displayed hexadecimal digits of a key's hash, enough to distinguish keys.
 const HASH_DIGITS: usize = 12;
+/// The advice and the outcome of a question that is not answered with yes.
+const CHECK: &str = "check the list";
+const UNDONE: &str = "nothing was sealed";
 const LIST_ROWS: &str = "run the command without --delete to list the rows";
 const AGAIN: &str = "nothing was changed; run the command again when the database can be used";
 
@@ -80,7 +82,9 @@ async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<Exit
     refuse_where_sealed_before(&data).await?;
     let found = data.store.unsealed().await.map_err(|error| of_store(&error))?;
     show_unsealed(&found)?;
-    ask(yes, "Seal these rows as authentic?")?;
+    if !yes {
+        output::confirm("Seal these rows as authentic?", CHECK, UNDONE)?;
+    }
     let held = data.store.instance_keys(ROW_KEY).await.map_err(|error| of_store(&error))?;
     let (key, record) = match held.first() {
         Some(row) => RowSeals::of(row, &data.vault).map(|key| (key, None)),
@@ -154,7 +158,9 @@ async fn seal_scope(
         deleted.push(row.name.clone());
     }
     show_rows(&rows, &deleted)?;
-    ask(yes, &format!("Seal scope `{scope}` with the rows above?"))?;
+    if !yes {
+        output::confirm(&format!("Seal scope `{scope}` with the rows above?"), CHECK, UNDONE)?;
+    }
     let names: Vec<String> = deleted.iter().map(ToString::to_string).collect();
     let change = sealing(&scope.to_string(), json!({ "rows": rows.len(), "deleted": names }));
     let seal = async { data.store.seal_scope(scope, &rows, &deleted).await.map_err(OfflineError::from) };
@@ -202,26 +208,6 @@ async fn scope_called(store: &Store, text: &str) -> Result<Scope, Failure> {
             "use the name or id of a workspace, or `instance`",
         )
     })
-}
-
-fn ask(yes: bool, question: &str) -> Result<(), Failure> {
-    if yes {
-        return Ok(());
-    }
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::new(
-            "cannot ask for confirmation without a terminal",
-            "check the list, then run the command with --yes",
-        ));
-    }
-    output::note(&format!("{question} [y/N]"));
-    let mut answer = String::new();
-    let read = std::io::stdin().read_line(&mut answer);
-    read.map_err(|error| Failure::from_error(&error, "run the command with --yes"))?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::new("nothing was sealed", "answer y to seal the rows")),
-    }
 }
 
 async fn record_in_audit(data: Unsealed, settings: &Settings, object: &str, after: Value) -> Result<(), Failure> {
