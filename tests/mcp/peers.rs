@@ -133,7 +133,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Cancels the call: with the client's own means, or by ending a client that has none.
+    /// Cancels the call: with the client's own means, or by ending a client that cannot cancel.
     async fn cancel(&mut self) -> Result<()> {
         if let Some(driver) = &mut self.driver {
             ensure!(driver.ask(&json!({"do": "cancel"})).await?["cancelled"] == true);

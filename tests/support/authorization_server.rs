@@ -29,7 +29,7 @@ pub struct AuthorizationServer {
 
 struct World {
     metadata: Value,
-    /// The `iss` of answers, or `None` if answers have none.
+    /// The `iss` of answers, or `None` to leave it out.
     iss: Option<String>,
     /// Prepared answers, by the path.
     replies: BTreeMap<String, McpReply>,

@@ -42,7 +42,7 @@ impl Protected {
         let world = World::on(server).await?;
         let mcp = FakeMcp::start(Generation::Stateless, &[tool("note", "Adds")]).await?;
         let auth = AuthorizationServer::start().await?;
-        mcp.require_token("a token that nobody has");
+        mcp.require_token("a token that was never issued");
         mcp.set_challenge("Bearer scope=\"notes:read notes:write\"");
         let resource = resource(&world, "notes", &mcp.url(), &json!({})).await?;
         let role = world.api.role("everything", &["*"]).await?;

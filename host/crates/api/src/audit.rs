@@ -13,7 +13,7 @@ pub struct AuditedCall {
     pub request_id: RequestId,
     pub bot_id: Option<BotId>,
     /// The user on whose behalf the call was made: the user of the access token, or the user of the conversation that the
-    /// caller named. Absent if there is none.
+    /// caller named. Absent for a call without a user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<AppUser>,
     pub task_id: Option<String>,

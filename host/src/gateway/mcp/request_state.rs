@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 /// The versions of the formats of a text that names an approval, and of a text that names a resource.
 const FORMAT: &str = "1";
 const FORMAT_OF_AUTHORIZATION: &str = "2";
-/// The place of the credential in the text of a user who has none.
+/// The place of the credential in the text of a user without a credential.
 const NO_CREDENTIAL: &str = "none";
 /// The time for which a request state outlives its approval, so that a client that repeats its call late is told how the
 /// approval ended.

@@ -1,4 +1,4 @@
-//! Metadata, answers and rows that somebody has made up, and secrets that must stay where they are.
+//! Metadata, answers and rows that an attacker has made up, and secrets that must stay where they are.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -186,7 +186,7 @@ async fn another_issuer_needs_another_confirmation_and_gets_no_secret() -> Resul
 async fn rows_that_were_changed_with_sql_are_not_used() -> Result<()> {
     let mut protected = Protected::start().await?;
     let evil = AuthorizationServer::start().await?;
-    // A proposal of somebody else is not confirmed.
+    // A proposal of another resource is not confirmed.
     let proposal = protected.proposal().await?;
     protected.world.server.stop().await?;
     let folder = protected.world.server.data_dir();

@@ -15,7 +15,7 @@ async fn a_person_authorizes_at_a_discovered_server() -> Result<()> {
     let world = World::on(Server::prepare(&[])?.argument("--sandbox").argument("off")).await?;
     let oauth = OauthServer::start().await?;
     let mcp = FakeMcp::start(Generation::Stateless, &[tool("note", "Adds")]).await?;
-    mcp.require_token("a token that nobody has");
+    mcp.require_token("a token that was never issued");
     let metadata = json!({
         "resource": mcp.url(), "authorization_servers": [oauth.url()], "scopes_supported": ["openid", "repo"],
     });

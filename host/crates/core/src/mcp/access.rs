@@ -14,7 +14,7 @@ use crate::policy::{Resource, Snapshot, UserCredential};
 pub struct Access {
     pub(super) resource: Arc<Resource>,
     pub(super) credential: Arc<ResourceCredential>,
-    /// The id of the stored credential and the time of its last change, or `None` if there is none.
+    /// The id of the stored credential and the time of its last change; `None` without a credential.
     stored: Option<(CredentialId, UtcMillis)>,
     held: Option<Arc<HeldCredential>>,
     is_of_user: bool,

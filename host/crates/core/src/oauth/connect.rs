@@ -1,6 +1,6 @@
 //! Links with which the user of an access token authorizes a resource.
 //!
-//! The ticket of a link names the user, the bot and the resource. It is sealed, and it is no credential: the browser that
+//! The ticket of a link names the user, the bot and the resource. It is sealed, and it is not a credential: the browser that
 //! opens the link must sign in at the issuer of access tokens, as the user whom the ticket names. A link that was sent to
 //! another person stores nothing. The authorization begins when the link is opened, so that calls write no rows.
 
@@ -200,8 +200,8 @@ impl Oauth {
         self.own_url(&format!("oauth/begin/{}", step.ticket.expose()))
     }
 
-    /// Returns whether the browser of the authorization has signed in as its user. The status in the row is no proof,
-    /// because another program could have written it.
+    /// Returns whether the browser of the authorization has signed in as its user. The status in the row does not
+    /// prove this, because another program could have written it.
     pub(super) fn has_signed_in(&self, flow: &OauthFlowRow) -> bool {
         let Some(Step::SignedIn { browser }) = self.unseal_step(flow) else { return false };
         let stored = flow.browser_hash.as_deref().unwrap_or_default();

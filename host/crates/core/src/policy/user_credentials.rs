@@ -107,8 +107,8 @@ impl super::Snapshot {
         self.user_credentials.places.contains_key(&id)
     }
 
-    /// Returns the source from which calls on `resource` for this user read their credential. The source has no
-    /// credential if there is no user, or if the user has none.
+    /// Returns the source from which calls on `resource` for this user read their credential. The source is
+    /// empty without a user, and for a user without a credential.
     pub fn user_source(&self, resource: &Arc<Resource>, user: Option<&AppUser>) -> Arc<ResourceCredential> {
         let held = user.and_then(|user| self.user_credential(resource.row.id, user));
         held.map_or_else(|| Arc::new(ResourceCredential::absent()), |held| held.source(resource))

@@ -47,7 +47,7 @@ pub(super) struct Answer {
 /// The conditions under which an answer is received.
 pub(super) struct Terms<'a> {
     /// The headers of further messages about the request: the answers to requests of the server, and the resumption of
-    /// the stream. `None` if there are none, as in revision 2026-07-28.
+    /// the stream. `None` in revision 2026-07-28, which has no such messages.
     pub(super) follow_up: Option<&'a [(String, String)]>,
     /// The maximum number of bytes of the messages, which are counted before they are parsed.
     pub(super) bytes_max: usize,

@@ -74,7 +74,7 @@ async fn call(
     }
 }
 
-/// Returns the refusal of a call of a tool that needs a credential of its user, if the user has none.
+/// Returns the refusal of a call of a tool that needs a credential of its user, if the user lacks it.
 pub fn without_credential(execution: &Execution<'_>) -> Option<CallOutcome> {
     let resource = execution.target.resource.as_ref().filter(|_| execution.target.tool().is_some())?;
     access(execution, resource).err().map(|refused| *refused)

@@ -72,7 +72,7 @@ async fn a_stream_that_the_server_does_not_continue_is_broken() {
     assert_eq!(wire.methods()[BEFORE - 1..], ["tools/call", "GET", "tools/call"]);
 }
 
-/// Without an id there is no place to resume at, and revision 2026-07-28 has no resumption.
+/// A stream without event ids cannot be resumed, and revision 2026-07-28 does not provide resumption.
 #[tokio::test(start_paused = true)]
 async fn streams_without_ids_and_stateless_streams_are_not_resumed() {
     for id in ["", "a b", "e\u{e9}", "e\r\nX: y"] {
