@@ -20,6 +20,7 @@ const CRATES: &[&[&str]] = &[
 const LIBRARIES: &[(&str, &[&str])] = &[
     ("metrics", &["host/crates/core/src/meters.rs", "host/src/telemetry"]),
     ("axum", &["host/src/gateway", "host/src/boot.rs", "host/src/boot/listen"]),
+    ("askama", &["host/src/gateway/console"]),
     ("hyper", &["host/src/boot/listen"]),
     ("hyper_util", &["host/src/boot/listen"]),
     ("sqlx", &["host/crates/store"]),

@@ -4,11 +4,13 @@
 //! The description that `/api/openapi.json` serves is generated from the handlers. One macro registers a route and its
 //! description, so no route lacks a description.
 
+mod access;
 mod agent_socket;
 mod approvals;
 mod audit;
 mod bindings;
 mod bots;
+mod console;
 mod conversations;
 mod credentials;
 mod export;
@@ -17,6 +19,7 @@ mod http;
 mod import;
 mod keys;
 mod mcp;
+mod me;
 mod oauth;
 mod packages;
 mod pins;
@@ -49,12 +52,14 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::gateway::http::state::{Host, HttpState};
+use crate::gateway::http::extract::ConsoleKey;
+use crate::gateway::http::state::{ConsoleUrl, Host, HttpState};
 use crate::gateway::http::{docs, idempotency, pace, queries};
 use crate::telemetry::recorder;
 use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, Operator, Root};
 
+pub use console::ConsoleOptions;
 pub use http::docs::description;
 pub use http::idempotency::{forget_expired, place_of_answer};
 pub use http::pace::{Meter, Pace};
@@ -114,6 +119,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(docs::openapi))
         .routes(routes!(docs::manifest_schema))
         .routes(routes!(docs::page))
+        .routes(routes!(me::me))
+        .routes(routes!(me::ticket))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::show, workspaces::update, workspaces::delete))
         .routes(routes!(keys::list, keys::create))
@@ -158,6 +165,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(bots::list))
         .routes(routes!(bots::show, bots::update, bots::delete))
         .routes(routes!(bots::usage))
+        .routes(routes!(access::access))
+        .routes(routes!(access::preview))
         .routes(routes!(bots::prompt))
         .routes(routes!(bindings::list))
         .routes(routes!(bindings::show, bindings::update, bindings::delete))
@@ -190,13 +199,15 @@ fn api() -> OpenApiRouter<HttpState> {
     others().merge(Creating::new().bare())
 }
 
-/// Returns the router of the server, with all routes and middleware.
-pub fn router(app: Arc<App>, options: Options, mcp: McpOptions) -> axum::Router {
+/// Returns the router of the server, with all routes and middleware. Without `console`, there are no pages for browsers.
+pub fn router(app: Arc<App>, options: Options, mcp: McpOptions, console: Option<ConsoleOptions>) -> axum::Router {
     let mcp = Arc::new(mcp::Mcp::new(&app, mcp));
-    let state = HttpState { app, options, mcp };
+    let console_url = ConsoleUrl(console.as_ref().map(|console| console.url.as_str().into()));
+    let state = HttpState { app: Arc::clone(&app), options, console_url, mcp };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
-    api.merge(docs::files())
+    let api = api
+        .merge(docs::files())
         .fallback(|| async { Problem::not_found("route") })
         .layer(from_fn_with_state(queries, queries::refuse_unknown))
         .layer(from_fn_with_state(state.clone(), mcp::guard))
@@ -206,7 +217,15 @@ pub fn router(app: Arc<App>, options: Options, mcp: McpOptions) -> axum::Router 
         .layer(from_fn(|request, next| pace::keep(Pace::DEFAULT, request, next)))
         .layer(from_fn_with_state(state.clone(), readiness))
         .layer(from_fn(envelope))
-        .with_state(state)
+        .with_state(state);
+    match console {
+        Some(options) => {
+            let pages = console::routes(app, api.clone(), options);
+            let pages = pages.layer(from_fn(|request, next| pace::keep(Pace::DEFAULT, request, next)));
+            api.merge(pages.layer(from_fn(envelope)))
+        }
+        None => api,
+    }
 }
 
 /// Delays requests until the start-up scan is complete, because their plugins may still be loading. After 30 s,
@@ -232,7 +251,10 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     let request_id = request_id.to_string();
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
     let method = request.method().clone();
-    let span = tracing::info_span!("request", request.id = %request_id, http.method = %method, http.route = %route);
+    let is_console = request.extensions().get::<ConsoleKey>().is_some();
+    let via = if is_console { "console" } else { "http" };
+    let span =
+        tracing::info_span!("request", request.id = %request_id, http.method = %method, http.route = %route, via = via);
     let mut response = next.run(request).instrument(span.clone()).await;
     let status = response.status();
     let problem = match response.extensions_mut().remove::<Problem>() {

@@ -28,8 +28,13 @@ pub(super) struct Welcome {
 
 /// Shows the name of the server and the paths of its documentation
 #[utoipa::path(get, path = "/", tag = "description", security(()),
-    responses((status = 200, body = Welcome, description = "A page for browsers, JSON for other clients")))]
+    responses((status = 200, body = Welcome, description = "A page for browsers, JSON for other clients"),
+        (status = 303, description = "Redirects browsers to the console, unless it is switched off")))]
 pub(super) async fn welcome(State(options): State<Options>, headers: HeaderMap) -> Response {
+    if options.console && is_browser(&headers) {
+        let headers = [(header::LOCATION, "/console"), (header::VARY, "accept")];
+        return (http::StatusCode::SEE_OTHER, headers).into_response();
+    }
     let welcome = Welcome {
         name: "monstrum",
         about: "Governed tool calls for bots. Every route except this one and the health checks requires an API key",

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod approvals;
 pub mod audit;
 pub mod bindings;
@@ -16,6 +17,7 @@ pub mod gates;
 pub mod import;
 pub mod keys;
 pub mod list;
+pub mod me;
 pub mod oauth;
 pub mod oauth_providers;
 pub mod packages;

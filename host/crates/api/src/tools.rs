@@ -2,7 +2,8 @@
 
 use monstrum_manifest::{Cost, Effect, ResultForm};
 use monstrum_types::{
-    AwaitedApproval, AwaitedAuthorization, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName,
+    AwaitedApproval, AwaitedAuthorization, BotId, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status,
+    ToolName,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -143,6 +144,11 @@ pub enum CheckResult {
         rule: Option<String>,
         reason: Option<String>,
         smallest_change: Option<String>,
+        /// Changes that, together, would allow this call. Empty if no change of a role or a binding allows it. Each change is
+        /// made by sending the changed field with PATCH.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schema(required = false)]
+        changes: Vec<RuleChange>,
         /// The gates that ask, if the decision is `ask`.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schema(required = false)]
@@ -162,6 +168,40 @@ pub enum CheckDecision {
     /// The call runs only after a person has approved it.
     Ask,
     Deny,
+}
+
+/// A change of one field of a role or a binding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct RuleChange {
+    /// `add`: add the entry to the list, which is created if it is absent. `remove`: remove the entry from the list, or the
+    /// key from the map. `set`: replace the value.
+    #[schema(example = "add")]
+    pub action: String,
+    pub holder: ChangedHolder,
+    /// The path of the field in the object.
+    #[schema(example = "scope_constraints.repos")]
+    pub field: String,
+    #[schema(value_type = Value)]
+    pub entry: Value,
+}
+
+/// The object that a change is made to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ChangedHolder {
+    /// `role`, `permissions`, `binding`, `delegation` or `bot`. Permissions and delegations are parts of the binding with
+    /// this id.
+    #[schema(example = "role")]
+    pub kind: String,
+    pub id: String,
+    /// The bots whose permissions the change reaches.
+    pub bots: Vec<NamedBot>,
+}
+
+/// A bot by id and name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct NamedBot {
+    pub id: BotId,
+    pub name: String,
 }
 
 /// A gate that asks for a call.

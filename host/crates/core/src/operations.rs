@@ -5,6 +5,7 @@
 //! operation checks the input, records the change in the audit, makes the change, and brings it into force. The
 //! interface shows the result.
 
+pub mod access;
 pub mod agents;
 pub mod approvals;
 pub mod audit;
@@ -22,6 +23,7 @@ pub mod import;
 mod input;
 pub mod keys;
 mod list;
+pub mod me;
 pub mod oauth;
 pub mod oauth_discovery;
 pub mod oauth_providers;

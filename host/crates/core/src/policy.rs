@@ -105,6 +105,12 @@ impl Bot {
         patterns.filter_map(Value::as_str).any(|pattern| match_glob(subject, pattern))
     }
 
+    /// Returns whether a binding of the bot has this role.
+    pub fn has_role(&self, role: RoleId) -> bool {
+        self.bindings.iter().any(|binding| binding.row.role_id == Some(role))
+            || self.dormant.iter().any(|binding| binding.role_id == Some(role))
+    }
+
     /// Returns whether an active binding of the bot grants it this resource.
     pub fn is_bound_to(&self, resource: ResourceId, now: UtcMillis) -> bool {
         self.bindings.iter().any(|binding| binding.row.resource_id == resource && binding.is_active(now))
@@ -258,6 +264,11 @@ impl Snapshot {
     /// Returns the bot with this id, if it belongs to this workspace.
     pub fn bot(&self, workspace: WorkspaceId, id: BotId) -> Option<&Arc<Bot>> {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
+    }
+
+    /// Returns the bots of a workspace.
+    pub fn bots(&self, workspace: WorkspaceId) -> impl Iterator<Item = &Arc<Bot>> {
+        self.bots.values().filter(move |bot| bot.row.workspace_id == workspace)
     }
 
     /// Returns the bot with this id in any workspace.

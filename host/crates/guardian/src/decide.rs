@@ -22,7 +22,7 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 /// The cost, in steps, of comparing one key of a constraint set with one dimension of the tool.
 const KEY_STEPS: u64 = 8;
 /// Maximum number of refusals collected for one response. A hostile call can cause thousands of refusals.
-const REFUSALS_MAX: usize = 8;
+pub(crate) const REFUSALS_MAX: usize = 8;
 
 /// The rules that apply to a bot and a tool.
 #[derive(Clone, Copy, Debug)]
@@ -70,14 +70,8 @@ pub fn decide(subject: &Subject<'_>, question: Question<'_>) -> Decision {
 /// # Errors
 /// Fails if the budget is exhausted before the decision is known. The caller must then not run the call.
 pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
-    let mut refusals = Refusals(Vec::new());
-    match examine(subject, question, effort, &mut refusals) {
-        ControlFlow::Break(Stop::Overrun(overrun)) => return Err(overrun),
-        // The examination has collected the maximum number of refusals, or has applied all rules. In both cases, the
-        // refusals determine the answer.
-        ControlFlow::Break(Stop::Found(())) | ControlFlow::Continue(()) => {}
-    }
-    if let Some((first, others)) = refusals.0.split_first() {
+    let refusals = refusals_of(subject, question, effort)?;
+    if let Some((first, others)) = refusals.split_first() {
         return Ok(Decision::Deny(Denial::new(subject.tool, question, first, others)));
     }
     Ok(match gates::judge(subject, question, effort)? {
@@ -85,6 +79,21 @@ pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Eff
         Gated::Asks(asked) => Decision::Ask(asked),
         Gated::Denied { holder, reason } => Decision::Deny(Denial::by_gate(subject.tool, holder, reason.as_deref())),
     })
+}
+
+/// Returns the refusals of all rules except gates, at most [`REFUSALS_MAX`].
+pub(crate) fn refusals_of<'a>(
+    subject: &Subject<'a>,
+    question: Question<'a>,
+    effort: &Effort,
+) -> Result<Vec<Refusal<'a>>, Overrun> {
+    let mut refusals = Refusals(Vec::new());
+    match examine(subject, question, effort, &mut refusals) {
+        ControlFlow::Break(Stop::Overrun(overrun)) => Err(overrun),
+        // The examination has collected the maximum number of refusals, or has applied all rules. In both cases, the
+        // refusals determine the answer.
+        ControlFlow::Break(Stop::Found(())) | ControlFlow::Continue(()) => Ok(refusals.0),
+    }
 }
 
 /// The control flow of an examination, which ends early when enough refusals are collected or the budget is exhausted.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod change;
 mod consent;
 pub mod decide;
 mod denial;
@@ -15,6 +16,7 @@ pub mod permit;
 pub mod policy;
 mod values;
 
+pub use change::{ChangeAction, ChangeHolder, RuleChange, changes_within};
 pub use consent::{CallContext, Consent};
 pub use decide::{Decision, Question, Subject, VALUE_BYTES_MAX, decide, decide_within};
 pub use denial::{Denial, Violation};

@@ -265,6 +265,8 @@ mod tests {
         GET /api/workspaces/{id}
         PATCH /api/workspaces/{id}
         DELETE /api/workspaces/{id}
+        GET /api/me
+        POST /api/console/tickets
         GET /api/keys
         POST /api/keys
         POST /api/keys/{id}/rotate
@@ -326,6 +328,8 @@ mod tests {
         DELETE /api/bots/{id}/resources/{binding_id}
         GET /api/bots/{id}/tools
         GET /api/bots/{id}/usage
+        GET /api/bots/{id}/access
+        POST /api/bots/{id}/resources/preview
         GET /api/bots/{id}/prompt
         GET /api/sandboxes
         GET /api/sandboxes/{id}

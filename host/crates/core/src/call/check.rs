@@ -2,12 +2,12 @@
 //! and whether the parent call may make the call. This module also predicts the outcome of a call without running it.
 
 use monstrum_egress::Redactor;
-use monstrum_guardian::{Asked, AskingGate, Decision, Denial, Question};
+use monstrum_guardian::{Asked, AskingGate, ChangeHolder, Decision, Denial, Question, RuleChange, changes_within};
 use monstrum_manifest::json_depth;
-use monstrum_types::{CallOutcome, Code, Effort, InputError, ObjectParams, Overrun, Params};
+use monstrum_types::{BindingId, CallOutcome, Code, Effort, InputError, ObjectParams, Overrun, Params, RoleId};
 use serde_json::Value;
 
-use crate::call::resolve::{RESOURCE_PARAM, Unresolved, find};
+use crate::call::resolve::{RESOURCE_PARAM, ResolvedCall, Unresolved, find};
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::lineage::{CallDigest, Lineage, MadeBy};
@@ -27,13 +27,33 @@ pub struct Prediction {
     /// The reason for the decision. It is written for administrators, who can change the rules.
     pub reason: Option<String>,
     pub smallest_change: Option<String>,
+    /// The changes of rules that, together, would allow the call. Empty if no such changes are known.
+    pub changes: Vec<Suggestion>,
+}
+
+/// A change of a rule, and the binding whose rules it concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suggestion {
+    pub change: RuleChange,
+    pub binding: BindingId,
+    /// The role, if the change is made to it.
+    pub role: Option<RoleId>,
 }
 
 /// Predicts the outcome of a call with the functions that also judge real calls.
 pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Prediction, Overrun> {
     let resolved = match find(session, call, effort) {
         Ok(resolved) => resolved,
-        Err(Unresolved::Denied(denial, _)) => return Ok(Prediction::denied(*denial)),
+        Err(Unresolved::Denied(denial, found)) => {
+            let Some(resolved) = found else { return Ok(Prediction::denied(*denial)) };
+            let changes = match checked_params(resolved.tool(), call, effort) {
+                Ok(params) => suggestions(&resolved, &params, effort)?,
+                Err(NotPermitted::Refused(_)) => Vec::new(),
+                Err(NotPermitted::Overrun(overrun)) => return Err(overrun),
+            };
+            let redactor = resolved.binding.resource.credential_source().redactor();
+            return Ok(Prediction { changes, ..Prediction::denied(*denial) }.redacted(&redactor));
+        }
         Err(Unresolved::Input(outcome, _)) => return Ok(Prediction::unfit(*outcome)),
         Err(Unresolved::Overrun(overrun)) => return Err(overrun),
     };
@@ -43,10 +63,25 @@ pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
         Ok(params) => match resolved.decide(Question::Call(params.members()), effort)? {
             Decision::Allow => Prediction { allowed: true, ..Prediction::default() },
             Decision::Ask(asked) => Prediction::asks(asked),
-            Decision::Deny(denial) => Prediction::denied(call.language().of_denial(denial, &resolved.plugin.locales)),
+            Decision::Deny(denial) => {
+                let changes = suggestions(&resolved, &params, effort)?;
+                let denial = call.language().of_denial(denial, &resolved.plugin.locales);
+                Prediction { changes, ..Prediction::denied(denial) }
+            }
         },
     };
     Ok(verdict.redacted(&resolved.binding.resource.credential_source().redactor()))
+}
+
+/// Returns the changes that would allow the call of a tool that was found.
+fn suggestions(resolved: &ResolvedCall, params: &ObjectParams, effort: &Effort) -> Result<Vec<Suggestion>, Overrun> {
+    let row = &resolved.binding.row;
+    let changes = resolved.with_subject(|subject| changes_within(subject, params.members(), effort))?;
+    let suggestion = |change: RuleChange| {
+        let role = row.role_id.filter(|_| change.holder == ChangeHolder::Role);
+        Suggestion { change, binding: row.id, role }
+    };
+    Ok(changes.into_iter().map(suggestion).collect())
 }
 
 impl Prediction {
@@ -63,16 +98,22 @@ impl Prediction {
             rule: Some(denial.rule),
             reason: Some(denial.reason),
             smallest_change: Some(denial.smallest_change),
+            changes: Vec::new(),
         }
     }
 
     /// Removes the secrets of the resource, which a caller may have put into the parameters.
     fn redacted(self, redactor: &Redactor) -> Prediction {
         let redact = |text: Option<String>| text.map(|text| redactor.redact_text(text));
+        // A change with a secret in its entry is not suggested: without the secret, it would not allow the call.
+        let is_clean = |entry: &String| redactor.redact_text(entry.clone()) == *entry;
+        let is_shown = self.changes.iter().all(|suggestion| is_clean(&suggestion.change.entry));
+        let changes = if is_shown { self.changes } else { Vec::new() };
         Prediction {
             message: redact(self.message),
             reason: redact(self.reason),
             smallest_change: redact(self.smallest_change),
+            changes,
             ..self
         }
     }

@@ -92,21 +92,29 @@ impl ResolvedCall {
     }
 }
 
+/// Returns each tool of a binding, except those that only plugins call.
+pub fn tools_of(session: &Session, binding: &Arc<Binding>, effort: &Effort) -> Result<Vec<ResolvedCall>, Overrun> {
+    let plugin = &binding.resource.plugin;
+    let tools = plugin.tools.iter().chain(binding.resource.tools(effort)?).filter(|tool| !tool.is_hidden);
+    let mut found = Vec::new();
+    for tool in tools {
+        effort.spend(CANDIDATE_STEPS)?;
+        found.push(ResolvedCall {
+            binding: Arc::clone(binding),
+            plugin: Arc::clone(plugin),
+            tool: Arc::clone(tool),
+            delegation: Arc::clone(&session.delegation),
+            bot_gates: session.bot.gates.clone(),
+        });
+    }
+    Ok(found)
+}
+
 /// Lists every tool that the bot may see, sorted by name. A tool appears once for each binding that grants it.
 pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Overrun> {
     let mut visible = Vec::new();
     for binding in session.bindings() {
-        let plugin = &binding.resource.plugin;
-        let tools = plugin.tools.iter().chain(binding.resource.tools(effort)?).filter(|tool| !tool.is_hidden);
-        for tool in tools {
-            effort.spend(CANDIDATE_STEPS)?;
-            let resolved = ResolvedCall {
-                binding: Arc::clone(binding),
-                plugin: Arc::clone(plugin),
-                tool: Arc::clone(tool),
-                delegation: Arc::clone(&session.delegation),
-                bot_gates: session.bot.gates.clone(),
-            };
+        for resolved in tools_of(session, binding, effort)? {
             if let Decision::Allow = resolved.decide(Question::List, effort)? {
                 visible.push(resolved);
             }

@@ -82,6 +82,18 @@ impl OperationError {
         OperationError::Unavailable(message.into())
     }
 
+    /// Returns the error with `prefix` before the paths of its input errors.
+    pub fn under(self, prefix: &str) -> Self {
+        match self {
+            OperationError::Invalid(errors) => {
+                let errors =
+                    errors.into_iter().map(|error| InputError { path: format!("{prefix}{}", error.path), ..error });
+                OperationError::Invalid(errors.collect())
+            }
+            other => other,
+        }
+    }
+
     /// Returns the error for a row that another request has changed or deleted since this operation read it.
     pub fn changed_meanwhile() -> Self {
         let message = "the object was changed or deleted by another request; read it again and retry";

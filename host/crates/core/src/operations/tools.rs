@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_api::tools::{
-    AskingGate, CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool,
+    AskingGate, CallInput, CallResult, ChangedHolder, Chat, CheckDecision, CheckInput, CheckResult, NamedBot,
+    NamedResource, RuleChange, Tool,
 };
+use monstrum_guardian::{ChangeAction, ChangeHolder};
 use monstrum_manifest::{Locales, ResultForm, is_own_tool};
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, Code, Effort, JsonText, Overrun, RequestId, ToolName};
+use monstrum_types::{BotId, Code, Effort, JsonText, Overrun, RequestId, ToolName, WorkspaceId};
 use serde_json::{Value, json};
 
 use super::sandbox_files::check_part;
 use super::{Caller, InputErrors, OperationError, calls, rules};
 use crate::app::App;
 use crate::call::CallAnswer;
-use crate::call::check::{self, Prediction};
+use crate::call::check::{self, Prediction, Suggestion};
 use crate::call::consent::WAIT_MAX;
 use crate::call::resolve::{self, ResolvedCall};
 use crate::call::session::Session;
@@ -112,11 +114,13 @@ pub async fn check(
     let session = session(app, &call)?;
     let workspace = call.workspace();
     let prediction = app.calls.predict(workspace, bot, move |effort| check::predict(&session, &call, effort));
-    Ok(check_result(prediction.await.map_err(unchecked)?, caller.kind))
+    let prediction = prediction.await.map_err(unchecked)?;
+    let changes = prediction.changes.iter().map(|suggestion| rule_change(app, workspace, bot, suggestion)).collect();
+    Ok(check_result(prediction, changes, caller.kind))
 }
 
 /// Returns the error for a check that could not be completed.
-fn unchecked(unchecked: Unchecked) -> OperationError {
+pub(super) fn unchecked(unchecked: Unchecked) -> OperationError {
     match unchecked {
         Unchecked::Busy => OperationError::Busy(
             "the server is busy checking other calls of this bot or workspace; try again".to_owned(),
@@ -183,7 +187,13 @@ pub(super) fn approval_wait(seconds: u32) -> Result<Duration, OperationError> {
 }
 
 /// Builds a call by `caller`.
-fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, params: Value) -> IncomingCall {
+pub(super) fn incoming(
+    caller: &Caller,
+    bot: BotId,
+    request_id: RequestId,
+    tool: String,
+    params: Value,
+) -> IncomingCall {
     let call = IncomingCall::bot_tool(request_id, caller.workspace, bot, tool, params);
     match &caller.token_user {
         Some(user) => call.with_token_user(Some(Arc::clone(user))),
@@ -192,7 +202,7 @@ fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, pa
 }
 
 /// Opens the session of the bot. This fails only if the policy cannot be read or the bot has just been deleted.
-fn session(app: &App, call: &IncomingCall) -> Result<Session, OperationError> {
+pub(super) fn session(app: &App, call: &IncomingCall) -> Result<Session, OperationError> {
     Session::open(&app.policy, app.clock.now(), call).map_err(|refusal| match refusal.code {
         Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be loaded; try again"),
         _ => OperationError::not_found("bot"),
@@ -215,18 +225,53 @@ fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), Oper
     errors.check()
 }
 
-fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
-    let Prediction { allowed, gates, message, rule, reason, smallest_change } = prediction;
-    let decision = match allowed {
-        true => CheckDecision::Allow,
-        false if gates.is_empty() => CheckDecision::Deny,
-        false => CheckDecision::Ask,
+/// Returns a suggested change with the bots that it reaches.
+fn rule_change(app: &App, workspace: WorkspaceId, bot: BotId, suggestion: &Suggestion) -> RuleChange {
+    let Suggestion { change, binding, role } = suggestion;
+    let snapshot = app.policy.load();
+    let named = |bot: &Arc<Bot>| NamedBot { id: bot.row.id, name: bot.row.name.clone() };
+    let (kind, id, mut bots) = match (change.holder, role) {
+        (ChangeHolder::Role, Some(role)) => {
+            let reached = snapshot.bots(workspace).filter(|bot| bot.has_role(*role)).map(named).collect::<Vec<_>>();
+            ("role", role.to_string(), reached)
+        }
+        (ChangeHolder::Permissions, _) => {
+            ("permissions", binding.to_string(), snapshot.bot(workspace, bot).map(named).into_iter().collect())
+        }
+        (ChangeHolder::Role | ChangeHolder::Binding, _) => {
+            ("binding", binding.to_string(), snapshot.bot(workspace, bot).map(named).into_iter().collect())
+        }
     };
+    bots.sort_by(|a, b| a.name.cmp(&b.name));
+    let action = match change.action {
+        ChangeAction::Add => "add",
+        ChangeAction::Remove => "remove",
+    };
+    RuleChange {
+        action: action.to_owned(),
+        holder: ChangedHolder { kind: kind.to_owned(), id, bots },
+        field: change.field.clone(),
+        entry: json!(change.entry),
+    }
+}
+
+/// Returns the decision of a prediction.
+pub(super) fn check_decision(prediction: &Prediction) -> CheckDecision {
+    match prediction.allowed {
+        true => CheckDecision::Allow,
+        false if prediction.gates.is_empty() => CheckDecision::Deny,
+        false => CheckDecision::Ask,
+    }
+}
+
+fn check_result(prediction: Prediction, changes: Vec<RuleChange>, kind: KeyKind) -> CheckResult {
+    let decision = check_decision(&prediction);
+    let Prediction { gates, message, rule, reason, smallest_change, .. } = prediction;
     let gates = gates.into_iter().map(|gate| AskingGate { holder: gate.holder, reason: gate.reason }).collect();
     match kind {
         KeyKind::Bot | KeyKind::Approver | KeyKind::Agent => CheckResult::Bot { decision, message },
         KeyKind::Root | KeyKind::Admin | KeyKind::Operator => {
-            CheckResult::Full { decision, message, rule, reason, smallest_change, gates }
+            CheckResult::Full { decision, message, rule, reason, smallest_change, changes, gates }
         }
     }
 }
@@ -284,26 +329,26 @@ mod tests {
             ..Prediction::default()
         };
         assert_eq!(
-            serde_json::to_string(&check_result(verdict(), KeyKind::Bot)).unwrap(),
+            serde_json::to_string(&check_result(verdict(), Vec::new(), KeyKind::Bot)).unwrap(),
             r#"{"decision":"deny","message":"Permission denied: x"}"#
         );
         assert_eq!(
-            serde_json::to_string(&check_result(verdict(), KeyKind::Operator)).unwrap(),
+            serde_json::to_string(&check_result(verdict(), Vec::new(), KeyKind::Operator)).unwrap(),
             r#"{"decision":"deny","message":"Permission denied: x","rule":"role.allowed_tools","reason":"why","smallest_change":"what"}"#
         );
         let allowed = Prediction { allowed: true, ..Prediction::default() };
         assert_eq!(
-            serde_json::to_string(&check_result(allowed, KeyKind::Admin)).unwrap(),
+            serde_json::to_string(&check_result(allowed, Vec::new(), KeyKind::Admin)).unwrap(),
             r#"{"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}"#
         );
         let asking = || monstrum_guardian::AskingGate { holder: "role".to_owned(), reason: Some("why".to_owned()) };
         let asks = || Prediction { message: Some("ask".to_owned()), gates: vec![asking()], ..Prediction::default() };
         assert_eq!(
-            serde_json::to_string(&check_result(asks(), KeyKind::Bot)).unwrap(),
+            serde_json::to_string(&check_result(asks(), Vec::new(), KeyKind::Bot)).unwrap(),
             r#"{"decision":"ask","message":"ask"}"#
         );
         assert_eq!(
-            serde_json::to_string(&check_result(asks(), KeyKind::Operator)).unwrap(),
+            serde_json::to_string(&check_result(asks(), Vec::new(), KeyKind::Operator)).unwrap(),
             r#"{"decision":"ask","message":"ask","rule":null,"reason":null,"smallest_change":null,"gates":[{"holder":"role","reason":"why"}]}"#
         );
     }

@@ -435,6 +435,14 @@ fn gates(stored: Option<&Value>) -> Result<Vec<Gate>, serde_json::Error> {
     stored.map_or(Ok(Vec::new()), Vec::deserialize)
 }
 
+impl Snapshot {
+    /// Returns the binding that this row would be if it were saved. Returns `None` if it would grant nothing, because no
+    /// plugin serves the type of its resource.
+    pub fn drafted(&self, row: &BindingRow) -> Option<Arc<Binding>> {
+        binding(row, None, self)
+    }
+}
+
 /// Assembles a binding. Returns `None` if the binding grants nothing, because no plugin serves the type of its resource
 /// or a row is unreadable.
 fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) -> Option<Arc<Binding>> {

@@ -58,7 +58,7 @@ pub(super) fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis
 /// Checks the binding that would be stored, so that a change is judged by its result. `scopes_are_new` is false if the
 /// stored scopes are kept: a binding can be changed and disabled even if its plugin no longer has the scope dimensions.
 /// Returns warnings for the caller.
-pub(super) async fn check(
+pub(in crate::operations) async fn check(
     app: &App,
     row: &BindingRow,
     before: Option<&BindingRow>,

@@ -1,0 +1,104 @@
+//! The console: pages for browsers, made on the server. The pages are a client of the HTTP API in this process, so the
+//! console can do nothing that the API does not allow, and no check exists twice.
+
+mod assets;
+mod client;
+mod form;
+mod hosts;
+mod navigation;
+mod page;
+mod pages;
+mod schema;
+mod text;
+mod visit;
+mod why;
+mod words;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use monstrum_core::app::App;
+use tower_http::compression::CompressionLayer;
+
+use crate::config::{McpHost, PublicUrl};
+use hosts::Hosts;
+use pages::{activity, approvals, bind, bot, bots, error, home, login, resources, try_tool};
+
+/// The options of the console.
+#[derive(Debug)]
+pub struct ConsoleOptions {
+    /// The address of the console in links.
+    pub url: String,
+    /// Further host names by which browsers reach the console.
+    pub hosts: Vec<McpHost>,
+    pub public_url: Option<PublicUrl>,
+}
+
+/// What the pages share.
+#[derive(Clone)]
+pub(super) struct Console(Arc<Inner>);
+
+pub(super) struct Inner {
+    /// The router of the API.
+    api: Router,
+    app: Arc<App>,
+    hosts: Hosts,
+}
+
+impl Deref for Console {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+/// Returns the routes of the console. `api` is the router of the API, with all of its checks.
+pub(super) fn routes(app: Arc<App>, api: Router, options: ConsoleOptions) -> Router {
+    let hosts = Hosts { names: options.hosts, public_url: options.public_url.map(|url| url.url().clone()) };
+    let console = Console(Arc::new(Inner { api, app, hosts }));
+    let public = Router::new()
+        .route("/console/login", get(login::show).post(login::log_in))
+        .route("/console/enter/{ticket}", get(login::ticket).post(login::enter))
+        .route("/console/look", post(login::look))
+        .route("/console/logout", post(login::log_out));
+    let pages = Router::new()
+        .route("/console", get(home::show))
+        .route("/console/w/{ws}", get(home::show))
+        .route("/console/w/{ws}/", get(home::show))
+        .route("/console/w/{ws}/bots", get(bots::list))
+        .route("/console/w/{ws}/bots/new", get(bots::new).post(bots::create))
+        .route("/console/w/{ws}/bots/{id}", get(bot::can))
+        .route("/console/w/{ws}/bots/{id}/did", get(bot::did))
+        .route("/console/w/{ws}/bots/{id}/denied", get(bot::denied))
+        .route("/console/w/{ws}/bots/{id}/budget", get(bot::budget))
+        .route("/console/w/{ws}/bots/{id}/settings", get(bot::settings).post(bot::save))
+        .route("/console/w/{ws}/bots/{id}/delete", get(bot::confirm_deletion).post(bot::delete))
+        .route("/console/w/{ws}/bots/{id}/change", get(bot::change).post(bot::make_change))
+        .route("/console/w/{ws}/bots/{id}/tools/{tool}", get(try_tool::show).post(try_tool::submit))
+        .route("/console/w/{ws}/bots/{id}/bind", get(bind::new).post(bind::create))
+        .route("/console/w/{ws}/bots/{id}/bindings/{binding}", get(bind::edit).post(bind::save))
+        .route("/console/w/{ws}/bots/{id}/bindings/{binding}/delete", get(bind::confirm_deletion).post(bind::delete))
+        .route("/console/w/{ws}/resources", get(resources::list))
+        .route("/console/w/{ws}/resources/new", get(resources::new).post(resources::create))
+        .route("/console/w/{ws}/resources/{id}", get(resources::show))
+        .route("/console/w/{ws}/resources/{id}/edit", get(resources::edit).post(resources::save))
+        .route("/console/w/{ws}/resources/{id}/delete", get(resources::confirm_deletion).post(resources::delete))
+        .route("/console/w/{ws}/resources/{id}/credential", get(resources::credential).post(resources::save_credential))
+        .route("/console/w/{ws}/resources/{id}/test", post(resources::test))
+        .route("/console/w/{ws}/resources/{id}/authorize", post(resources::authorize))
+        .route("/console/w/{ws}/resources/{id}/discover", post(resources::discover))
+        .route("/console/w/{ws}/resources/{id}/pin", post(resources::pin))
+        .route("/console/w/{ws}/activity", get(activity::list))
+        .route("/console/w/{ws}/activity/export", get(activity::export))
+        .route("/console/w/{ws}/activity/{id}", get(activity::show))
+        .route("/console/w/{ws}/approvals", get(approvals::list))
+        .route("/console/w/{ws}/approvals/{id}", get(approvals::show).post(approvals::decide))
+        .route("/console/{*rest}", get(error::no_page).post(error::no_page));
+    let pages = public.merge(pages).layer(from_fn_with_state(console.clone(), visit::visit));
+    let assets = Router::new().route("/console/assets/{digest}/{name}", get(assets::serve));
+    pages.merge(assets).layer(CompressionLayer::new()).with_state(console)
+}

@@ -1,0 +1,179 @@
+//! Which host names a browser may call the console by, and which requests that change something come from its pages.
+//!
+//! A page of another site can send requests to this server under a name of its own (DNS rebinding), or with the cookies
+//! of the console. So the name that the browser calls the server by must be a known one, and a browser must say that a
+//! request comes from a page of this origin.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{HeaderMap, Uri, header};
+use url::Url;
+
+use crate::config::McpHost;
+
+/// The names of this server.
+pub(super) struct Hosts {
+    pub(super) names: Vec<McpHost>,
+    pub(super) public_url: Option<Url>,
+}
+
+/// How a browser calls this server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CalledAs {
+    /// The name with its port, as the browser sent it.
+    pub(super) authority: String,
+    /// Whether the browser reaches the server by https.
+    pub(super) is_https: bool,
+    /// Whether the name is one of this machine's own.
+    pub(super) is_loopback: bool,
+}
+
+impl CalledAs {
+    /// Returns whether a key may be sent: over https, or without a network between.
+    pub(super) fn is_private(&self) -> bool {
+        self.is_https || self.is_loopback
+    }
+
+    fn origin(&self) -> String {
+        let scheme = if self.is_https { "https" } else { "http" };
+        format!("{scheme}://{}", self.authority)
+    }
+
+    /// Returns whether a request that changes something comes from a page of this origin.
+    pub(super) fn is_from_here(&self, headers: &HeaderMap) -> bool {
+        let values =
+            |name: &'static str| headers.get_all(name).iter().map(|value| value.as_bytes()).collect::<Vec<_>>();
+        match values("sec-fetch-site").as_slice() {
+            [] => values("origin") == [self.origin().as_bytes()],
+            site => site == [b"same-origin"],
+        }
+    }
+}
+
+impl Hosts {
+    /// Returns how the browser calls this server, or `None` for an unknown name.
+    pub(super) fn called_as(&self, uri: &Uri, headers: &HeaderMap) -> Option<CalledAs> {
+        let mut lines = headers.get_all(header::HOST).iter();
+        let authority = match (uri.authority(), lines.next(), lines.next()) {
+            // HTTP/2 has the name in the request line.
+            (Some(authority), _, None) => authority.as_str(),
+            (None, Some(line), None) => line.to_str().ok()?,
+            _ => return None,
+        };
+        let name = name_of(authority)?;
+        let is_public = self.public_url.as_ref().and_then(Url::host_str).is_some_and(|host| is_same(host, &name));
+        let is_https = is_public && self.public_url.as_ref().is_some_and(|url| url.scheme() == "https");
+        let is_loopback = name == "localhost" || as_address(&name).is_some_and(|address| address.is_loopback());
+        let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let is_named = self.names.iter().any(|known| known.matches(&bracketed(&name), port));
+        let is_known = is_public || is_loopback || is_named;
+        is_known.then(|| CalledAs { authority: authority.to_owned(), is_https, is_loopback })
+    }
+}
+
+/// Returns the name without its port, in lower case.
+fn name_of(authority: &str) -> Option<String> {
+    if authority.contains('@') {
+        return None;
+    }
+    if let Ok(address) = authority.parse::<SocketAddr>() {
+        return Some(address.ip().to_string());
+    }
+    let name = match authority.rsplit_once(':') {
+        Some((name, port)) if !name.ends_with(']') || !port.contains(']') => {
+            if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+                return None;
+            }
+            name
+        }
+        _ => authority,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    (!name.is_empty()).then(|| name.to_ascii_lowercase())
+}
+
+/// Returns the name with the brackets of an IPv6 address.
+fn bracketed(name: &str) -> String {
+    if name.contains(':') { format!("[{name}]") } else { name.to_owned() }
+}
+
+fn as_address(name: &str) -> Option<IpAddr> {
+    name.parse().ok()
+}
+
+fn is_same(known: &str, name: &str) -> bool {
+    known.trim_start_matches('[').trim_end_matches(']').eq_ignore_ascii_case(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts() -> Hosts {
+        let public_url = Some("https://monstrum.example/".parse().unwrap());
+        Hosts { names: vec!["ops.internal".parse().unwrap()], public_url }
+    }
+
+    fn called(host: &str) -> Option<CalledAs> {
+        let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+        hosts().called_as(&Uri::from_static("/console"), &headers)
+    }
+
+    #[test]
+    fn known_names_are_accepted_under_any_port() {
+        for host in ["localhost", "localhost:9", "LOCALHOST:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:5", "[::1]"] {
+            let called = called(host).unwrap_or_else(|| panic!("{host}"));
+            assert!(called.is_loopback && !called.is_https && called.is_private(), "{host}");
+        }
+        let public = called("Monstrum.example").unwrap();
+        assert!(public.is_https && public.is_private() && !public.is_loopback);
+        let named = called("ops.internal:8080").unwrap();
+        assert!(!named.is_private());
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        let hosts = [
+            "evil.example",
+            "localhost.evil.example",
+            "192.168.1.4",
+            "",
+            ":80",
+            "user@localhost",
+            "localhost:x",
+            "monstrum.example.evil.example",
+            "[::2]:80",
+            "0.0.0.0",
+        ];
+        for host in hosts {
+            assert_eq!(called(host), None, "{host}");
+        }
+        let two = HeaderMap::from_iter([(header::HOST, "localhost".parse().unwrap())]);
+        let mut two = two;
+        two.append(header::HOST, "evil.example".parse().unwrap());
+        assert_eq!(super::tests::hosts().called_as(&Uri::from_static("/"), &two), None);
+    }
+
+    #[test]
+    fn a_change_comes_from_a_page_of_this_origin() {
+        let called = called("localhost:8080").unwrap();
+        let request = |lines: &[(&'static str, &'static str)]| {
+            let lines = lines.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            HeaderMap::from_iter(lines)
+        };
+        for good in [request(&[("sec-fetch-site", "same-origin")]), request(&[("origin", "http://localhost:8080")])] {
+            assert!(called.is_from_here(&good), "{good:?}");
+        }
+        for bad in [
+            request(&[]),
+            request(&[("sec-fetch-site", "cross-site"), ("origin", "http://localhost:8080")]),
+            request(&[("sec-fetch-site", "same-site")]),
+            request(&[("sec-fetch-site", "none")]),
+            request(&[("origin", "null")]),
+            request(&[("origin", "http://localhost:8081")]),
+            request(&[("origin", "https://localhost:8080")]),
+        ] {
+            assert!(!called.is_from_here(&bad), "{bad:?}");
+        }
+    }
+}

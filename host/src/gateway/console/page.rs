@@ -1,0 +1,234 @@
+//! The frame around each page: the bars, the words, the look, and the messages of the session.
+
+use std::fmt::Display;
+use std::sync::LazyLock;
+
+use askama::Template;
+use axum::response::{Html, IntoResponse, Response};
+use http::StatusCode;
+use monstrum_types::UtcMillis;
+
+use crate::gateway::console::assets::{ASSETS, Assets};
+use crate::gateway::console::client::Failure;
+use crate::gateway::console::form::{FORM_ID, TOKEN, Tokens, VERSION};
+use crate::gateway::console::text::Text;
+use crate::gateway::console::words::Words;
+
+/// The answer of a page.
+pub(super) type Page = Result<Response, Failure>;
+
+/// What a page shows around its content.
+pub(super) struct Frame {
+    pub words: &'static Words,
+    pub lang: &'static str,
+    pub theme: &'static str,
+    pub css: &'static str,
+    pub js: &'static str,
+    pub icon: &'static str,
+    pub title: String,
+    pub path: String,
+    pub now: UtcMillis,
+    pub messages: Vec<Message>,
+    /// What only a page of a session has.
+    pub inside: Option<Inside>,
+}
+
+/// The part of a frame that a session has.
+pub(super) struct Inside {
+    pub workspace: Text,
+    /// The start of the paths of the pages of this workspace.
+    pub base: String,
+    pub workspaces: Vec<(Text, String)>,
+    pub groups: Vec<NavGroup>,
+    pub key_name: Text,
+    pub key_kind: &'static str,
+    pub tokens: Tokens,
+}
+
+/// A group of entries in the side bar.
+pub(super) struct NavGroup {
+    pub label: &'static str,
+    pub items: Vec<NavItem>,
+}
+
+/// An entry in the side bar.
+pub(super) struct NavItem {
+    pub label: &'static str,
+    pub href: String,
+    pub count: Option<u64>,
+    pub current: bool,
+}
+
+/// A message that is shown once, on the page after a change.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Message {
+    pub kind: MessageKind,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum MessageKind {
+    Success,
+    Error,
+}
+
+impl MessageKind {
+    /// Returns the class of the message in the style sheet.
+    pub(super) fn class(self) -> &'static str {
+        match self {
+            MessageKind::Success => "success",
+            MessageKind::Error => "error",
+        }
+    }
+}
+
+impl Frame {
+    /// Returns the text of a key.
+    pub(super) fn t<'a>(&self, key: &'a str) -> &'a str {
+        self.words.text(key)
+    }
+
+    /// Returns the text of a key with one value.
+    pub(super) fn t1(&self, key: &str, value: impl Display + Sync) -> String {
+        self.words.filled(key, &[&value])
+    }
+
+    /// Returns the text of a key with two values.
+    pub(super) fn t2(&self, key: &str, first: impl Display + Sync, second: impl Display + Sync) -> String {
+        self.words.filled(key, &[&first, &second])
+    }
+
+    /// Returns the word for a value of the API, such as the status of a call. A value that has no word is shown as it
+    /// is.
+    pub(super) fn word<'a>(&'a self, group: &str, value: &'a str) -> &'a str {
+        self.words.known(&format!("{group}.{value}")).unwrap_or(value)
+    }
+
+    /// Returns a token for the form with this action.
+    pub(super) fn token(&self, action: &str) -> String {
+        self.inside.as_ref().map(|inside| inside.tokens.token(action)).unwrap_or_default()
+    }
+
+    /// Returns the path of a page of this workspace.
+    pub(super) fn to(&self, rest: &str) -> String {
+        let base = self.inside.as_ref().map_or("/console", |inside| &inside.base);
+        format!("{base}/{rest}")
+    }
+
+    /// Returns how long ago a time is, in words.
+    pub(super) fn ago(&self, at: &UtcMillis) -> String {
+        let seconds = self.now.since_ms(*at) / 1000;
+        let (key, number) = match seconds.abs() {
+            0..60 => ("time.seconds", seconds),
+            60..3600 => ("time.minutes", seconds / 60),
+            3600..86400 => ("time.hours", seconds / 3600),
+            _ => ("time.days", seconds / 86400),
+        };
+        let span = self.t1(key, number.abs());
+        if seconds < 0 { self.t1("time.in", span) } else { self.t1("time.ago", span) }
+    }
+
+    /// Returns a time in words.
+    pub(super) fn time(&self, at: &UtcMillis) -> Time {
+        Time { at: *at, words: self.ago(at) }
+    }
+
+    /// Returns a status. Its class decides its shape and its colour.
+    pub(super) fn status(&self, class: &str, word: &str) -> Status {
+        Status { class: class.to_owned(), word: word.to_owned() }
+    }
+
+    /// Returns the hidden fields of a form with this action.
+    pub(super) fn token_field(&self, action: impl AsRef<str>) -> Hidden {
+        Hidden { name: TOKEN, value: self.token(action.as_ref()) }
+    }
+
+    /// Returns the hidden field with the token of the form whose action is below `base`.
+    pub(super) fn token_at(&self, base: &str, rest: &str) -> Hidden {
+        self.token_field(format!("{base}/{rest}"))
+    }
+
+    /// Returns the hidden field with the version of the object that the page shows.
+    pub(super) fn version_field(&self, version: &str) -> Hidden {
+        Hidden { name: VERSION, value: version.to_owned() }
+    }
+
+    /// Returns the hidden field with a fresh id of a form that creates an object.
+    pub(super) fn form_id(&self) -> Hidden {
+        Hidden { name: FORM_ID, value: uuid::Uuid::new_v4().to_string() }
+    }
+}
+
+/// A status: a shape by its class, and a word.
+#[derive(Template)]
+#[template(source = r#"<span class="status {{ class }}">{{ word }}</span>"#, ext = "html")]
+pub(super) struct Status {
+    class: String,
+    word: String,
+}
+
+impl askama::filters::HtmlSafe for Status {}
+
+/// A time in words, with the exact time as a title.
+#[derive(Template)]
+#[template(source = r#"<time datetime="{{ at }}" title="{{ at }}">{{ words }}</time>"#, ext = "html")]
+pub(super) struct Time {
+    at: UtcMillis,
+    words: String,
+}
+
+impl askama::filters::HtmlSafe for Time {}
+
+/// A hidden field of a form.
+#[derive(Template)]
+#[template(source = r#"<input type="hidden" name="{{ name }}" value="{{ value }}">"#, ext = "html")]
+pub(super) struct Hidden {
+    name: &'static str,
+    value: String,
+}
+
+impl askama::filters::HtmlSafe for Hidden {}
+
+/// Renders a page.
+pub(super) fn render(page: &impl Template) -> Response {
+    render_as(StatusCode::OK, page)
+}
+
+/// Renders a page with another status than 200.
+pub(super) fn render_as(status: StatusCode, page: &impl Template) -> Response {
+    match page.render() {
+        Ok(html) => (status, Html(html)).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "a page of the console cannot be rendered");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// Redirects the browser to a page of this console.
+pub(super) fn see_other(path: &str) -> Response {
+    let location = http::HeaderValue::from_str(path).unwrap_or(http::HeaderValue::from_static("/console"));
+    (StatusCode::SEE_OTHER, [(http::header::LOCATION, location)]).into_response()
+}
+
+/// Returns the paths of the assets.
+pub(super) fn assets() -> &'static Assets {
+    LazyLock::force(&ASSETS)
+}
+
+/// Returns whether a call with this status was denied.
+pub(super) fn is_denied(status: &str) -> bool {
+    matches!(status, "scope_violation" | "permission_denied")
+}
+
+/// Returns the class of a call's status in the style sheet.
+pub(super) fn class_of(status: &str) -> &'static str {
+    match status {
+        "success" => "success",
+        "scope_violation" | "permission_denied" => "denied",
+        "approval_required" => "waiting",
+        "running" => "running",
+        _ => "error",
+    }
+}

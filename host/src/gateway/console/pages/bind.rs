@@ -1,0 +1,524 @@
+//! Binding a bot to a resource: the role, the permissions, the scopes and the limits on one page, with a preview that
+//! the server decides.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::extract::{Path, Query};
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::gateway::console::client::{Conditions, Failure, Versioned, segment, with_query};
+use crate::gateway::console::form::Fields;
+use crate::gateway::console::page::{self, Frame, Page};
+use crate::gateway::console::pages::bot::{self, Bot};
+use crate::gateway::console::pages::deletion::ConfirmPage;
+use crate::gateway::console::text::{Text, pretty};
+use crate::gateway::console::visit::Visit;
+
+#[derive(Deserialize)]
+struct Named {
+    id: String,
+    name: Text,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    id: String,
+    name: Text,
+    resource_type: Text,
+}
+
+#[derive(Deserialize)]
+struct List<T> {
+    items: Vec<T>,
+}
+
+/// What a resource type offers.
+#[derive(Default, Deserialize)]
+struct Type {
+    tools: Vec<TypeTool>,
+    scope_dimensions: Vec<Dimension>,
+}
+
+#[derive(Deserialize)]
+struct TypeTool {
+    name: Text,
+    description: Text,
+    operation: Text,
+}
+
+#[derive(Deserialize)]
+struct Dimension {
+    key: Text,
+    match_mode: String,
+}
+
+/// A tool of a resource that discovers its tools.
+#[derive(Deserialize)]
+struct Pin {
+    name: Text,
+    effect: String,
+    status: String,
+}
+
+/// A list of names that may be absent, which restricts nothing.
+#[derive(Default)]
+struct Restriction {
+    is_restricted: bool,
+    /// Each name that the type declares, and whether it is in the list.
+    known: Vec<Choice>,
+    /// The entries that the type does not declare, such as globs, one a line.
+    others: Text,
+}
+
+struct Choice {
+    name: Text,
+    hint: Text,
+    is_chosen: bool,
+}
+
+impl Restriction {
+    fn new(list: Option<&Value>, known: Vec<(Text, Text)>) -> Restriction {
+        let entries: Option<Vec<&str>> =
+            list.and_then(Value::as_array).map(|list| list.iter().filter_map(Value::as_str).collect());
+        let chosen = entries.clone().unwrap_or_default();
+        let others = chosen.iter().filter(|entry| !known.iter().any(|(name, _)| name.raw() == **entry));
+        let others = others.copied().collect::<Vec<_>>().join("\n").into();
+        let known = known.into_iter().map(|(name, hint)| {
+            let is_chosen = chosen.contains(&name.raw());
+            Choice { name, hint, is_chosen }
+        });
+        Restriction { is_restricted: entries.is_some(), known: known.collect(), others }
+    }
+}
+
+/// A scope of the form.
+struct Scope {
+    key: Text,
+    match_mode: String,
+    is_restricted: bool,
+    entries: Text,
+}
+
+/// What the draft would do.
+#[derive(Deserialize)]
+struct Preview {
+    tools: Vec<PreviewTool>,
+}
+
+#[derive(Deserialize)]
+struct PreviewTool {
+    name: Text,
+    operation: Text,
+    visible: bool,
+    #[serde(default)]
+    rule: Option<Text>,
+    #[serde(default)]
+    was: Option<Was>,
+}
+
+#[derive(Deserialize)]
+struct Was {
+    visible: bool,
+}
+
+impl PreviewTool {
+    /// Returns the class of the change in the style sheet.
+    fn change(&self) -> &'static str {
+        match (self.was.as_ref().is_some_and(|was| was.visible), self.visible) {
+            (false, true) => "added",
+            (true, false) => "removed",
+            _ => "",
+        }
+    }
+}
+
+impl Preview {
+    fn count(&self, change: &str) -> usize {
+        self.tools.iter().filter(|tool| tool.change() == change).count()
+    }
+}
+
+impl BindPage {
+    /// Returns the path of the form's action, without its query.
+    fn action_path(&self) -> &str {
+        self.action.split('?').next().unwrap_or_default()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "console/bind.html")]
+struct BindPage {
+    frame: Frame,
+    bot: Bot,
+    /// The resources to choose from, before one is chosen.
+    resources: Vec<Resource>,
+    resource: Option<Resource>,
+    roles: Vec<Named>,
+    role_id: Text,
+    operations: Restriction,
+    tools: Restriction,
+    scopes: Vec<Scope>,
+    allow_calls: Text,
+    calls_per_minute: Text,
+    limits: Vec<(&'static str, Text)>,
+    expires_at: Text,
+    enabled: bool,
+    gates: Text,
+    delegate: Text,
+    errors: Vec<(Text, Text)>,
+    preview: Option<Preview>,
+    action: String,
+    version: String,
+    /// Whether an existing binding is edited.
+    is_edit: bool,
+    back: String,
+}
+
+const LIMITS: [&str; 4] = ["concurrent", "timeout_s", "memory_mib", "fuel"];
+
+/// The resource that was chosen.
+#[derive(Default, Deserialize)]
+pub(in crate::gateway::console) struct Chosen {
+    #[serde(default)]
+    resource: String,
+}
+
+/// Shows the form of a new binding. First, a resource is chosen.
+pub(in crate::gateway::console) async fn new(
+    visit: Visit,
+    Path((_, id)): Path<(String, String)>,
+    Query(chosen): Query<Chosen>,
+) -> Page {
+    let bot = bot::read(&visit, &id).await?;
+    let action = with_query(&format!("{}/bind", bot.base), &[("resource", &chosen.resource)]);
+    let target = Target { bot, resource: chosen.resource, binding: None, version: String::new(), action };
+    let page = form(&visit, target, &json!({"enabled": true}), Vec::new()).await?;
+    Ok(page::render(&page))
+}
+
+/// Shows an existing binding.
+pub(in crate::gateway::console) async fn edit(
+    visit: Visit,
+    Path((_, id, binding)): Path<(String, String, String)>,
+) -> Page {
+    let (target, value) = existing(&visit, &id, &binding).await?;
+    let page = form(&visit, target, &value, Vec::new()).await?;
+    Ok(page::render(&page))
+}
+
+/// The binding that a form creates or changes.
+struct Target {
+    bot: Bot,
+    resource: String,
+    binding: Option<String>,
+    version: String,
+    action: String,
+}
+
+async fn existing(visit: &Visit, id: &str, binding: &str) -> Result<(Target, Value), Failure> {
+    let path = format!("/api/bots/{}/resources/{}", segment(id), segment(binding));
+    let (bot, read) = tokio::join!(bot::read(visit, id), visit.client.get_versioned::<Value>(&path));
+    let (bot, Versioned { value, version }) = (bot?, read?);
+    let resource = value.get("resource_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let action = format!("{}/bindings/{}", bot.base, segment(binding));
+    Ok((Target { bot, resource, binding: Some(binding.to_owned()), version, action }, value))
+}
+
+async fn form(visit: &Visit, target: Target, value: &Value, errors: Vec<(Text, Text)>) -> Result<BindPage, Failure> {
+    let Target { bot, resource, binding, version, action } = target;
+    let title = visit.words().filled("bind.title", &[&bot.name]);
+    let frame = visit.frame("bots", &title).await;
+    let (mut resources, mut chosen, mut kind, mut pins) = (Vec::new(), None, Type::default(), Vec::new());
+    if resource.is_empty() {
+        resources = visit.client.get::<List<Resource>>("/api/resources?limit=200").await?.items;
+    } else {
+        let found = visit.client.get::<Resource>(&format!("/api/resources/{}", segment(&resource))).await?;
+        let of_type = format!("/api/resource-types/{}", segment(found.resource_type.raw()));
+        let of_pins = format!("/api/resources/{}/tools", segment(&resource));
+        let (of_type, of_pins) =
+            tokio::join!(visit.client.get::<Type>(&of_type), visit.client.get::<List<Pin>>(&of_pins));
+        // A type whose plugin is not loaded has no tools at this moment.
+        kind = of_type.unwrap_or_default();
+        pins = of_pins.map(|list| list.items).unwrap_or_default();
+        chosen = Some(found);
+    }
+    let roles = visit.client.get::<List<Named>>("/api/roles?limit=200").await?.items;
+    let text = |name: &str| -> Text {
+        match value.get(name) {
+            None | Some(Value::Null) => Text::default(),
+            Some(Value::String(text)) => text.as_str().into(),
+            Some(other) => other.to_string().into(),
+        }
+    };
+    let json = |name: &str| match value.get(name) {
+        None | Some(Value::Null) => Text::default(),
+        Some(Value::Array(list)) if list.is_empty() => Text::default(),
+        Some(other) => pretty(other),
+    };
+    let limit = |name: &'static str| {
+        let limit = value.get("limits").and_then(|limits| limits.get(name));
+        (name, limit.map(|limit| Text::from(limit.to_string())).unwrap_or_default())
+    };
+    let permissions = value.get("permissions");
+    let list = |name: &str| permissions.and_then(|permissions| permissions.get(name));
+    let back = bot.base.clone();
+    Ok(BindPage {
+        frame,
+        roles,
+        role_id: text("role_id"),
+        operations: Restriction::new(list("allowed_operations"), operations(&kind, &pins)),
+        tools: Restriction::new(list("allowed_tools"), tools(&kind, &pins)),
+        scopes: scopes(&kind, value),
+        allow_calls: lines(value.get("allow_calls")),
+        calls_per_minute: text("calls_per_minute"),
+        limits: LIMITS.map(limit).to_vec(),
+        expires_at: text("expires_at"),
+        enabled: value.get("enabled").and_then(Value::as_bool).unwrap_or_default(),
+        gates: json("gates"),
+        delegate: json("delegate"),
+        errors,
+        preview: None,
+        action,
+        version,
+        is_edit: binding.is_some(),
+        back,
+        bot,
+        resources,
+        resource: chosen,
+    })
+}
+
+fn operations(kind: &Type, pins: &[Pin]) -> Vec<(Text, Text)> {
+    let mut by_name: BTreeMap<Text, Vec<&str>> = BTreeMap::new();
+    for tool in &kind.tools {
+        by_name.entry(tool.operation.clone()).or_default().push(tool.name.raw());
+    }
+    let declared = by_name.into_iter().map(|(name, tools)| (name, Text::from(tools.join(", "))));
+    // A discovered tool is an operation of its own.
+    declared.chain(pins.iter().map(|pin| (pin.name.clone(), Text::default()))).collect()
+}
+
+fn tools(kind: &Type, pins: &[Pin]) -> Vec<(Text, Text)> {
+    let declared = kind.tools.iter().map(|tool| (tool.name.clone(), tool.description.start(120)));
+    let discovered = pins.iter().map(|pin| (pin.name.clone(), Text::from(format!("{}, {}", pin.effect, pin.status))));
+    declared.chain(discovered).collect()
+}
+
+fn scopes(kind: &Type, value: &Value) -> Vec<Scope> {
+    let saved = value.get("scope_constraints").and_then(Value::as_object);
+    let scope = |dimension: &Dimension| {
+        let entries = saved.and_then(|saved| saved.get(dimension.key.raw()));
+        Scope {
+            key: dimension.key.clone(),
+            match_mode: dimension.match_mode.clone(),
+            is_restricted: entries.is_some(),
+            entries: lines(entries),
+        }
+    };
+    kind.scope_dimensions.iter().map(scope).collect()
+}
+
+fn lines(list: Option<&Value>) -> Text {
+    let entries = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    entries.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n").into()
+}
+
+/// Reads the binding that a form describes. The fields that the page does not show are left out.
+fn draft(fields: &Fields) -> Result<Map<String, Value>, Vec<(Text, Text)>> {
+    let mut errors = Vec::new();
+    let mut number = |name: &str| match fields.value(name).trim() {
+        "" => Value::Null,
+        text => match text.parse::<u64>() {
+            Ok(number) => number.into(),
+            Err(_) => {
+                errors.push((Text::from(name), Text::from("form.not_integer")));
+                Value::Null
+            }
+        },
+    };
+    let calls_per_minute = number("calls_per_minute");
+    let limits: Map<String, Value> = LIMITS
+        .iter()
+        .map(|name| ((*name).to_owned(), number(&format!("limit.{name}"))))
+        .filter(|(_, value)| !value.is_null())
+        .collect();
+    let limits = if limits.is_empty() { Value::Null } else { limits.into() };
+    let mut json = |name: &str| match fields.value(name).trim() {
+        "" => Value::Null,
+        text => serde_json::from_str(text).unwrap_or_else(|_| {
+            errors.push((Text::from(name), Text::from("form.not_json")));
+            Value::Null
+        }),
+    };
+    let (gates, delegate) = (json("gates"), json("delegate"));
+    let gates = if gates.is_null() { json!([]) } else { gates };
+    let optional = |name: &str| Some(fields.value(name).trim()).filter(|value| !value.is_empty());
+    let restriction = |name: &str| {
+        let mode = fields.value(&format!("{name}.mode"));
+        let chosen = format!("{name}.known");
+        let mut entries: Vec<String> = fields.values(&chosen).map(str::to_owned).collect();
+        entries.extend(fields.lines(&format!("{name}.others")));
+        (mode == "only").then_some(entries)
+    };
+    let (operations, tools) = (restriction("operations"), restriction("tools"));
+    let permissions = match (&operations, &tools) {
+        (None, None) => Value::Null,
+        _ => {
+            let lists = [("allowed_operations", operations), ("allowed_tools", tools)];
+            let lists = lists.into_iter().filter_map(|(name, list)| Some((name.to_owned(), Value::from(list?))));
+            Value::Object(lists.collect())
+        }
+    };
+    let scopes: Map<String, Value> = fields
+        .with_prefix("scope.mode.")
+        .filter(|(_, mode)| *mode == "only")
+        .map(|(key, _)| (key.to_owned(), Value::from(fields.lines(&format!("scope.entries.{key}")))))
+        .collect();
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let draft = json!({
+        "role_id": optional("role_id"),
+        "permissions": permissions,
+        "scope_constraints": scopes,
+        "allow_calls": fields.lines("allow_calls"),
+        "calls_per_minute": calls_per_minute,
+        "limits": limits,
+        "expires_at": optional("expires_at"),
+        "enabled": fields.has("enabled"),
+        "gates": gates,
+        "delegate": delegate,
+    });
+    match draft {
+        Value::Object(draft) => Ok(draft),
+        _ => Ok(Map::new()),
+    }
+}
+
+/// Previews or creates a binding.
+pub(in crate::gateway::console) async fn create(
+    visit: Visit,
+    Path((_, id)): Path<(String, String)>,
+    Query(chosen): Query<Chosen>,
+) -> Page {
+    let bot = bot::read(&visit, &id).await?;
+    let action = with_query(&format!("{}/bind", bot.base), &[("resource", &chosen.resource)]);
+    let target = Target { bot, resource: chosen.resource, binding: None, version: String::new(), action };
+    submit(&visit, target).await
+}
+
+/// Previews or saves a binding.
+pub(in crate::gateway::console) async fn save(
+    visit: Visit,
+    Path((_, id, binding)): Path<(String, String, String)>,
+) -> Page {
+    let (target, _) = existing(&visit, &id, &binding).await?;
+    submit(&visit, target).await
+}
+
+async fn submit(visit: &Visit, target: Target) -> Page {
+    let mut body = match draft(visit.fields()) {
+        Ok(body) => body,
+        Err(errors) => {
+            let told = |(place, key): (Text, Text)| (place, Text::from(visit.words().text(key.raw())));
+            let errors = errors.into_iter().map(told).collect();
+            let value = Value::Object(Map::new());
+            let page = form(visit, target, &value, errors).await?;
+            return Ok(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &page));
+        }
+    };
+    let path = format!("/api/bots/{}/resources", segment(&target.bot.id));
+    let shown = Value::Object(body.clone());
+    if target.binding.is_none() || visit.fields().has("preview") {
+        body.insert("resource_id".to_owned(), target.resource.as_str().into());
+    }
+    let refused = if visit.fields().has("preview") {
+        let mut ask = json!({"draft": body});
+        if let Some(binding) = &target.binding {
+            ask["binding_id"] = binding.as_str().into();
+        }
+        let path = format!("{path}/preview");
+        match visit.client.send::<Preview>(Method::POST, &path, &ask, Conditions::default()).await {
+            Ok(preview) => {
+                let page = BindPage { preview: Some(preview), ..form(visit, target, &shown, Vec::new()).await? };
+                return Ok(page::render(&page));
+            }
+            Err(failure) => failure,
+        }
+    } else {
+        let (method, path) = match &target.binding {
+            Some(binding) => (Method::PATCH, format!("{path}/{}", segment(binding))),
+            None => (Method::POST, path),
+        };
+        match visit.client.act(method, &path, Some(&Value::Object(body)), visit.conditions()).await {
+            Ok(()) => return Ok(visit.done(visit.words().text("frame.saved").to_owned(), &target.bot.base).await),
+            Err(failure) => failure,
+        }
+    };
+    match refused {
+        Failure::Refused(refusal) if matches!(refusal.status, 409 | 412 | 422) => {
+            let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
+            let mut errors = refusal.told();
+            if refusal.status == 412 {
+                errors = vec![(Text::default(), visit.words().text("form.version_changed").into())];
+            }
+            let page = form(visit, target, &shown, errors).await?;
+            Ok(page::render_as(status, &page))
+        }
+        failure => Err(failure),
+    }
+}
+
+/// Asks before a binding is deleted.
+pub(in crate::gateway::console) async fn confirm_deletion(
+    visit: Visit,
+    Path((_, id, binding)): Path<(String, String, String)>,
+) -> Page {
+    let (target, _) = existing(&visit, &id, &binding).await?;
+    let path = format!("/api/resources/{}", segment(&target.resource));
+    let resource = visit.client.get::<Resource>(&path).await?;
+    let frame = visit.frame("bots", visit.words().text("bind.delete")).await;
+    let text = visit.words().filled("bind.delete_text", &[&target.bot.name, &resource.name]);
+    let (action, back) = (format!("{}/delete", target.action), target.action);
+    Ok(page::render(&ConfirmPage { frame, name: Text::default(), text, action, version: target.version, back }))
+}
+
+/// Deletes a binding.
+pub(in crate::gateway::console) async fn delete(
+    visit: Visit,
+    Path((_, id, binding)): Path<(String, String, String)>,
+) -> Page {
+    let path = format!("/api/bots/{}/resources/{}", segment(&id), segment(&binding));
+    visit.client.act(Method::DELETE, &path, None, visit.conditions()).await?;
+    let back = visit.to(&format!("bots/{}", segment(&id)));
+    Ok(visit.done(visit.words().text("bind.deleted").to_owned(), &back).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_list_and_an_empty_list_differ() {
+        let draft = |body: &str| Value::Object(draft(&Fields::parse(body.as_bytes())).unwrap());
+        let none = draft("operations.mode=all&tools.mode=all&scope.mode.repos=all");
+        assert_eq!((&none["permissions"], &none["scope_constraints"]), (&Value::Null, &json!({})));
+        let some = draft(
+            "operations.mode=only&tools.mode=only&tools.known=a&tools.others=b_*%0D%0A&scope.mode.repos=only&\
+             scope.entries.repos=acme%2F*&enabled=on",
+        );
+        assert_eq!(some["permissions"], json!({"allowed_operations": [], "allowed_tools": ["a", "b_*"]}));
+        assert_eq!(some["scope_constraints"], json!({"repos": ["acme/*"]}));
+        assert_eq!((&none["enabled"], &some["enabled"]), (&json!(false), &json!(true)));
+    }
+
+    #[test]
+    fn numbers_and_json_that_cannot_be_read_are_told_with_their_place() {
+        let errors = draft(&Fields::parse(b"calls_per_minute=x&limit.fuel=-1&gates=%5B")).unwrap_err();
+        let places: Vec<&str> = errors.iter().map(|(place, _)| place.raw()).collect();
+        assert_eq!(places, ["calls_per_minute", "limit.fuel", "gates"]);
+    }
+}

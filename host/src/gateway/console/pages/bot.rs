@@ -1,0 +1,469 @@
+//! A bot: what it can do, what it did, what was denied, its budget and its settings.
+
+use askama::Template;
+use axum::extract::{Path, Query};
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::gateway::console::client::{Failure, Versioned, segment, with_query};
+use crate::gateway::console::page::{self, Frame, Page};
+use crate::gateway::console::pages::activity::{Call, Calls};
+use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
+use crate::gateway::console::pages::stats::{self, Denial};
+use crate::gateway::console::schema::{self, Input};
+use crate::gateway::console::text::Text;
+use crate::gateway::console::visit::Visit;
+use crate::gateway::console::why::{self, Check};
+
+/// The head of each page of a bot.
+#[derive(Deserialize)]
+pub(in crate::gateway::console) struct Bot {
+    pub id: String,
+    pub name: Text,
+    pub description: Text,
+    pub system_prompt: Text,
+    pub model: Option<Text>,
+    pub monthly_token_budget: Option<u64>,
+    pub use_agent_sandbox: bool,
+    #[serde(skip)]
+    pub version: String,
+    /// The path of the page of the bot.
+    #[serde(skip)]
+    pub base: String,
+}
+
+impl Bot {
+    /// Returns the path to which the settings are sent.
+    fn settings_action(&self) -> String {
+        format!("{}/settings", self.base)
+    }
+}
+
+/// Reads a bot.
+pub(in crate::gateway::console) async fn read(visit: &Visit, id: &str) -> Result<Bot, Failure> {
+    let Versioned { value, version } = visit.client.get_versioned::<Bot>(&format!("/api/bots/{}", segment(id))).await?;
+    let base = visit.to(&format!("bots/{}", segment(&value.id)));
+    Ok(Bot { version, base, ..value })
+}
+
+/// A tool that a bot may see or that a rule hides from it.
+#[derive(Deserialize)]
+struct Access {
+    tool: Text,
+    operation: Text,
+    resource: Named,
+    binding_id: String,
+    role: Option<Named>,
+    visible: bool,
+    rule: Option<Text>,
+    #[serde(default)]
+    asks: Option<bool>,
+    #[serde(default)]
+    scopes: Vec<Scope>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    id: String,
+    name: Text,
+}
+
+#[derive(Deserialize)]
+struct Scope {
+    dimension: Text,
+    #[serde(default)]
+    entries: Vec<Text>,
+}
+
+impl Scope {
+    fn listed(&self) -> String {
+        self.entries.iter().map(Text::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Access {
+    fn asks(&self) -> bool {
+        self.asks.unwrap_or_default()
+    }
+}
+
+#[derive(Deserialize)]
+struct AccessList {
+    items: Vec<Access>,
+}
+
+/// A resource with the tools that the bot has through it.
+struct Group {
+    resource: Named,
+    binding_id: String,
+    role: Option<Text>,
+    tools: Vec<Access>,
+}
+
+/// What a person asks: may the bot make this call?
+#[derive(Default, Deserialize)]
+pub(in crate::gateway::console) struct Ask {
+    #[serde(default)]
+    tool: String,
+    /// The parameters as JSON.
+    #[serde(default)]
+    params: String,
+    #[serde(default)]
+    hidden: String,
+}
+
+/// The answer to a question, with the change that would allow the call.
+pub(in crate::gateway::console) struct Why {
+    pub tool: Text,
+    pub params: Text,
+    pub check: Check,
+    pub sentences: Vec<String>,
+    /// The path of the page that shows and makes the change, if there is one and the key may make it.
+    pub change: Option<String>,
+    pub may_change: bool,
+}
+
+#[derive(Template)]
+#[template(path = "console/bot_can.html")]
+struct CanPage {
+    frame: Frame,
+    bot: Bot,
+    tab: &'static str,
+    groups: Vec<Group>,
+    hidden: usize,
+    shows_hidden: bool,
+    tools: Vec<Text>,
+    asked: Text,
+    inputs: Vec<Input>,
+    why: Option<Why>,
+    may_bind: bool,
+}
+
+/// Shows what a bot can do, and answers whether it may make a call.
+pub(in crate::gateway::console) async fn can(
+    visit: Visit,
+    Path((_, id)): Path<(String, String)>,
+    Query(ask): Query<Ask>,
+    Query(pairs): Query<Vec<(String, String)>>,
+) -> Page {
+    let path = format!("/api/bots/{}/access", segment(&id));
+    let (bot, access) = tokio::join!(read(&visit, &id), visit.client.get::<AccessList>(&path));
+    let (bot, access) = (bot?, access?);
+    let frame = visit.frame("bots", &bot.name.to_string()).await;
+    let hidden = access.items.iter().filter(|item| !item.visible).count();
+    let mut tools: Vec<Text> = access.items.iter().map(|item| item.tool.clone()).collect();
+    tools.sort();
+    tools.dedup();
+    let shows_hidden = !ask.hidden.is_empty();
+    let (mut inputs, mut why) = (Vec::new(), None);
+    if !ask.tool.is_empty() {
+        let schema = tool(&visit, &id, &ask.tool).await?.map(|tool| tool.input_schema).unwrap_or(Value::Null);
+        let given = params(&schema, &ask.params, &pairs);
+        inputs = given.0;
+        if let Some(params) = given.1 {
+            why = Some(ask_why(&visit, &bot, &ask.tool, &params).await?);
+        }
+    }
+    let mut groups: Vec<Group> = Vec::new();
+    for item in access.items.into_iter().filter(|item| item.visible || shows_hidden) {
+        match groups.iter_mut().find(|group| group.binding_id == item.binding_id) {
+            Some(group) => group.tools.push(item),
+            None => {
+                let resource = Named { id: item.resource.id.clone(), name: item.resource.name.clone() };
+                let role = item.role.as_ref().map(|role| role.name.clone());
+                groups.push(Group { resource, binding_id: item.binding_id.clone(), role, tools: vec![item] });
+            }
+        }
+    }
+    let asked = ask.tool.as_str().into();
+    let may_bind = visit.may("bindings_create");
+    let page = CanPage { frame, bot, tab: "can", groups, hidden, shows_hidden, tools, asked, inputs, why, may_bind };
+    Ok(page::render(&page))
+}
+
+/// A tool as the list of a bot's tools describes it.
+#[derive(Deserialize)]
+pub(in crate::gateway::console) struct Tool {
+    pub name: Text,
+    pub description: Text,
+    pub input_schema: Value,
+    pub effect: String,
+    pub operation: Text,
+}
+
+/// Returns a tool that a bot sees, or `None` for a tool that it does not see.
+pub(in crate::gateway::console) async fn tool(visit: &Visit, bot: &str, name: &str) -> Result<Option<Tool>, Failure> {
+    #[derive(Deserialize)]
+    struct Tools {
+        items: Vec<Tool>,
+    }
+    let tools = visit.client.get::<Tools>(&format!("/api/bots/{}/tools", segment(bot))).await?;
+    Ok(tools.items.into_iter().find(|tool| tool.name.raw() == name))
+}
+
+/// Reads the parameters of a call from a query: from `params` as JSON, or from the fields of the form. Without either,
+/// there is no call to ask about.
+fn params(schema: &Value, json: &str, pairs: &[(String, String)]) -> (Vec<Input>, Option<Map<String, Value>>) {
+    if let Ok(Value::Object(params)) = serde_json::from_str::<Value>(json) {
+        return (schema::of_schema(schema, Some(&params)), Some(params));
+    }
+    let mut inputs = schema::of_schema(schema, None);
+    let is_asked = inputs.is_empty() || pairs.iter().any(|(name, _)| name.starts_with(schema::PREFIX));
+    if !is_asked {
+        return (inputs, None);
+    }
+    let fields = pairs.iter().cloned().collect();
+    let values = schema::read(&mut inputs, &fields).ok();
+    (inputs, values)
+}
+
+/// Asks the API whether a bot may make a call.
+pub(in crate::gateway::console) async fn ask_why(
+    visit: &Visit,
+    bot: &Bot,
+    tool: &str,
+    params: &Map<String, Value>,
+) -> Result<Why, Failure> {
+    let path = format!("/api/bots/{}/tools/{}/check", segment(&bot.id), segment(tool));
+    let check: Check = visit.client.send(Method::POST, &path, &json!({"params": params}), Default::default()).await?;
+    let params = Value::Object(params.clone()).to_string();
+    let may_change = visit.may("bindings_update");
+    let change = (!check.changes.is_empty())
+        .then(|| with_query(&format!("{}/change", bot.base), &[("tool", tool), ("params", &params)]));
+    let sentences = check.sentences(visit.words());
+    Ok(Why { tool: tool.into(), params: params.into(), check, sentences, change, may_change })
+}
+
+#[derive(Template)]
+#[template(path = "console/bot_change.html")]
+struct ChangePage {
+    frame: Frame,
+    bot: Bot,
+    why: Why,
+    edits: Vec<why::Edit>,
+    digest: String,
+    action: String,
+    back: String,
+}
+
+/// Shows the change that would allow a call: each object before and after, and the bots that it reaches.
+pub(in crate::gateway::console) async fn change(
+    visit: Visit,
+    Path((_, id)): Path<(String, String)>,
+    Query(ask): Query<Ask>,
+) -> Page {
+    let bot = read(&visit, &id).await?;
+    show_change(&visit, bot, &ask, StatusCode::OK).await
+}
+
+async fn show_change(visit: &Visit, bot: Bot, ask: &Ask, status: StatusCode) -> Page {
+    let params = object(&ask.params);
+    // This is the page that the link of the change leads to.
+    let why = Why { change: None, ..ask_why(visit, &bot, &ask.tool, &params).await? };
+    let edits = why::edits(&visit.client, &bot.id, &why.check.changes).await?;
+    let frame = visit.frame("bots", visit.words().text("why.change_title")).await;
+    let digest = why::digest(&edits);
+    let action = format!("{}/change", bot.base);
+    let back = with_query(&bot.base, &[("tool", &ask.tool), ("params", &ask.params)]);
+    Ok(page::render_as(status, &ChangePage { frame, bot, why, edits, digest, action, back }))
+}
+
+fn object(json: &str) -> Map<String, Value> {
+    match serde_json::from_str(json) {
+        Ok(Value::Object(object)) => object,
+        Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+/// Makes the change that the page showed, and asks again.
+pub(in crate::gateway::console) async fn make_change(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let bot = read(&visit, &id).await?;
+    let fields = visit.fields();
+    let (tool, params) = (fields.value("tool").to_owned(), fields.value("params").to_owned());
+    let ask = Ask { tool, params, hidden: String::new() };
+    let path = format!("/api/bots/{}/tools/{}/check", segment(&bot.id), segment(&ask.tool));
+    let body = json!({"params": object(&ask.params)});
+    let check: Check = visit.client.send(Method::POST, &path, &body, Default::default()).await?;
+    let edits = why::edits(&visit.client, &bot.id, &check.changes).await?;
+    if why::digest(&edits) != fields.value("digest") {
+        // Somebody changed an object meanwhile. The page shows what the change would be now.
+        return show_change(&visit, bot, &ask, StatusCode::CONFLICT).await;
+    }
+    why::save(&visit.client, &edits).await?;
+    let back = with_query(&bot.base, &[("tool", &ask.tool), ("params", &ask.params)]);
+    Ok(visit.done(visit.words().text("why.changed").to_owned(), &back).await)
+}
+
+#[derive(Template)]
+#[template(path = "console/bot_did.html")]
+struct DidPage {
+    frame: Frame,
+    bot: Bot,
+    tab: &'static str,
+    calls: Vec<Call>,
+    next: Option<String>,
+}
+
+/// Shows the calls of a bot.
+pub(in crate::gateway::console) async fn did(
+    visit: Visit,
+    Path((_, id)): Path<(String, String)>,
+    Query(query): Query<super::bots::ListQuery>,
+) -> Page {
+    let path = with_query("/api/audit", &[("bot_id", &id), ("limit", "50"), ("cursor", &query.cursor)]);
+    let (bot, calls) = tokio::join!(read(&visit, &id), visit.client.get::<Calls>(&path));
+    let (bot, calls) = (bot?, calls?);
+    let frame = visit.frame("bots", &bot.name.to_string()).await;
+    let next = calls.next_cursor.map(|cursor| with_query(&format!("{}/did", bot.base), &[("cursor", &cursor)]));
+    Ok(page::render(&DidPage { frame, bot, tab: "did", calls: calls.items, next }))
+}
+
+#[derive(Template)]
+#[template(path = "console/bot_denied.html")]
+struct DeniedPage {
+    frame: Frame,
+    bot: Bot,
+    tab: &'static str,
+    denials: Vec<Denial>,
+    calls: Vec<Call>,
+}
+
+/// Shows the denied calls of a bot, grouped by their reason.
+pub(in crate::gateway::console) async fn denied(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let latest = |status: &'static str| {
+        let path = with_query("/api/audit", &[("bot_id", &id), ("status", status), ("limit", "25")]);
+        let client = visit.client.clone();
+        async move { client.get::<Calls>(&path).await }
+    };
+    let (bot, denials, by_scope, by_permission) = tokio::join!(
+        read(&visit, &id),
+        stats::denials(&visit, &id),
+        latest("scope_violation"),
+        latest("permission_denied"),
+    );
+    let bot = bot?;
+    let mut calls = by_scope?.items;
+    calls.extend(by_permission?.items);
+    calls.sort_by_key(|call| std::cmp::Reverse(call.started_at));
+    let frame = visit.frame("bots", &bot.name.to_string()).await;
+    Ok(page::render(&DeniedPage { frame, bot, tab: "denied", denials: denials.unwrap_or_default(), calls }))
+}
+
+#[derive(Template)]
+#[template(path = "console/bot_budget.html")]
+struct BudgetPage {
+    frame: Frame,
+    bot: Bot,
+    tab: &'static str,
+    months: Vec<Month>,
+}
+
+#[derive(Deserialize)]
+struct Month {
+    month: Text,
+    calls: u64,
+    tokens: u64,
+    credits_millionths: u64,
+}
+
+impl Month {
+    fn credits(&self) -> String {
+        format!("{}.{:06}", self.credits_millionths / 1_000_000, self.credits_millionths % 1_000_000)
+    }
+
+    /// Returns the used part of the budget in percent, at most 100.
+    fn percent(&self, budget: &u64) -> u64 {
+        (self.tokens.saturating_mul(100) / (*budget).max(1)).min(100)
+    }
+}
+
+/// Shows what a bot used of its budget.
+pub(in crate::gateway::console) async fn budget(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    #[derive(Deserialize)]
+    struct Usage {
+        items: Vec<Month>,
+    }
+    let path = format!("/api/bots/{}/usage", segment(&id));
+    let (bot, usage) = tokio::join!(read(&visit, &id), visit.client.get::<Usage>(&path));
+    let bot = bot?;
+    let frame = visit.frame("bots", &bot.name.to_string()).await;
+    Ok(page::render(&BudgetPage { frame, bot, tab: "budget", months: usage?.items }))
+}
+
+#[derive(Template)]
+#[template(path = "console/bot_settings.html")]
+struct SettingsPage {
+    frame: Frame,
+    bot: Bot,
+    tab: &'static str,
+    errors: Vec<(Text, Text)>,
+    may_change: bool,
+}
+
+/// Shows the settings of a bot.
+pub(in crate::gateway::console) async fn settings(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let bot = read(&visit, &id).await?;
+    show_settings(&visit, bot, Vec::new(), StatusCode::OK).await
+}
+
+async fn show_settings(visit: &Visit, bot: Bot, errors: Vec<(Text, Text)>, status: StatusCode) -> Page {
+    let frame = visit.frame("bots", &bot.name.to_string()).await;
+    let may_change = visit.may("bots_update");
+    Ok(page::render_as(status, &SettingsPage { frame, bot, tab: "settings", errors, may_change }))
+}
+
+/// Saves the settings of a bot.
+pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let mut bot = read(&visit, &id).await?;
+    let fields = visit.fields();
+    let optional = |name: &str| Some(fields.value(name)).filter(|value| !value.is_empty());
+    let budget = match optional("monthly_token_budget").map(|text| text.trim().parse::<u64>()) {
+        None => Value::Null,
+        Some(Ok(budget)) => budget.into(),
+        Some(Err(_)) => {
+            let error = ("monthly_token_budget".into(), visit.words().text("form.not_integer").into());
+            return show_settings(&visit, bot, vec![error], StatusCode::UNPROCESSABLE_ENTITY).await;
+        }
+    };
+    let body = json!({
+        "name": fields.value("name"),
+        "description": fields.value("description"),
+        "system_prompt": fields.value("system_prompt").replace("\r\n", "\n"),
+        "model": optional("model"),
+        "monthly_token_budget": budget,
+        "use_agent_sandbox": fields.has("use_agent_sandbox"),
+    });
+    let path = format!("/api/bots/{}", segment(&id));
+    match visit.client.act(Method::PATCH, &path, Some(&body), visit.conditions()).await {
+        Ok(()) => {
+            let text = visit.words().text("frame.saved").to_owned();
+            Ok(visit.done(text, &format!("{}/settings", bot.base)).await)
+        }
+        Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 412 | 422) => {
+            // What was typed stays on the page, with the version that is saved now.
+            (bot.name, bot.description) = (fields.value("name").into(), fields.value("description").into());
+            bot.system_prompt = fields.value("system_prompt").into();
+            bot.model = optional("model").map(Text::from);
+            let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
+            show_settings(&visit, bot, refusal.told(), status).await
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Asks before a bot is deleted.
+pub(in crate::gateway::console) async fn confirm_deletion(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let bot = read(&visit, &id).await?;
+    let frame = visit.frame("bots", visit.words().text("bot.delete")).await;
+    let (action, back) = (format!("{}/delete", bot.base), format!("{}/settings", bot.base));
+    let text = visit.words().text("bot.delete_text").to_owned();
+    Ok(page::render(&ConfirmPage { frame, name: bot.name, text, action, version: bot.version, back }))
+}
+
+/// Deletes a bot whose name was typed.
+pub(in crate::gateway::console) async fn delete(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let bot = read(&visit, &id).await?;
+    delete_named(&visit, &format!("/api/bots/{}", segment(&id)), &bot.name, &format!("{}/delete", bot.base), "bots")
+        .await
+}
