@@ -6,6 +6,7 @@
 
 mod agent_socket;
 mod approvals;
+mod attention;
 mod audit;
 mod bindings;
 mod bots;
@@ -17,6 +18,7 @@ mod http;
 mod import;
 mod keys;
 mod mcp;
+mod me;
 mod oauth;
 mod packages;
 mod pins;
@@ -28,6 +30,7 @@ mod resources;
 mod roles;
 mod sandbox_files;
 mod sandboxes;
+mod search;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -114,6 +117,9 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(docs::openapi))
         .routes(routes!(docs::manifest_schema))
         .routes(routes!(docs::page))
+        .routes(routes!(me::me))
+        .routes(routes!(attention::attention))
+        .routes(routes!(search::search))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::show, workspaces::update, workspaces::delete))
         .routes(routes!(keys::list, keys::create))

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod approvals;
+pub mod attention;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
@@ -16,6 +17,7 @@ pub mod gates;
 pub mod import;
 pub mod keys;
 pub mod list;
+pub mod me;
 pub mod oauth;
 pub mod oauth_providers;
 pub mod packages;
@@ -29,6 +31,7 @@ pub mod resources;
 pub mod roles;
 pub mod sandbox_files;
 pub mod sandboxes;
+pub mod search;
 pub mod tools;
 pub mod trust;
 pub mod workspaces;

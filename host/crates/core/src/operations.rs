@@ -7,6 +7,7 @@
 
 pub mod agents;
 pub mod approvals;
+pub mod attention;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
@@ -22,6 +23,7 @@ pub mod import;
 mod input;
 pub mod keys;
 mod list;
+pub mod me;
 pub mod oauth;
 pub mod oauth_discovery;
 pub mod oauth_providers;
@@ -38,13 +40,14 @@ mod rules;
 pub mod sandbox_files;
 pub mod sandboxes;
 mod scope_warnings;
+pub mod search;
 pub mod tokens;
 pub mod tools;
 pub mod trust;
 pub mod user_credentials;
 pub mod workspaces;
 
-pub use caller::{Admin, AgentCaller, Caller, Operator, Reviewer, Root};
+pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Reviewer, Root};
 pub use error::OperationError;
 pub use input::{InputErrors, json_pointer, shape_error};
 pub use precondition::Expected;

@@ -265,6 +265,21 @@ impl Snapshot {
         self.bots.get(&id)
     }
 
+    /// Returns the bots of this workspace.
+    pub fn bots(&self, workspace: WorkspaceId) -> impl Iterator<Item = &Arc<Bot>> {
+        self.bots.values().filter(move |bot| bot.row.workspace_id == workspace)
+    }
+
+    /// Returns whether a bot of any workspace has a sandbox.
+    pub fn uses_sandboxes(&self) -> bool {
+        self.bots.values().any(|bot| bot.row.use_agent_sandbox)
+    }
+
+    /// Returns the roles of this workspace.
+    pub fn roles(&self, workspace: WorkspaceId) -> impl Iterator<Item = &Arc<Role>> {
+        self.roles.values().filter(move |role| role.row.workspace_id == workspace)
+    }
+
     /// Returns whether the user of an access token may use its bot at `now`.
     pub fn admits(&self, workspace: WorkspaceId, user: &TokenUser, now: UtcMillis) -> bool {
         now < user.expires_at && self.bot(workspace, user.bot).is_some_and(|bot| bot.admits(&user.subject))
