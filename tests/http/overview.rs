@@ -55,7 +55,7 @@ async fn a_key_learns_what_it_is() -> Result<()> {
     }
     answers.add("unknown", faults(root.with_key("mk_unknown").get("/api/me").await?));
     assert_snapshot!(answers, @r#"
-    "root": 200 {"key_id":"[id 1]","name":"admin.key","kind":"root","workspace":"default","workspace_id":"[id 2]","may":true}
+    "root": 200 {"key_id":"[id 1]","name":"admin","kind":"root","workspace":"default","workspace_id":"[id 2]","may":true}
     "operator": 200 {"key_id":"[id 3]","name":"ops","kind":"operator","workspace":"default","workspace_id":"[id 2]","may":true}
     "approver": 200 {"key_id":"[id 4]","name":"boss","kind":"approver","workspace":"default","workspace_id":"[id 2]","may":true}
     "bot": 200 {"key_id":"[id 5]","name":"self","kind":"bot","workspace":"default","workspace_id":"[id 2]","bot_id":"[id 6]","may":true}
@@ -89,17 +89,12 @@ async fn public_documents_are_among_what_a_key_may_do() -> Result<()> {
 /// A server without sandboxes, with one plugin that failed and one that waits.
 async fn troubled() -> Result<World> {
     let server = Server::prepare(&[ECHO])?.argument("--sandbox").argument("off");
-    let from = server.plugins_dir().join(ECHO);
-    let echo = fs::read_to_string(from.join("monstrum.yaml"))?;
-    for (name, manifest) in
-        [("broken", "name: broken".to_owned()), ("test-zecho", echo.replace("name: test-echo", "name: test-zecho"))]
+    let echo = fs::read_to_string(server.plugins_dir().join(ECHO).join("monstrum.yaml"))?;
+    for (name, from, to) in
+        [("broken", "tags: [test]", "tags: test"), ("test-zecho", "name: test-echo", "name: test-zecho")]
     {
-        let to = server.plugins_dir().join(name);
-        fs::create_dir(&to)?;
-        for file in fs::read_dir(&from)?.flatten().filter(|file| file.path().is_file()) {
-            fs::copy(file.path(), to.join(file.file_name()))?;
-        }
-        fs::write(to.join("monstrum.yaml"), manifest)?;
+        server.install_as(ECHO, name)?;
+        fs::write(server.plugins_dir().join(name).join("monstrum.yaml"), echo.replace(from, to))?;
     }
     World::on(server).await
 }
@@ -115,7 +110,6 @@ async fn each_key_is_told_what_needs_it() -> Result<()> {
     );
     let bound = world.grant_all(ECHO).await?;
     let bot = format!("/api/bots/{}", world.bot);
-    // Eight of ten tokens are 80 %, and the next call is over that.
     let call = async |tool: &str| world.call(tool, &json!({})).await;
     let set = async |body: Value| root.patch(&bot, &body).await;
     set(json!({ "monthly_token_budget": 50, "use_agent_sandbox": true })).await?;
@@ -145,7 +139,7 @@ async fn each_key_is_told_what_needs_it() -> Result<()> {
     assert_snapshot!(text(&table), @r#"
     root: approval test_echo_run: a call of the bot `tester` waits for approval
     root: sandbox sandbox: bots use sandboxes, but sandboxes are unavailable: sandboxes are off on this server (--sandbox off)
-    root: plugin broken: monstrum.yaml: version: required field is missing
+    root: plugin broken: monstrum.yaml:6:7: tags: expected a list, found string "test"
     root: plugin test-zecho: version 1.0.0 waits for approval
     root: credential test-echo-of-[bot]: the credential would be sent to other origins, and an admin must confirm this
     root: budget tester: 50 of 50 tokens of the budget for [month] are spent
@@ -195,11 +189,21 @@ async fn objects_are_found_by_a_part_of_their_names() -> Result<()> {
     foreign.role("echo of acme", &["*"]).await?;
     let mut found = Vec::new();
     for query in ["echo", "%C3%A4cho", "TEST_ECHO_RU", "nothing%20of%20this"] {
-        found.push(format!("{query}: {}", items(api, &format!("/api/search?q={query}")).await?.join(", ")));
+        let items = items(api, &format!("/api/search?q={query}")).await?;
+        found.push(format!("{query}: [{}]", items.join(", ")));
     }
-    found.push(format!("of acme: {}", items(&foreign, "/api/search?q=chamber").await?.join(", ")));
-    found.push(format!("of acme: {}", items(&foreign, "/api/search?q=acme").await?.join(", ")));
-    assert_snapshot!(found.join("\n"), @"");
+    for query in ["chamber", "acme"] {
+        let items = items(&foreign, &format!("/api/search?q={query}")).await?;
+        found.push(format!("in acme, {query}: [{}]", items.join(", ")));
+    }
+    assert_snapshot!(found.join("\n"), @"
+    echo: [resource Echo Chamber (resource_type test-echo), role echoes, plugin test-echo, tool test_echo_again (resource_type test-echo), tool test_echo_fetch (resource_type test-echo), tool test_echo_flood (resource_type test-echo), tool test_echo_mismatch (resource_type test-echo), tool test_echo_open (resource_type test-echo), tool test_echo_run (resource_type test-echo), tool test_echo_unhandled (resource_type test-echo), tool test_echo_write (resource_type test-echo)]
+    %C3%A4cho: [bot ÄCHO]
+    TEST_ECHO_RU: [tool test_echo_run (resource_type test-echo)]
+    nothing%20of%20this: []
+    in acme, chamber: []
+    in acme, acme: [role echo of acme]
+    ");
     // A resource is found even if no plugin serves its type.
     fs::remove_dir_all(world.server.plugins_dir().join(ECHO))?;
     api.post(&format!("/api/plugins/{ECHO}/reload"), &Value::Null).await?;
@@ -222,16 +226,16 @@ async fn a_request_is_found_by_its_id() -> Result<()> {
         for (label, id) in [("call", &call), ("change", &change)] {
             ensure!(!text(id).is_empty(), "{label} has no id");
             let items = items(api, &format!("/api/search?q={}", text(id))).await?;
-            found.push(format!("{kind}, {label}: {}", items.join(", ")));
+            found.push(format!("{kind}, {label}: [{}]", items.join(", ")));
         }
     }
     assert_snapshot!(found.join("\n"), @r"
-    root, call: call test_echo_run (bot tester)
-    root, change: change key.create
-    operator, call: call test_echo_run (bot tester)
-    operator, change:
-    foreign, call:
-    foreign, change:
+    root, call: [call test_echo_run (bot tester)]
+    root, change: [change key.create]
+    operator, call: [call test_echo_run (bot tester)]
+    operator, change: []
+    foreign, call: []
+    foreign, change: []
     ");
     Ok(())
 }
@@ -260,6 +264,15 @@ async fn a_search_has_limits() -> Result<()> {
         let key = api.new_key(kind, (kind == "bot").then_some(world.bot.as_str())).await?;
         answers.add(kind, faults(api.with_key(&key).get("/api/search?q=tester").await?));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    missing: 422 [{"path":"q","message":"required query parameter is missing"}]
+    empty: 422 [{"path":"q","message":"must not be empty"}]
+    blank: 422 [{"path":"q","message":"must not be empty"}]
+    as long as a name: 200
+    too long: 422 [{"path":"q","message":"must have at most 128 characters"}]
+    operator: 200
+    approver: 403 "an approver key only reads and decides approvals"
+    bot: 403 "this operation requires an operator, admin or root key"
+    "#);
     Ok(())
 }

@@ -201,6 +201,7 @@ async fn answers_that_are_not_by_the_book_are_understood() -> Result<()> {
 /// A token that cannot be refreshed needs attention a week before it ends, and a token that the host refreshes does not.
 #[tokio::test]
 async fn a_token_that_ends_within_a_week_needs_attention() -> Result<()> {
+    const DAY_S: i64 = 24 * 3600;
     let authorizing = Authorizing::with("by-header").await?;
     let told = async || -> Result<Value> {
         let items = authorizing.api().get("/api/attention").await?.1["items"].take();
@@ -214,7 +215,6 @@ async fn a_token_that_ends_within_a_week_needs_attention() -> Result<()> {
     };
     authorizing.authorize().await?;
     assert_eq!(told().await?, Value::Null);
-    const DAY_S: i64 = 24 * 3600;
     for (lifetime_s, is_told) in [(8 * DAY_S, false), (6 * DAY_S, true)] {
         let over = json!({ "expires_in": lifetime_s, "refresh_token": null });
         authorizing.oauth.control(&json!({ "over": over })).await?;
