@@ -15,6 +15,7 @@ mod idempotency;
 mod import;
 pub(crate) mod keys;
 mod openapi;
+mod overview;
 mod pages;
 mod pins;
 mod plugins;

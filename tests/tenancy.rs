@@ -230,6 +230,8 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/roles?cursor={role}"),
         format!("/api/resources?cursor={resource}&limit=1000"),
         format!("/api/keys?cursor={}", other.id("keys")),
+        format!("/api/search?q={NAME}"),
+        format!("/api/search?q={}", other.id("request_id")),
         format!("/api/sandboxes?app_id={NAME}&chat_id={NAME}"),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
     ];

@@ -180,6 +180,8 @@ enum Command {
         #[arg(value_parser = completions::shells())]
         shell: Shell,
     },
+    #[command(hide = true)]
+    Names(completions::Names),
     /// Print the OpenAPI description of the API
     #[command(hide = true)]
     Openapi,
@@ -243,6 +245,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Why(why) => why.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Completions { shell } => completions::print(shell, &mut Cli::command()),
+            Command::Names(names) => names.run(&options, Cli::command()).await,
             Command::Openapi => output::line(gateway::description()).map(|()| ExitCode::SUCCESS),
         }
     });

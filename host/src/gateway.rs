@@ -7,6 +7,7 @@
 mod access;
 mod agent_socket;
 mod approvals;
+mod attention;
 mod audit;
 mod bindings;
 mod bots;
@@ -31,6 +32,7 @@ mod resources;
 mod roles;
 mod sandbox_files;
 mod sandboxes;
+mod search;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -121,6 +123,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(docs::page))
         .routes(routes!(me::me))
         .routes(routes!(me::ticket))
+        .routes(routes!(attention::attention))
+        .routes(routes!(search::search))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::show, workspaces::update, workspaces::delete))
         .routes(routes!(keys::list, keys::create))

@@ -132,6 +132,55 @@ async fn the_plan_shows_what_bots_gain_and_lose_and_pruning_deletes() -> Result<
     Ok(())
 }
 
+/// OAuth providers are exported without their secrets, and applied with a reference to the secret.
+#[tokio::test]
+async fn oauth_providers_are_exported_without_secrets_and_applied() -> Result<()> {
+    const SECRET: &str = "client-secret-of-the-test";
+    let world = World::with(&["test-echo"]).await?;
+    let provider = json!({ "resource_type": "test-echo", "client_id": "abc", "client_secret": SECRET,
+        "token_url": "https://id.example/token", "scopes": ["repo"] });
+    assert_eq!(world.api.post("/api/oauth/providers", &provider).await?.0, 201);
+    let exported = succeed(&world.server, &["export"]).await?;
+    ensure!(exported.contains("oauth_providers:\n- type: test-echo\n  client_id: abc\n"), "{exported}");
+    ensure!(!exported.contains(SECRET) && !exported.contains("client_secret"), "{exported}");
+
+    let mut other = Server::prepare(&["test-echo"])?;
+    other.launch().await?;
+    let home = other.home().to_owned();
+    let write = |client_secret: &str| {
+        let text = exported.replace("client_id: abc\n", &format!("client_id: abc\n  client_secret: {client_secret}\n"));
+        fs::write(home.join("file.yaml"), text)
+    };
+    fs::write(home.join("secret.txt"), format!("{SECRET}\n"))?;
+    let provider = async || -> Result<Value> {
+        let (_, list) = other.api()?.get("/api/oauth/providers").await?;
+        Ok(list["items"][0].clone())
+    };
+    // A secret in the file is refused, and not repeated.
+    write(SECRET)?;
+    let refused = told(&other, &["apply", "file.yaml", "--yes"]).await?;
+    ensure!(refused.contains("the client secret of the OAuth provider of test-echo: expected env:"), "{refused}");
+    ensure!(!refused.contains(SECRET) && provider().await?.is_null(), "{refused}");
+
+    write("file:secret.txt")?;
+    let plan = succeed(&other, &["apply", "file.yaml", "--dry-run"]).await?;
+    ensure!(plan.contains("set the OAuth provider of type test-echo") && provider().await?.is_null(), "{plan}");
+    succeed(&other, &["apply", "file.yaml", "--yes"]).await?;
+    let applied = provider().await?;
+    assert_eq!(applied["has_client_secret"], true);
+    assert_eq!(succeed(&other, &["export"]).await?, exported);
+
+    // A repeated apply changes nothing, and a changed field is set.
+    let again = told(&other, &["apply", "file.yaml"]).await?;
+    ensure!(again.contains("the workspace already has this configuration"), "{again}");
+    let text = fs::read_to_string(home.join("file.yaml"))?.replace("- repo\n", "- repo\n  - user\n");
+    fs::write(home.join("file.yaml"), text)?;
+    succeed(&other, &["apply", "file.yaml", "--yes"]).await?;
+    let changed = provider().await?;
+    assert_eq!((&changed["id"], &changed["scopes"]), (&applied["id"], &json!(["repo", "user"])));
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_fault_is_told_with_its_place_and_nothing_is_changed() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

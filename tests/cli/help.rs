@@ -167,6 +167,56 @@ async fn every_command_helps() -> Result<()> {
     Ok(())
 }
 
+/// Names are completed from the server, and without a server nothing is printed.
+#[tokio::test]
+async fn shells_complete_names_of_objects() -> Result<()> {
+    let mut server = Server::prepare(&["test-echo"])?;
+    let names = async |server: &Server, words: &[&str]| -> Result<String> {
+        let output = run(server, &[&["names", "--"][..], words].concat()).await?;
+        assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    assert_eq!(names(&server, &["bot", "show", ""]).await?, "", "the server does not run");
+    server.launch().await?;
+    let api = server.api()?;
+    let bot = api.bot("two words").await?;
+    api.bot("hidden\u{202e}text").await?;
+    api.role("reader", &["*"]).await?;
+    api.resource("test-echo", "tracker", "http://127.0.0.1:9").await?;
+    let acme = crate::http::workspace(&api, "acme").await?;
+    acme.bot("theirs").await?;
+    for (words, expected) in [
+        (&["bot", "show", ""][..], "two words\n"),
+        (&["bot", "show", "x"], ""),
+        (&["bot", "show", "two\\ wo"], "two words\n"),
+        (&["bot", "list", ""], ""),
+        (&["binding", "create", &bot, "tr"], "tracker\n"),
+        (&["binding", "create", &bot, "tracker", "--role", ""], "reader\n"),
+        (&["workspace", "show", "a"], "acme\n"),
+        (&["bot", "show", "--workspace", "acme", ""], "theirs\n"),
+        (&["plugin", "info", "test"], "test-echo\n"),
+        (&["bot", "show", "--url", "http://127.0.0.1:1", ""], ""),
+        (&["bot", "show", "--key", "mk_wrong", ""], ""),
+        (&[], ""),
+    ] {
+        assert_eq!(names(&server, words).await?, expected, "{words:?}");
+    }
+    let script = run(&server, &["completions", "bash"]).await?.stdout;
+    std::fs::write(server.home().join("monstrum.bash"), script)?;
+    let command = server.prepared_command::<&str>(&[])?;
+    let program = command.as_std().get_program().to_str().context("the path of the program is not text")?;
+    let ask = format!(
+        "source monstrum.bash; COMP_WORDS=('{program}' bot show t); COMP_CWORD=3; _monstrum '{program}' t show; \
+         echo \"${{COMPREPLY[@]}}\""
+    );
+    let mut bash = tokio::process::Command::new("bash");
+    let url = server.url().context("the server is not running")?;
+    bash.args(["--norc", "-c", &ask]).current_dir(server.home()).env("MONSTRUM_URL", url);
+    let bash = bash.env("MONSTRUM_DATA_DIR", server.data_dir()).output().await?;
+    assert_eq!(String::from_utf8(bash.stdout)?.trim(), "two\\ words");
+    Ok(())
+}
+
 /// The completion script of every shell names every command. bash also loads its script.
 #[tokio::test]
 async fn shells_complete_every_command() -> Result<()> {

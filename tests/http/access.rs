@@ -148,6 +148,9 @@ impl Fresh {
         path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
         path = path.replace("{chat_id}", &format!("{id}?app_id=app")).replace("{app_id}", &id);
         path = path.replace("{type}", &id).replace("{function}", "sync");
+        if template == "/api/search" {
+            path.push_str("?q=tester");
+        }
         if path.contains("{binding_id}") {
             let role = api.role(&self.name(), &["*"]).await?;
             path = path.replace("{binding_id}", &api.bind(&bot, &self.resource().await?, &role, &json!({})).await?);
@@ -306,6 +309,18 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
         }
     }
     table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
+    let bot_key = fresh.key_of(&fresh.world.bot).await?;
+    let keys = [&fresh.world.api, &fresh.admin, &fresh.operator, &fresh.approver, &bot_key];
+    for (column, api) in keys.into_iter().enumerate() {
+        let allowed = table.iter().filter_map(|row| {
+            let cells: Vec<&str> = row.split_whitespace().collect();
+            // The resource of the test has a credential, without which an operator may delete a resource.
+            let is_allowed = !matches!(cells[column + 4], "401" | "403")
+                || column == 2 && cells[..2] == ["DELETE", "/api/resources/{id}"];
+            is_allowed.then(|| operation(&document, cells[0], cells[1]))
+        });
+        told_what_it_may(api, allowed.collect()).await?;
+    }
     let heading = format!("{:57} none unkn root admn oper appr bot  foreign", "");
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
                                                               none unkn root admn oper appr bot  foreign
@@ -315,6 +330,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/approvals/{id}                                401  401  200  200  200  200  200  404
     POST   /api/approvals/{id}                                401  401  200  200  200  200  403  404
     DELETE /api/apps/{app_id}                                 401  401  202  202  202  403  202  202
+    GET    /api/attention                                     401  401  200  200  200  200  403  200
     GET    /api/audit                                         401  401  200  200  200  403  403  200
     GET    /api/audit/changes                                 401  401  200  200  403  403  403  200
     GET    /api/audit/export                                  401  401  200  200  200  403  403  200
@@ -345,6 +361,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/keys/{id}                                     401  401  204  204  403  403  403  404
     POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  403  404
     GET    /api/manifest.schema.json                          401  401  200  200  200  403  200  200
+    GET    /api/me                                            401  401  200  200  200  200  200  200
     GET    /api/oauth/callback                                400  400  400  400  400  400  400  400
     GET    /api/oauth/providers                               401  401  200  200  200  403  403  200
     POST   /api/oauth/providers                               401  401  201  201  403  403  403  201
@@ -391,6 +408,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/sandboxes/{id}                                401  401  200  200  200  403  200  404
     DELETE /api/sandboxes/{id}                                401  401  202  202  202  403  202  404
     POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  403  200  404
+    GET    /api/search                                        401  401  200  200  200  403  403  200
     GET    /api/trust                                         401  401  200  403  403  403  403  403
     POST   /api/trust                                         401  401  201  403  403  403  403  403
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
@@ -415,7 +433,20 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     Ok(())
 }
 
-/// An agent key opens its socket. Every other route that asks for a key refuses it.
+/// Returns the id of the operation of a route.
+fn operation(document: &Value, method: &str, path: &str) -> String {
+    text(&document["paths"][path][method.to_lowercase()]["operationId"]).to_owned()
+}
+
+/// Fails unless `/api/me` names exactly the operations that the key may use.
+async fn told_what_it_may(api: &Api, mut allowed: Vec<String>) -> Result<()> {
+    allowed.sort();
+    let (_, me) = api.get("/api/me").await?;
+    assert_eq!(me["may"], json!(allowed), "{}", me["kind"]);
+    Ok(())
+}
+
+/// An agent key opens its socket and reads what it is. Every other route that asks for a key refuses it.
 #[tokio::test]
 async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
     const PUBLIC: [&str; 9] = [
@@ -435,7 +466,7 @@ async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
     let body = json!({ "name": "agent", "kind": "agent", "resource_id": resource });
     let agent = api.with_key(text(&api.post("/api/keys", &body).await?.1["key"]));
     let (_, document) = api.get("/api/openapi.json").await?;
-    let mut refused = 0;
+    let (mut refused, mut allowed) = (0, Vec::new());
     for (template, item) in document["paths"].as_object().context("the API description has no paths")? {
         for method in item.as_object().context("the path has no methods")?.keys() {
             let Request { path, body, .. } = fresh.request(&method.to_uppercase(), template).await?;
@@ -447,8 +478,12 @@ async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
                 request = request.json(&body);
             }
             let status = send(request).await?.0;
+            if status != 403 {
+                allowed.push(operation(&document, method, template));
+            }
             match template.as_str() {
                 "/ws/agent" => assert_eq!(status, 426, "a plain request"),
+                "/api/me" => assert_eq!(status, 200),
                 public if PUBLIC.contains(&public) => assert_ne!(status, 403, "{method} {template}"),
                 _ => {
                     refused += 1;
@@ -458,7 +493,7 @@ async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
         }
     }
     assert!(refused > 70, "{refused}");
-    Ok(())
+    told_what_it_may(&agent, allowed).await
 }
 
 /// Operators cannot change where a credential is sent or which permissions are granted, even on routes that they can

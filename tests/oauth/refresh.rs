@@ -198,6 +198,34 @@ async fn answers_that_are_not_by_the_book_are_understood() -> Result<()> {
     Ok(())
 }
 
+/// A token that cannot be refreshed needs attention a week before it ends, and a token that the host refreshes does not.
+#[tokio::test]
+async fn a_token_that_ends_within_a_week_needs_attention() -> Result<()> {
+    const DAY_S: i64 = 24 * 3600;
+    let authorizing = Authorizing::with("by-header").await?;
+    let told = async || -> Result<Value> {
+        let items = authorizing.api().get("/api/attention").await?.1["items"].take();
+        Ok(items
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|item| item["kind"] == "credential")
+            .cloned()
+            .unwrap_or_default())
+    };
+    authorizing.authorize().await?;
+    assert_eq!(told().await?, Value::Null);
+    for (lifetime_s, is_told) in [(8 * DAY_S, false), (6 * DAY_S, true)] {
+        let over = json!({ "expires_in": lifetime_s, "refresh_token": null });
+        authorizing.oauth.control(&json!({ "over": over })).await?;
+        authorizing.authorize().await?;
+        let item = told().await?;
+        let expected = format!("the credential expires at {}", text(&authorizing.credential().await?["expires_at"]));
+        assert_eq!(item["text"] == expected.as_str(), is_told, "{item}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_provider_that_moves_gets_no_refresh_token() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;

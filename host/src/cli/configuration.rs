@@ -2,7 +2,9 @@
 
 mod credentials;
 mod document;
+mod pins;
 mod plan;
+mod providers;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,9 @@ use serde_json::{Value, json};
 
 use self::credentials::Credentials;
 use self::document::{Configuration, Lines};
+use self::pins::Pins;
 use self::plan::{Pruning, Shown};
+use self::providers::Providers;
 use super::client::{Client, Imported};
 use super::failure::Failure;
 use super::{Options, output};
@@ -26,7 +30,8 @@ Examples:
   monstrum export > configuration.yaml
   monstrum export --workspace acme > acme.yaml
 
-The output contains roles, resources, bots and bindings by name. It contains no key, no credential and no secret.";
+The output contains roles, resources, bots, bindings and OAuth providers by name, and the approved tools of MCP servers and
+remote agents by digest. It contains no key, no credential and no secret.";
 
 const APPLY_EXAMPLES: &str = "\
 Examples:
@@ -45,8 +50,21 @@ are references to secrets and not secrets:
         method: token
         fields: { access_token: env:GITHUB_TOKEN }      or file:token.txt
 
-The command sets the credential of a resource that has none; --replace-credentials also replaces the others. Objects are
-matched by name. A repeated command changes nothing.";
+OAuth providers have a type, a client_id and a client_secret that is a reference too. Fields that a file leaves out get the
+values of the manifest in a new provider, and stay in an existing one. The pins of a resource approve tools from outside by
+the digests of their definitions; no other definition is approved:
+
+  oauth_providers:
+    - { type: github, client_id: Iv1.abc, client_secret: env:GITHUB_CLIENT_SECRET }
+  resources:
+    - name: issues
+      type: mcp
+      config: { url: https://mcp.example.com/mcp }
+      pins:
+        get-issue: { digest: sha256:…, effect: read }
+
+The command sets the credential of a resource that has none; --replace-credentials also replaces the others, and the secrets
+of OAuth providers. Objects are matched by name. A repeated command changes nothing.";
 
 /// Print the configuration of a workspace as YAML
 #[derive(Args)]
@@ -76,8 +94,11 @@ pub(super) struct Apply {
 
 impl Export {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let lines = exported(&Client::new(options)?).await?;
-        let configuration = Configuration::of_lines(&lines)?;
+        let client = Client::new(options)?;
+        let lines = exported(&client).await?;
+        let mut configuration = Configuration::of_lines(&lines)?;
+        configuration.oauth_providers = providers::exported(&client).await?;
+        pins::export(&client, &mut configuration).await?;
         if options.json {
             output::json(&json!(configuration))?;
         } else {
@@ -105,19 +126,23 @@ impl Apply {
         }
         // Secrets are read first, so that a missing secret does not leave a change half done.
         let credentials = Credentials::read(&lines)?;
+        let providers = Providers::plan(&lines, &client, self.replace_credentials).await?;
         let planned = import(&client, &lines, true).await?;
         let shown = Shown::of(&planned);
         let pruning = if self.prune { Pruning::plan(&exported(&client).await?, &lines) } else { Pruning::default() };
-        let credentials = credentials.without_present(&client, self.replace_credentials).await?;
-        let is_unchanged = shown.changes == 0 && pruning.is_empty() && credentials.is_empty();
+        let rest = Rest {
+            providers,
+            credentials: credentials.without_present(&client, self.replace_credentials).await?,
+            pins: Pins::plan(&lines, &client).await?,
+            pruning,
+        };
+        let is_unchanged = shown.changes == 0 && rest.is_empty();
         if options.json && (self.dry_run || is_unchanged) {
-            let delete = pruning.names();
-            output::json(&json!({ "dry_run": self.dry_run, "workspaces": planned["workspaces"],
-                "delete": delete, "credentials": credentials.resources() }))?;
+            output::json(&rest.json(self.dry_run, &planned))?;
             return Ok(ExitCode::SUCCESS);
         }
         if !options.json {
-            shown.print(&pruning, &credentials.resources())?;
+            shown.print(&rest.lines())?;
         }
         if self.dry_run || is_unchanged {
             output::note(if is_unchanged {
@@ -135,16 +160,51 @@ impl Apply {
         }
         let done = import(&client, &lines, false).await?;
         // The import is complete. A repeated command does the rest.
-        let rest = async {
-            credentials.set(&client).await?;
-            pruning.run(&client).await
-        };
-        rest.await
+        rest.set(&client)
+            .await
             .map_err(|failure| failure.because("the objects in the files were applied; run the command again"))?;
-        let result = json!({ "dry_run": false, "workspaces": done["workspaces"], "delete": pruning.names(),
-            "credentials": credentials.resources() });
-        output::done(options.json, &result, "applied")?;
+        output::done(options.json, &rest.json(false, &done), "applied")?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The changes that follow an import.
+struct Rest {
+    providers: Providers,
+    credentials: Credentials,
+    pins: Pins,
+    pruning: Pruning,
+}
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        let Rest { providers, credentials, pins, pruning } = self;
+        providers.is_empty() && credentials.is_empty() && pins.is_empty() && pruning.is_empty()
+    }
+
+    /// Returns the changes as lines of the plan.
+    fn lines(&self) -> Vec<String> {
+        let providers = self.providers.resource_types().into_iter();
+        let providers = providers.map(|name| format!("set the OAuth provider of type {name}"));
+        let credentials = self.credentials.resources().into_iter();
+        let credentials = credentials.map(|name| format!("set the credential of resource {name}"));
+        let pins = self.pins.names().into_iter().map(|name| format!("approve tool {name}"));
+        let deleted = self.pruning.names().into_iter().map(|name| format!("delete {name}"));
+        providers.chain(credentials).chain(pins).chain(deleted).collect()
+    }
+
+    fn json(&self, dry_run: bool, import: &Value) -> Value {
+        json!({ "dry_run": dry_run, "workspaces": import["workspaces"], "delete": self.pruning.names(),
+            "credentials": self.credentials.resources(), "oauth_providers": self.providers.resource_types(),
+            "pins": self.pins.names() })
+    }
+
+    /// Makes the changes. Tools are approved last, because an MCP server may need the credential to name its tools.
+    async fn set(&self, client: &Client) -> Result<(), Failure> {
+        self.providers.set(client).await?;
+        self.credentials.set(client).await?;
+        self.pruning.run(client).await?;
+        self.pins.set(client).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Code that all handlers share: reading requests, the common format of errors, and the API description.
 
+pub(super) mod access;
 pub(super) mod answer;
 pub(super) mod docs;
 pub(super) mod events;

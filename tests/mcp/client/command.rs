@@ -5,7 +5,7 @@ use serde_json::json;
 use support::{Generation, McpReply};
 
 use super::{Behind, tool};
-use crate::cli::{parsed, told};
+use crate::cli::{parsed, succeed, told};
 use crate::tamper::sqlite;
 use crate::world::{eventually, text};
 
@@ -53,6 +53,38 @@ async fn an_admin_discovers_reads_and_decides_on_the_command_line() -> Result<()
     behind.says(0, &["approve", "notes", "--yes"], &both).await?;
     let (code, approved) = parsed(&behind.world.server, &["mcp", "tools", "notes", "--status", "approved"]).await?;
     assert_eq!((code, &approved["items"][0]["effect"]), (Some(0), &json!("write")), "{approved}");
+    Ok(())
+}
+
+/// An export has the digests of approved tools. Applied elsewhere, they approve these definitions and no others.
+#[tokio::test]
+async fn pins_are_exported_and_applied() -> Result<()> {
+    let tools = [tool("add", "Adds a note"), tool("drop", "Drops all notes")];
+    let behind = Behind::undecided(Generation::Stateless, &tools, &json!({})).await?;
+    behind.discovered().await?;
+    behind.approve_all("read").await?;
+    let exported = succeed(&behind.world.server, &["export"]).await?;
+    ensure!(exported.contains("pins:") && exported.contains("effect: read"), "{exported}");
+    let file = behind.world.server.home().join("file.yaml");
+    std::fs::write(&file, &exported)?;
+    let again = told(&behind.world.server, &["apply", "file.yaml"]).await?;
+    ensure!(again.contains("the workspace already has this configuration"), "{again}");
+
+    // Another workspace has none of the objects. Meanwhile, one of the tools has changed.
+    crate::http::workspace(&behind.world.api, "acme").await?;
+    behind.mcp.set_tools(&[tool("add", "Adds a note"), tool("drop", "Drops all notes and the rest")]);
+    let arguments = ["apply", "file.yaml", "--workspace", "acme"];
+    let plan = succeed(&behind.world.server, &[&arguments[..], &["--dry-run"]].concat()).await?;
+    for line in ["approve tool add of notes (read)", "approve tool drop of notes (read)"] {
+        ensure!(plan.contains(line), "{plan}");
+    }
+    let applied = told(&behind.world.server, &[&arguments[..], &["--yes"]].concat()).await?;
+    ensure!(applied.ends_with("[exit 1]") && applied.contains("definitions of their pins: drop of notes"), "{applied}");
+    let (_, listed) = parsed(&behind.world.server, &["mcp", "tools", "notes", "--workspace", "acme"]).await?;
+    let items = listed["items"].as_array().context("a list of tools")?;
+    let statuses: Vec<_> =
+        items.iter().map(|item| [&item["original_name"], &item["status"], &item["effect"]].map(text)).collect();
+    assert_eq!(statuses, [["add", "approved", "read"], ["drop", "pending", "write"]]);
     Ok(())
 }
 

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod approvals;
+pub mod attention;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
@@ -31,6 +32,7 @@ pub mod resources;
 pub mod roles;
 pub mod sandbox_files;
 pub mod sandboxes;
+pub mod search;
 pub mod tools;
 pub mod trust;
 pub mod workspaces;

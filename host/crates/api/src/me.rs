@@ -1,13 +1,14 @@
-//! The key of a request, and links that log a browser in to the console.
+//! The key of a request, what it may do, and links that log a browser in to the console.
 
-use monstrum_types::{BotId, KeyId, KeyKind, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, KeyId, KeyKind, ResourceId, UtcMillis, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The API key of the request.
+/// The key of the request.
 #[derive(Serialize, ToSchema)]
 pub struct Me {
     pub key_id: KeyId,
+    /// The name of the key.
     pub name: String,
     pub kind: KeyKind,
     /// The name of the workspace in which the request acts.
@@ -16,7 +17,11 @@ pub struct Me {
     /// The bot of a bot key. Absent for other keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bot_id: Option<BotId>,
-    /// The operation ids of the routes that keys of this kind may call. Such a route can still refuse a single object.
+    /// The resource of an agent key. Absent for other keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_id: Option<ResourceId>,
+    /// The ids of the operations of this description that keys of this kind may use, in alphabetical order. A request can
+    /// still be refused, for example because it changes a field that only an admin key can change.
     pub may: Vec<String>,
 }
 

@@ -328,6 +328,12 @@ impl ResourceCredential {
         self.requested_audience.as_deref()
     }
 
+    /// Returns the time at which the credential ends. `None` if it has no end, or if the host refreshes it.
+    pub fn ends_at(&self) -> Option<UtcMillis> {
+        let credential = self.credential.load();
+        credential.as_ref().filter(|credential| !credential.refreshable).and_then(|held| held.expires_at)
+    }
+
     /// Returns the redactor for the secrets of the credential.
     pub fn redactor(&self) -> Arc<Redactor> {
         self.redactor.load_full()
@@ -336,9 +342,7 @@ impl ResourceCredential {
 
 impl CredentialSource for ResourceCredential {
     fn status(&self) -> CredentialState {
-        let credential = self.credential.load();
-        let ends_at = credential.as_ref().filter(|credential| !credential.refreshable).and_then(|held| held.expires_at);
-        match (ends_at, &self.clock) {
+        match (self.ends_at(), &self.clock) {
             (Some(end), Some(clock)) if end <= clock.now() => CredentialState::Expired,
             _ => self.state,
         }

@@ -8,6 +8,7 @@
 pub mod access;
 pub mod agents;
 pub mod approvals;
+pub mod attention;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
@@ -40,13 +41,14 @@ mod rules;
 pub mod sandbox_files;
 pub mod sandboxes;
 mod scope_warnings;
+pub mod search;
 pub mod tokens;
 pub mod tools;
 pub mod trust;
 pub mod user_credentials;
 pub mod workspaces;
 
-pub use caller::{Admin, AgentCaller, Caller, Operator, Reviewer, Root};
+pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Reviewer, Root};
 pub use error::OperationError;
 pub use input::{InputErrors, json_pointer, shape_error};
 pub use precondition::Expected;

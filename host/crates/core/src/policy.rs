@@ -266,14 +266,24 @@ impl Snapshot {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
     }
 
-    /// Returns the bots of a workspace.
+    /// Returns the bot with this id in any workspace.
+    pub fn bot_of_any_workspace(&self, id: BotId) -> Option<&Arc<Bot>> {
+        self.bots.get(&id)
+    }
+
+    /// Returns the bots of this workspace.
     pub fn bots(&self, workspace: WorkspaceId) -> impl Iterator<Item = &Arc<Bot>> {
         self.bots.values().filter(move |bot| bot.row.workspace_id == workspace)
     }
 
-    /// Returns the bot with this id in any workspace.
-    pub fn bot_of_any_workspace(&self, id: BotId) -> Option<&Arc<Bot>> {
-        self.bots.get(&id)
+    /// Returns whether a bot of any workspace has a sandbox.
+    pub fn uses_sandboxes(&self) -> bool {
+        self.bots.values().any(|bot| bot.row.use_agent_sandbox)
+    }
+
+    /// Returns the roles of this workspace.
+    pub fn roles(&self, workspace: WorkspaceId) -> impl Iterator<Item = &Arc<Role>> {
+        self.roles.values().filter(move |role| role.row.workspace_id == workspace)
     }
 
     /// Returns whether the user of an access token may use its bot at `now`.

@@ -107,6 +107,17 @@ pub fn configured_tools(
     tools(resource_type, name, values.get(TOOLS), SchemaLimits::Stored)
 }
 
+/// Returns the names of the tools that the configuration `values` of the resource `name` defines, without checking the
+/// tools.
+#[must_use]
+pub fn configured_tool_names(resource_type: &ResourceType, name: &str, values: &Map<String, Value>) -> Vec<String> {
+    if resource_type.tool_discovery != ToolDiscovery::Configured {
+        return Vec::new();
+    }
+    let tools = values.get(TOOLS).and_then(Value::as_array).into_iter().flatten();
+    tools.filter_map(|tool| tool["name"].as_str()).map(|own| format!("{name}{SEPARATOR}{own}")).collect()
+}
+
 /// Returns whether `tool` has the name format of a tool that belongs to the resource `resource`.
 #[must_use]
 pub fn is_own_tool(resource: &str, tool: &ToolName) -> bool {

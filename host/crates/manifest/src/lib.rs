@@ -27,7 +27,9 @@ mod warnings;
 mod yaml;
 
 pub use auth::{fill, placeholders};
-pub use configured::{CheckedConfig, ConfiguredTool, check_config, config_values, configured_tools, is_own_tool};
+pub use configured::{
+    CheckedConfig, ConfiguredTool, check_config, config_values, configured_tool_names, configured_tools, is_own_tool,
+};
 pub use depth::json_depth;
 pub use document::{MANIFEST_DEPTH_MAX, error_at, read_document};
 pub use error::{ManifestError, ManifestErrors};

@@ -81,5 +81,5 @@ pub use rows::{
 pub use sandboxes::{RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use trust::TrustRow;
-pub use usage::{Charge, Spent, StoreRow, UsageRow};
+pub use usage::{BotSpent, Charge, Spent, StoreRow, UsageRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

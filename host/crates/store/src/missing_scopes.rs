@@ -6,7 +6,7 @@
 use monstrum_types::{CredentialId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::args;
+use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{Store, StoreError};
 
@@ -29,6 +29,8 @@ authentic! {
 
 const OF_CREDENTIAL: &str = select!("where workspace_id = $1 and credential_id = $2");
 
+const OF_WORKSPACE: &str = select!("where workspace_id = $1 order by noted_at, credential_id limit $2");
+
 impl Store {
     /// Stores the missing scopes of a credential. They replace the earlier ones.
     pub async fn put_missing_scopes(&self, row: &MissingScopesRow) -> Result<(), StoreError> {
@@ -49,5 +51,14 @@ impl Store {
         credential: CredentialId,
     ) -> Result<Option<MissingScopesRow>, StoreError> {
         self.authentic_one(OF_CREDENTIAL, args![workspace, credential]).await
+    }
+
+    /// Returns the missing scopes of up to `limit` credentials of a workspace. The oldest are first.
+    pub async fn missing_scopes_of_workspace(
+        &self,
+        workspace: WorkspaceId,
+        limit: u32,
+    ) -> Result<Vec<MissingScopesRow>, StoreError> {
+        self.authentic_up_to(OF_WORKSPACE, values![workspace], limit).await
     }
 }

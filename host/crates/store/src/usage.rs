@@ -51,6 +51,15 @@ pub struct Spent {
     pub tokens: i64,
 }
 
+/// The tokens that a bot has spent in a month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BotSpent {
+    pub bot_id: BotId,
+    pub tokens: i64,
+}
+
+from_row! { BotSpent { bot_id, tokens } }
+
 from_row! { UsageRow { month, tokens, credits_millionths, calls } }
 
 from_row! { Spent { budget, tokens } }
@@ -106,6 +115,9 @@ const SPENT: &str = "select monthly_token_budget as budget, \
     coalesce((select tokens from bot_usage where bot_id = $2 and month = $3), 0) as tokens \
     from bots where workspace_id = $1 and id = $2";
 
+const SPENT_BY_BOTS: &str = "select bot_id, tokens from bot_usage where workspace_id = $1 and month = $2 and tokens > 0 \
+    and bot_id in (select id from bots where workspace_id = $1 and monthly_token_budget is not null) order by bot_id";
+
 const OF_BOT: &str = "select month, tokens, credits_millionths, calls from bot_usage \
     where workspace_id = $1 and bot_id = $2 order by month desc limit $3";
 
@@ -145,6 +157,12 @@ impl Store {
     /// Returns the budget of a bot and its usage in a month, or `None` if the bot does not exist.
     pub async fn spent(&self, workspace: WorkspaceId, bot: BotId, month: &str) -> Result<Option<Spent>, StoreError> {
         self.db.one(SPENT, args![workspace, bot, month]).await
+    }
+
+    /// Returns the tokens that each bot of the workspace with a budget has spent in a month. Bots that have spent none are
+    /// left out.
+    pub async fn spent_by_bots(&self, workspace: WorkspaceId, month: &str) -> Result<Vec<BotSpent>, StoreError> {
+        self.db.all(SPENT_BY_BOTS, args![workspace, month]).await
     }
 
     /// Returns the usage of a bot, or of one task of the bot, for each month. The newest month is first, and at most

@@ -68,19 +68,24 @@ impl Credentials {
 fn read(resource: &str, credential: &Credential) -> Result<Read, Failure> {
     let mut fields = BTreeMap::new();
     for (name, reference) in &credential.fields {
-        let about = || format!("the credential of {}, field {}", output::plain(resource), output::plain(name));
-        let source = match reference.split_once(':') {
-            Some(("env", variable)) => Source::Variable(variable.to_owned()),
-            Some(("file", path)) => Source::File(Path::new(path).to_owned()),
-            // The value may be a secret, so the message does not repeat it.
-            _ => {
-                let message = format!("{}: expected env:VARIABLE or file:PATH", about());
-                return Err(Failure::new(message, "a file must not contain a secret; use a reference"));
-            }
-        };
-        fields.insert(name.clone(), source.read().map_err(|failure| failure.about(&about()))?);
+        let about = format!("the credential of {}, field {}", output::plain(resource), output::plain(name));
+        fields.insert(name.clone(), secret(reference, &about)?);
     }
     Ok(Read { resource: resource.to_owned(), method: credential.method.clone(), fields })
+}
+
+/// Reads the secret of a reference. `about` says what the secret is for.
+pub(super) fn secret(reference: &str, about: &str) -> Result<Secret, Failure> {
+    let source = match reference.split_once(':') {
+        Some(("env", variable)) => Source::Variable(variable.to_owned()),
+        Some(("file", path)) => Source::File(Path::new(path).to_owned()),
+        // The value may be a secret, so the message does not repeat it.
+        _ => {
+            let message = format!("{about}: expected env:VARIABLE or file:PATH");
+            return Err(Failure::new(message, "a file must not contain a secret; use a reference"));
+        }
+    };
+    source.read().map_err(|failure| failure.about(about))
 }
 
 #[cfg(test)]

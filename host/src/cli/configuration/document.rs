@@ -14,7 +14,7 @@ use super::super::failure::Failure;
 use super::super::output;
 use super::FILE_BYTES_MAX;
 
-/// The roles, resources and bots of a workspace.
+/// The roles, resources, bots and OAuth providers of a workspace.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Configuration {
@@ -24,6 +24,43 @@ pub(super) struct Configuration {
     pub(super) resources: Vec<Resource>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) bots: Vec<Bot>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) oauth_providers: Vec<Provider>,
+}
+
+/// The OAuth provider of a resource type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Provider {
+    #[serde(rename = "type")]
+    pub(super) resource_type: String,
+    pub(super) client_id: String,
+    /// A reference to the secret; never exported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client_secret: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) authorization_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) token_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) device_authorization_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) scopes: Option<Vec<String>>,
+}
+
+/// The approved definition of a tool that comes from outside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pin {
+    pub(super) digest: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) effect: Option<String>,
+}
+
+impl Pin {
+    pub(super) fn effect(&self) -> &str {
+        self.effect.as_deref().unwrap_or("write")
+    }
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +95,9 @@ pub(super) struct Resource {
     /// The credential; never exported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) credential: Option<Credential>,
+    /// The approved tools that come from outside, by their original names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) pins: BTreeMap<String, Pin>,
 }
 
 /// A credential whose fields are references to secrets.
@@ -281,7 +321,7 @@ fn role_line(role: &Role) -> Value {
 }
 
 fn resource_line(resource: &Resource) -> Value {
-    let Resource { name, resource_type, config, network, labels, credential: _ } = resource;
+    let Resource { name, resource_type, config, network, labels, credential: _, pins: _ } = resource;
     json!({ "kind": "resource", "resource_type": resource_type, "name": name, "config": config, "network": network,
         "labels": labels })
 }

@@ -56,16 +56,10 @@ impl Shown {
         Shown { lines, changes }
     }
 
-    /// Prints the plan to standard output.
-    pub(super) fn print(&self, pruning: &Pruning, credentials: &[&str]) -> Result<(), Failure> {
-        for line in &self.lines {
+    /// Prints the plan to standard output: the changes of the import, and the changes `rest` that follow it.
+    pub(super) fn print(&self, rest: &[String]) -> Result<(), Failure> {
+        for line in self.lines.iter().chain(rest) {
             output::line(output::plain(line))?;
-        }
-        for resource in credentials {
-            output::line(output::plain(&format!("set the credential of resource {resource}")))?;
-        }
-        for name in pruning.names() {
-            output::line(output::plain(&format!("delete {name}")))?;
         }
         Ok(())
     }

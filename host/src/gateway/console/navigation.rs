@@ -6,7 +6,7 @@ use crate::gateway::console::visit::Visit;
 /// An entry: the section, and the operation of the API that it shows.
 struct Entry(&'static str, &'static str);
 
-const ABOVE: &[Entry] = &[Entry("overview", "attention"), Entry("approvals", "approvals_list")];
+const ABOVE: &[Entry] = &[Entry("overview", "overview_attention"), Entry("approvals", "approvals_list")];
 
 const GROUPS: &[(&str, &[Entry])] = &[
     ("nav.use", &[Entry("bots", "bots_list"), Entry("conversations", "sandboxes_list")]),

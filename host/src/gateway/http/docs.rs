@@ -15,6 +15,7 @@ use utoipa::openapi::{
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
+use crate::gateway::http::access;
 use crate::gateway::http::extract::Reader;
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::HttpState;
@@ -61,6 +62,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "platform", description = "Functions of plugins for infrastructure code"),
         (name = "configuration", description = "Export of the configuration of workspaces"),
         (name = "audit", description = "Records of calls and changes"),
+        (name = "overview", description = "What needs attention, and a search"),
         (name = "health", description = "Health checks and metrics"),
         (name = "description", description = "Descriptions of the API")
     )
@@ -78,11 +80,17 @@ impl Modify for Bearer {
 
 /// Returns the OpenAPI 3.1 description of every route, as JSON.
 pub fn description() -> String {
+    document().to_pretty_json().expect("a description is plain JSON")
+}
+
+/// Returns the OpenAPI 3.1 description of every route.
+pub(crate) fn document() -> utoipa::openapi::OpenApi {
     let (_, mut openapi) = crate::gateway::api().split_for_parts();
     name_operations(&mut openapi);
+    access::describe(&mut openapi);
     describe_doors(&mut openapi);
     describe_versions(&mut openapi);
-    openapi.to_pretty_json().expect("a description is plain JSON")
+    openapi
 }
 
 /// Prefixes the id of each operation with its tag. Ids must be unique, but the id of an operation is the name of its
@@ -260,6 +268,9 @@ mod tests {
         GET /docs
         GET /api/openapi.json
         GET /api/manifest.schema.json
+        GET /api/me
+        GET /api/attention
+        GET /api/search
         GET /api/workspaces
         POST /api/workspaces
         GET /api/workspaces/{id}

@@ -19,7 +19,7 @@ use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
 use monstrum_core::operations::{
-    Admin, AgentCaller, Caller, OperationError, Operator, Reviewer, Root, json_pointer, shape_error,
+    Admin, AgentCaller, Caller, KeyHolder, OperationError, Operator, Person, Reviewer, Root, json_pointer, shape_error,
 };
 
 /// The maximum size of a JSON body: twice the 1 MiB limit of parameters, so that parameters that exceed their limit get
@@ -45,8 +45,8 @@ macro_rules! with_right {
 
 with_right!(Root, Admin, Operator);
 
-/// Refuses approver and agent keys, so that a route accepts them only if it accepts a [`Reviewer`] or an
-/// [`AgentCaller`].
+/// Refuses approver and agent keys, so that a route accepts them only if it extracts a caller whose right includes them,
+/// such as a [`Reviewer`] or an [`AgentCaller`].
 impl FromRequestParts<HttpState> for Caller {
     type Rejection = Problem;
 
@@ -57,32 +57,20 @@ impl FromRequestParts<HttpState> for Caller {
     }
 }
 
-impl FromRequestParts<HttpState> for Reviewer {
-    type Rejection = Problem;
+/// Extracts callers with a right that approver or agent keys can have.
+macro_rules! with_right_of_every_key {
+    ($($right:ident),+) => {$(
+        impl FromRequestParts<HttpState> for $right {
+            type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
-        Ok(authenticated(parts, state)?.try_into()?)
-    }
+            async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+                Ok(authenticated(parts, state)?.try_into()?)
+            }
+        }
+    )+};
 }
 
-/// A caller with a key of any kind.
-pub(crate) struct AnyKey(pub Caller);
-
-impl FromRequestParts<HttpState> for AnyKey {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
-        authenticated(parts, state).map(AnyKey)
-    }
-}
-
-impl FromRequestParts<HttpState> for AgentCaller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
-        Ok(authenticated(parts, state)?.try_into()?)
-    }
-}
+with_right_of_every_key!(Reviewer, Person, KeyHolder, AgentCaller);
 
 /// The key of a session of the console, in the extensions of a request that the console sends to the API in this process.
 /// A request from outside has no extension of this type, because only the console creates it.

@@ -68,7 +68,7 @@ fn cannot_be_written() -> CallOutcome {
 }
 
 /// Returns the month in UTC, such as `2026-11`.
-fn month(now: UtcMillis) -> String {
+pub fn month(now: UtcMillis) -> String {
     now.to_string().chars().take("YYYY-MM".len()).collect()
 }
 

@@ -14,7 +14,7 @@ use monstrum_types::{ApprovalId, Digest, UtcMillis};
 use serde_json::json;
 
 use super::change::Change;
-use super::{OperationError, Reviewer, list};
+use super::{OperationError, Person, Reviewer, list};
 use crate::app::App;
 use crate::approvals::{ApprovalError, definition, shown as recorded};
 use crate::checks::Unchecked;
@@ -36,6 +36,15 @@ pub async fn list(
     };
     let listed = app.store.approvals(caller.workspace, filter, page).await?;
     Ok(list::page(listed, |row| view(app, caller, row)))
+}
+
+/// Returns up to `limit` approvals that wait for a decision. The oldest are first.
+pub(super) async fn waiting(app: &App, caller: &Person, limit: u32) -> Result<Vec<ApprovalRow>, OperationError> {
+    let filter = ApprovalFilter { status: Some(ApprovalStatus::Pending), kind: None, bot: None };
+    let mut rows = app.store.approvals(caller.workspace, filter, &Page::first(limit)).await?.items;
+    let now = app.clock.now();
+    rows.retain(|row| row.is_open(now));
+    Ok(rows)
 }
 
 /// Returns the approvals that the caller may see, that match `filter`, and that have changed after `after`, in the order

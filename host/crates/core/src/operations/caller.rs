@@ -88,6 +88,21 @@ impl Caller {
         self.not_agent()
     }
 
+    /// Accepts the keys that people hold: every key except bot and agent keys. An operation that always needs such a key
+    /// accepts a [`Person`] instead.
+    pub fn person(&self) -> Result<(), OperationError> {
+        self.one_of(
+            &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Approver],
+            "this operation requires an approver, operator, admin or root key",
+        )
+    }
+
+    /// Accepts every key. An operation about the key itself accepts a [`KeyHolder`], so that the operations that accept a
+    /// [`Caller`] are not reached with approver and agent keys.
+    pub fn key_holder(&self) -> Result<(), OperationError> {
+        self.one_of(KeyKind::ALL, "an API key is required")
+    }
+
     /// Accepts agent keys only. An operation of an agent accepts an [`AgentCaller`].
     pub fn agent(&self) -> Result<(), OperationError> {
         self.one_of(&[KeyKind::Agent], "an agent key is required")
@@ -147,6 +162,10 @@ rights! {
     Operator by operator;
     /// A caller with any key except an agent key, who reads or decides approvals.
     Reviewer by reviewer;
+    /// A caller with a root, admin, operator or approver key, which a person holds.
+    Person by person;
+    /// A caller with any key.
+    KeyHolder by key_holder;
     /// An agent, which connects with an agent key.
     AgentCaller by agent;
 }

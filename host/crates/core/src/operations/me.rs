@@ -1,31 +1,32 @@
-//! The key of a caller, and links that log a browser in to the console with that key.
+//! The key of the request, and links that log a browser in to the console with that key.
 
 use std::time::Duration;
 
 use monstrum_api::me::{Me, NewTicket, Ticket};
 use monstrum_types::KeyKind;
 
-use super::{Caller, InputErrors, OperationError};
+use super::{InputErrors, KeyHolder, OperationError, Person};
 use crate::app::App;
 use crate::console_sessions::LoginError;
 
+/// The number of seconds for which a link is valid, unless the caller names another one.
 const TTL_S: u32 = 60;
 const TTL_MAX_S: u32 = 600;
 
-/// Shows the key of the caller. `may` contains the operations that keys of its kind may call.
-pub async fn show(app: &App, caller: &Caller, may: Vec<String>) -> Result<Me, OperationError> {
+/// Shows the key of the caller. `may` is the ids of the operations that the interface offers to keys of this kind.
+pub async fn show(app: &App, caller: &KeyHolder, may: Vec<String>) -> Result<Me, OperationError> {
     let owner = (caller.kind != KeyKind::Root).then_some(caller.workspace);
-    let row = app.store.key(owner, caller.key).await?;
-    let row = row.ok_or_else(|| OperationError::Unauthenticated("the API key was deleted or rotated".to_owned()))?;
+    let key = app.store.key(owner, caller.key).await?.ok_or_else(|| OperationError::not_found("key"))?;
     let workspace = app.store.workspace(caller.workspace).await?;
     let workspace = workspace.ok_or_else(|| OperationError::not_found("workspace"))?;
     Ok(Me {
-        key_id: caller.key,
-        name: row.name,
-        kind: caller.kind,
+        key_id: key.id,
+        name: key.name,
+        kind: key.kind,
         workspace: workspace.name,
         workspace_id: workspace.id,
-        bot_id: caller.bot,
+        bot_id: key.bot_id,
+        resource_id: key.resource_id,
         may,
     })
 }
@@ -33,7 +34,7 @@ pub async fn show(app: &App, caller: &Caller, may: Vec<String>) -> Result<Me, Op
 /// Makes a link that logs a browser in with the key of the caller. `console_url` is the address of the console.
 pub async fn ticket(
     app: &App,
-    caller: &Caller,
+    caller: &Person,
     input: &NewTicket,
     console_url: &str,
 ) -> Result<Ticket, OperationError> {

@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use ipnet::IpNet;
 use monstrum_egress::Scope;
 use monstrum_guardian::DimensionModes;
-use monstrum_manifest::{ConfiguredTool, ScopeDimension, configured_tools, is_own_tool};
+use monstrum_manifest::{
+    ConfiguredTool, ScopeDimension, configured_tool_names, configured_tools, full_tool_name, is_own_tool,
+};
 use monstrum_store::{ResourceRow, ResourceToolRow};
 use monstrum_types::{Effort, Overrun, PluginName, ResourceId, ToolName};
 use serde::{Deserialize, Serialize};
@@ -100,6 +102,16 @@ impl Resource {
                 Vec::new()
             })
         }))
+    }
+
+    /// Returns the names of the tools that belong to this resource. In contrast to [`Resource::tools`], nothing is
+    /// compiled.
+    pub fn tool_names(&self) -> Vec<String> {
+        let name = &self.row.name;
+        if !self.served_tools.is_empty() {
+            return self.served_tools.iter().map(|row| full_tool_name(name, &row.slug)).collect();
+        }
+        configured_tool_names(&self.plugin.manifest.resource_type, name, &self.config)
     }
 
     /// Returns the tool of this name if it belongs to the resource.

@@ -347,6 +347,9 @@ pub(crate) async fn missing_scopes_belong_to_their_credential(store: &Store) {
     store.put_missing_scopes(&missing(&["a", "b"])).await.unwrap();
     assert_eq!(found().await.unwrap(), Some(missing(&["a", "b"])));
     assert_eq!(store.missing_scopes(WorkspaceId::new(), credential.id).await.unwrap(), None);
+    let all = async |workspace, limit| store.missing_scopes_of_workspace(workspace, limit).await.unwrap();
+    assert_eq!(all(resource.workspace_id, 9).await, [missing(&["a", "b"])]);
+    assert_eq!((all(resource.workspace_id, 0).await, all(WorkspaceId::new(), 9).await), (vec![], vec![]));
     // A new authorization replaces the credential, so nothing is missing any more.
     store.put_credential(&rows::credential(&resource)).await.unwrap();
     assert_eq!(found().await.unwrap(), None);

@@ -1,6 +1,6 @@
 //! Tests of usage accounting, and of budgets under concurrent charges.
 
-use monstrum_store::{BotRow, Charge, Spent, Store, StoreRow, UsageRow};
+use monstrum_store::{BotRow, BotSpent, Charge, Spent, Store, StoreRow, UsageRow};
 
 use crate::rows::{self, default_workspace, other_workspace};
 
@@ -103,6 +103,15 @@ pub(crate) async fn usage_belongs_to_its_workspace_and_is_deleted_with_its_bot(s
         assert_eq!(store.usage(bot.workspace_id, bot.id, task).await.unwrap().len(), 1);
     }
     assert_eq!(store.spent(ours, bot.id, MONTH).await.unwrap(), None);
+    assert_eq!(store.spent_by_bots(bot.workspace_id, MONTH).await.unwrap(), [], "the bot has no budget");
+    let budgeted = BotRow { monthly_token_budget: Some(9), ..rows::bot(bot.workspace_id, "budgeted") };
+    store.insert_bot(&budgeted).await.unwrap();
+    assert_eq!(store.spent_by_bots(bot.workspace_id, MONTH).await.unwrap(), [], "the bot has spent nothing");
+    assert!(charge(store, call(&budgeted, 8, 0)).await);
+    let spent = BotSpent { bot_id: budgeted.id, tokens: 8 };
+    assert_eq!(store.spent_by_bots(bot.workspace_id, MONTH).await.unwrap(), [spent]);
+    assert_eq!(store.spent_by_bots(bot.workspace_id, "2026-12").await.unwrap(), []);
+    assert_eq!(store.spent_by_bots(ours, MONTH).await.unwrap(), []);
     assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
     assert!(store.usage(bot.workspace_id, bot.id, None).await.unwrap().is_empty());
     assert!(!charge(store, call(&bot, 1, 1)).await, "the bot is deleted");
