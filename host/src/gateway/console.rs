@@ -25,7 +25,10 @@ use tower_http::compression::CompressionLayer;
 
 use crate::config::{McpHost, PublicUrl};
 use hosts::Hosts;
-use pages::{activity, approvals, bind, bot, bots, error, home, login, resources, try_tool};
+use pages::{
+    activity, approvals, bind, bot, bots, changes, error, home, keys, login, overview, plugins, resources, roles, search,
+    try_tool,
+};
 
 /// The options of the console.
 #[derive(Debug)]
@@ -95,6 +98,21 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: ConsoleOptions) -> Rou
         .route("/console/w/{ws}/activity", get(activity::list))
         .route("/console/w/{ws}/activity/export", get(activity::export))
         .route("/console/w/{ws}/activity/{id}", get(activity::show))
+        .route("/console/w/{ws}/activity/changes", get(changes::list))
+        .route("/console/w/{ws}/overview", get(overview::show))
+        .route("/console/w/{ws}/search", get(search::show))
+        .route("/console/w/{ws}/roles", get(roles::list))
+        .route("/console/w/{ws}/roles/new", get(roles::new).post(roles::create))
+        .route("/console/w/{ws}/roles/{id}", get(roles::show).post(roles::save))
+        .route("/console/w/{ws}/roles/{id}/delete", get(roles::confirm_deletion).post(roles::delete))
+        .route("/console/w/{ws}/keys", get(keys::list))
+        .route("/console/w/{ws}/keys/new", get(keys::new).post(keys::create))
+        .route("/console/w/{ws}/keys/{id}/rotate", post(keys::rotate))
+        .route("/console/w/{ws}/keys/{id}/delete", post(keys::delete))
+        .route("/console/w/{ws}/plugins", get(plugins::list))
+        .route("/console/w/{ws}/plugins/{name}", get(plugins::show))
+        .route("/console/w/{ws}/plugins/{name}/approve", post(plugins::approve))
+        .route("/console/w/{ws}/plugins/{name}/reload", post(plugins::reload))
         .route("/console/w/{ws}/approvals", get(approvals::list))
         .route("/console/w/{ws}/approvals/{id}", get(approvals::show).post(approvals::decide))
         .route("/console/{*rest}", get(error::no_page).post(error::no_page));

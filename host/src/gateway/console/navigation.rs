@@ -9,16 +9,9 @@ struct Entry(&'static str, &'static str);
 const ABOVE: &[Entry] = &[Entry("overview", "overview_attention"), Entry("approvals", "approvals_list")];
 
 const GROUPS: &[(&str, &[Entry])] = &[
-    ("nav.use", &[Entry("bots", "bots_list"), Entry("conversations", "sandboxes_list")]),
-    (
-        "nav.connect",
-        &[Entry("resources", "resources_list"), Entry("plugins", "plugins_list"), Entry("oauth", "oauth_list")],
-    ),
+    ("nav.use", &[Entry("bots", "bots_list")]),
+    ("nav.connect", &[Entry("resources", "resources_list"), Entry("plugins", "plugins_list")]),
     ("nav.control", &[Entry("activity", "audit_list"), Entry("roles", "roles_list"), Entry("keys", "keys_list")]),
-    (
-        "nav.instance",
-        &[Entry("workspaces", "workspaces_list"), Entry("trust", "trust_list"), Entry("health", "audit_verify")],
-    ),
 ];
 
 /// Returns the groups of the side bar. `waiting` is the number of approvals that wait for a person.

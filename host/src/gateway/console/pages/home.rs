@@ -5,6 +5,6 @@ use crate::gateway::console::visit::Visit;
 
 /// Redirects to the first page that the key of the session may read.
 pub(in crate::gateway::console) async fn show(visit: Visit) -> Page {
-    let section = if visit.may("bots_list") { "bots" } else { "approvals" };
+    let section = if visit.may("audit_list") { "overview" } else { "approvals" };
     Ok(page::see_other(&visit.to(section)))
 }
