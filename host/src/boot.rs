@@ -36,7 +36,6 @@ use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
 use monstrum_core::call::execute::{BuiltIn, Executor};
 use monstrum_core::call::ledger::Ledger;
-use monstrum_core::console_sessions::ConsoleSessions;
 use monstrum_core::credentials::Refresher;
 use monstrum_core::mcp::Mcp;
 use monstrum_core::meters;
@@ -190,9 +189,6 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     ));
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
-    let console_sessions =
-        ConsoleSessions::new(store.clone(), Arc::clone(&policy), auditor.clone(), Arc::clone(&clock));
-    let console_url = console_url(settings.url_for_browsers(address), address);
     let packages = packages(&settings, &data, &plugins);
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
@@ -217,18 +213,11 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         mcp,
         access_tokens,
         calls: Arc::new(calls),
-        console_sessions,
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let hosts = settings.console_hosts;
-    let console = settings.console.then(|| gateway::ConsoleOptions {
-        url: console_url,
-        hosts,
-        public_url: settings.public_url.clone(),
-    });
     let of_gateway = gateway::McpOptions {
         address,
         public_url: settings.public_url,
@@ -236,20 +225,13 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         origins: settings.mcp_origins,
         stop: stop.clone(),
     };
-    let options = gateway::Options { public_docs: settings.public_docs, console: settings.console };
-    let router = gateway::router(Arc::clone(&app), options, of_gateway, console);
+    let options = gateway::Options { public_docs: settings.public_docs };
+    let router = gateway::router(Arc::clone(&app), options, of_gateway);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
-}
-
-/// Returns the address of the console in links. A server that listens on all addresses and has no public URL is called
-/// by a name of its own machine.
-fn console_url(public: Option<url::Url>, address: SocketAddr) -> String {
-    let base = public.map_or_else(|| format!("http://localhost:{}", address.port()), |url| url.to_string());
-    format!("{}/console", base.trim_end_matches('/'))
 }
 
 /// Listens on `address`. Returns the address with its port, which the system chooses for the port 0.
@@ -468,9 +450,6 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.oauth.purge().await {
             tracing::warn!(%error, "cannot delete finished authorizations");
-        }
-        if let Err(error) = app.console_sessions.purge().await {
-            tracing::warn!(%error, "cannot delete sessions of the console that have ended");
         }
         if let Err(error) = app.approvals.purge().await {
             tracing::warn!(%error, "cannot delete the data of approvals that ended long ago");

@@ -7,7 +7,6 @@
 
 mod bounded;
 mod connections;
-mod console;
 mod days;
 mod mcp;
 mod public_url;
@@ -26,7 +25,6 @@ use url::Url;
 
 pub use bounded::Bounded;
 pub use connections::Connections;
-pub use console::ConsoleSwitch;
 pub use days::Days;
 pub use mcp::{ClientSecret, McpHost, McpIssuer, McpOrigin};
 pub use public_url::PublicUrl;
@@ -92,15 +90,6 @@ pub struct ServeFlags {
     /// for an approval contain the URL
     #[arg(long, env = "MONSTRUM_APPROVAL_URL", value_name = "URL")]
     pub approval_url: Option<ApprovalUrl>,
-
-    /// Serve the console, the pages for browsers at /console: on or off [default: on]
-    #[arg(long, env = "MONSTRUM_CONSOLE", value_name = "SWITCH", hide_possible_values = true)]
-    pub console: Option<ConsoleSwitch>,
-
-    /// Further host names by which browsers reach the console, as HOST or HOST:PORT; loopback names and the host of
-    /// --public-url are always accepted
-    #[arg(long, env = "MONSTRUM_CONSOLE_HOSTS", value_name = "HOST,…", value_delimiter = ',')]
-    pub console_hosts: Option<Vec<McpHost>>,
 
     /// Further host names by which MCP clients reach this server, as HOST or HOST:PORT, for example names in a container
     /// network; loopback names, the listen address and the host of --public-url are always accepted
@@ -353,9 +342,6 @@ pub struct Settings {
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
     pub approval_url: Option<ApprovalUrl>,
-    pub console: bool,
-    /// Further host names by which browsers may reach the console.
-    pub console_hosts: Vec<McpHost>,
     /// Further host names by which MCP clients may reach the server.
     pub mcp_hosts: Vec<McpHost>,
     /// The origins of browser pages that may use the MCP server.
@@ -439,8 +425,6 @@ impl Settings {
             master_key: MasterKeyPlace::File(master_key_file),
             public_url: flags.public_url.or(file.public_url),
             approval_url: flags.approval_url.or(file.approval_url),
-            console: flags.console.or(file.console).unwrap_or_default() == ConsoleSwitch::On,
-            console_hosts: flags.console_hosts.or(file.console_hosts).unwrap_or_default(),
             mcp_hosts: flags.mcp_hosts.or(file.mcp_hosts).unwrap_or_default(),
             mcp_origins: flags.mcp_origins.or(file.mcp_origins).unwrap_or_default(),
             mcp_issuer,

@@ -122,7 +122,6 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(docs::manifest_schema))
         .routes(routes!(docs::page))
         .routes(routes!(me::me))
-        .routes(routes!(me::ticket))
         .routes(routes!(attention::attention))
         .routes(routes!(search::search))
         .routes(routes!(workspaces::list))

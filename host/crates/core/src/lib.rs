@@ -11,7 +11,6 @@ pub mod beside;
 pub mod call;
 pub mod call_types;
 pub mod checks;
-pub mod console_sessions;
 pub mod credentials;
 pub mod fair_queue;
 pub mod language;

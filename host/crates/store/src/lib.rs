@@ -14,7 +14,6 @@ mod audit;
 mod batch;
 mod bindings;
 mod bots;
-mod console_sessions;
 mod credentials;
 mod db;
 mod discoveries;
@@ -54,7 +53,6 @@ pub use audit::{
 pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
-pub use console_sessions::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
 pub use error::StoreError;

@@ -277,7 +277,6 @@ mod tests {
         PATCH /api/workspaces/{id}
         DELETE /api/workspaces/{id}
         GET /api/me
-        POST /api/console/tickets
         GET /api/keys
         POST /api/keys
         POST /api/keys/{id}/rotate

@@ -72,24 +72,9 @@ macro_rules! with_right_of_every_key {
 
 with_right_of_every_key!(Reviewer, Person, KeyHolder, AgentCaller);
 
-/// The key of a session of the console, in the extensions of a request that the console sends to the API in this process.
-/// A request from outside has no extension of this type, because only the console creates it.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::gateway) struct ConsoleKey {
-    hash: [u8; 32],
-}
-
-impl ConsoleKey {
-    pub(in crate::gateway) fn new(hash: [u8; 32]) -> ConsoleKey {
-        ConsoleKey { hash }
-    }
-}
-
-/// Returns the hash of the key of a request.
-fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
-    if let Some(ConsoleKey { hash }) = parts.extensions.get() {
-        return Ok(*hash);
-    }
+/// Returns the caller with the key of a request.
+fn authenticated(parts: &Parts, state: &HttpState) -> Result<Caller, Problem> {
+    let app = &state.app;
     let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(Problem::unauthenticated("send exactly one header `Authorization: Bearer mk_…`"));
@@ -99,18 +84,12 @@ fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
         _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
     };
-    Ok(monstrum_core::policy::api_key::hash(key))
-}
-
-/// Returns the caller with the key of a request.
-fn authenticated(parts: &Parts, state: &HttpState) -> Result<Caller, Problem> {
-    let app = &state.app;
-    let key_hash = key_hash(parts)?;
     // If the policy is stale, the key may already have been deleted.
     if app.policy.is_stale() {
         return Err(Problem::unavailable("the API keys could not be read; try again"));
     }
     let snapshot = app.policy.load();
+    let key_hash = monstrum_core::policy::api_key::hash(key);
     let Some(entry) = snapshot.key(&key_hash) else {
         return Err(Problem::unauthenticated("unknown API key"));
     };

@@ -15,20 +15,13 @@ use crate::gateway::mcp::Mcp;
 pub struct Options {
     /// Whether /metrics, /docs and the API description are served without a key.
     pub public_docs: bool,
-    /// Whether browsers that open `/` are redirected to the console.
-    pub console: bool,
 }
-
-/// The address of the console in links, or `None` if the server has no console.
-#[derive(Clone, Debug, Default)]
-pub struct ConsoleUrl(pub Option<Arc<str>>);
 
 /// The state of the router. Handlers extract the parts that they need.
 #[derive(Clone)]
 pub struct HttpState {
     pub app: Arc<App>,
     pub options: Options,
-    pub console_url: ConsoleUrl,
     pub(crate) mcp: Arc<Mcp>,
 }
 
@@ -54,12 +47,6 @@ impl FromRequestParts<HttpState> for Host {
 impl FromRef<HttpState> for Arc<Mcp> {
     fn from_ref(state: &HttpState) -> Arc<Mcp> {
         Arc::clone(&state.mcp)
-    }
-}
-
-impl FromRef<HttpState> for ConsoleUrl {
-    fn from_ref(state: &HttpState) -> ConsoleUrl {
-        state.console_url.clone()
     }
 }
 
