@@ -36,6 +36,7 @@ use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
 use monstrum_core::call::execute::{BuiltIn, Executor};
 use monstrum_core::call::ledger::Ledger;
+use monstrum_core::console_sessions::ConsoleSessions;
 use monstrum_core::credentials::Refresher;
 use monstrum_core::mcp::Mcp;
 use monstrum_core::meters;
@@ -189,6 +190,9 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     ));
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
+    let console_sessions =
+        ConsoleSessions::new(store.clone(), Arc::clone(&policy), auditor.clone(), Arc::clone(&clock));
+
     let packages = packages(&settings, &data, &plugins);
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
@@ -213,12 +217,19 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         mcp,
         access_tokens,
         calls: Arc::new(calls),
+        console_sessions,
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let of_gateway = gateway::McpOptions {
+    let console = gateway::ConsoleOptions {
+        enabled: settings.console,
+        hosts: settings.console_hosts,
+        public_url: settings.public_url.clone(),
+        address,
+    };
+    let mcp = gateway::McpOptions {
         address,
         public_url: settings.public_url,
         hosts: settings.mcp_hosts,
@@ -226,7 +237,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         stop: stop.clone(),
     };
     let options = gateway::Options { public_docs: settings.public_docs };
-    let router = gateway::router(Arc::clone(&app), options, of_gateway);
+    let router = gateway::router(Arc::clone(&app), options, mcp, console);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let served = tokio::spawn(server);
@@ -456,6 +467,9 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.policy.forget_changes().await {
             tracing::warn!(%error, "cannot delete change notifications that are older than an hour");
+        }
+        if let Err(error) = app.console_sessions.purge().await {
+            tracing::warn!(%error, "cannot delete ended sessions of the console");
         }
         if let Err(error) = app.store.forget_agent_hosts().await {
             tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");

@@ -91,6 +91,15 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_APPROVAL_URL", value_name = "URL")]
     pub approval_url: Option<ApprovalUrl>,
 
+    /// Serve the console, at /console: on or off [default: on]
+    #[arg(long, env = "MONSTRUM_CONSOLE", value_name = "SWITCH")]
+    pub console: Option<Switch>,
+
+    /// Further host names by which browsers reach the console, as HOST or HOST:PORT; loopback names and the host of
+    /// --public-url are always accepted
+    #[arg(long, env = "MONSTRUM_CONSOLE_HOSTS", value_name = "HOST,…", value_delimiter = ',')]
+    pub console_hosts: Option<Vec<McpHost>>,
+
     /// Further host names by which MCP clients reach this server, as HOST or HOST:PORT, for example names in a container
     /// network; loopback names, the listen address and the host of --public-url are always accepted
     #[arg(long, env = "MONSTRUM_MCP_HOSTS", value_name = "HOST,…", value_delimiter = ',')]
@@ -276,6 +285,14 @@ pub enum LogFormat {
     Json,
 }
 
+/// A setting that is on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    On,
+    Off,
+}
+
 /// The URL of a database, which may contain a password.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
@@ -342,6 +359,10 @@ pub struct Settings {
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
     pub approval_url: Option<ApprovalUrl>,
+    /// Whether the server serves the console.
+    pub console: bool,
+    /// Further host names by which browsers may reach the console.
+    pub console_hosts: Vec<McpHost>,
     /// Further host names by which MCP clients may reach the server.
     pub mcp_hosts: Vec<McpHost>,
     /// The origins of browser pages that may use the MCP server.
@@ -425,6 +446,8 @@ impl Settings {
             master_key: MasterKeyPlace::File(master_key_file),
             public_url: flags.public_url.or(file.public_url),
             approval_url: flags.approval_url.or(file.approval_url),
+            console: flags.console.or(file.console) != Some(Switch::Off),
+            console_hosts: flags.console_hosts.or(file.console_hosts).unwrap_or_default(),
             mcp_hosts: flags.mcp_hosts.or(file.mcp_hosts).unwrap_or_default(),
             mcp_origins: flags.mcp_origins.or(file.mcp_origins).unwrap_or_default(),
             mcp_issuer,

@@ -30,6 +30,7 @@ mod sandbox_files;
 mod sandboxes;
 #[cfg(test)]
 mod tests;
+mod tickets;
 mod tools;
 mod trust;
 mod welcome;
@@ -59,7 +60,7 @@ pub use http::docs::description;
 pub use http::idempotency::{forget_expired, place_of_answer};
 pub use http::pace::{Meter, Pace};
 pub use http::problem::Problem;
-pub use http::state::Options;
+pub use http::state::{ConsoleOptions, Options};
 pub use mcp::McpOptions;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -119,6 +120,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::rotate))
         .routes(routes!(keys::delete))
+        .routes(routes!(tickets::create))
         .routes(routes!(plugins::list, packages::install))
         .routes(routes!(plugins::show, packages::uninstall))
         .routes(routes!(packages::icon))
@@ -191,9 +193,9 @@ fn api() -> OpenApiRouter<HttpState> {
 }
 
 /// Returns the router of the server, with all routes and middleware.
-pub fn router(app: Arc<App>, options: Options, mcp: McpOptions) -> axum::Router {
+pub fn router(app: Arc<App>, options: Options, mcp: McpOptions, console: ConsoleOptions) -> axum::Router {
     let mcp = Arc::new(mcp::Mcp::new(&app, mcp));
-    let state = HttpState { app, options, mcp };
+    let state = HttpState { app, options, mcp, console: Arc::new(console) };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
     api.merge(docs::files())

@@ -10,6 +10,7 @@ pub mod approvals;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
+pub mod console;
 pub mod credentials;
 pub mod export;
 pub mod gates;

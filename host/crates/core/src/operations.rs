@@ -13,6 +13,7 @@ pub mod bots;
 mod caller;
 pub mod calls;
 mod change;
+pub mod console;
 pub mod conversations;
 pub mod credentials;
 mod error;
@@ -44,7 +45,7 @@ pub mod trust;
 pub mod user_credentials;
 pub mod workspaces;
 
-pub use caller::{Admin, AgentCaller, Caller, Operator, Reviewer, Root};
+pub use caller::{Admin, AgentCaller, Caller, Operator, Person, Reviewer, Root};
 pub use error::OperationError;
 pub use input::{InputErrors, json_pointer, shape_error};
 pub use precondition::Expected;

@@ -8,6 +8,7 @@ use monstrum_types::{BotId, Clock, KeyId, RequestId, ResourceId, UtcMillis, Work
 
 use super::OperationError;
 use crate::call_types::incoming::{CallerKey, TokenUser};
+use crate::console_sessions::may_log_in;
 use crate::policy::Snapshot;
 
 /// The caller of an operation.
@@ -88,6 +89,15 @@ impl Caller {
         self.not_agent()
     }
 
+    /// Accepts the keys of people, who may log in to the console. An operation on such a log-in accepts a [`Person`].
+    pub fn person(&self) -> Result<(), OperationError> {
+        if may_log_in(self.kind) && self.token_user.is_none() {
+            Ok(())
+        } else {
+            Err(OperationError::forbidden("only root, admin, operator and approver keys log in to the console"))
+        }
+    }
+
     /// Accepts agent keys only. An operation of an agent accepts an [`AgentCaller`].
     pub fn agent(&self) -> Result<(), OperationError> {
         self.one_of(&[KeyKind::Agent], "an agent key is required")
@@ -147,6 +157,8 @@ rights! {
     Operator by operator;
     /// A caller with any key except an agent key, who reads or decides approvals.
     Reviewer by reviewer;
+    /// A caller with a key that may log in to the console: a root, admin, operator or approver key.
+    Person by person;
     /// An agent, which connects with an agent key.
     AgentCaller by agent;
 }
