@@ -185,7 +185,8 @@ impl ConsoleSessions {
     /// Makes a ticket for a key. `ttl_s` is its lifetime, at most [`TICKET_S_MAX`]. Fails with
     /// [`ConsoleError::UnknownKey`] if the key was deleted or rotated.
     pub async fn new_ticket(&self, key_hash: &[u8; 32], ttl_s: u32) -> Result<NewTicket, ConsoleError> {
-        let key = self.may_log_in(&self.current()?, key_hash)?;
+        let snapshot = self.current()?;
+        let key = key_that_may_log_in(&snapshot, key_hash)?;
         let token = random()?;
         let expires_at = self.clock.now().plus_ms(i64::from(ttl_s.min(TICKET_S_MAX)) * 1_000);
         let (id, key_hash) = (id_of(token.expose()), hex::encode(key_hash));
@@ -217,7 +218,8 @@ impl ConsoleSessions {
     pub async fn find(&self, token: &str, visit: Visit) -> Result<Option<Session>, ConsoleError> {
         let (id, now) = (id_of(token), self.clock.now());
         let Some(row) = self.store.console_session(&id).await? else { return Ok(None) };
-        let Some(session) = self.session_of(&self.current()?, &row, now) else { return Ok(None) };
+        let snapshot = self.current()?;
+        let Some(session) = session_of(&snapshot, &row, now) else { return Ok(None) };
         if visit == Visit::Page && now.since_ms(row.last_used_at) >= RESOLUTION_MS {
             let next = |before: &ConsoleSessionRow| {
                 (before.last_used_at < now).then(|| ConsoleSessionRow { last_used_at: now, ..before.clone() })
@@ -290,12 +292,6 @@ impl ConsoleSessions {
         if self.policy.is_stale() { Err(ConsoleError::StalePolicy) } else { Ok(self.policy.load()) }
     }
 
-    /// Returns the key with this hash if keys of its kind may log in.
-    fn may_log_in(&self, snapshot: &Snapshot, hash: &[u8; 32]) -> Result<Key, ConsoleError> {
-        let key = snapshot.key(hash).ok_or(ConsoleError::UnknownKey)?;
-        if may_log_in(key.kind) { Ok(key.clone()) } else { Err(ConsoleError::Kind(key.kind)) }
-    }
-
     async fn begin_with_ticket(&self, request: RequestId, token: &str) -> Result<NewSession, ConsoleError> {
         let ticket = self.store.take_console_ticket(&id_of(token), self.clock.now()).await?;
         let ticket = ticket.ok_or(ConsoleError::UnknownTicket)?;
@@ -307,7 +303,7 @@ impl ConsoleSessions {
     /// Begins a session of the key with this hash. `by` tells the audit how the person has logged in.
     async fn begin(&self, request: RequestId, by: &str, hash: &[u8; 32]) -> Result<NewSession, ConsoleError> {
         let snapshot = self.current()?;
-        let key = self.may_log_in(&snapshot, hash)?;
+        let key = key_that_may_log_in(&snapshot, hash)?;
         let workspace = key.workspace.or(snapshot.known_default_workspace()).ok_or(ConsoleError::Unverified)?;
         let (token, now) = (random()?, self.clock.now());
         let ends_at = now.plus_ms(SESSION_MS);
@@ -331,7 +327,7 @@ impl ConsoleSessions {
         if closed.is_err() {
             tracing::error!(request.id = %request, "the outcome of a log-in has not been written to the audit yet");
         }
-        let session = self.session_of(&snapshot, &row, now).ok_or(ConsoleError::UnknownKey)?;
+        let session = session_of(&snapshot, &row, now).ok_or(ConsoleError::UnknownKey)?;
         Ok(NewSession { token, session })
     }
 
@@ -363,20 +359,6 @@ impl ConsoleSessions {
         if self.auditor.record(change, refused, |miss| miss.code()).await.is_err() {
             tracing::warn!(request.id = %request, count, "refused log-ins to the console cannot be written to the audit");
         }
-    }
-
-    /// Returns the session of a row, if it has not ended at `now` and its key is in force.
-    fn session_of(&self, snapshot: &Snapshot, row: &ConsoleSessionRow, now: UtcMillis) -> Option<Session> {
-        let is_over = row.ends_at <= now || now.since_ms(row.last_used_at) >= IDLE_MS;
-        let (key_hash, key) = key_of(snapshot, row.key_id, &row.key_hash).filter(|_| !is_over)?;
-        Some(Session {
-            key_id: key.id,
-            key_hash,
-            kind: key.kind,
-            workspace: key.workspace,
-            key_name: Arc::clone(&key.name),
-            ends_at: row.ends_at,
-        })
     }
 }
 
@@ -424,6 +406,26 @@ fn key_of<'s>(snapshot: &'s Snapshot, id: KeyId, hash: &str) -> Option<([u8; 32]
     let current = snapshot.key_hash(id).filter(|current| hex::encode(current) == hash)?;
     let key = snapshot.key(current).filter(|key| may_log_in(key.kind))?;
     Some((*current, key))
+}
+
+/// Returns the key with this hash if keys of its kind may log in.
+fn key_that_may_log_in<'s>(snapshot: &'s Snapshot, hash: &[u8; 32]) -> Result<&'s Key, ConsoleError> {
+    let key = snapshot.key(hash).ok_or(ConsoleError::UnknownKey)?;
+    if may_log_in(key.kind) { Ok(key) } else { Err(ConsoleError::Kind(key.kind)) }
+}
+
+/// Returns the session of a row, if it has not ended at `now` and its key is in force.
+fn session_of(snapshot: &Snapshot, row: &ConsoleSessionRow, now: UtcMillis) -> Option<Session> {
+    let is_over = row.ends_at <= now || now.since_ms(row.last_used_at) >= IDLE_MS;
+    let (key_hash, key) = key_of(snapshot, row.key_id, &row.key_hash).filter(|_| !is_over)?;
+    Some(Session {
+        key_id: key.id,
+        key_hash,
+        kind: key.kind,
+        workspace: key.workspace,
+        key_name: Arc::clone(&key.name),
+        ends_at: row.ends_at,
+    })
 }
 
 /// Returns the messages in a row. A row of a later release may contain messages of another form.
