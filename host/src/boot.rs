@@ -197,7 +197,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
     let app = Arc::new(App {
-        data_dir: settings.data_dir,
+        data_dir: settings.data_dir.clone(),
         store: data.store,
         vault: data.vault,
         audit_keys: data.audit_keys,
@@ -223,26 +223,31 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let console = gateway::ConsoleOptions {
-        enabled: settings.console,
-        hosts: settings.console_hosts,
-        public_url: settings.public_url.clone(),
-        address,
-    };
-    let mcp = gateway::McpOptions {
-        address,
-        public_url: settings.public_url,
-        hosts: settings.mcp_hosts,
-        origins: settings.mcp_origins,
-        stop: stop.clone(),
-    };
-    let options = gateway::Options { public_docs: settings.public_docs };
-    let router = gateway::router(Arc::clone(&app), options, mcp, console);
+    let router = router(Arc::clone(&app), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+}
+
+/// Creates the router of a server that listens on `address`.
+fn router(app: Arc<App>, settings: &Settings, address: SocketAddr, stop: &CancellationToken) -> axum::Router {
+    let options = gateway::Options { public_docs: settings.public_docs };
+    let mcp = gateway::McpOptions {
+        address,
+        public_url: settings.public_url.clone(),
+        hosts: settings.mcp_hosts.clone(),
+        origins: settings.mcp_origins.clone(),
+        stop: stop.clone(),
+    };
+    let console = gateway::ConsoleOptions {
+        enabled: settings.console,
+        hosts: settings.console_hosts.clone(),
+        public_url: settings.public_url.clone(),
+        address,
+    };
+    gateway::router(app, options, mcp, console)
 }
 
 /// Listens on `address`. Returns the address with its port, which the system chooses for the port 0.

@@ -11,6 +11,7 @@ mod days;
 mod mcp;
 mod public_url;
 mod sandboxes;
+mod switch;
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -29,6 +30,7 @@ pub use days::Days;
 pub use mcp::{ClientSecret, McpHost, McpIssuer, McpOrigin};
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
+pub use switch::Switch;
 
 use monstrum_core::access_tokens::TokenIssuer;
 use monstrum_core::approvals::ApprovalUrl;
@@ -283,14 +285,6 @@ pub enum LogFormat {
     #[default]
     Text,
     Json,
-}
-
-/// A setting that is on or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Switch {
-    On,
-    Off,
 }
 
 /// The URL of a database, which may contain a password.

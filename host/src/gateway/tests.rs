@@ -1,5 +1,7 @@
 //! Tests of the routes through the router, with a real database in a temporary folder.
 
+mod console_sessions;
+
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};

@@ -270,6 +270,7 @@ mod tests {
         POST /api/keys
         POST /api/keys/{id}/rotate
         DELETE /api/keys/{id}
+        POST /api/console/tickets
         GET /api/plugins
         GET /api/plugins/{name}
         POST /api/plugins
