@@ -3,6 +3,7 @@
 
 mod audit;
 mod configuration;
+mod console;
 mod doctor;
 mod help;
 mod key;

@@ -6,6 +6,7 @@ mod audit;
 mod bots;
 mod changes;
 mod connections;
+mod console;
 mod credential;
 mod errors;
 mod export;

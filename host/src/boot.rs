@@ -36,6 +36,7 @@ use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
 use monstrum_core::call::execute::{BuiltIn, Executor};
 use monstrum_core::call::ledger::Ledger;
+use monstrum_core::console_sessions::ConsoleSessions;
 use monstrum_core::credentials::Refresher;
 use monstrum_core::mcp::Mcp;
 use monstrum_core::meters;
@@ -189,11 +190,14 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     ));
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
+    let console_sessions =
+        ConsoleSessions::new(store.clone(), Arc::clone(&policy), auditor.clone(), Arc::clone(&clock));
+
     let packages = packages(&settings, &data, &plugins);
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
     let app = Arc::new(App {
-        data_dir: settings.data_dir,
+        data_dir: settings.data_dir.clone(),
         store: data.store,
         vault: data.vault,
         audit_keys: data.audit_keys,
@@ -213,25 +217,37 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         mcp,
         access_tokens,
         calls: Arc::new(calls),
+        console_sessions,
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let of_gateway = gateway::McpOptions {
-        address,
-        public_url: settings.public_url,
-        hosts: settings.mcp_hosts,
-        origins: settings.mcp_origins,
-        stop: stop.clone(),
-    };
-    let options = gateway::Options { public_docs: settings.public_docs };
-    let router = gateway::router(Arc::clone(&app), options, of_gateway);
+    let router = router(Arc::clone(&app), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+}
+
+/// Creates the router of a server that listens on `address`.
+fn router(app: Arc<App>, settings: &Settings, address: SocketAddr, stop: &CancellationToken) -> axum::Router {
+    let options = gateway::Options { public_docs: settings.public_docs };
+    let mcp = gateway::McpOptions {
+        address,
+        public_url: settings.public_url.clone(),
+        hosts: settings.mcp_hosts.clone(),
+        origins: settings.mcp_origins.clone(),
+        stop: stop.clone(),
+    };
+    let console = gateway::ConsoleOptions {
+        enabled: settings.console,
+        hosts: settings.console_hosts.clone(),
+        public_url: settings.public_url.clone(),
+        address,
+    };
+    gateway::router(app, options, mcp, console)
 }
 
 /// Listens on `address`. Returns the address with its port, which the system chooses for the port 0.
@@ -456,6 +472,9 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.policy.forget_changes().await {
             tracing::warn!(%error, "cannot delete change notifications that are older than an hour");
+        }
+        if let Err(error) = app.console_sessions.purge().await {
+            tracing::warn!(%error, "cannot delete ended sessions of the console");
         }
         if let Err(error) = app.store.forget_agent_hosts().await {
             tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");

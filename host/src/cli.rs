@@ -11,11 +11,13 @@ mod approval;
 mod audit;
 mod binding;
 mod bot;
+mod browser;
 mod budget;
 mod call;
 mod client;
 mod completions;
 mod configuration;
+mod console;
 mod credential;
 mod doctor;
 mod failure;
@@ -78,7 +80,8 @@ Examples:
   monstrum doctor                                 find weak settings and broken parts
   monstrum sandbox doctor                         check whether sandboxes can run on this machine
   monstrum vault rotate                           encrypt every secret with a new master key
-  monstrum key create --name ci --kind operator   create an API key";
+  monstrum key create --name ci --kind operator   create an API key
+  monstrum console                                open the console in a browser";
 
 /// Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited.
 #[derive(Parser)]
@@ -168,6 +171,7 @@ enum Command {
     Sandbox(sandbox::Sandbox),
     #[command(subcommand)]
     Key(key::Key),
+    Console(console::Console),
     #[command(subcommand)]
     Vault(vault::Vault),
     #[command(subcommand)]
@@ -239,6 +243,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Approval(approval) => approval.run(&options).await,
             Command::Mcp(mcp) => mcp.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
+            Command::Console(console) => console.run(&options).await,
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,
             Command::Platform(platform) => platform.run(&options).await,

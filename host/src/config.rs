@@ -11,6 +11,7 @@ mod days;
 mod mcp;
 mod public_url;
 mod sandboxes;
+mod switch;
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -29,6 +30,7 @@ pub use days::Days;
 pub use mcp::{ClientSecret, McpHost, McpIssuer, McpOrigin};
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
+pub use switch::Switch;
 
 use monstrum_core::access_tokens::TokenIssuer;
 use monstrum_core::approvals::ApprovalUrl;
@@ -90,6 +92,15 @@ pub struct ServeFlags {
     /// for an approval contain the URL
     #[arg(long, env = "MONSTRUM_APPROVAL_URL", value_name = "URL")]
     pub approval_url: Option<ApprovalUrl>,
+
+    /// Serve the console, at /console: on or off [default: on]
+    #[arg(long, env = "MONSTRUM_CONSOLE", value_name = "SWITCH")]
+    pub console: Option<Switch>,
+
+    /// Further host names by which browsers reach the console, as HOST or HOST:PORT; loopback names and the host of
+    /// --public-url are always accepted
+    #[arg(long, env = "MONSTRUM_CONSOLE_HOSTS", value_name = "HOST,…", value_delimiter = ',')]
+    pub console_hosts: Option<Vec<McpHost>>,
 
     /// Further host names by which MCP clients reach this server, as HOST or HOST:PORT, for example names in a container
     /// network; loopback names, the listen address and the host of --public-url are always accepted
@@ -342,6 +353,10 @@ pub struct Settings {
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
     pub approval_url: Option<ApprovalUrl>,
+    /// Whether the server serves the console.
+    pub console: bool,
+    /// Further host names by which browsers may reach the console.
+    pub console_hosts: Vec<McpHost>,
     /// Further host names by which MCP clients may reach the server.
     pub mcp_hosts: Vec<McpHost>,
     /// The origins of browser pages that may use the MCP server.
@@ -425,6 +440,8 @@ impl Settings {
             master_key: MasterKeyPlace::File(master_key_file),
             public_url: flags.public_url.or(file.public_url),
             approval_url: flags.approval_url.or(file.approval_url),
+            console: flags.console.or(file.console) != Some(Switch::Off),
+            console_hosts: flags.console_hosts.or(file.console_hosts).unwrap_or_default(),
             mcp_hosts: flags.mcp_hosts.or(file.mcp_hosts).unwrap_or_default(),
             mcp_origins: flags.mcp_origins.or(file.mcp_origins).unwrap_or_default(),
             mcp_issuer,

@@ -35,6 +35,7 @@ mod sandboxes;
 mod search;
 #[cfg(test)]
 mod tests;
+mod tickets;
 mod tools;
 mod trust;
 mod welcome;
@@ -55,18 +56,17 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::gateway::http::extract::ConsoleKey;
-use crate::gateway::http::state::{ConsoleUrl, Host, HttpState};
+use crate::gateway::http::state::{Host, HttpState};
 use crate::gateway::http::{docs, idempotency, pace, queries};
 use crate::telemetry::recorder;
 use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, Operator, Root};
 
-pub use console::ConsoleOptions;
 pub use http::docs::description;
 pub use http::idempotency::{forget_expired, place_of_answer};
 pub use http::pace::{Meter, Pace};
 pub use http::problem::Problem;
-pub use http::state::Options;
+pub use http::state::{ConsoleOptions, Options};
 pub use mcp::McpOptions;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -129,6 +129,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::rotate))
         .routes(routes!(keys::delete))
+        .routes(routes!(tickets::create))
         .routes(routes!(plugins::list, packages::install))
         .routes(routes!(plugins::show, packages::uninstall))
         .routes(routes!(packages::icon))
@@ -202,11 +203,11 @@ fn api() -> OpenApiRouter<HttpState> {
     others().merge(Creating::new().bare())
 }
 
-/// Returns the router of the server, with all routes and middleware. Without `console`, there are no pages for browsers.
-pub fn router(app: Arc<App>, options: Options, mcp: McpOptions, console: Option<ConsoleOptions>) -> axum::Router {
+/// Returns the router of the server, with all routes and middleware.
+pub fn router(app: Arc<App>, options: Options, mcp: McpOptions, console: ConsoleOptions) -> axum::Router {
     let mcp = Arc::new(mcp::Mcp::new(&app, mcp));
-    let console_url = ConsoleUrl(console.as_ref().map(|console| console.url.as_str().into()));
-    let state = HttpState { app: Arc::clone(&app), options, console_url, mcp };
+    let console = Arc::new(console);
+    let state = HttpState { app: Arc::clone(&app), options, mcp, console: Arc::clone(&console) };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
     let api = api
@@ -221,14 +222,12 @@ pub fn router(app: Arc<App>, options: Options, mcp: McpOptions, console: Option<
         .layer(from_fn_with_state(state.clone(), readiness))
         .layer(from_fn(envelope))
         .with_state(state);
-    match console {
-        Some(options) => {
-            let pages = console::routes(app, api.clone(), options);
-            let pages = pages.layer(from_fn(|request, next| pace::keep(Pace::DEFAULT, request, next)));
-            api.merge(pages.layer(from_fn(envelope)))
-        }
-        None => api,
+    if !console.enabled {
+        return api;
     }
+    let pages = console::routes(app, api.clone(), &console);
+    let pages = pages.layer(from_fn(|request, next| pace::keep(Pace::DEFAULT, request, next)));
+    api.merge(pages.layer(from_fn(envelope)))
 }
 
 /// Delays requests until the start-up scan is complete, because their plugins may still be loading. After 30 s,

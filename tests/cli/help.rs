@@ -81,6 +81,7 @@ const COMMANDS: &str = "
     key rotate
     key recover
     key delete
+    console
     vault rotate
     sandbox doctor
     sandbox template build
@@ -119,6 +120,7 @@ async fn every_command_helps() -> Result<()> {
       audit        Read and verify the audit
       sandbox      Manage the sandboxes of conversations
       key          Create, list, rotate, delete and recover API keys
+      console      Open the console in a browser
       vault        Manage the master key and the seals of the database
       platform     Call platform functions of plugins
       doctor       Find weak settings and broken parts
@@ -151,6 +153,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum sandbox doctor                         check whether sandboxes can run on this machine
       monstrum vault rotate                           encrypt every secret with a new master key
       monstrum key create --name ci --kind operator   create an API key
+      monstrum console                                open the console in a browser
     [exit 0]
     ");
     for command in COMMANDS.lines().map(str::trim).filter(|line| !line.is_empty()) {

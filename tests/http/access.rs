@@ -175,7 +175,8 @@ impl Fresh {
             | "POST /api/resources/{id}/oauth/device"
             | "POST /api/resources/{id}/oauth/refresh"
             | "POST /api/resources/{id}/oauth/discover"
-            | "POST /api/platform/{type}/{function}" => json!({}),
+            | "POST /api/platform/{type}/{function}"
+            | "POST /api/console/tickets" => json!({}),
             "POST /api/oauth/providers" => self.provider().await?,
             "POST /api/resources/{id}/oauth/confirm" => json!({ "digest": "sha256:0" }),
             "PATCH /api/oauth/providers/{id}" => json!({ "scopes": ["repo"] }),
@@ -352,6 +353,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  403  200  404
     GET    /api/bots/{id}/usage                               401  401  200  200  200  403  403  404
     DELETE /api/chats/{chat_id}                               401  401  202  202  202  403  202  202
+    POST   /api/console/tickets                               401  401  201  201  201  201  403  201
     POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  403  404
     POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  403  404
     GET    /api/export                                        401  401  200  200  403  403  403  200
@@ -575,6 +577,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     patch /api/bots/{id}/resources/{binding_id}: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
+    post /api/console/tickets: 422 "/unknown"
     post /api/core/ai/sandbox/download: 503
     post /api/core/ai/sandbox/file: 503
     post /api/import: 422 "line 1: /unknown"

@@ -1,7 +1,7 @@
 //! `monstrum oauth`: authorizes resources by OAuth. The command starts the authorization, shows the link or the code, and
 //! waits until a person has authorized the resource.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::failure::Failure;
 use super::names::{self, Noun};
-use super::{Options, output};
+use super::{Options, browser, output};
 
 /// The interval at which the command asks the server about the authorization.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl Waiting<'_> {
         if no_wait {
             return if self.json { output::json(&started) } else { output::line(output::plain(&link)) };
         }
-        if opens && open(&link) {
+        if opens && browser::open(&link) {
             output::note(&format!("opened {} in the browser", output::plain(&link)));
         } else {
             output::note(&format!("open this link in a browser: {}", output::plain(&link)));
@@ -156,31 +156,4 @@ fn time(answer: &Value, field: &str) -> Result<UtcMillis, Failure> {
     let text = names::text(answer, field)?;
     text.parse()
         .map_err(|_| Failure::new(format!("the server's response has no time `{field}`"), super::client::NOT_MONSTRUM))
-}
-
-/// Opens a link in a browser, if the user has a graphical session. Returns whether a program was started that opens links.
-#[expect(clippy::disallowed_methods, reason = "these variables describe the session of the user and are not settings")]
-fn open(link: &str) -> bool {
-    // A text that is not an http URL could be an option of the program or a local file.
-    if !(link.starts_with("https://") || link.starts_with("http://")) {
-        return false;
-    }
-    let has_display = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
-    if !has_display {
-        return false;
-    }
-    let quiet = Stdio::null;
-    Command::new("xdg-open").arg(link).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn().is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_links_are_opened() {
-        for text in ["--help", "/etc/passwd", "file:///etc/passwd", "javascript:alert(1)"] {
-            assert!(!open(text), "{text}");
-        }
-    }
 }

@@ -23,22 +23,12 @@ use axum::routing::{get, post};
 use monstrum_core::app::App;
 use tower_http::compression::CompressionLayer;
 
-use crate::config::{McpHost, PublicUrl};
+use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, error, home, keys, login, overview, plugins, resources, roles, search,
-    try_tool,
+    activity, approvals, bind, bot, bots, changes, error, home, keys, login, overview, plugins, resources, roles,
+    search, try_tool,
 };
-
-/// The options of the console.
-#[derive(Debug)]
-pub struct ConsoleOptions {
-    /// The address of the console in links.
-    pub url: String,
-    /// Further host names by which browsers reach the console.
-    pub hosts: Vec<McpHost>,
-    pub public_url: Option<PublicUrl>,
-}
 
 /// What the pages share.
 #[derive(Clone)]
@@ -60,8 +50,11 @@ impl Deref for Console {
 }
 
 /// Returns the routes of the console. `api` is the router of the API, with all of its checks.
-pub(super) fn routes(app: Arc<App>, api: Router, options: ConsoleOptions) -> Router {
-    let hosts = Hosts { names: options.hosts, public_url: options.public_url.map(|url| url.url().clone()) };
+pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Router {
+    let hosts = Hosts {
+        names: options.hosts.clone(),
+        public_url: options.public_url.as_ref().map(|public| public.url().clone()),
+    };
     let console = Console(Arc::new(Inner { api, app, hosts }));
     let public = Router::new()
         .route("/console/login", get(login::show).post(login::log_in))

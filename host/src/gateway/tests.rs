@@ -1,5 +1,7 @@
 //! Tests of the routes through the router, with a real database in a temporary folder.
 
+mod console_sessions;
+
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
@@ -55,7 +57,14 @@ impl Server {
             origins: Vec::new(),
             stop: self.running.stop_handle(),
         };
-        let response = gateway::router(Arc::clone(self.app()), self.options, mcp).oneshot(request).await.unwrap();
+        let console = gateway::ConsoleOptions {
+            enabled: true,
+            hosts: Vec::new(),
+            public_url: None,
+            address: self.running.address,
+        };
+        let response =
+            gateway::router(Arc::clone(self.app()), self.options, mcp, console).oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.unwrap();
         let text = String::from_utf8_lossy(&bytes).into_owned();

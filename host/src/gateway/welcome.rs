@@ -1,6 +1,8 @@
 //! `GET /`: names the server and its documentation, as a page for browsers and as JSON for programs. The route requires
 //! no key, so it reveals nothing else.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{Html, IntoResponse, Response};
@@ -8,7 +10,7 @@ use http::{HeaderMap, HeaderValue, header};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::gateway::http::state::Options;
+use crate::gateway::http::state::{ConsoleOptions, Options};
 
 /// The Content-Security-Policy of the page, which runs no scripts, loads nothing and cannot be framed.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -30,8 +32,12 @@ pub(super) struct Welcome {
 #[utoipa::path(get, path = "/", tag = "description", security(()),
     responses((status = 200, body = Welcome, description = "A page for browsers, JSON for other clients"),
         (status = 303, description = "Redirects browsers to the console, unless it is switched off")))]
-pub(super) async fn welcome(State(options): State<Options>, headers: HeaderMap) -> Response {
-    if options.console && is_browser(&headers) {
+pub(super) async fn welcome(
+    State(options): State<Options>,
+    State(console): State<Arc<ConsoleOptions>>,
+    headers: HeaderMap,
+) -> Response {
+    if console.enabled && is_browser(&headers) {
         let headers = [(header::LOCATION, "/console"), (header::VARY, "accept")];
         return (http::StatusCode::SEE_OTHER, headers).into_response();
     }

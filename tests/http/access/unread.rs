@@ -81,7 +81,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 6, "bot": 29, "no key": 33, "operator": 22, "other bot": 33, "unknown key": 33}"#
+        @r#"{"admin": 6, "bot": 30, "no key": 34, "operator": 22, "other bot": 34, "unknown key": 34}"#
     );
     Ok(())
 }

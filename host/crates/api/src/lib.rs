@@ -12,6 +12,7 @@ pub mod attention;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
+pub mod console;
 pub mod credentials;
 pub mod export;
 pub mod gates;

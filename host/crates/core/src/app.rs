@@ -12,6 +12,7 @@ use crate::access_tokens::AccessTokens;
 use crate::approvals::Approvals;
 use crate::audit::{Auditor, KeyRing};
 use crate::call::Calls;
+use crate::console_sessions::ConsoleSessions;
 use crate::credentials::Refresher;
 use crate::mcp::Mcp;
 use crate::meters;
@@ -49,6 +50,7 @@ pub struct App {
     /// The verifier of access tokens, if the host has an issuer.
     pub access_tokens: Option<AccessTokens>,
     pub calls: Arc<Calls>,
+    pub console_sessions: ConsoleSessions,
     pub clock: Arc<dyn Clock>,
     /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.
     pub scanned: tokio::sync::watch::Sender<bool>,

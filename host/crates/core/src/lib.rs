@@ -11,6 +11,7 @@ pub mod beside;
 pub mod call;
 pub mod call_types;
 pub mod checks;
+pub mod console_sessions;
 pub mod credentials;
 pub mod fair_queue;
 pub mod language;

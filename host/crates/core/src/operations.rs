@@ -15,6 +15,7 @@ pub mod bots;
 mod caller;
 pub mod calls;
 mod change;
+pub mod console;
 pub mod conversations;
 pub mod credentials;
 mod error;

@@ -68,6 +68,7 @@ const CHANGES_KEPT: Duration = Duration::from_secs(3_600);
 pub struct Key {
     pub id: KeyId,
     pub kind: KeyKind,
+    pub name: Arc<str>,
     /// The workspace of the key, or `None` for a root key.
     pub workspace: Option<WorkspaceId>,
     pub bot: Option<BotId>,

@@ -14,6 +14,7 @@ mod audit;
 mod batch;
 mod bindings;
 mod bots;
+mod console;
 mod credentials;
 mod db;
 mod discoveries;
@@ -53,6 +54,7 @@ pub use audit::{
 pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
+pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
 pub use error::StoreError;

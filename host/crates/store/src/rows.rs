@@ -31,7 +31,7 @@ use self::total::Total;
 use crate::db::{Arg, FromRow, Row, args, from_row};
 use crate::{Store, StoreError};
 
-pub(crate) use change::{Change, change, insert};
+pub(crate) use change::{Change, change, insert, overwrite};
 pub(crate) use encoding::digest;
 pub(crate) use feed::ChangedRow;
 pub use feed::{Changed, PolicyChanges, VerifiedPolicy};

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use askama::Template;
 use axum::response::{Html, IntoResponse, Response};
 use http::StatusCode;
+use monstrum_core::console_sessions::Message;
 use monstrum_types::UtcMillis;
 
 use crate::gateway::console::assets::{ASSETS, Assets};
@@ -57,30 +58,6 @@ pub(super) struct NavItem {
     pub href: String,
     pub count: Option<u64>,
     pub current: bool,
-}
-
-/// A message that is shown once, on the page after a change.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Message {
-    pub kind: MessageKind,
-    pub text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum MessageKind {
-    Success,
-    Error,
-}
-
-impl MessageKind {
-    /// Returns the class of the message in the style sheet.
-    pub(super) fn class(self) -> &'static str {
-        match self {
-            MessageKind::Success => "success",
-            MessageKind::Error => "error",
-        }
-    }
 }
 
 impl Frame {

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use monstrum_core::console_sessions::Session;
+use monstrum_core::console_sessions::{self, Message, Session};
 use monstrum_core::language::{Language, UiLanguage};
 use monstrum_types::Secret;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use crate::gateway::console::Console;
 use crate::gateway::console::client::{Client, Conditions, Failure};
 use crate::gateway::console::form::{FORM_BYTES_MAX, FORM_ID, Fields, TOKEN, Tokens, VERSION};
 use crate::gateway::console::hosts::CalledAs;
-use crate::gateway::console::page::{self, Frame, Inside, Message, MessageKind};
+use crate::gateway::console::page::{self, Frame, Inside};
 use crate::gateway::console::pages::{error, login};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::words::Words;
@@ -81,7 +81,7 @@ pub(super) struct Browser {
     /// The path with its query.
     pub path: String,
     /// The session with the text of its cookie.
-    pub session: Option<(Arc<Session>, Secret)>,
+    pub session: Option<(Session, Secret)>,
 }
 
 impl Browser {
@@ -150,8 +150,9 @@ async fn admitted(console: &Console, mut request: Request) -> Result<(Request, B
     let session = match secret {
         Some(secret) => {
             let is_quiet = request.uri().path().ends_with("/live");
-            match console.app.console_sessions.find(&secret, is_quiet).await {
-                Ok(found) => found.map(|session| (Arc::new(session), secret)),
+            let visit = if is_quiet { console_sessions::Visit::Quiet } else { console_sessions::Visit::Page };
+            match console.app.console_sessions.find(secret.expose(), visit).await {
+                Ok(found) => found.map(|session| (session, secret)),
                 Err(error) => {
                     tracing::error!(%error, "the sessions of the console cannot be read");
                     return Err(error::unavailable(look));
@@ -272,11 +273,10 @@ impl Visit {
     pub(super) async fn frame(&self, section: &str, title: &str) -> Frame {
         let messages = async {
             let secret = self.secret()?;
-            self.console.app.console_sessions.take_messages(secret).await.ok()
+            self.console.app.console_sessions.take_messages(secret.expose()).await.ok()
         };
         let (messages, waiting, workspaces) = tokio::join!(messages, self.waiting(), self.workspaces());
         let messages = messages.unwrap_or_default();
-        let messages = messages.iter().filter_map(|message| serde_json::from_str::<Message>(message).ok()).collect();
         let inside = Inside {
             workspace: self.me.workspace.clone(),
             base: format!("/console/w/{}", self.me.workspace_id),
@@ -328,20 +328,19 @@ impl Visit {
 
     /// Redirects to a page after a change and shows `text` there.
     pub(super) async fn done(&self, text: String, path: &str) -> Response {
-        self.say(MessageKind::Success, text).await;
+        self.say(Message { is_error: false, text }).await;
         page::see_other(path)
     }
 
     /// Redirects to a page and shows there that something was refused.
     pub(super) async fn refused(&self, text: String, path: &str) -> Response {
-        self.say(MessageKind::Error, text).await;
+        self.say(Message { is_error: true, text }).await;
         page::see_other(path)
     }
 
-    async fn say(&self, kind: MessageKind, text: String) {
+    async fn say(&self, message: Message) {
         let Some(secret) = self.secret() else { return };
-        let message = serde_json::to_string(&Message { kind, text }).unwrap_or_default();
-        if let Err(error) = self.console.app.console_sessions.put_message(secret, message).await {
+        if let Err(error) = self.console.app.console_sessions.put_message(secret.expose(), message).await {
             tracing::warn!(%error, "a message of the console cannot be stored");
         }
     }

@@ -16,7 +16,7 @@ const DOCUMENTS: [&str; 4] =
 const TABLE: [(&[KeyKind], &[&str]); 9] = [
     (&[Root, Admin, Operator, Approver, Bot, Agent], &["keys_me"]),
     (&[Root, Admin, Operator, Approver, Bot], &["approvals_list", "approvals_show"]),
-    (&[Root, Admin, Operator, Approver], &["approvals_decide", "overview_attention"]),
+    (&[Root, Admin, Operator, Approver], &["approvals_decide", "console_create_ticket", "overview_attention"]),
     (
         &[Root, Admin, Operator, Bot],
         &[

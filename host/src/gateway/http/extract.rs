@@ -72,24 +72,47 @@ macro_rules! with_right_of_every_key {
 
 with_right_of_every_key!(Reviewer, Person, KeyHolder, AgentCaller);
 
-/// Returns the caller with the key of a request.
-fn authenticated(parts: &Parts, state: &HttpState) -> Result<Caller, Problem> {
-    let app = &state.app;
+/// The key of a request that the console sends to the router itself, as an extension of the request. It takes the place
+/// of the header `Authorization`. Nothing that a client sends becomes an extension, and only the gateway can create a
+/// value of this type.
+#[derive(Clone, Copy)]
+pub(in crate::gateway) struct ConsoleKey {
+    key_hash: [u8; 32],
+}
+
+impl ConsoleKey {
+    /// Makes a request act with the key that has this hash. The key must be the key of a session.
+    pub(in crate::gateway) fn new(key_hash: [u8; 32]) -> ConsoleKey {
+        ConsoleKey { key_hash }
+    }
+}
+
+/// Returns the hash of the key of a request.
+fn key_hash_of(parts: &Parts) -> Result<[u8; 32], Problem> {
+    if let Some(ConsoleKey { key_hash }) = parts.extensions.get() {
+        return Ok(*key_hash);
+    }
     let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(Problem::unauthenticated("send exactly one header `Authorization: Bearer mk_…`"));
     };
-    let text = value.to_str().unwrap_or_default();
-    let key = match text.split_once(' ') {
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
-        _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
-    };
+    match value.to_str().unwrap_or_default().split_once(' ') {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => {
+            Ok(monstrum_core::policy::api_key::hash(key.trim()))
+        }
+        _ => Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
+    }
+}
+
+/// Returns the caller with the key of a request.
+fn authenticated(parts: &Parts, state: &HttpState) -> Result<Caller, Problem> {
+    let app = &state.app;
+    let key_hash = key_hash_of(parts)?;
     // If the policy is stale, the key may already have been deleted.
     if app.policy.is_stale() {
         return Err(Problem::unavailable("the API keys could not be read; try again"));
     }
     let snapshot = app.policy.load();
-    let key_hash = monstrum_core::policy::api_key::hash(key);
     let Some(entry) = snapshot.key(&key_hash) else {
         return Err(Problem::unauthenticated("unknown API key"));
     };

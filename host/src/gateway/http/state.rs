@@ -1,6 +1,7 @@
 //! The state that handlers share: the host, and the options of the HTTP API.
 
 use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use monstrum_core::app::App;
 
+use crate::config::{McpHost, PublicUrl};
 use crate::gateway::mcp::Mcp;
 
 /// The options of the HTTP API.
@@ -17,12 +19,37 @@ pub struct Options {
     pub public_docs: bool,
 }
 
+/// The settings of the console.
+#[derive(Clone, Debug)]
+pub struct ConsoleOptions {
+    /// Whether the server serves the console.
+    pub enabled: bool,
+    /// Further host names by which browsers may reach the console.
+    pub hosts: Vec<McpHost>,
+    pub public_url: Option<PublicUrl>,
+    /// The address on which the server listens.
+    pub address: SocketAddr,
+}
+
+impl ConsoleOptions {
+    /// Returns the URL of this server for links into the console, without a slash at its end. A server that listens on
+    /// all addresses has the loopback address in its links.
+    pub fn base_url(&self) -> String {
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+        }
+        self.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string)
+    }
+}
+
 /// The state of the router. Handlers extract the parts that they need.
 #[derive(Clone)]
 pub struct HttpState {
     pub app: Arc<App>,
     pub options: Options,
     pub(crate) mcp: Arc<Mcp>,
+    pub(crate) console: Arc<ConsoleOptions>,
 }
 
 /// The host, for handlers.
@@ -47,6 +74,12 @@ impl FromRequestParts<HttpState> for Host {
 impl FromRef<HttpState> for Arc<Mcp> {
     fn from_ref(state: &HttpState) -> Arc<Mcp> {
         Arc::clone(&state.mcp)
+    }
+}
+
+impl FromRef<HttpState> for Arc<ConsoleOptions> {
+    fn from_ref(state: &HttpState) -> Arc<ConsoleOptions> {
+        Arc::clone(&state.console)
     }
 }
 

@@ -8,6 +8,7 @@ use monstrum_types::{BotId, Clock, KeyId, RequestId, ResourceId, UtcMillis, Work
 
 use super::OperationError;
 use crate::call_types::incoming::{CallerKey, TokenUser};
+use crate::console_sessions::may_log_in;
 use crate::policy::Snapshot;
 
 /// The caller of an operation.
@@ -91,10 +92,10 @@ impl Caller {
     /// Accepts the keys that people hold: every key except bot and agent keys. An operation that always needs such a key
     /// accepts a [`Person`] instead.
     pub fn person(&self) -> Result<(), OperationError> {
-        self.one_of(
-            &[KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Approver],
-            "this operation requires an approver, operator, admin or root key",
-        )
+        if may_log_in(self.kind) && self.token_user.is_none() {
+            return Ok(());
+        }
+        Err(OperationError::forbidden("this operation requires an approver, operator, admin or root key"))
     }
 
     /// Accepts every key. An operation about the key itself accepts a [`KeyHolder`], so that the operations that accept a

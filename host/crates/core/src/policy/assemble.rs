@@ -321,7 +321,8 @@ impl Assembly<'_> {
 fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key)> {
     let last_use = held.cloned().unwrap_or_else(|| Arc::new(LastUse::new(row.last_used_at)));
     let (id, kind, workspace) = (row.id, row.kind, row.workspace_id);
-    let key = Key { id, kind, workspace, bot: row.bot_id, resource: row.resource_id, last_use };
+    let name = row.name.as_str().into();
+    let key = Key { id, kind, name, workspace, bot: row.bot_id, resource: row.resource_id, last_use };
     Some((key_hash(row)?, key))
 }
 

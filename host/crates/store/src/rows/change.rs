@@ -223,11 +223,7 @@ impl Change<'_> {
     }
 
     async fn write_over<T: Authentic>(&mut self, row: &T) -> Result<Macs, StoreError> {
-        let mut values = row.covered();
-        let macs = self.rows.macs(T::TABLE, &values)?;
-        values.push(Arg::Bytes(Some(&macs.mac)));
-        self.session.run(&T::TABLE.statements().update, &values).await?;
-        Ok(macs)
+        overwrite(&mut self.session, self.rows, row).await
     }
 
     /// Deletes the row with this key, even if its MAC is wrong. Returns whether a row was deleted. Keeps the row if
@@ -393,6 +389,15 @@ pub(crate) async fn insert<T: Authentic>(
     values.extend(content);
     session.run(&T::TABLE.statements().insert, &values).await?;
     Ok(macs.addend)
+}
+
+/// Overwrites the row that has the same key, with its MAC, and returns both values of the MAC.
+pub(crate) async fn overwrite<T: Authentic>(session: &mut Session, rows: &Rows, row: &T) -> Result<Macs, StoreError> {
+    let mut values = row.covered();
+    let macs = rows.macs(T::TABLE, &values)?;
+    values.push(Arg::Bytes(Some(&macs.mac)));
+    session.run(&T::TABLE.statements().update, &values).await?;
+    Ok(macs)
 }
 
 fn text_of<'v>(value: &'v Arg<'_>) -> Option<&'v str> {

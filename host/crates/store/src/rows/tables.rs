@@ -8,9 +8,10 @@ use std::sync::LazyLock;
 use super::Authentic;
 use crate::db::{Column, Kind};
 use crate::{
-    AgentHostRow, AgentPresenceRow, ApprovalRow, BindingRow, BotRow, CredentialRow, DiscoveryRow, FirstDiscoveryRow,
-    GrantRow, KeyRow, MissingScopesRow, OauthFlowRow, OauthProposalRow, OauthProviderRow, OwnerRow, PluginRow,
-    PluginVersionSummary, ResourceRow, ResourceToolRow, RoleRow, SandboxRow, TrustRow, WorkspaceRow,
+    AgentHostRow, AgentPresenceRow, ApprovalRow, BindingRow, BotRow, ConsoleSessionRow, ConsoleTicketRow,
+    CredentialRow, DiscoveryRow, FirstDiscoveryRow, GrantRow, KeyRow, MissingScopesRow, OauthFlowRow, OauthProposalRow,
+    OauthProviderRow, OwnerRow, PluginRow, PluginVersionSummary, ResourceRow, ResourceToolRow, RoleRow, SandboxRow,
+    TrustRow, WorkspaceRow,
 };
 
 pub(crate) use statements::Statements;
@@ -86,6 +87,8 @@ tables! {
     MissingScopes => MissingScopesRow,
     AgentHosts => AgentHostRow,
     AgentPresences => AgentPresenceRow,
+    ConsoleSessions => ConsoleSessionRow,
+    ConsoleTickets => ConsoleTicketRow,
 }
 
 static STATEMENTS: LazyLock<Vec<Statements>> =
@@ -120,6 +123,8 @@ impl Table {
                 | Table::Trust
                 | Table::Owners
                 | Table::AgentHosts
+                | Table::ConsoleSessions
+                | Table::ConsoleTickets
         )
     }
 
@@ -170,12 +175,14 @@ mod tests {
         let (later, outside) = later.split_at(2);
         let (outside, discovered) = outside.split_at(3);
         let (discovered, hosts) = discovered.split_at(2);
+        let (hosts, console) = hosts.split_at(2);
         for (tables, expected) in [
             (first, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071"),
             (later, "3c58d0520aecfa045861a89b3e6e9f78479c0a334a67f5325aee899ba9cd1f36"),
             (outside, "5de44a5a055d54644c4f9382e835e64d3a304e09ae1835953482f8cce99314b8"),
             (discovered, "5bf772c4d7fe555c1c0b3f02720f96efb4c505347e582c26fcedfe61cd79e9e9"),
             (hosts, "99ed2fd2361b0eda20f911338d904e6699e5d16b2f765438a79a1f9ecf0314c0"),
+            (console, ""),
         ] {
             let mut lines = String::new();
             for table in tables {

@@ -11,6 +11,7 @@ use crate::sandboxes;
 
 pub(crate) use crate::agent_hosts::forged_agents_are_ignored;
 pub(crate) use crate::approvals::{a_forged_grant_is_ignored, a_restored_approval_permits_nothing};
+pub(crate) use crate::console::forged_sessions_and_tickets_log_nobody_in;
 pub(crate) use crate::feed::{
     a_forged_row_is_not_read_as_a_change, a_restored_credential_is_not_read_with_its_resource,
     an_older_generation_is_read_with_everything, an_older_row_is_not_read_as_a_change,

@@ -9,6 +9,7 @@ mod agent_hosts;
 mod approvals;
 mod audit;
 mod authentic;
+mod console;
 mod feed;
 mod instance;
 mod isolation;
@@ -81,6 +82,7 @@ intrusions! {
     an_edited_or_restored_tool_serves_nothing,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
+    forged_sessions_and_tickets_log_nobody_in,
 }
 
 macro_rules! cases {
@@ -142,6 +144,14 @@ cases! {
         agents_are_known_to_other_hosts_while_the_lease_of_their_host_lasts,
         a_deleted_resource_has_no_agents,
         hosts_without_a_lease_are_forgotten,
+    }
+    console {
+        sessions_are_inserted_updated_and_deleted,
+        a_key_keeps_its_newest_sessions,
+        a_rotated_or_deleted_key_gets_no_session,
+        messages_and_uses_of_concurrent_requests_are_kept,
+        a_ticket_is_taken_once,
+        ended_sessions_and_tickets_are_purged,
     }
     isolation {
         rows_of_other_workspaces_are_not_found,

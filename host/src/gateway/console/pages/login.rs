@@ -5,8 +5,8 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, extract::Request};
 use http::{HeaderValue, StatusCode, header};
-use monstrum_core::console_sessions::{LoginError, NewSession};
-use monstrum_types::Secret;
+use monstrum_core::console_sessions::{ConsoleError, NewSession};
+use monstrum_types::RequestId;
 use serde::Deserialize;
 
 use crate::gateway::console::Console;
@@ -87,15 +87,14 @@ pub(in crate::gateway::console) async fn log_in(
     State(console): State<Console>,
     Extension(browser): Extension<Browser>,
     Extension(fields): Extension<Arc<Fields>>,
+    Extension(request): Extension<RequestId>,
 ) -> Response {
     let next = fields.value("next");
     let words = Words::of(browser.look.language);
     if !browser.called_as.is_private() {
         return form(&console, &browser, next, StatusCode::FORBIDDEN, words.text("login.not_private"));
     }
-    let key = Secret::new(fields.value("key").trim().to_owned());
-    let opened = console.app.console_sessions.open(&key).await;
-    match opened {
+    match console.app.console_sessions.open(request, fields.value("key").trim()).await {
         Ok(session) => entered(&browser, &session, safe_next(next)),
         Err(error) => {
             let (status, text) = told(&error);
@@ -105,12 +104,12 @@ pub(in crate::gateway::console) async fn log_in(
 }
 
 /// Returns the status and the words for an attempt to log in that failed.
-fn told(error: &LoginError) -> (StatusCode, &'static str) {
+fn told(error: &ConsoleError) -> (StatusCode, &'static str) {
     match error {
-        LoginError::UnknownKey => (StatusCode::UNAUTHORIZED, "login.unknown_key"),
-        LoginError::KindRefused => (StatusCode::FORBIDDEN, "login.kind_refused"),
-        LoginError::TicketUsed => (StatusCode::GONE, "login.ticket_used"),
-        LoginError::TooMany => (StatusCode::TOO_MANY_REQUESTS, "login.too_many"),
+        ConsoleError::UnknownKey => (StatusCode::UNAUTHORIZED, "login.unknown_key"),
+        ConsoleError::Kind(_) => (StatusCode::FORBIDDEN, "login.kind_refused"),
+        ConsoleError::UnknownTicket => (StatusCode::GONE, "login.ticket_used"),
+        ConsoleError::Busy => (StatusCode::TOO_MANY_REQUESTS, "login.too_many"),
         other => {
             tracing::error!(error = %other, "a log-in to the console failed");
             (StatusCode::SERVICE_UNAVAILABLE, "login.unavailable")
@@ -132,12 +131,13 @@ pub(in crate::gateway::console) async fn ticket(
     request: Request,
 ) -> Response {
     let words = Words::of(browser.look.language);
-    match console.app.console_sessions.peek_ticket(&Secret::new(ticket)).await {
+    let peeked = console.app.console_sessions.peek_ticket(&ticket).await;
+    match peeked.and_then(|key| key.ok_or(ConsoleError::UnknownTicket)) {
         Ok(key) => {
             let frame = browser.frame(&console, words.text("login.enter_title"));
-            let kind = words.known(&format!("kind.{}", key.kind)).unwrap_or_default().to_owned();
+            let kind = words.known(&format!("kind.{}", key.kind.as_str())).unwrap_or_default().to_owned();
             let action = request.uri().path().to_owned();
-            page::render(&EnterPage { frame, action, key_name: key.name.as_str().into(), key_kind: kind })
+            page::render(&EnterPage { frame, action, key_name: Text::from(&*key.key_name), key_kind: kind })
         }
         Err(error) => {
             let (status, text) = told(&error);
@@ -150,13 +150,14 @@ pub(in crate::gateway::console) async fn ticket(
 pub(in crate::gateway::console) async fn enter(
     State(console): State<Console>,
     Extension(browser): Extension<Browser>,
+    Extension(request): Extension<RequestId>,
     Path(ticket): Path<String>,
 ) -> Response {
     let words = Words::of(browser.look.language);
     if !browser.called_as.is_private() {
         return form(&console, &browser, "", StatusCode::FORBIDDEN, words.text("login.not_private"));
     }
-    match console.app.console_sessions.enter(&Secret::new(ticket)).await {
+    match console.app.console_sessions.enter(request, &ticket).await {
         Ok(session) => entered(&browser, &session, "/console"),
         Err(error) => {
             let (status, text) = told(&error);
@@ -171,7 +172,7 @@ pub(in crate::gateway::console) async fn log_out(
     Extension(browser): Extension<Browser>,
 ) -> Response {
     if let Some((_, secret)) = &browser.session
-        && let Err(error) = console.app.console_sessions.close(secret).await
+        && let Err(error) = console.app.console_sessions.close(secret.expose()).await
     {
         tracing::error!(%error, "a session of the console cannot be ended");
         return StatusCode::SERVICE_UNAVAILABLE.into_response();

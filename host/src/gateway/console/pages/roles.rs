@@ -205,10 +205,7 @@ fn read_json(fields: &Fields, name: &str, empty: Value) -> Option<Value> {
 }
 
 /// Asks before a role is deleted.
-pub(in crate::gateway::console) async fn confirm_deletion(
-    visit: Visit,
-    Path((_, id)): Path<(String, String)>,
-) -> Page {
+pub(in crate::gateway::console) async fn confirm_deletion(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     let role = existing(&visit, &id).await?;
     let text = visit.words().text("roles.delete_text").to_owned();
     let action = format!("{}/delete", role.action);
