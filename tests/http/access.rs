@@ -1,6 +1,7 @@
 //! Access control: every route of the API description, requested with every kind of key. The table is the policy. A
 //! route that is not in the table fails the test.
 
+mod may;
 mod unread;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -310,18 +311,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
         }
     }
     table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
-    let bot_key = fresh.key_of(&fresh.world.bot).await?;
-    let keys = [&fresh.world.api, &fresh.admin, &fresh.operator, &fresh.approver, &bot_key];
-    for (column, api) in keys.into_iter().enumerate() {
-        let allowed = table.iter().filter_map(|row| {
-            let cells: Vec<&str> = row.split_whitespace().collect();
-            // The resource of the test has a credential, without which an operator may delete a resource.
-            let is_allowed = !matches!(cells[column + 4], "401" | "403")
-                || column == 2 && cells[..2] == ["DELETE", "/api/resources/{id}"];
-            is_allowed.then(|| operation(&document, cells[0], cells[1]))
-        });
-        told_what_it_may(api, allowed.collect()).await?;
-    }
+    may::of_table(&fresh, &document, &table).await?;
     let heading = format!("{:57} none unkn root admn oper appr bot  foreign", "");
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
                                                               none unkn root admn oper appr bot  foreign
@@ -435,19 +425,6 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     Ok(())
 }
 
-/// Returns the id of the operation of a route.
-fn operation(document: &Value, method: &str, path: &str) -> String {
-    text(&document["paths"][path][method.to_lowercase()]["operationId"]).to_owned()
-}
-
-/// Fails unless `/api/me` names exactly the operations that the key may use.
-async fn told_what_it_may(api: &Api, mut allowed: Vec<String>) -> Result<()> {
-    allowed.sort();
-    let (_, me) = api.get("/api/me").await?;
-    assert_eq!(me["may"], json!(allowed), "{}", me["kind"]);
-    Ok(())
-}
-
 /// An agent key opens its socket and reads what it is. Every other route that asks for a key refuses it.
 #[tokio::test]
 async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
@@ -481,7 +458,7 @@ async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
             }
             let status = send(request).await?.0;
             if status != 403 {
-                allowed.push(operation(&document, method, template));
+                allowed.push(may::operation(&document, method, template));
             }
             match template.as_str() {
                 "/ws/agent" => assert_eq!(status, 426, "a plain request"),
@@ -495,7 +472,7 @@ async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
         }
     }
     assert!(refused > 70, "{refused}");
-    told_what_it_may(&agent, allowed).await
+    may::names(&agent, allowed).await
 }
 
 /// Operators cannot change where a credential is sent or which permissions are granted, even on routes that they can
