@@ -7,7 +7,7 @@ use monstrum_manifest::MatchMode;
 use monstrum_types::{Effort, Overrun};
 use serde_json::{Map, Value};
 
-use crate::decide::{Question, REFUSALS_MAX, Subject, VALUE_BYTES_MAX, refusals_of};
+use crate::decide::{Question, REFUSALS_MAX, Subject, VALUE_BYTES_MAX, refusals_of, sets};
 use crate::denial::{Holder, Refusal};
 use crate::gates::{self, Gated};
 use crate::matching::{escape_glob, match_path};
@@ -96,17 +96,42 @@ fn needed(
         }
         Refusal::Tool(holder) => one(granted(*holder, "allowed_tools", tool.tool.to_string())),
         Refusal::UnknownKey { holder, key } => one(unconstrained(*holder, key)),
-        Refusal::Undeclared { holder, dimension } => one(unconstrained(*holder, &dimension.key)),
-        Refusal::EmptyList { holder, dimension } if dimension.applies => {
-            // The list permits no value, so each value of the call needs an entry.
-            values(dimension, params, effort)?
-                .and_then(|values| values.iter().map(|value| permitting(*holder, dimension, value)).collect())
-        }
-        // The tool has no parameter for the scope, so no entry would permit the call.
-        Refusal::EmptyList { holder, dimension } => one(unconstrained(*holder, &dimension.key)),
+        // Every set with the key refuses the tool, but only the first one is told.
+        Refusal::Undeclared { dimension, .. } => sets(subject)
+            .filter(|(_, set)| set.constraint(&dimension.key).is_some())
+            .map(|(holder, _)| unconstrained(holder, &dimension.key))
+            .collect(),
+        Refusal::EmptyList { holder, dimension } => filled(*holder, dimension, subject, params, effort)?,
+        // The rules come from another version of the type, so no entry permits the value.
+        Refusal::Unmatched { dimension, .. } if !subject.binding.matches_in(&dimension.key, dimension.mode) => None,
         Refusal::Unmatched { holder, dimension, value } => one(permitting(*holder, dimension, value)),
         Refusal::Missing { .. } | Refusal::Unfit { .. } | Refusal::TooLong { .. } => None,
     })
+}
+
+/// Adds entries to a list that permits no value, one for each value of the call. An empty list of a scope that the tool
+/// has no parameter for, or that does not apply to the tool, stays: without it, the binding would permit calls of other
+/// tools.
+fn filled(
+    holder: Holder,
+    dimension: &Dimension,
+    subject: &Subject<'_>,
+    params: &Map<String, Value>,
+    effort: &Effort,
+) -> Result<Option<Vec<RuleChange>>, Overrun> {
+    let of_key = |other: &&Dimension| other.key == dimension.key && other.applies;
+    let mut needed = Vec::new();
+    for dimension in subject.tool.dimensions.iter().filter(of_key) {
+        if !dimension.is_declared || !subject.binding.matches_in(&dimension.key, dimension.mode) {
+            return Ok(None);
+        }
+        let Some(values) = values(dimension, params, effort)? else { return Ok(None) };
+        for value in &values {
+            let Some(change) = permitting(holder, dimension, value) else { return Ok(None) };
+            needed.push(change);
+        }
+    }
+    Ok(Some(needed).filter(|needed| !needed.is_empty()))
 }
 
 fn holder_of(source: GrantSource) -> Holder {

@@ -236,7 +236,7 @@ fn values<'a>(
     ControlFlow::Continue(())
 }
 
-fn sets<'a>(subject: &Subject<'a>) -> impl Iterator<Item = (Holder, &'a ConstraintSet)> {
+pub(crate) fn sets<'a>(subject: &Subject<'a>) -> impl Iterator<Item = (Holder, &'a ConstraintSet)> {
     let own = subject.binding.sets.iter().map(|(source, set)| (Holder::from(*source), &**set));
     own.chain(subject.delegation.iter().enumerate().map(|(index, link)| (Holder::Delegation(index), &link.set)))
 }

@@ -15,7 +15,7 @@ const BUILT_BOTH_WAYS: &str = "github";
 
 /// Installs prerequisites, builds everything and runs the tests.
 pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
-    let mut steps = Steps::new(if with_long { 13 } else { 12 });
+    let mut steps = Steps::new(if with_long { 14 } else { 13 });
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
     // Python is needed for the test that compares the host's fnmatch with Python's.
     steps.step("set-up: Debian packages", || {
@@ -30,6 +30,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     steps.step("set-up: OAuth server for the tests", || setup::oauth_server(repository))?;
     steps.step("set-up: MCP clients for the tests", || setup::mcp_clients(repository))?;
     steps.step("set-up: MCP conformance suite", || setup::mcp_conformance(repository))?;
+    steps.step("set-up: Chromium", || setup::console_browser(repository))?;
     steps.step("set-up: cargo-component", || setup::cargo_component(repository))?;
     steps.step("plugins and test guests", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
     steps.step("native tests of the plugins", || {

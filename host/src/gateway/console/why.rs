@@ -196,6 +196,9 @@ fn apply(object: &Value, body: &mut Map<String, Value>, change: &Change) {
         }
         "remove" => match place {
             Value::Array(entries) => entries.retain(|entry| *entry != change.entry),
+            Value::Object(entries) => {
+                entries.remove(change.entry.as_str().unwrap_or_default());
+            }
             other => *other = Value::Null,
         },
         _ => *place = change.entry.clone(),
@@ -253,14 +256,18 @@ mod tests {
 
     #[test]
     fn entries_are_removed_and_values_are_set() {
-        let object = json!({"gates": [{"action": "deny"}, {"action": "ask"}], "enabled": false, "expires_at": "2020"});
+        let object = json!({"gates": [{"action": "deny"}, {"action": "ask"}], "enabled": false, "expires_at": "2020",
+            "scope_constraints": {"old": ["a"], "repos": ["b"]}, "permissions": {"allowed_operations": ["x"]}});
         let holder = json!({"kind": "binding", "id": "1"});
         let changes = json!([
             {"action": "remove", "holder": holder, "field": "gates", "entry": {"action": "deny"}},
             {"action": "set", "holder": holder, "field": "enabled", "entry": true},
+            {"action": "remove", "holder": holder, "field": "scope_constraints", "entry": "old"},
+            {"action": "add", "holder": holder, "field": "permissions.allowed_tools", "entry": "t"},
             {"action": "set", "holder": holder, "field": "expires_at", "entry": null},
         ]);
-        let expected = json!({"gates": [{"action": "ask"}], "enabled": true, "expires_at": null});
+        let expected = json!({"gates": [{"action": "ask"}], "enabled": true, "expires_at": null,
+            "scope_constraints": {"repos": ["b"]}, "permissions": {"allowed_operations": ["x"], "allowed_tools": ["t"]}});
         assert_eq!(changed(&object, changes), expected);
     }
 }

@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 
 use super::bindings::input;
 use super::tools::{check_decision, incoming, session, unchecked};
-use super::{Caller, InputErrors, OperationError, Operator};
+use super::{Caller, InputErrors, OperationError, Operator, rules};
 use crate::app::App;
 use crate::call::check;
 use crate::call::resolve::{self, ResolvedCall};
 use crate::call::session::Session;
 use crate::plugins::Tool;
+use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding};
 use crate::policy::{Binding, Bot};
 
 /// The maximum number of sample calls of a preview.
@@ -65,7 +66,10 @@ pub async fn preview(app: &App, caller: &Operator, bot: BotId, draft: PreviewInp
         row.id = before.id;
     }
     errors.check()?;
-    input::check(app, &row, before.as_ref(), true).await.map_err(|error| error.under("/draft"))?;
+    let scopes_are_new = before.as_ref().is_none_or(|before| before.scope_constraints != row.scope_constraints);
+    input::check(app, &row, before.as_ref(), scopes_are_new).await.map_err(|error| error.under("/draft"))?;
+    let replaced = before.as_ref().map_or(0, |before| compiled_bytes(lists_of_binding(before)));
+    let _room = rules::pattern_room(app, caller.workspace, replaced, compiled_bytes(lists_of_binding(&row))).await?;
     let drafted = session.snapshot.drafted(&row);
     let drafted = drafted
         .ok_or_else(|| OperationError::invalid_at("/draft/resource_id", "the plugin of this resource is not loaded"))?;

@@ -70,7 +70,7 @@ fn links() -> impl Strategy<Value = Vec<Delegation>> {
     ]
 }
 
-fn world() -> impl Strategy<Value = World> {
+pub(crate) fn world() -> impl Strategy<Value = World> {
     let grants = prop_oneof![
         2 => Just(vec![(GrantSource::Role, crate::support::operations(&["*"]))]),
         1 => prop::collection::vec((prop::sample::select(vec![GrantSource::Role, GrantSource::Permissions]), grant()), 0..3),
@@ -120,7 +120,7 @@ fn gate() -> impl Strategy<Value = Gate> {
 }
 
 /// Generates a world with up to two gates of each holder.
-fn gated_world() -> impl Strategy<Value = World> {
+pub(crate) fn gated_world() -> impl Strategy<Value = World> {
     let gates = || prop::collection::vec(gate(), 0..2);
     (world(), gates(), gates(), gates()).prop_map(|(world, bot_gates, role_gates, gates)| World {
         bot_gates,
@@ -144,7 +144,7 @@ fn is_at_least_as_strict(before: &Decision, after: &Decision) -> bool {
     }
 }
 
-fn params() -> impl Strategy<Value = Value> {
+pub(crate) fn params() -> impl Strategy<Value = Value> {
     let scalar = prop_oneof![
         8 => prop::sample::select(vec!["a/b", "a/x", "b", "/a", "/a/../b", "", "*"]).prop_map(|text| json!(text)),
         1 => prop::sample::select(vec![json!(null), json!(7), json!(true), json!({"a": "b"})]),

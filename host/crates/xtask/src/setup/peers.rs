@@ -54,6 +54,19 @@ pub(crate) fn mcp_conformance(repository: &Repository) -> Result<()> {
     peer.copy("loopback.mjs")
 }
 
+/// Installs the program that opens the pages of the console in Chromium, with its packages, in `target/console-browser`,
+/// if they are missing or have another version. It runs on the Node.js of the OAuth server, which must be installed first,
+/// and needs Debian's `chromium`.
+pub(crate) fn console_browser(repository: &Repository) -> Result<()> {
+    let peer = Peer::of(repository, "console-browser");
+    if ask(Command::new("chromium").arg("--version")).is_none() {
+        install("Chromium, which opens the pages of the console", "chromium")?;
+    }
+    peer.installed_for("", &NPM_FILES, || npm_ci(&peer.folder, &repository.target("oauth-server")))
+        .context("the packages that open the pages of the console cannot be installed; they need npm")?;
+    peer.copy("pages.mjs")
+}
+
 /// A folder of `tests/` and the folder in which the peer is installed.
 struct Peer {
     source: PathBuf,

