@@ -41,7 +41,11 @@ impl Browser {
     /// Opens a browser without a session.
     pub(crate) fn open(world: &World) -> Result<Browser> {
         let client = Client::builder().redirect(Policy::none()).build()?;
-        Ok(Browser { client, url: world.server.url().context("the server is not running")?.to_owned(), cookie: String::new() })
+        Ok(Browser {
+            client,
+            url: world.server.url().context("the server is not running")?.to_owned(),
+            cookie: String::new(),
+        })
     }
 
     /// Logs in with a key.
@@ -111,7 +115,8 @@ impl Browser {
 /// Returns the hidden fields of the form with this action.
 pub(crate) fn hidden_fields(page: &str, action: &str) -> Result<Vec<(String, String)>> {
     let escaped = action.replace('&', "&#38;");
-    let start = page.find(&format!("action=\"{escaped}\"")).with_context(|| format!("no form for {action} in {page}"))?;
+    let start =
+        page.find(&format!("action=\"{escaped}\"")).with_context(|| format!("no form for {action} in {page}"))?;
     let form = page[start..].split("</form>").next().unwrap_or_default();
     let hidden = Regex::new("<input type=\"hidden\" name=\"([^\"]*)\" value=\"([^\"]*)\">")?;
     Ok(hidden.captures_iter(form).map(|found| (found[1].to_owned(), unescaped(&found[2]))).collect())

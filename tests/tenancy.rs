@@ -151,6 +151,9 @@ fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
         ("POST", "/api/bots/{id}/resources") => {
             Some(json!({ "resource_id": own.id("resources"), "role_id": own.id("roles") }))
         }
+        ("POST", "/api/bots/{id}/resources/preview") => {
+            Some(json!({ "draft": { "resource_id": own.id("resources"), "role_id": own.id("roles") } }))
+        }
         ("PATCH", "/api/bots/{id}/resources/{binding_id}") => Some(json!({ "enabled": false })),
         ("PATCH", "/api/oauth/providers/{id}") => Some(json!({ "scopes": ["taken"] })),
         ("PATCH", _) => Some(json!({ "name": "taken" })),

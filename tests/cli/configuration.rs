@@ -173,8 +173,10 @@ async fn oauth_providers_are_exported_without_secrets_and_applied() -> Result<()
     // A repeated apply changes nothing, and a changed field is set.
     let again = told(&other, &["apply", "file.yaml"]).await?;
     ensure!(again.contains("the workspace already has this configuration"), "{again}");
-    let text = fs::read_to_string(home.join("file.yaml"))?.replace("- repo\n", "- repo\n  - user\n");
-    fs::write(home.join("file.yaml"), text)?;
+    let text = fs::read_to_string(home.join("file.yaml"))?;
+    let line = text.lines().find(|line| line.trim() == "- repo").context("the scopes of the provider")?;
+    let added = format!("{line}\n{}", line.replace("repo", "user"));
+    fs::write(home.join("file.yaml"), text.replace(line, &added))?;
     succeed(&other, &["apply", "file.yaml", "--yes"]).await?;
     let changed = provider().await?;
     assert_eq!((&changed["id"], &changed["scopes"]), (&applied["id"], &json!(["repo", "user"])));

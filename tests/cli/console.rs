@@ -33,7 +33,7 @@ async fn a_link_of_a_bot_or_with_a_wrong_lifetime_is_refused() -> Result<()> {
     assert_snapshot!(told(&server, &["console", "--key", &key]).await?, @r#"
     [stderr]
     error: This key has no permission for this action (403)
-      only root, admin, operator and approver keys log in to the console
+      this operation requires an approver, operator, admin or root key
       request [id 1]
     hint: use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds
     [exit 1]

@@ -22,7 +22,8 @@ async fn a_denied_call_is_explained_and_the_change_allows_it() -> Result<()> {
     let base = base(&world).await?;
     let bot = format!("{base}/bots/{}", world.bot);
     let request = browser.page(&format!("{base}/activity/{}", text(&denied["request_id"]))).await?;
-    let change = request.split("href=\"").find(|part| part.starts_with(&format!("{bot}/change?"))).context("a change")?;
+    let change =
+        request.split("href=\"").find(|part| part.starts_with(&format!("{bot}/change?"))).context("a change")?;
     let change = change.split('"').next().context("a path")?.replace("&#38;", "&");
     let page = browser.page(&change).await?;
     assert!(page.contains("acme/site") && page.contains("acme/docs"), "before and after: {page}");
@@ -87,8 +88,13 @@ async fn a_bot_is_made_bound_tried_and_deleted_without_a_script() -> Result<()> 
     assert_eq!(taken.status, 422);
 
     let bind = format!("{bot}/bind?resource={resource}");
-    let fields = [("operations.mode", "only"), ("operations.others", "issue.read"), ("scope.mode.repos", "only"),
-        ("scope.entries.repos", "acme/docs"), ("enabled", "on")];
+    let fields = [
+        ("operations.mode", "only"),
+        ("operations.others", "issue.read"),
+        ("scope.mode.repos", "only"),
+        ("scope.entries.repos", "acme/site"),
+        ("enabled", "on"),
+    ];
     let preview = browser.submit(&bind, &bind, &[&fields[..], &[("preview", "1")]].concat()).await?;
     assert!(preview.status == 200 && preview.text.contains("github_list_issues"), "{}", preview.text);
     let none = world.api.get(&format!("/api/bots/{}/resources", bot.rsplit('/').next().context("an id")?)).await?.1;
@@ -99,17 +105,17 @@ async fn a_bot_is_made_bound_tried_and_deleted_without_a_script() -> Result<()> 
     let saved = browser.submit(&bind, &bind, &[&fields[..], &[("save", "1")]].concat()).await?;
     assert_eq!((saved.status, saved.location()), (303, bot.as_str()), "{}", saved.text);
     let page = browser.page(&bot).await?;
-    assert!(page.contains("repos: only acme/docs") && page.contains("github_list_issues"), "{page}");
+    assert!(page.contains("repos: only acme/site") && page.contains("github_list_issues"), "{page}");
 
     let tool = format!("{bot}/tools/github_list_issues");
-    let run = browser.submit(&tool, &tool, &[("p.repo", "acme/docs"), ("run", "1")]).await?;
-    assert!(run.status == 200 && run.text.contains("status success"), "{}", run.text);
     let run = browser.submit(&tool, &tool, &[("p.repo", "acme/site"), ("run", "1")]).await?;
+    assert!(run.status == 200 && run.text.contains("status success"), "{}", run.text);
+    let run = browser.submit(&tool, &tool, &[("p.repo", "acme/docs"), ("run", "1")]).await?;
     assert!(run.text.contains("status denied") && run.text.contains("why denied"), "{}", run.text);
-    let check = browser.submit(&tool, &tool, &[("p.repo", "acme/docs"), ("check", "1")]).await?;
+    let check = browser.submit(&tool, &tool, &[("p.repo", "acme/site"), ("check", "1")]).await?;
     assert!(check.status == 303 && check.location().contains("params="), "{}", check.location());
     assert!(browser.page(&format!("{bot}/did")).await?.contains("github_list_issues"));
-    assert!(browser.page(&format!("{bot}/denied")).await?.contains("acme/site"));
+    assert!(browser.page(&format!("{bot}/denied")).await?.contains("acme/docs"));
     for tab in ["budget", "settings"] {
         browser.page(&format!("{bot}/{tab}")).await?;
     }
@@ -132,7 +138,7 @@ async fn an_approval_is_decided_with_what_the_page_showed() -> Result<()> {
     let bound = world.grant_all("test-echo").await?;
     let gates = json!([{ "action": "ask", "reason": HOSTILE, "approvers": ["approver"] }]);
     world.rebind(&bound, &json!({ "gates": gates })).await?;
-    let params = json!({ "text": HOSTILE });
+    let params = json!({ "any": HOSTILE });
     let waiting = world.call("test_echo_run", &params).await?;
     assert_eq!(waiting["status"], "approval_required", "{waiting}");
     let approver = Browser::log_in(&world, &world.api.new_key("approver", None).await?).await?;
@@ -158,16 +164,22 @@ async fn an_approval_is_decided_with_what_the_page_showed() -> Result<()> {
 #[tokio::test]
 async fn texts_of_others_are_text_on_every_page() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
-    let (_, bot) = world.api.post("/api/bots", &json!({ "name": "hostile", "description": HOSTILE, "system_prompt": HOSTILE })).await?;
+    let (_, bot) = world
+        .api
+        .post("/api/bots", &json!({ "name": "hostile", "description": HOSTILE, "system_prompt": HOSTILE }))
+        .await?;
     let bot = text(&bot["id"]);
     let bound = world.grant_all("test-echo").await?;
     let binding = json!({ "resource_id": bound.resource, "permissions": { "allowed_tools": ["*"] } });
     world.api.post(&format!("/api/bots/{bot}/resources"), &binding).await?;
-    let call = world.api.call(bot, "test_echo_run", &json!({ "text": HOSTILE })).await?;
+    let call = world.api.call(bot, "test_echo_run", &json!({ "any": HOSTILE })).await?;
     let browser = Browser::log_in(&world, world.api.key()).await?;
     let base = base(&world).await?;
     let mut pages = vec![format!("{base}/bots"), format!("{base}/activity")];
-    pages.extend(["", "/did", "/denied", "/settings", "/bind", "/tools/test_echo_run", "/delete"].map(|tab| format!("{base}/bots/{bot}{tab}")));
+    pages.extend(
+        ["", "/did", "/denied", "/settings", "/bind", "/tools/test_echo_run", "/delete"]
+            .map(|tab| format!("{base}/bots/{bot}{tab}")),
+    );
     pages.push(format!("{base}/activity/{}", text(&call["request_id"])));
     pages.push(format!("{base}/activity?tool=%3Cscript%3Ex&bot_id={bot}"));
     for path in pages {

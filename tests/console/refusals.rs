@@ -42,8 +42,11 @@ async fn forms_of_other_sites_and_without_a_token_are_refused() -> Result<()> {
     let other = Browser::log_in(&world, world.api.key()).await?;
     let of_other = hidden_fields(&other.page(&action).await?, &action)?;
     let of_page = hidden_fields(&browser.page(&action).await?, "/console/logout")?;
-    let foreign = [&of_other, &of_page].map(|fields| fields.iter().find(|(name, _)| name == "_token").map(|(_, value)| value.clone()));
-    for bad in [Some(String::new()), Some("00".repeat(48)), foreign[0].clone(), foreign[1].clone(), Some(format!("{token}0"))] {
+    let foreign = [&of_other, &of_page]
+        .map(|fields| fields.iter().find(|(name, _)| name == "_token").map(|(_, value)| value.clone()));
+    for bad in
+        [Some(String::new()), Some("00".repeat(48)), foreign[0].clone(), foreign[1].clone(), Some(format!("{token}0"))]
+    {
         let bad = bad.context("a token")?;
         let answer = browser.send(Method::POST, &action, &[("_token", &bad), ("name", "made")], &[]).await?;
         assert_eq!(answer.status, 403, "{bad}");
@@ -77,7 +80,8 @@ async fn the_server_is_called_by_its_own_names_only() -> Result<()> {
     }
     // A key is not taken over a connection that others can read.
     let fields = [("key", world.api.key())];
-    let answer = browser.send(Method::POST, "/console/login", &fields, &[("host", "ops.internal"), ("cookie", "")]).await?;
+    let answer =
+        browser.send(Method::POST, "/console/login", &fields, &[("host", "ops.internal"), ("cookie", "")]).await?;
     assert_eq!(answer.status, 403);
     assert!(answer.text.contains("--public-url"), "{}", answer.text);
     Ok(())
@@ -87,9 +91,12 @@ async fn the_server_is_called_by_its_own_names_only() -> Result<()> {
 async fn a_browser_returns_to_the_console_only() -> Result<()> {
     let world = World::with(&[]).await?;
     let browser = Browser::open(&world)?;
-    for (next, expected) in
-        [("//evil", "/console"), ("/\\evil", "/console"), ("https://evil", "/console"), ("/console/w/x?a=1", "/console/w/x?a=1")]
-    {
+    for (next, expected) in [
+        ("//evil", "/console"),
+        ("/\\evil", "/console"),
+        ("https://evil", "/console"),
+        ("/console/w/x?a=1", "/console/w/x?a=1"),
+    ] {
         let fields = [("key", world.api.key()), ("next", next)];
         let answer = browser.send(Method::POST, "/console/login", &fields, &[]).await?;
         assert_eq!((answer.status, answer.location()), (303, expected), "{next}");

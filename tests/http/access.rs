@@ -214,6 +214,10 @@ impl Fresh {
                 json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } })
             }
             "PATCH /api/bots/{id}/resources/{binding_id}" => json!({ "enabled": false }),
+            "POST /api/bots/{id}/resources/preview" => {
+                let draft = json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } });
+                json!({ "draft": draft })
+            }
             "POST /api/bots/{id}/tools/{tool}/call" | "POST /api/bots/{id}/tools/{tool}/check" => json!({}),
             "POST /mcp/{bot}" => json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }),
             other => bail!("the test has no body for `{other}`; add one"),
@@ -332,9 +336,11 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/bots/{id}                                     401  401  200  200  200  403  403  404
     DELETE /api/bots/{id}                                     401  401  204  204  204  403  403  404
     PATCH  /api/bots/{id}                                     401  401  200  200  200  403  403  404
+    GET    /api/bots/{id}/access                              401  401  200  200  200  403  403  404
     GET    /api/bots/{id}/prompt                              401  401  200  200  200  403  200  404
     GET    /api/bots/{id}/resources                           401  401  200  200  200  403  403  404
     POST   /api/bots/{id}/resources                           401  401  201  201  403  403  403  404
+    POST   /api/bots/{id}/resources/preview                   401  401  200  200  200  403  403  404
     GET    /api/bots/{id}/resources/{binding_id}              401  401  200  200  200  403  403  404
     DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  403  404
     PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  403  404
@@ -551,6 +557,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/bots: 422 "/unknown"
     patch /api/bots/{id}: 422 "/unknown"
     post /api/bots/{id}/resources: 422 "/unknown"
+    post /api/bots/{id}/resources/preview: 422 "/unknown"
     patch /api/bots/{id}/resources/{binding_id}: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"

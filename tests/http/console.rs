@@ -41,8 +41,8 @@ async fn keys_of_people_get_links_and_keys_of_programs_do_not() -> Result<()> {
         answers.add(kind, (status, answer["detail"].clone()));
     }
     assert_snapshot!(answers, @r#"
-    bot: 403 "only root, admin, operator and approver keys log in to the console"
-    agent: 403 "only root, admin, operator and approver keys log in to the console"
+    bot: 403 "this operation requires an approver, operator, admin or root key"
+    agent: 403 "this operation requires an approver, operator, admin or root key"
     none: 401 "send exactly one header `Authorization: Bearer mk_…`"
     "#);
     Ok(())

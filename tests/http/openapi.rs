@@ -77,8 +77,14 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
 /// The page at the server's address describes the server and reveals nothing else.
 #[tokio::test]
 async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Result<()> {
-    let closed = Server::start(&[]).await?;
-    let mut open = Server::prepare(&[])?.argument("--public-docs");
+    let with_console = Server::start(&[]).await?;
+    let api = Api::new(with_console.url().context("it runs")?, "")?;
+    let browser = api.request(Method::GET, "/").header("Accept", "text/html");
+    let (status, headers, _) = send(browser).await?;
+    assert_eq!((status, &headers["location"]), (303, &"/console".parse()?));
+    let mut closed = Server::prepare(&[])?.argument("--console").argument("off");
+    closed.launch().await?;
+    let mut open = Server::prepare(&[])?.argument("--public-docs").argument("--console").argument("off");
     open.launch().await?;
     let mut told = Vec::new();
     for server in [&closed, &open] {
@@ -105,8 +111,14 @@ async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Re
 /// The documentation and the metrics need a key unless a setting makes them public. All other routes always need a key.
 #[tokio::test]
 async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
-    let closed = Server::start(&[]).await?;
-    let mut open = Server::prepare(&[])?.argument("--public-docs");
+    let with_console = Server::start(&[]).await?;
+    let api = Api::new(with_console.url().context("it runs")?, "")?;
+    let browser = api.request(Method::GET, "/").header("Accept", "text/html");
+    let (status, headers, _) = send(browser).await?;
+    assert_eq!((status, &headers["location"]), (303, &"/console".parse()?));
+    let mut closed = Server::prepare(&[])?.argument("--console").argument("off");
+    closed.launch().await?;
+    let mut open = Server::prepare(&[])?.argument("--public-docs").argument("--console").argument("off");
     open.launch().await?;
     let mut table = Vec::new();
     for path in [

@@ -26,8 +26,8 @@ use tower_http::compression::CompressionLayer;
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, error, home, keys, login, overview, plugins, resources, roles,
-    search, try_tool,
+    activity, approvals, bind, bot, bots, changes, credentials, error, home, keys, login, overview, pins, plugins,
+    resources, roles, search, try_tool,
 };
 
 /// What the pages share.
@@ -83,11 +83,11 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/resources/{id}", get(resources::show))
         .route("/console/w/{ws}/resources/{id}/edit", get(resources::edit).post(resources::save))
         .route("/console/w/{ws}/resources/{id}/delete", get(resources::confirm_deletion).post(resources::delete))
-        .route("/console/w/{ws}/resources/{id}/credential", get(resources::credential).post(resources::save_credential))
-        .route("/console/w/{ws}/resources/{id}/test", post(resources::test))
-        .route("/console/w/{ws}/resources/{id}/authorize", post(resources::authorize))
-        .route("/console/w/{ws}/resources/{id}/discover", post(resources::discover))
-        .route("/console/w/{ws}/resources/{id}/pin", post(resources::pin))
+        .route("/console/w/{ws}/resources/{id}/credential", get(credentials::show).post(credentials::save))
+        .route("/console/w/{ws}/resources/{id}/test", post(credentials::test))
+        .route("/console/w/{ws}/resources/{id}/authorize", post(credentials::authorize))
+        .route("/console/w/{ws}/resources/{id}/discover", post(pins::discover))
+        .route("/console/w/{ws}/resources/{id}/pin", post(pins::decide))
         .route("/console/w/{ws}/activity", get(activity::list))
         .route("/console/w/{ws}/activity/export", get(activity::export))
         .route("/console/w/{ws}/activity/{id}", get(activity::show))

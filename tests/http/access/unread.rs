@@ -81,7 +81,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 6, "bot": 30, "no key": 34, "operator": 22, "other bot": 34, "unknown key": 34}"#
+        @r#"{"admin": 6, "bot": 31, "no key": 35, "operator": 22, "other bot": 35, "unknown key": 35}"#
     );
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! of the console. So the name that the browser calls the server by must be a known one, and a browser must say that a
 //! request comes from a page of this origin.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use http::{HeaderMap, Uri, header};
 use url::Url;
@@ -71,25 +71,16 @@ impl Hosts {
     }
 }
 
-/// Returns the name without its port, in lower case.
+/// Returns the name without its port, in lower case and without brackets.
 fn name_of(authority: &str) -> Option<String> {
-    if authority.contains('@') {
+    let parsed: http::uri::Authority = authority.parse().ok()?;
+    let host = parsed.host();
+    let written = parsed.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{}", port.as_str()));
+    // The comparison refuses a user and a port that is not a number.
+    if host.is_empty() || written != authority || (written.len() > host.len() && parsed.port_u16().is_none()) {
         return None;
     }
-    if let Ok(address) = authority.parse::<SocketAddr>() {
-        return Some(address.ip().to_string());
-    }
-    let name = match authority.rsplit_once(':') {
-        Some((name, port)) if !name.ends_with(']') || !port.contains(']') => {
-            if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
-                return None;
-            }
-            name
-        }
-        _ => authority,
-    };
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    (!name.is_empty()).then(|| name.to_ascii_lowercase())
+    Some(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
 }
 
 /// Returns the name with the brackets of an IPv6 address.

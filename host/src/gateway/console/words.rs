@@ -117,7 +117,7 @@ mod tests {
 
     /// Returns the keys that occur in `text` as the first argument of one of the functions for words.
     fn keys_used(text: &str) -> Vec<&str> {
-        ["t(\"", "t1(\"", "t2(\"", "t3(\"", "filled(\"", ".text(\""]
+        [".t(\"", ".t1(\"", ".t2(\"", "filled(\"", ".text(\""]
             .into_iter()
             .flat_map(|call| {
                 let found = text.match_indices(call);

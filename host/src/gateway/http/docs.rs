@@ -269,7 +269,6 @@ mod tests {
         GET /docs
         GET /api/openapi.json
         GET /api/manifest.schema.json
-        GET /api/me
         GET /api/attention
         GET /api/search
         GET /api/workspaces

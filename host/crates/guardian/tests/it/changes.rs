@@ -75,7 +75,8 @@ fn each_list_gets_the_narrowest_entry() {
     let world = World::new().constrained(&[("repos", &["other/*"])]);
     let entry = add(ChangeHolder::Binding, "scope_constraints.repos", "acme/[[]x][*]");
     assert_eq!(changes(&world, &params), [entry]);
-    let world = World::new().granted(&[(GrantSource::Role, operations(&["pr.*"])), (GrantSource::Permissions, tools(&[]))]);
+    let world =
+        World::new().granted(&[(GrantSource::Role, operations(&["pr.*"])), (GrantSource::Permissions, tools(&[]))]);
     assert_eq!(
         changes(&world, &params),
         [

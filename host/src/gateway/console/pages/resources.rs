@@ -1,7 +1,5 @@
 //! The resources: what bots reach through plugins, with their configuration and their credentials.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::extract::{Path, Query};
 use http::{Method, StatusCode};
@@ -9,32 +7,33 @@ use monstrum_types::UtcMillis;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::gateway::console::client::{Conditions, Failure, Versioned, segment, with_query};
+use crate::gateway::console::client::{Failure, Versioned, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
+use crate::gateway::console::pages::pins::{Pin, Pins};
 use crate::gateway::console::schema::{self, Declared, Input};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
 
 #[derive(Deserialize)]
-struct Resource {
-    id: String,
-    name: Text,
-    resource_type: Text,
-    config: Map<String, Value>,
+pub(in crate::gateway::console) struct Resource {
+    pub id: String,
+    pub name: Text,
+    pub resource_type: Text,
+    pub config: Map<String, Value>,
     #[serde(default)]
-    labels: Vec<Text>,
+    pub labels: Vec<Text>,
     #[serde(default)]
-    network: Network,
+    pub network: Network,
     #[serde(default)]
-    credential: Option<Credential>,
+    pub credential: Option<Credential>,
     #[serde(default)]
-    discovery: Option<Discovery>,
+    pub discovery: Option<Discovery>,
 }
 
 #[derive(Default, Deserialize)]
-struct Network {
+pub(in crate::gateway::console) struct Network {
     #[serde(default)]
     allow_addresses: Vec<Text>,
     #[serde(default)]
@@ -48,18 +47,18 @@ impl Network {
 }
 
 #[derive(Deserialize)]
-struct Credential {
-    status: String,
-    method: Text,
+pub(in crate::gateway::console) struct Credential {
+    pub status: String,
+    pub method: Text,
     #[serde(default)]
-    audience: Vec<Text>,
+    pub audience: Vec<Text>,
     #[serde(default)]
-    requested_audience: Option<Vec<Text>>,
+    pub requested_audience: Option<Vec<Text>>,
     #[serde(default)]
-    missing_scopes: Option<Vec<Text>>,
+    pub missing_scopes: Option<Vec<Text>>,
     #[serde(default)]
-    expires_at: Option<UtcMillis>,
-    updated_at: UtcMillis,
+    pub expires_at: Option<UtcMillis>,
+    pub updated_at: UtcMillis,
 }
 
 impl Credential {
@@ -74,12 +73,12 @@ impl Credential {
 }
 
 #[derive(Deserialize)]
-struct Discovery {
-    status: String,
+pub(in crate::gateway::console) struct Discovery {
+    pub status: String,
     #[serde(default)]
-    error: Option<Text>,
+    pub error: Option<Text>,
     #[serde(default)]
-    last_discovery_at: Option<UtcMillis>,
+    pub last_discovery_at: Option<UtcMillis>,
 }
 
 impl Discovery {
@@ -101,37 +100,37 @@ struct Resources {
 
 /// What a resource type declares.
 #[derive(Deserialize)]
-struct Type {
+pub(in crate::gateway::console) struct Type {
     id: Text,
     name: Text,
     description: Text,
     tool_discovery: String,
     tools: Vec<TypeTool>,
-    auth_methods: Vec<AuthMethod>,
+    pub auth_methods: Vec<AuthMethod>,
     config_schema: Vec<Declared>,
     #[serde(default)]
     credential_check: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct TypeTool {
+pub(in crate::gateway::console) struct TypeTool {
     name: Text,
     description: Text,
 }
 
 /// A method of authentication.
 #[derive(Deserialize)]
-struct AuthMethod {
-    method: Text,
-    label: Text,
-    description: Text,
-    credential_schema: Vec<Declared>,
+pub(in crate::gateway::console) struct AuthMethod {
+    pub method: Text,
+    pub label: Text,
+    pub description: Text,
+    pub credential_schema: Vec<Declared>,
     #[serde(default)]
-    oauth_config: Option<Value>,
+    pub oauth_config: Option<Value>,
 }
 
 impl AuthMethod {
-    fn is_oauth(&self) -> bool {
+    pub(in crate::gateway::console) fn is_oauth(&self) -> bool {
         self.oauth_config.is_some()
     }
 }
@@ -285,14 +284,14 @@ pub(in crate::gateway::console) async fn create(visit: Visit, Query(chosen): Que
     }
 }
 
-struct Read {
-    resource: Resource,
-    version: String,
-    kind: Option<Type>,
-    base: String,
+pub(in crate::gateway::console) struct Read {
+    pub resource: Resource,
+    pub version: String,
+    pub kind: Option<Type>,
+    pub base: String,
 }
 
-async fn read(visit: &Visit, id: &str) -> Result<Read, Failure> {
+pub(in crate::gateway::console) async fn read(visit: &Visit, id: &str) -> Result<Read, Failure> {
     let Versioned { value: resource, version } =
         visit.client.get_versioned::<Resource>(&format!("/api/resources/{}", segment(id))).await?;
     // A type whose plugin is not loaded has no description at this moment.
@@ -332,55 +331,6 @@ impl ShowPage {
     fn has_check(&self) -> bool {
         self.kind.as_ref().is_some_and(|kind| kind.credential_check.is_some())
     }
-}
-
-/// A tool that a server has declared.
-#[derive(Deserialize)]
-struct Pin {
-    name: Text,
-    original_name: Text,
-    digest: String,
-    effect: String,
-    status: String,
-    #[serde(default)]
-    reason: Option<Text>,
-    definition: Value,
-    #[serde(default)]
-    approved: Option<Approved>,
-}
-
-#[derive(Deserialize)]
-struct Approved {
-    definition: Value,
-}
-
-impl Pin {
-    fn class(&self) -> &'static str {
-        match self.status.as_str() {
-            "approved" => "success",
-            "pending" | "changed" => "waiting",
-            "invalid" => "error",
-            "rejected" => "denied",
-            _ => "stopped",
-        }
-    }
-
-    fn waits(&self) -> bool {
-        matches!(self.status.as_str(), "pending" | "changed" | "rejected")
-    }
-
-    fn definition_text(&self) -> Text {
-        pretty(&self.definition)
-    }
-
-    fn approved_text(&self) -> Text {
-        self.approved.as_ref().map(|approved| pretty(&approved.definition)).unwrap_or_default()
-    }
-}
-
-#[derive(Deserialize)]
-struct Pins {
-    items: Vec<Pin>,
 }
 
 /// Shows a resource.
@@ -438,200 +388,6 @@ pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<
     match visit.client.act(Method::PATCH, &path, Some(&body), visit.conditions()).await {
         Ok(()) => Ok(visit.done(visit.words().text("frame.saved").to_owned(), &page.back).await),
         Err(failure) => page.refused(failure, &visit),
-    }
-}
-
-#[derive(Template)]
-#[template(path = "console/credential.html")]
-struct CredentialPage {
-    frame: Frame,
-    resource: Resource,
-    methods: Vec<AuthMethod>,
-    chosen: Text,
-    description: Text,
-    is_oauth: bool,
-    inputs: Vec<Input>,
-    errors: Vec<(Text, Text)>,
-    base: String,
-    action: String,
-}
-
-/// The method of authentication that was chosen.
-#[derive(Default, Deserialize)]
-pub(in crate::gateway::console) struct ChosenMethod {
-    #[serde(default)]
-    method: String,
-}
-
-async fn credential_page(visit: &Visit, id: &str, method: &str) -> Result<CredentialPage, Failure> {
-    let Read { resource, kind, base, .. } = read(visit, id).await?;
-    let kind = kind.ok_or_else(Failure::not_found)?;
-    let methods = kind.auth_methods;
-    let chosen = methods.iter().find(|known| known.method.raw() == method).or(methods.first());
-    let chosen = chosen.ok_or_else(Failure::not_found)?;
-    let (inputs, name) = (schema::of_fields(&chosen.credential_schema, None), chosen.method.clone());
-    let (description, is_oauth) = (chosen.description.clone(), chosen.is_oauth());
-    let frame = visit.frame("resources", visit.words().text("credential.title")).await;
-    let action = with_query(&format!("{base}/credential"), &[("method", name.raw())]);
-    Ok(CredentialPage {
-        frame,
-        resource,
-        methods,
-        chosen: name,
-        description,
-        is_oauth,
-        inputs,
-        errors: Vec::new(),
-        base,
-        action,
-    })
-}
-
-/// Shows the form of a credential. A secret is never filled in.
-pub(in crate::gateway::console) async fn credential(
-    visit: Visit,
-    Path((_, id)): Path<(String, String)>,
-    Query(chosen): Query<ChosenMethod>,
-) -> Page {
-    Ok(page::render(&credential_page(&visit, &id, &chosen.method).await?))
-}
-
-/// Saves a credential and, where the type declares a check, tests it.
-pub(in crate::gateway::console) async fn save_credential(
-    visit: Visit,
-    Path((_, id)): Path<(String, String)>,
-    Query(chosen): Query<ChosenMethod>,
-) -> Page {
-    let mut page = credential_page(&visit, &id, &chosen.method).await?;
-    let Ok(values) = schema::read(&mut page.inputs, visit.fields()) else {
-        return Ok(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &page));
-    };
-    let text = |value: Value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
-    let fields: BTreeMap<String, String> = values.into_iter().map(|(name, value)| (name, text(value))).collect();
-    let body = json!({"auth_method": page.chosen.raw(), "fields": fields});
-    let path = format!("/api/resources/{}/credential", segment(&id));
-    match visit.client.act(Method::PUT, &path, Some(&body), Conditions::default()).await {
-        Ok(()) => match tested(&visit, &id).await {
-            Some(Err(told)) => Ok(visit.refused(told, &page.base).await),
-            Some(Ok(told)) => Ok(visit.done(told, &page.base).await),
-            None => Ok(visit.done(visit.words().text("credential.saved").to_owned(), &page.base).await),
-        },
-        Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
-            page.errors = refusal.told();
-            schema::place_errors(&mut page.inputs, &page.errors, "/fields/");
-            let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
-            Ok(page::render_as(status, &page))
-        }
-        Err(failure) => Err(failure),
-    }
-}
-
-/// Tests a credential. Returns `None` if the type declares no check.
-async fn tested(visit: &Visit, id: &str) -> Option<Result<String, String>> {
-    #[derive(Deserialize)]
-    struct Tested {
-        status: String,
-        #[serde(default)]
-        message: Option<Text>,
-    }
-    if !visit.may("credentials_test") {
-        return None;
-    }
-    let path = format!("/api/resources/{}/credential/test", segment(id));
-    match visit.client.send::<Tested>(Method::POST, &path, &json!({}), Conditions::default()).await {
-        Ok(tested) if tested.status == "success" => Some(Ok(visit.words().text("credential.works").to_owned())),
-        Ok(tested) => {
-            let message = tested.message.unwrap_or_default();
-            Some(Err(visit.words().filled("credential.fails", &[&message])))
-        }
-        Err(_) => None,
-    }
-}
-
-/// Tests the credential of a resource.
-pub(in crate::gateway::console) async fn test(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
-    let back = visit.to(&format!("resources/{}", segment(&id)));
-    match tested(&visit, &id).await {
-        Some(Ok(told)) => Ok(visit.done(told, &back).await),
-        Some(Err(told)) => Ok(visit.refused(told, &back).await),
-        None => Ok(visit.refused(visit.words().text("credential.no_test").to_owned(), &back).await),
-    }
-}
-
-#[derive(Template)]
-#[template(path = "console/oauth_link.html")]
-struct OauthPage {
-    frame: Frame,
-    name: Text,
-    link: String,
-    base: String,
-}
-
-/// Starts an authorization. The page has a plain link, because the policy of the console permits no form that leads to
-/// another site.
-pub(in crate::gateway::console) async fn authorize(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
-    #[derive(Deserialize)]
-    struct Started {
-        authorization_url: String,
-    }
-    let Read { resource, base, .. } = read(&visit, &id).await?;
-    let path = format!("/api/resources/{}/oauth/start", segment(&id));
-    match visit.client.send::<Started>(Method::POST, &path, &json!({}), Conditions::default()).await {
-        Ok(started) => {
-            let frame = visit.frame("resources", visit.words().text("credential.authorize")).await;
-            // The link leads to this server, which sets a cookie and redirects to the provider.
-            Ok(page::render(&OauthPage { frame, name: resource.name, link: started.authorization_url, base }))
-        }
-        Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
-            Ok(visit.refused(refusal.detail, &base).await)
-        }
-        Err(failure) => Err(failure),
-    }
-}
-
-/// Asks the server of a resource for its tools.
-pub(in crate::gateway::console) async fn discover(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
-    #[derive(Deserialize)]
-    struct Found {
-        discovery: Discovery,
-    }
-    let base = visit.to(&format!("resources/{}", segment(&id)));
-    let path = format!("/api/resources/{}/tools/discover", segment(&id));
-    match visit.client.send::<Found>(Method::POST, &path, &json!({}), Conditions::default()).await {
-        Ok(found) if found.discovery.status == "ok" => {
-            Ok(visit.done(visit.words().text("resources.discovered").to_owned(), &base).await)
-        }
-        Ok(found) => Ok(visit.refused(found.discovery.error.unwrap_or_default().to_string(), &base).await),
-        Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422 | 429) => {
-            Ok(visit.refused(refusal.detail, &base).await)
-        }
-        Err(failure) => Err(failure),
-    }
-}
-
-/// Approves or rejects a tool that a server has declared, with the digest of the definition that the page showed.
-pub(in crate::gateway::console) async fn pin(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
-    let fields = visit.fields();
-    let base = visit.to(&format!("resources/{}", segment(&id)));
-    let verb = if fields.has("approve") { "approve" } else { "reject" };
-    let mut decision = json!({"original_name": fields.value("original_name"), "digest": fields.value("digest")});
-    if verb == "approve" && !fields.value("effect").is_empty() {
-        decision["effect"] = fields.value("effect").into();
-    }
-    let path = format!("/api/resources/{}/tools/{verb}", segment(&id));
-    match visit.client.act(Method::POST, &path, Some(&json!({"tools": [decision]})), Conditions::default()).await {
-        Ok(()) => {
-            let key = if verb == "approve" { "pins.approved_now" } else { "pins.rejected_now" };
-            Ok(visit.done(visit.words().filled(key, &[&Text::from(fields.value("original_name"))]), &base).await)
-        }
-        Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
-            let told = refusal.told().into_iter().map(|(_, message)| message.to_string());
-            Ok(visit.refused(told.collect::<Vec<_>>().join("; "), &base).await)
-        }
-        Err(failure) => Err(failure),
     }
 }
 
