@@ -8,6 +8,7 @@
 pub mod agents;
 pub mod approvals;
 pub mod audit;
+pub mod audit_feed;
 pub mod bindings;
 pub mod bots;
 mod caller;
@@ -38,6 +39,7 @@ mod rules;
 pub mod sandbox_files;
 pub mod sandboxes;
 mod scope_warnings;
+pub mod stats;
 pub mod tokens;
 pub mod tools;
 pub mod trust;
