@@ -6,6 +6,7 @@ mod configuration;
 mod doctor;
 mod help;
 mod key;
+mod logs;
 mod operators;
 mod plugin;
 mod sandbox;
