@@ -7,6 +7,7 @@ mod console;
 mod doctor;
 mod help;
 mod key;
+mod logs;
 mod operators;
 mod plugin;
 mod sandbox;

@@ -23,6 +23,7 @@ mod plugins;
 mod resource_types;
 mod resources;
 pub(crate) mod roles;
+mod stats;
 mod versions;
 mod workspaces;
 

@@ -229,6 +229,9 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let queries = [
         format!("/api/audit?bot_id={theirs}"),
         format!("/api/audit/export?bot_id={theirs}"),
+        format!("/api/audit?resource_id={resource}"),
+        format!("/api/stats?by=tool,message&resource_id={resource}"),
+        "/api/stats?by=bot_id,resource_id".to_owned(),
         format!("/api/bots?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         format!("/api/roles?cursor={role}"),
         format!("/api/resources?cursor={resource}&limit=1000"),

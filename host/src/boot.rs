@@ -31,7 +31,7 @@ use listen::Patience;
 use monstrum_core::access_tokens::AccessTokens;
 use monstrum_core::app::App;
 use monstrum_core::approvals::Approvals;
-use monstrum_core::audit::{Auditor, HEADS_FILE, Heads};
+use monstrum_core::audit::{Auditor, Feed, HEADS_FILE, Heads};
 use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
 use monstrum_core::call::execute::{BuiltIn, Executor};
@@ -196,12 +196,14 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let packages = packages(&settings, &data, &plugins);
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
+    let audit_feed = Feed::new(data.store.clone());
     let app = Arc::new(App {
         data_dir: settings.data_dir.clone(),
         store: data.store,
         vault: data.vault,
         audit_keys: data.audit_keys,
         auditor,
+        audit_feed,
         plugins,
         packages,
         oauth: Arc::new(oauth),
@@ -314,6 +316,7 @@ impl Running {
         }
         tracing::info!("shutting down");
         app.approvals.close();
+        app.audit_feed.close();
         app.agents.announce_end();
         app.calls.shut_down(shutdown_grace).await;
         app.agents.shut_down().await;
@@ -324,6 +327,7 @@ impl Running {
             chore.abort();
         }
         app.mcp.shut_down().await;
+        app.audit_feed.shut_down().await;
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
         // Fetched tokens must be stored before the process ends.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };

@@ -24,6 +24,7 @@ mod failure;
 mod fields;
 mod folder;
 mod key;
+mod logs;
 mod mcp;
 mod names;
 mod oauth;
@@ -76,6 +77,7 @@ Examples:
   monstrum plugin install github-1.0.0.mst        install a signed package
   monstrum plugin list                            list the plugins of the server
   monstrum audit list --status permission_denied  list denied calls
+  monstrum logs --follow                          show each call as it ends
   monstrum why helper github_list_issues          explain whether a bot may call a tool
   monstrum doctor                                 find weak settings and broken parts
   monstrum sandbox doctor                         check whether sandboxes can run on this machine
@@ -167,6 +169,7 @@ enum Command {
     Mcp(mcp::Mcp),
     #[command(subcommand)]
     Audit(audit::Audit),
+    Logs(logs::Logs),
     #[command(subcommand)]
     Sandbox(sandbox::Sandbox),
     #[command(subcommand)]
@@ -244,6 +247,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Mcp(mcp) => mcp.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Console(console) => console.run(&options).await,
+            Command::Logs(logs) => logs.run(&options).await,
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,
             Command::Platform(platform) => platform.run(&options).await,

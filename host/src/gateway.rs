@@ -190,10 +190,12 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(conversations::delete_chat))
         .routes(routes!(conversations::delete_app))
         .routes(routes!(audit::list))
+        .routes(routes!(audit::stats))
         .routes(routes!(audit::show))
         .routes(routes!(audit::changes))
         .routes(routes!(audit::verify))
         .routes(routes!(audit::export))
+        .routes(routes!(audit::stream::follow))
         .routes(routes!(export::export))
         .routes(routes!(import::import))
 }

@@ -74,7 +74,9 @@ const COMMANDS: &str = "
     plugin dev
     plugin schema
     audit list
+    audit show
     audit changes
+    logs
     audit verify
     key create
     key list
@@ -118,6 +120,7 @@ async fn every_command_helps() -> Result<()> {
       approval     Decide about calls that wait for a person
       mcp          Decide about tools of MCP servers and remote agents
       audit        Read and verify the audit
+      logs         Print the newest calls, and follow calls as they end
       sandbox      Manage the sandboxes of conversations
       key          Create, list, rotate, delete and recover API keys
       console      Open the console in a browser
@@ -148,6 +151,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum plugin install github-1.0.0.mst        install a signed package
       monstrum plugin list                            list the plugins of the server
       monstrum audit list --status permission_denied  list denied calls
+      monstrum logs --follow                          show each call as it ends
       monstrum why helper github_list_issues          explain whether a bot may call a tool
       monstrum doctor                                 find weak settings and broken parts
       monstrum sandbox doctor                         check whether sandboxes can run on this machine

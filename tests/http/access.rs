@@ -329,6 +329,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/audit                                         401  401  200  200  200  403  403  200
     GET    /api/audit/changes                                 401  401  200  200  403  403  403  200
     GET    /api/audit/export                                  401  401  200  200  200  403  403  200
+    GET    /api/audit/stream                                  401  401  422  422  422  403  403  422
     GET    /api/audit/verify                                  401  401  200  403  403  403  403  403
     GET    /api/audit/{request_id}                            401  401  200  200  200  403  403  404
     GET    /api/bots                                          401  401  200  200  200  403  403  200
@@ -407,6 +408,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/sandboxes/{id}                                401  401  202  202  202  403  202  404
     POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  403  200  404
     GET    /api/search                                        401  401  200  200  200  403  403  200
+    GET    /api/stats                                         401  401  422  422  422  403  403  422
     GET    /api/trust                                         401  401  200  403  403  403  403  403
     POST   /api/trust                                         401  401  201  403  403  403  403  403
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403

@@ -1,5 +1,8 @@
 //! Tests of `/api/audit`.
 
+mod stream;
+mod tree;
+
 use anyhow::Result;
 use insta::assert_snapshot;
 use reqwest::Method;
@@ -41,6 +44,8 @@ async fn one_item_a_call_newest_first() -> Result<()> {
     item: 200 {"request_id":"[id 6]","bot_id":"[id 2]","task_id":"t1","resource_id":"[id 3]","tool":"test_echo_run","operation":"echo.read","plugin":"test-echo","plugin_digest":"[digest]","status":"success","code":null,"message":null,"rule":null,"params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null}
     "#);
     let other = world.api.bot("other").await?;
+    let (_, resources) = world.api.get("/api/resources").await?;
+    let resource = text(&resources["items"][0]["id"]).to_owned();
     let mut answers = Answers::default();
     let everything = format!("?bot_id={}&tool=test_echo_run&status=error&since=2020-01-01T00:00:00Z", world.bot);
     for query in [
@@ -50,6 +55,12 @@ async fn one_item_a_call_newest_first() -> Result<()> {
         "?status=running",
         "?tool=test_echo_write",
         "?tool=test_echo_*",
+        "?rule=scope.repos",
+        "?rule=scope",
+        "?rule=input&status=error",
+        &format!("?resource_id={resource}"),
+        &format!("?resource_id={resource}&rule=role.allowed_operations"),
+        &format!("?resource_id={other}"),
         &format!("?bot_id={other}"),
         &everything,
         "?until=2020-01-01T00:00:00.000Z",
@@ -58,11 +69,17 @@ async fn one_item_a_call_newest_first() -> Result<()> {
         let (status, list) = world.api.get(&format!("/api/audit{query}")).await?;
         let statuses: Value =
             list["items"].as_array().into_iter().flatten().map(|item| &item["status"]).cloned().collect();
-        let label = query.replace(&world.bot, "BOT").replace(&other, "OTHER");
+        let label = query.replace(&world.bot, "BOT").replace(&other, "OTHER").replace(&resource, "RESOURCE");
         answers.add(&label, (status, statuses));
     }
-    for query in ["?status=done", "?bot_id=tester", "?since=yesterday", "?until=2026-11-21", "?since=1&until=2&limit=x"]
-    {
+    for query in [
+        "?status=done",
+        "?bot_id=tester",
+        "?resource_id=github",
+        "?since=yesterday",
+        "?until=2026-11-21",
+        "?since=1&until=2&limit=x",
+    ] {
         answers.add(query, faults(world.api.get(&format!("/api/audit{query}")).await?));
     }
     assert_snapshot!(answers, @r#"
@@ -72,12 +89,19 @@ async fn one_item_a_call_newest_first() -> Result<()> {
     ?status=running: 200 []
     ?tool=test_echo_write: 200 ["permission_denied"]
     ?tool=test_echo_*: 200 []
+    ?rule=scope.repos: 200 ["scope_violation"]
+    ?rule=scope: 200 []
+    ?rule=input&status=error: 200 ["error"]
+    ?resource_id=RESOURCE: 200 ["permission_denied","error","scope_violation","success"]
+    ?resource_id=RESOURCE&rule=role.allowed_operations: 200 ["permission_denied"]
+    ?resource_id=OTHER: 200 []
     ?bot_id=OTHER: 200 []
     ?bot_id=BOT&tool=test_echo_run&status=error&since=2020-01-01T00:00:00Z: 200 ["error"]
     ?until=2020-01-01T00:00:00.000Z: 200 []
     ?since=2099-01-01T01:00:00%2B01:00: 200 []
     ?status=done: 422 [{"path":"status","message":"expected success, error, scope_violation, permission_denied, approval_required, running or interrupted"}]
     ?bot_id=tester: 422 [{"path":"bot_id","message":"expected the id of a bot"}]
+    ?resource_id=github: 422 [{"path":"resource_id","message":"expected the id of a resource"}]
     ?since=yesterday: 422 [{"path":"since","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
     ?until=2026-11-21: 422 [{"path":"until","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
     ?since=1&until=2&limit=x: 422 [{"path":"since","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"},{"path":"until","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
@@ -106,6 +130,9 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     assert_eq!(lines, items);
     let (_, _, export) = send(world.api.request(Method::GET, "/api/audit/export?status=success")).await?;
     assert_eq!(export, items[items.len() - 1], "the exported line differs from the call in the list");
+    let denied = format!("/api/audit/export?rule=scope.repos&resource_id={}", text(&items[2]["resource_id"]));
+    let (_, _, export) = send(world.api.request(Method::GET, &denied)).await?;
+    assert_eq!(export, items[2], "the export is filtered like the list");
 
     let mut answers = Answers::default();
     answers.add("verify", world.api.get("/api/audit/verify").await?);

@@ -1,13 +1,14 @@
-//! `monstrum audit`: lists calls and changes, and verifies that the audit is unchanged.
+//! `monstrum audit`: lists and shows calls, lists changes, and verifies that the audit is unchanged.
 
 mod accept_loss;
 mod archive;
+mod show;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use monstrum_types::UtcMillis;
+use monstrum_types::{RequestId, UtcMillis};
 use serde_json::{Value, json};
 
 use super::client::Client;
@@ -21,7 +22,15 @@ Examples:
   monstrum audit list
   monstrum audit list --status permission_denied --since 2026-11-21T00:00:00Z
   monstrum audit list --tool github_create_issue --limit 500 --json
+  monstrum audit list --rule scope.repos                calls that one rule rejected
   monstrum audit list --operation sandbox.download      show who downloaded files from sandboxes";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  monstrum audit show 01939d2c-7f6a-7000-8000-000000000001
+  monstrum audit show 01939d2c-7f6a-7000-8000-000000000001 --json    the call, and each call below it
+
+The calls below a call are indented, in the order of their start.";
 
 const CHANGES_EXAMPLES: &str = "\
 Examples:
@@ -52,6 +61,12 @@ pub(super) enum Audit {
     /// List calls, newest first
     #[command(after_help = LIST_EXAMPLES)]
     List(List),
+    /// Show a call, and the calls that it made, as a tree
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show {
+        /// The id of the request, as an answer or `monstrum audit list` shows it
+        request: RequestId,
+    },
     /// List changes of permissions, keys, credentials and plugins, newest first
     #[command(after_help = CHANGES_EXAMPLES)]
     Changes {
@@ -94,8 +109,9 @@ pub(super) enum Audit {
     },
 }
 
+/// Which calls a command shows.
 #[derive(Args)]
-pub(super) struct List {
+pub(super) struct Filters {
     /// Only calls of this bot
     #[arg(long, value_name = "ID")]
     bot: Option<String>,
@@ -109,12 +125,24 @@ pub(super) struct List {
     /// interrupted
     #[arg(long)]
     status: Option<String>,
+    /// Only calls of this resource
+    #[arg(long, value_name = "ID")]
+    resource: Option<String>,
+    /// Only calls that this rule rejected, such as scope.repos
+    #[arg(long)]
+    rule: Option<String>,
     /// Only calls that started at this time or later, in RFC 3339 format
     #[arg(long, value_name = "TIME")]
     since: Option<UtcMillis>,
     /// Only calls that started before this time, in RFC 3339 format
     #[arg(long, value_name = "TIME")]
     until: Option<UtcMillis>,
+}
+
+#[derive(Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    filters: Filters,
     /// The maximum number of calls
     #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
@@ -124,6 +152,7 @@ impl Audit {
     pub(super) async fn run(self, options: &Options, is_offline: bool) -> Result<ExitCode, Failure> {
         match self {
             Audit::List(list) => list.run(options).await,
+            Audit::Show { request } => show::run(options, request).await,
             Audit::Changes { limit } => {
                 let list = Client::new(options)?.list(&["api", "audit", "changes"], &[], limit as usize).await?;
                 tell_list(list, options.json, show_changes, "there are more changes; raise --limit")
@@ -148,16 +177,26 @@ impl Audit {
 
 impl List {
     async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let list = Client::new(options)?.list(&["api", "audit"], &self.query(), self.limit as usize).await?;
-        tell_list(list, options.json, show, "there are more calls; raise --limit, or set --until to an earlier time")
+        let list = Client::new(options)?.list(&["api", "audit"], &self.filters.query(), self.limit as usize).await?;
+        tell_list(
+            list,
+            options.json,
+            show_calls,
+            "there are more calls; raise --limit, or set --until to an earlier time",
+        )
     }
+}
 
-    fn query(&self) -> Vec<(&'static str, String)> {
+impl Filters {
+    /// Returns the parameters of the query.
+    pub(super) fn query(&self) -> Vec<(&'static str, String)> {
         let filters = [
             ("bot_id", self.bot.clone()),
             ("tool", self.tool.clone()),
             ("operation", self.operation.clone()),
             ("status", self.status.clone()),
+            ("resource_id", self.resource.clone()),
+            ("rule", self.rule.clone()),
             ("since", self.since.map(|time| time.to_string())),
             ("until", self.until.map(|time| time.to_string())),
         ];
@@ -192,7 +231,7 @@ fn show_changes(items: &[Value]) -> Result<(), Failure> {
     output::table(&["STARTED", "STATUS", "CHANGE", "OBJECT", "BY", "KEY", "MESSAGE"], items.iter().map(row).collect())
 }
 
-fn show(items: &[Value]) -> Result<(), Failure> {
+fn show_calls(items: &[Value]) -> Result<(), Failure> {
     const FIELDS: [&str; 8] =
         ["started_at", "status", "code", "tool", "duration_ms", "bot_id", "request_id", "message"];
     if items.is_empty() {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use monstrum_types::Secret;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH};
 use reqwest::multipart::Form;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
@@ -37,6 +37,22 @@ pub(super) enum Imported {
     Done(Value),
     /// The errors of the lines, each with a path and a message.
     Invalid(Vec<Value>),
+}
+
+/// The reason why a stream of events did not begin.
+pub(super) enum NotFollowed {
+    /// The server cannot be reached or is not ready. A later attempt may succeed.
+    Away(Failure),
+    /// The server does not permit or understand the request.
+    Refused(Failure),
+}
+
+impl From<NotFollowed> for Failure {
+    fn from(reason: NotFollowed) -> Failure {
+        match reason {
+            NotFollowed::Away(failure) | NotFollowed::Refused(failure) => failure,
+        }
+    }
 }
 
 /// A client of one server.
@@ -156,6 +172,28 @@ impl Client {
             Err(refusal) => refusal,
             Ok(_) => unreachable!("an unsuccessful response is an error"),
         })
+    }
+
+    /// Sends GET to a route that answers with server-sent events. The caller reads the body of the response in chunks. The
+    /// events begin after the event `last`.
+    pub(super) async fn follow(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        last: Option<&str>,
+    ) -> Result<Response, NotFollowed> {
+        let mut request = self.request(Method::GET, path).query(query).timeout(DOWNLOAD_MAX);
+        request = request.header(ACCEPT, "text/event-stream");
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let answer = request.send().await.map_err(|error| NotFollowed::Away(self.unreachable(&error)))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let (status, path, bytes) = self.bytes(answer).await.map_err(NotFollowed::Away)?;
+        let failure = refusal(status, &path, &bytes);
+        Err(if status.is_server_error() { NotFollowed::Away(failure) } else { NotFollowed::Refused(failure) })
     }
 
     /// Returns the failure for a response that ended early.
@@ -328,6 +366,7 @@ fn hint(status: StatusCode, path: &str) -> &'static str {
         401 => "check that the key in --key, MONSTRUM_KEY or DATA/admin.key belongs to this server",
         403 => "use a key of a kind that permits this action; run `monstrum key create --help` to see the kinds",
         404 if path.contains("/api/keys/") => "run `monstrum key list` to see the keys; also check --workspace",
+        404 if path.ends_with("/api/audit") => "run `monstrum audit list` to see the calls; also check --workspace",
         404 if path.contains("/api/approvals/") => {
             "run `monstrum approval list` to see the approvals; also check --workspace"
         }

@@ -26,9 +26,18 @@ pub(super) fn json(value: &Value) -> Result<(), Failure> {
     line(json_text(value))
 }
 
+/// Writes `value` as JSON on one line of standard output.
+pub(super) fn json_line(value: &Value) -> Result<(), Failure> {
+    line(safe_json(&value.to_string()))
+}
+
 /// Formats `value` as JSON without characters that control a terminal.
 pub(super) fn json_text(value: &Value) -> String {
-    let text = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
+    safe_json(&serde_json::to_string_pretty(value).expect("a JSON value is JSON"))
+}
+
+/// Escapes the characters of a JSON text that control a terminal.
+fn safe_json(text: &str) -> String {
     // serde_json escapes characters below the space. Other control characters occur only in strings, where they can be
     // escaped.
     let mut safe = String::with_capacity(text.len());

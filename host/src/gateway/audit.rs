@@ -1,14 +1,17 @@
 //! `/api/audit`: one item for each call, newest first. Reads through the sandbox file routes count as calls. Operators
 //! may read the audit. Verifying the chains requires a root key, because the chains cover all workspaces.
 
+pub(super) mod stream;
+
 use axum::Json;
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, header};
-use monstrum_api::audit::{AuditList, AuditedCall, AuditedCallWithEvents, AuditedChangeList, Report};
-use monstrum_core::operations::{Admin, InputErrors, OperationError, Operator, Root, audit};
+use monstrum_api::audit::{AuditList, AuditedCall, AuditedCallWithEvents, AuditedChangeList, CallStats, Report};
+use monstrum_core::operations::stats::StatsInput;
+use monstrum_core::operations::{Admin, InputErrors, OperationError, Operator, Root, audit, stats};
 use monstrum_store::CallFilter;
-use monstrum_types::{BotId, RequestId, Status, UtcMillis};
+use monstrum_types::{BotId, RequestId, ResourceId, Status, UtcMillis};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -28,6 +31,10 @@ pub(super) struct AuditFilter {
     /// The status of the calls: `success`, `error`, `scope_violation`, `permission_denied`, `approval_required`, `running` or
     /// `interrupted`.
     status: Option<String>,
+    #[param(value_type = Option<ResourceId>)]
+    resource_id: Option<String>,
+    /// The rule that rejected the calls, such as `scope.repos`.
+    rule: Option<String>,
     /// Only calls that started at this time or later.
     #[param(value_type = Option<UtcMillis>)]
     since: Option<String>,
@@ -36,16 +43,66 @@ pub(super) struct AuditFilter {
     until: Option<String>,
 }
 
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TreeQuery {
+    /// A call. The answer contains this call and the calls below it, oldest first, in place of a page of all calls. It
+    /// contains `limit` calls, 200 at most. Other filters and `cursor` cannot be combined with `tree`.
+    #[param(value_type = Option<RequestId>)]
+    tree: Option<String>,
+}
+
 /// Lists calls, newest first
-#[utoipa::path(get, path = "/api/audit", tag = "audit", params(PageQuery, AuditFilter),
+#[utoipa::path(get, path = "/api/audit", tag = "audit", params(PageQuery, AuditFilter, TreeQuery),
     responses((status = 200, body = AuditList)))]
 pub(super) async fn list(
     app: Host,
     caller: Operator,
     Params(page): Params<PageQuery>,
     Params(filter): Params<AuditFilter>,
+    Params(TreeQuery { tree }): Params<TreeQuery>,
 ) -> Answer<AuditList> {
-    Ok(Json(audit::list(&app, &caller, &filter.check()?, &page.page()?).await?))
+    let (filter, page) = (filter.check()?, page.page()?);
+    let mut errors = InputErrors::default();
+    let root = parsed(&mut errors, "tree", tree, "the request id of a call");
+    if root.is_some() && (filter != CallFilter::default() || page.cursor.is_some()) {
+        errors.add("tree", "cannot be combined with other filters or a cursor");
+    }
+    errors.check()?;
+    Ok(Json(match root {
+        Some(root) => audit::tree(&app, &caller, root, page.limit).await?,
+        None => audit::list(&app, &caller, &filter, &page).await?,
+    }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StatsQuery {
+    /// One or two properties, separated by a comma: `bot_id`, `tool`, `resource_id`, `status`, `rule` or `message`.
+    by: Option<String>,
+    /// The width of a bucket in seconds, for numbers in time. Buckets begin at multiples of their width since 1970.
+    #[param(value_type = Option<i64>, minimum = 1)]
+    bucket: Option<String>,
+}
+
+/// Counts calls by one or two properties, the largest number first
+///
+/// By default, the calls of the last 24 hours are counted. The time has at most 31 days and 750 buckets. The newest 200000
+/// rows of the audit are read.
+#[utoipa::path(get, path = "/api/stats", tag = "audit", params(StatsQuery, AuditFilter),
+    responses((status = 200, body = CallStats)))]
+pub(super) async fn stats(
+    app: Host,
+    caller: Operator,
+    Params(query): Params<StatsQuery>,
+    Params(filter): Params<AuditFilter>,
+) -> Answer<CallStats> {
+    let filter = filter.check()?;
+    let mut errors = InputErrors::default();
+    let bucket_s = parsed(&mut errors, "bucket", query.bucket, "a whole number of seconds of at least 1");
+    errors.check()?;
+    let input = StatsInput { by: query.by.unwrap_or_default(), filter, bucket_s };
+    Ok(Json(stats::stats(&app, &caller, &input).await?))
 }
 
 /// Shows a call with its events and their hashes
@@ -108,11 +165,13 @@ impl AuditFilter {
             errors.add("status", format!("expected {}, running or interrupted", known.join(", ")));
         }
         let bot_id = parsed(&mut errors, "bot_id", self.bot_id, "the id of a bot");
+        let resource_id = parsed(&mut errors, "resource_id", self.resource_id, "the id of a resource");
         let time = "an RFC 3339 time such as 2026-11-21T22:21:49.123Z (in a URL, `+` is written %2B)";
         let since = parsed(&mut errors, "since", self.since, time);
         let until = parsed(&mut errors, "until", self.until, time);
         errors.check()?;
-        Ok(CallFilter { bot_id, tool: self.tool, operation: self.operation, status: self.status, since, until })
+        let AuditFilter { tool, operation, status, rule, .. } = self;
+        Ok(CallFilter { bot_id, tool, operation, status, resource_id, rule, since, until })
     }
 }
 
@@ -135,8 +194,17 @@ mod tests {
 
     fn filter(name: &str, value: &str) -> Result<CallFilter, OperationError> {
         let given = |wanted: &str| (wanted == name).then(|| value.to_owned());
-        let (bot_id, tool, status) = (given("bot_id"), given("tool"), given("status"));
-        AuditFilter { bot_id, tool, operation: None, status, since: given("since"), until: given("until") }.check()
+        AuditFilter {
+            bot_id: given("bot_id"),
+            tool: given("tool"),
+            operation: None,
+            status: given("status"),
+            resource_id: given("resource_id"),
+            rule: given("rule"),
+            since: given("since"),
+            until: given("until"),
+        }
+        .check()
     }
 
     #[test]
@@ -147,7 +215,14 @@ mod tests {
         }
         let since = filter("since", "2026-11-21T23:21:49.123+01:00").unwrap().since.unwrap();
         assert_eq!(since.to_string(), "2026-11-21T22:21:49.123Z");
-        for (name, bad) in [("status", "done"), ("bot_id", "x"), ("since", "yesterday"), ("until", "2026-11-21")] {
+        let bad = [
+            ("status", "done"),
+            ("bot_id", "x"),
+            ("resource_id", "x"),
+            ("since", "yesterday"),
+            ("until", "2026-11-21"),
+        ];
+        for (name, bad) in bad {
             let problem = format!("{:?}", filter(name, bad).unwrap_err());
             assert!(problem.contains(&format!("path: \"{name}\"")), "{problem}");
         }

@@ -1,5 +1,7 @@
 //! Recorded calls and changes, and the result of a verification.
 
+use std::collections::BTreeMap;
+
 use monstrum_types::{AppUser, BotId, KeyId, RequestId, ResourceId, UtcMillis};
 use serde::Serialize;
 use serde_json::Value;
@@ -138,7 +140,43 @@ pub struct AuditedChange {
     pub finished_at: Option<UtcMillis>,
 }
 
+/// A page of calls, newest first, or the calls of a tree, oldest first.
+#[derive(Serialize, ToSchema)]
+pub struct AuditList {
+    pub items: Vec<AuditedCall>,
+    /// The cursor for the next page; null on the last page, and for a tree.
+    pub next_cursor: Option<String>,
+    /// The number of calls that are in the tree but not in `items`; absent if there are none. At most 10000 calls of a
+    /// tree are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<u32>,
+}
+
+/// Numbers of calls, the largest first.
+#[derive(Serialize, ToSchema)]
+pub struct CallStats {
+    pub items: Vec<CallStat>,
+    /// Present if the audit has too many rows: calls that started before this time may be missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncated_before: Option<UtcMillis>,
+    /// Present and true if there are more than 10000 items. The smallest are missing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_more: bool,
+}
+
+/// The number of calls with the same properties.
+#[derive(Serialize, ToSchema)]
+pub struct CallStat {
+    /// The properties that `by` names, with their values. A value is null if the calls have none.
+    pub key: BTreeMap<String, Option<String>>,
+    /// The beginning of the bucket. Absent without `bucket`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<UtcMillis>,
+    pub calls: u64,
+    /// The time at which the newest of these calls started.
+    pub last_at: UtcMillis,
+}
+
 lists! {
-    AuditedCall => AuditList "A page of calls, newest first.",
     AuditedChange => AuditedChangeList "A page of changes, newest first.",
 }

@@ -10,7 +10,7 @@ use monstrum_vault::Vault;
 
 use crate::access_tokens::AccessTokens;
 use crate::approvals::Approvals;
-use crate::audit::{Auditor, KeyRing};
+use crate::audit::{Auditor, Feed, KeyRing};
 use crate::call::Calls;
 use crate::console_sessions::ConsoleSessions;
 use crate::credentials::Refresher;
@@ -33,6 +33,7 @@ pub struct App {
     pub vault: Arc<Vault>,
     pub audit_keys: KeyRing,
     pub auditor: Auditor,
+    pub audit_feed: Feed,
     pub plugins: Arc<Plugins>,
     pub packages: Packages,
     pub oauth: Arc<Oauth>,

@@ -9,6 +9,7 @@ mod anchors;
 mod archive;
 mod chain;
 mod change;
+mod feed;
 mod heads;
 mod reading;
 mod redaction;
@@ -35,6 +36,7 @@ pub use self::archive::{
     verify_archive,
 };
 pub use self::change::Change;
+pub use self::feed::{Feed, FeedCursor, FeedItem, Listening};
 pub use self::heads::{HEADS_FILE, Heads, HeadsError};
 pub use self::reading::Reading;
 pub use self::rollback::{

@@ -16,18 +16,24 @@ mod anchors;
 mod append;
 mod body;
 mod canonical;
+mod ends;
 mod first;
 mod queries;
 mod scan;
 mod spans;
+mod stats;
+mod tree;
 
 use monstrum_types::{BotId, RequestId, ResourceId, UtcMillis, WorkspaceId, words};
 
 pub use anchors::AnchorRow;
 pub use append::ChainedRow;
+pub use ends::{ChainEnd, FollowedRow};
 pub use queries::CallFilter;
 pub use scan::{ScanFrom, ScanPage, ScannedRow, UnreadableRow};
 pub use spans::{SpanRow, SpanScanner};
+pub use stats::{CallCount, CallCounts, CallProperty, STATS_GROUPS_MAX, STATS_ROWS_MAX, StatsQuery};
+pub use tree::{CallTree, TREE_COUNTED_MAX};
 
 words! {
     /// The kind of an audit event.
@@ -86,6 +92,18 @@ pub struct AuditRow {
     /// The hash of the previous row in the chain; all zeros for the first row.
     pub previous_hash: [u8; 32],
     pub hash: [u8; 32],
+}
+
+impl AuditKind {
+    /// The information that a row of this kind has about a call: the end more than the interruption, and the
+    /// interruption more than the start.
+    fn rank(self) -> u8 {
+        match self {
+            AuditKind::Started => 0,
+            AuditKind::Interrupted => 1,
+            AuditKind::Finished => 2,
+        }
+    }
 }
 
 impl AuditRow {

@@ -48,8 +48,9 @@ pub use approvals::{
     UsedApproval,
 };
 pub use audit::{
-    AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ChainedRow, ScanFrom, ScanPage, ScannedRow, SpanRow,
-    SpanScanner, UnreadableRow,
+    AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallCount, CallCounts, CallFilter, CallProperty, CallTree, ChainEnd,
+    ChainedRow, FollowedRow, STATS_GROUPS_MAX, STATS_ROWS_MAX, ScanFrom, ScanPage, ScannedRow, SpanRow, SpanScanner,
+    StatsQuery, TREE_COUNTED_MAX, UnreadableRow,
 };
 pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};

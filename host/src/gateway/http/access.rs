@@ -48,6 +48,8 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
             "audit_export",
             "audit_list",
             "audit_show",
+            "audit_stats",
+            "audit_stream",
             "bindings_list",
             "bindings_preview",
             "bindings_show",

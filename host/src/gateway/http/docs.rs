@@ -356,10 +356,12 @@ mod tests {
         GET /api/approvals/{id}
         POST /api/approvals/{id}
         GET /api/audit
+        GET /api/stats
         GET /api/audit/{request_id}
         GET /api/audit/changes
         GET /api/audit/verify
         GET /api/audit/export
+        GET /api/audit/stream
         GET /api/export
         POST /api/import
         GET /mcp/{bot}

@@ -8,7 +8,8 @@ use futures::{Stream, stream};
 use monstrum_api::audit::{
     AuditEvent, AuditList, AuditedCall, AuditedCallWithEvents, AuditedChange, AuditedChangeList, Report,
 };
-use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store};
+use monstrum_api::list::List;
+use monstrum_store::{AuditKind, AuditRow, CallFilter, CallTree, Page, Store};
 use monstrum_types::{AppUser, RequestId, WorkspaceId};
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ use crate::audit::{self, SinceHead};
 /// memory.
 const EXPORT_PAGE: u32 = 500;
 
-fn view(row: AuditRow) -> AuditedCall {
+pub(super) fn view(row: AuditRow) -> AuditedCall {
     AuditedCall {
         status: row.call_status().map(str::to_owned),
         finished_at: row.finished_at(),
@@ -72,7 +73,22 @@ pub async fn list(
     filter: &CallFilter,
     page: &Page<RequestId>,
 ) -> Result<AuditList, OperationError> {
-    Ok(list::page(app.store.calls(caller.workspace, filter, page).await?, view))
+    let List { items, next_cursor } = list::page(app.store.calls(caller.workspace, filter, page).await?, view);
+    Ok(AuditList { items, next_cursor, omitted: None })
+}
+
+/// The maximum number of calls of a tree.
+pub const TREE_CALLS_MAX: u32 = 200;
+
+/// Lists a call and the calls below it, oldest first.
+pub async fn tree(app: &App, caller: &Operator, root: RequestId, limit: u32) -> Result<AuditList, OperationError> {
+    let CallTree { rows, omitted } =
+        app.store.call_tree(caller.workspace, root, limit.clamp(1, TREE_CALLS_MAX)).await?;
+    if rows.is_empty() {
+        return Err(OperationError::not_found("call"));
+    }
+    let items = rows.into_iter().map(view).collect();
+    Ok(AuditList { items, next_cursor: None, omitted: (omitted > 0).then_some(omitted) })
 }
 
 /// Shows a call with its events and their hashes.

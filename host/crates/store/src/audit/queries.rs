@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use monstrum_types::{BotId, RequestId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, RequestId, ResourceId, UtcMillis, WorkspaceId};
 
 use super::first::columns;
 use super::{AuditKind, AuditRow};
@@ -18,6 +18,9 @@ pub struct CallFilter {
     pub operation: Option<String>,
     /// The status as the API reports it, which includes `running` and `interrupted`.
     pub status: Option<String>,
+    pub resource_id: Option<ResourceId>,
+    /// The rule that rejected the call.
+    pub rule: Option<String>,
     /// Matches calls that started at or after this time.
     pub since: Option<UtcMillis>,
     /// Matches calls that started before this time.
@@ -50,7 +53,7 @@ macro_rules! latest {
 /// The conditions of a [`CallFilter`], and `$indexed`, which repeats one of the conditions in a form that matches an
 /// index.
 macro_rules! calls {
-    ($table:literal, $columns:expr, $status:literal, $indexed:literal) => {
+    ($table:literal, $columns:expr, $status:literal, $by:literal, $indexed:literal) => {
         latest!(
             $table,
             $columns,
@@ -60,9 +63,10 @@ macro_rules! calls {
                 $status,
                 " = $5) and ($6 is null or started_at >= $6) and ($7 is null or started_at < $7) \
                  and ($8 is null or operation = $8)",
+                $by,
                 $indexed
             ),
-            "$9"
+            "$11"
         )
     };
 }
@@ -73,14 +77,24 @@ macro_rules! calls_of_version_1 {
             "audit_events",
             columns!(),
             "case kind when 'started' then 'running' when 'interrupted' then 'interrupted' else status end",
+            " and ($9 is null or resource_id = $9) and ($10 is null or rule = $10)",
             $indexed
         )
     };
 }
 
+/// In version 2, the resource and the rule are only in the text of a row. `$10` is the rule with its key, as
+/// [`rule_of_body`] returns it.
 macro_rules! calls_of_version_2 {
     ($indexed:literal) => {
-        calls!("audit_rows", "body, hash", "status", $indexed)
+        calls!(
+            "audit_rows",
+            "body, hash",
+            "status",
+            " and ($9 is null or substr(body, instr(body, '\"resource_id\":\"') + 15, 36) = $9) \
+             and ($10 is null or instr(body, $10) > 0)",
+            $indexed
+        )
     };
 }
 
@@ -106,6 +120,17 @@ const OF_STATUS: Statements = Statements {
     version_1: calls_of_version_1!(""),
     version_2: calls_of_version_2!(" and status = $5 and status <> 'success' and status <> 'running'"),
 };
+const OF_RESOURCE: Statements = Statements {
+    version_1: calls_of_version_1!(" and resource_id = $9"),
+    version_2: calls_of_version_2!(
+        " and instr(body, '\"resource_id\":\"') > 0 \
+         and substr(body, instr(body, '\"resource_id\":\"') + 15, 36) = $9"
+    ),
+};
+const OF_RULE: Statements = Statements {
+    version_1: calls_of_version_1!(""),
+    version_2: calls_of_version_2!(" and status <> 'success' and status <> 'running'"),
+};
 const CHANGES: Statements = Statements {
     version_1: latest!("audit_events", columns!(), "flags = 'change'", "$3"),
     version_2: latest!("audit_rows", "body, hash", "flags = 'change'", "$3"),
@@ -118,10 +143,55 @@ impl CallFilter {
             CallFilter { tool: Some(_), .. } => &OF_TOOL,
             CallFilter { operation: Some(_), .. } => &OF_OPERATION,
             CallFilter { status: Some(status), .. } if status != "success" && status != "running" => &OF_STATUS,
+            CallFilter { rule: Some(_), .. } => &OF_RULE,
+            CallFilter { resource_id: Some(_), .. } => &OF_RESOURCE,
             CallFilter { bot_id: Some(_), .. } => &OF_BOT,
             _ => &CALLS,
         }
     }
+}
+
+/// The values of a [`CallFilter`] in the order of the parameters `$3` to `$10`.
+pub(super) struct FilterValues<'a> {
+    filter: &'a CallFilter,
+    bot_is_blob: bool,
+    resource: Option<String>,
+    rule: Option<String>,
+}
+
+impl CallFilter {
+    pub(super) fn of_version_1(&self) -> FilterValues<'_> {
+        FilterValues { filter: self, bot_is_blob: false, resource: self.resource(), rule: self.rule.clone() }
+    }
+
+    pub(super) fn of_version_2(&self) -> FilterValues<'_> {
+        let rule = self.rule.as_deref().map(rule_of_body);
+        FilterValues { filter: self, bot_is_blob: true, resource: self.resource(), rule }
+    }
+
+    fn resource(&self) -> Option<String> {
+        self.resource_id.map(|id| id.to_string())
+    }
+}
+
+impl FilterValues<'_> {
+    pub(super) fn args(&self) -> Vec<Arg<'_>> {
+        let CallFilter { bot_id, tool, operation, status, since, until, .. } = self.filter;
+        let bot = if self.bot_is_blob {
+            Arg::Bytes(bot_id.as_ref().map(|id| id.as_bytes().as_slice()))
+        } else {
+            Arg::from(bot_id)
+        };
+        let mut args = vec![bot];
+        args.extend(values![tool, status, since, until, operation, &self.resource, &self.rule]);
+        args
+    }
+}
+
+/// Returns how the canonical text of a row shows a rule.
+fn rule_of_body(rule: &str) -> String {
+    let rule = serde_json::Value::from(rule);
+    format!("\"rule\":{rule}")
 }
 
 const EVENTS_1: &str = concat!(
@@ -149,7 +219,7 @@ const OPEN_STARTS_2: &str = "select body, hash from audit_rows as event where wr
                     and other.request_id = event.request_id and other.kind <> 'started') order by sequence";
 
 /// A row of version 2, decoded from its text. Lists are not verified; a row whose text is malformed is an error.
-struct OfBody(AuditRow);
+pub(super) struct OfBody(pub(super) AuditRow);
 
 impl FromRow for OfBody {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
@@ -160,8 +230,8 @@ impl FromRow for OfBody {
 }
 
 /// The initial cursors of the two versions, which sort after all ids. Lists are in descending order.
-const FIRST_CURSOR_1: &str = "g";
-const FIRST_CURSOR_2: [u8; 17] = [0xff; 17];
+pub(super) const FIRST_CURSOR_1: &str = "g";
+pub(super) const FIRST_CURSOR_2: [u8; 17] = [0xff; 17];
 
 impl Store {
     /// Returns a page of the calls in a workspace, newest first. Each call has one row.
@@ -171,15 +241,8 @@ impl Store {
         filter: &CallFilter,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
-        let CallFilter { bot_id, tool, operation, status, since, until } = filter;
-        let bot_bytes = bot_id.as_ref().map(|id| id.as_bytes().as_slice());
-        let filters = |bot| {
-            let mut filters = vec![bot];
-            filters.extend(values![tool, status, since, until, operation]);
-            filters
-        };
-        let of_version_1 = filters(Arg::from(bot_id));
-        self.listed(filter.statements(), workspace, &of_version_1, &filters(Arg::Bytes(bot_bytes)), page).await
+        let (of_version_1, of_version_2) = (filter.of_version_1(), filter.of_version_2());
+        self.listed(filter.statements(), workspace, &of_version_1.args(), &of_version_2.args(), page).await
     }
 
     /// Returns a page of the permission changes in a workspace, newest first. Each change has one row.

@@ -8,6 +8,7 @@
 mod agent_hosts;
 mod approvals;
 mod audit;
+mod audit_reads;
 mod authentic;
 mod console;
 mod feed;
@@ -240,5 +241,12 @@ cases! {
         archived_rows_are_replaced_with_an_anchor,
         an_anchor_of_another_number_of_rows_deletes_nothing,
         rows_of_others_are_written_in_the_same_transaction,
+    }
+    audit_reads {
+        calls_are_filtered_by_resource_and_rule,
+        a_tree_has_a_call_and_the_calls_below_it,
+        changes_and_calls_of_others_are_in_no_tree,
+        calls_are_counted,
+        ends_of_calls_are_followed,
     }
 }

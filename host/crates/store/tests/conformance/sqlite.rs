@@ -367,7 +367,12 @@ async fn rows_of_both_versions_are_one_list_and_one_chain() {
         assert_eq!(listed(running, limit).await, [6, 3], "{limit} per page");
         let bot = CallFilter { bot_id: old[0].bot_id, ..CallFilter::default() };
         assert_eq!(listed(bot, limit).await, [1], "{limit} per page");
+        let resource = CallFilter { resource_id: old[0].resource_id, ..CallFilter::default() };
+        assert_eq!(listed(resource, limit).await, [1], "{limit} per page");
     }
+    let tree = store.call_tree(workspace, ids[1], 200).await.unwrap();
+    assert_eq!(tree.rows, [new[0].clone()], "the end of version 2 of a call that began in version 1");
+    assert_eq!(store.call_tree(workspace, ids[0], 200).await.unwrap().rows.len(), 1);
 }
 
 /// Edits every column of the table in every way that SQLite allows. After each edit, the row must be unreadable or
