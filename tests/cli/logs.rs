@@ -102,7 +102,7 @@ impl Following {
         let mut command = world.server.prepared_command(&[&["logs", "--follow"], arguments].concat())?;
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let output = process.stdout.take().context("the process has no output")?;
-        Ok(Following { process: process, lines: BufReader::new(output).lines() })
+        Ok(Following { process, lines: BufReader::new(output).lines() })
     }
 
     async fn line(&mut self) -> Result<String> {

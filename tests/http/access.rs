@@ -296,7 +296,7 @@ async fn every_route_refuses_unknown_query_parameters() -> Result<()> {
     }
     assert!(refused > 70 && lenient == 7, "{refused} {lenient}");
     let (_, audit) = fresh.world.api.get("/api/audit?statuss=error&limit=1").await?;
-    let known = "unknown query parameter (supported: bot_id, cursor, limit, operation, since, status, tool, until)";
+    let known = "unknown query parameter (supported: bot_id, cursor, limit, operation, resource_id, rule, since, status, tool, tree, until)";
     assert_eq!(audit["errors"], json!([{ "path": "statuss", "message": known }]));
     let (status, head, _) = send(fresh.world.api.request(Method::HEAD, "/api/roles?x=1")).await?;
     assert_eq!((status, head.get("x-request-id").is_some()), (422, true));

@@ -155,7 +155,7 @@ async fn a_role_in_use_stays_and_its_changes_count_at_once() -> Result<()> {
     answers.add("delete", world.api.delete(&role).await?);
     assert_snapshot!(answers, @r#"
     delete: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the object is still in use; delete the objects that use it first","request_id":"[id 1]"}
-    check: 0 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` does not match any entry in allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
+    check: 0 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` does not match any entry in allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role","changes":[{"action":"add","holder":{"kind":"role","id":"[id 2]","bots":[{"id":"[id 3]","name":"tester"}]},"field":"allowed_operations","entry":"echo.write"}]}
     check: 0 {"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}
     delete: 204
     "#);

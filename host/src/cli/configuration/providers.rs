@@ -148,7 +148,7 @@ mod tests {
         let mut other = present.clone();
         other["has_client_secret"] = json!(false);
         assert_eq!(is_planned(Some("s"), &other, false), found);
-        other = present.clone();
+        other = present;
         other["scopes"] = json!([]);
         assert_eq!(is_planned(None, &other, false), found);
         other["resource_type"] = json!("gitlab");

@@ -100,7 +100,7 @@ impl Failure {
 }
 
 /// The conditions of a changing request.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Conditions<'a> {
     /// The version that the page showed. The API refuses a change of another version.
     pub if_match: Option<&'a str>,

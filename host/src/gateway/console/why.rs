@@ -172,7 +172,7 @@ fn apply(object: &Value, body: &mut Map<String, Value>, change: &Change) {
     // A key of a scope may contain dots.
     let rest: Vec<&str> = steps.collect();
     let steps: Vec<String> = match (top, rest.as_slice()) {
-        ("scope_constraints", [key @ ..]) if !key.is_empty() => vec![key.join(".")],
+        ("scope_constraints", key) if !key.is_empty() => vec![key.join(".")],
         ("delegate", ["scope_constraints", key @ ..]) if !key.is_empty() => {
             vec!["scope_constraints".to_owned(), key.join(".")]
         }

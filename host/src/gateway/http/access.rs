@@ -49,7 +49,7 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
             "audit_list",
             "audit_show",
             "audit_stats",
-            "audit_stream",
+            "audit_follow",
             "bindings_list",
             "bindings_preview",
             "bindings_show",

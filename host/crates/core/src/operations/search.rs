@@ -80,11 +80,11 @@ fn matched(name: &str, text: &str) -> Option<Match> {
     }
 }
 
-fn object(kind: FoundKind, id: impl ToString, name: &str) -> Found {
+fn object(kind: FoundKind, id: &(impl ToString + ?Sized), name: &str) -> Found {
     Found { kind, id: id.to_string(), name: name.to_owned(), parent: None }
 }
 
-fn within(kind: FoundKind, id: impl ToString, name: &str) -> Option<FoundParent> {
+fn within(kind: FoundKind, id: &(impl ToString + ?Sized), name: &str) -> Option<FoundParent> {
     Some(FoundParent { kind, id: id.to_string(), name: name.to_owned() })
 }
 
@@ -104,16 +104,16 @@ async fn request_of(
     let kind = if is_change { FoundKind::Change } else { FoundKind::Call };
     let name = row.tool.as_deref().or(row.operation.as_deref()).unwrap_or_default();
     let bot = row.bot_id.and_then(|bot| snapshot.bot(caller.workspace, bot));
-    let parent = bot.and_then(|bot| within(FoundKind::Bot, bot.row.id, &bot.row.name));
-    Ok(Some(Found { parent, ..object(kind, request, name) }))
+    let parent = bot.and_then(|bot| within(FoundKind::Bot, &bot.row.id, &bot.row.name));
+    Ok(Some(Found { parent, ..object(kind, &request, name) }))
 }
 
 fn bots_and_roles(search: &mut Search, caller: &Operator, snapshot: &Snapshot) {
     for bot in snapshot.bots(caller.workspace) {
-        search.offer(&bot.row.name, || object(FoundKind::Bot, bot.row.id, &bot.row.name));
+        search.offer(&bot.row.name, || object(FoundKind::Bot, &bot.row.id, &bot.row.name));
     }
     for role in snapshot.roles(caller.workspace) {
-        search.offer(&role.row.name, || object(FoundKind::Role, role.row.id, &role.row.name));
+        search.offer(&role.row.name, || object(FoundKind::Role, &role.row.id, &role.row.name));
     }
 }
 
@@ -123,7 +123,7 @@ async fn resources(search: &mut Search, app: &App, caller: &Operator) -> Result<
         let resource_type = row.resource_type.as_str();
         search.offer(&row.name, || Found {
             parent: within(FoundKind::ResourceType, resource_type, resource_type),
-            ..object(FoundKind::Resource, row.id, &row.name)
+            ..object(FoundKind::Resource, &row.id, &row.name)
         });
     });
     Ok(())
@@ -145,7 +145,7 @@ fn tools(search: &mut Search, caller: &Operator, snapshot: &Snapshot) {
         let Some(id) = resource.stored_id() else { continue };
         for name in resource.tool_names() {
             search.offer(&name, || Found {
-                parent: within(FoundKind::Resource, id, &resource.row.name),
+                parent: within(FoundKind::Resource, &id, &resource.row.name),
                 ..object(FoundKind::Tool, &name, &name)
             });
         }
@@ -167,7 +167,7 @@ mod tests {
         let mut search = Search { text: "n".to_owned(), found: Vec::new() };
         for number in 0..50 {
             let name = format!("n{number:02}");
-            search.offer(&name, || object(FoundKind::Role, number, &name));
+            search.offer(&name, || object(FoundKind::Role, &number, &name));
         }
         let found = names(search.best());
         assert_eq!((found.len(), found[0].as_str(), found[19].as_str()), (20, "n00", "n19"));
