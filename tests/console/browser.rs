@@ -55,6 +55,7 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
     let gates = json!([{ "action": "ask", "approvers": ["admin", "operator", "approver"] }]);
     world.rebind(&bound, &json!({ "gates": gates })).await?;
     let waiting = world.call("test_echo_run", &json!({ "any": long })).await?;
+    let (_, key) = world.api.post("/api/keys", &json!({ "name": "nightly job", "kind": "operator" })).await?;
     let base = base(&world).await?;
     let bot = format!("{base}/bots/{}", world.bot);
     let asked = "tool=github_list_issues&params=%7B%22repo%22%3A%22acme%2Fsite%22%7D";
@@ -96,6 +97,7 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
         ("role", format!("{base}/roles/{role}")),
         ("keys", format!("{base}/keys")),
         ("key-new", format!("{base}/keys/new")),
+        ("key", format!("{base}/keys/{}", text(&key["id"]))),
         ("changes", format!("{base}/activity/changes")),
         ("bot-delete", format!("{bot}/delete")),
     ]);

@@ -193,3 +193,49 @@ async fn texts_of_others_are_text_on_every_page() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_key_is_shown_once_and_deleted_by_its_name() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let base = base(&world).await?;
+    let new = format!("{base}/keys/new");
+    let fields = [("name", "nightly"), ("kind", "operator")];
+    let made = browser.submit(&new, &new, &fields).await?;
+    let key = made.text.split("mk_").nth(1).and_then(|rest| rest.split('<').next()).context("a key is shown")?;
+    let key = format!("mk_{key}");
+    assert_eq!(world.api.with_key(&key).get("/api/bots").await?.0, 200);
+    assert_eq!(browser.submit(&new, &new, &fields).await?.status, 409, "a second key of this name");
+    let (_, keys) = world.api.get("/api/keys").await?;
+    let listed = keys["items"].as_array().into_iter().flatten().find(|key| key["name"] == "nightly");
+    let page = format!("{base}/keys/{}", text(&listed.context("the key")?["id"]));
+    for path in [&page, &format!("{base}/keys")] {
+        assert!(!browser.page(path).await?.contains(&key), "{path}");
+    }
+    let rotated = browser.submit(&page, &format!("{page}/rotate"), &[]).await?;
+    assert!(rotated.text.contains("mk_") && !rotated.text.contains(&key), "{}", rotated.text);
+    assert_eq!(world.api.with_key(&key).get("/api/bots").await?.0, 401);
+    let kept = browser.submit(&page, &format!("{page}/delete"), &[("name", "other")]).await?;
+    assert_eq!((kept.status, kept.location()), (303, page.as_str()));
+    let gone = browser.submit(&page, &format!("{page}/delete"), &[("name", "nightly")]).await?;
+    assert_eq!((gone.status, gone.location()), (303, format!("{base}/keys").as_str()));
+    assert_eq!(browser.get(&page).await?.status, 404);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_form_that_is_sent_twice_makes_one_bot() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let new = format!("{}/bots/new", base(&world).await?);
+    let hidden = super::hidden_fields(&browser.page(&new).await?, &new)?;
+    let mut fields: Vec<(&str, &str)> = hidden.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    fields.push(("name", "twice"));
+    let once = browser.send(reqwest::Method::POST, &new, &fields, &[]).await?;
+    let again = browser.send(reqwest::Method::POST, &new, &fields, &[]).await?;
+    assert_eq!((once.status, again.status), (303, 303), "{}", again.text);
+    assert_eq!(once.location(), again.location());
+    let (_, bots) = world.api.get("/api/bots").await?;
+    assert_eq!(bots["items"].as_array().map(Vec::len), Some(2), "{bots}");
+    Ok(())
+}

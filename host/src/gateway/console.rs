@@ -100,6 +100,7 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/roles/{id}/delete", get(roles::confirm_deletion).post(roles::delete))
         .route("/console/w/{ws}/keys", get(keys::list))
         .route("/console/w/{ws}/keys/new", get(keys::new).post(keys::create))
+        .route("/console/w/{ws}/keys/{id}", get(keys::show))
         .route("/console/w/{ws}/keys/{id}/rotate", post(keys::rotate))
         .route("/console/w/{ws}/keys/{id}/delete", post(keys::delete))
         .route("/console/w/{ws}/plugins", get(plugins::list))

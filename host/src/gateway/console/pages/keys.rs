@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::gateway::console::client::{Conditions, Failure, segment, with_query};
-use crate::gateway::console::page::{self, Frame, Hidden, Page};
+use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
@@ -48,13 +48,6 @@ struct ListPage {
     frame: Frame,
     keys: Vec<Key>,
     next: Option<String>,
-}
-
-impl ListPage {
-    /// Returns the token of a form of a key.
-    fn token(&self, key: &Key, verb: &str) -> Hidden {
-        self.frame.token_field(self.frame.to(&format!("keys/{}/{verb}", key.id)))
-    }
 }
 
 /// Shows the keys.
@@ -156,8 +149,42 @@ async fn shown(visit: &Visit, path: &str, body: &serde_json::Value) -> Page {
     }
 }
 
-/// Deletes a key.
+#[derive(Template)]
+#[template(path = "console/key.html")]
+struct ShowPage {
+    frame: Frame,
+    key: Key,
+    base: String,
+}
+
+async fn found(visit: &Visit, id: &str) -> Result<Key, Failure> {
+    let mut cursor = String::new();
+    // The API has no route for one key. A workspace has few keys, so few pages are read.
+    loop {
+        let path = with_query("/api/keys", &[("limit", "1000"), ("cursor", &cursor)]);
+        let Keys { items, next_cursor } = visit.client.get::<Keys>(&path).await?;
+        if let Some(key) = items.into_iter().find(|key| key.id == id) {
+            return Ok(key);
+        }
+        cursor = next_cursor.ok_or_else(Failure::not_found)?;
+    }
+}
+
+/// Shows a key, with the forms that replace and delete it.
+pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let key = found(&visit, &id).await?;
+    let frame = visit.frame("keys", &key.name.to_string()).await;
+    let base = visit.to(&format!("keys/{}", segment(&key.id)));
+    Ok(page::render(&ShowPage { frame, key, base }))
+}
+
+/// Deletes a key whose name was typed.
 pub(in crate::gateway::console) async fn delete(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
+    let key = found(&visit, &id).await?;
+    if visit.fields().value("name") != key.name.raw() {
+        let told = visit.words().filled("confirm.name_differs", &[&key.name]);
+        return Ok(visit.refused(told, &visit.to(&format!("keys/{}", segment(&id)))).await);
+    }
     let path = format!("/api/keys/{}", segment(&id));
     match visit.client.act(Method::DELETE, &path, None, Conditions::default()).await {
         Ok(()) => Ok(visit.done(visit.words().text("keys.deleted").to_owned(), &visit.to("keys")).await),
