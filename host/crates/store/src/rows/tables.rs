@@ -182,7 +182,7 @@ mod tests {
             (outside, "5de44a5a055d54644c4f9382e835e64d3a304e09ae1835953482f8cce99314b8"),
             (discovered, "5bf772c4d7fe555c1c0b3f02720f96efb4c505347e582c26fcedfe61cd79e9e9"),
             (hosts, "99ed2fd2361b0eda20f911338d904e6699e5d16b2f765438a79a1f9ecf0314c0"),
-            (console, ""),
+            (console, "c827fd74c2a75ac07851538235e30b94424ba6b4ea5de1b528cdf23a1670c410"),
         ] {
             let mut lines = String::new();
             for table in tables {
