@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Browser, base};
 use crate::world::{World, text};
 
-/// A text with markup, attributes that act, and characters that nobody sees.
+/// A text with markup, attributes that run scripts, and invisible characters.
 const HOSTILE: &str = "<img src=x onerror=alert(1)><script>x</script>\" hx-get='/api' data-copy='x' \u{202e}\u{200b}";
 
 #[tokio::test]

@@ -52,8 +52,14 @@ document.addEventListener("submit", (event) => {
     setTimeout(() => form.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
   }
 });
+// A page that comes back with the browser's Back button can be sent again. It is not reloaded, because a reload of a
+// form's answer would send the form again.
 addEventListener("pageshow", (event) => {
-  if (event.persisted) location.reload();
+  if (!event.persisted) return;
+  for (const form of document.querySelectorAll("form[data-sent]")) {
+    delete form.dataset.sent;
+    form.querySelectorAll("button").forEach((button) => { button.disabled = false; });
+  }
 });
 
 // A summary of errors takes the focus.

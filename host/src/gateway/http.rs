@@ -5,6 +5,7 @@ pub(super) mod answer;
 pub(super) mod docs;
 pub(super) mod events;
 pub(super) mod extract;
+pub(super) mod headers;
 pub(super) mod idempotency;
 pub(super) mod language;
 pub(super) mod pace;

@@ -9,7 +9,7 @@ pub(super) mod users;
 use axum::Json;
 use axum::extract::Path;
 use axum::response::Response;
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode};
 use monstrum_api::credentials::CredentialMetadata;
 use monstrum_api::oauth::{DeviceProgress, DeviceStarted, Nothing, StartInput, Started};
 use monstrum_core::app::App;
@@ -21,6 +21,7 @@ use utoipa::IntoParams;
 
 use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Id, Ids, OptionalInput, Params};
+use crate::gateway::http::headers::cookie;
 use crate::gateway::http::problem::ProblemBody;
 use crate::gateway::http::state::Host;
 use users::ForUsers;
@@ -144,12 +145,6 @@ pub(super) async fn refresh(
 fn cookie_name(app: &App, flow: OauthFlowId) -> String {
     let prefix = if app.oauth.is_secure() { "__Host-" } else { "" };
     format!("{prefix}monstrum-oauth-{flow}")
-}
-
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let values = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = values.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 /// Returns the status of the page that shows the error in a browser.

@@ -116,7 +116,7 @@ pub(super) struct Versioned<T> {
 
 impl Client {
     pub(super) fn new(api: axum::Router, key: ConsoleKey, workspace: Option<&str>, language: &'static str) -> Client {
-        // A name that cannot be a header is no workspace. The API answers that it does not exist.
+        // No workspace has a name that cannot be the value of a header, so the API answers that it does not exist.
         let workspace =
             workspace.map(|name| HeaderValue::from_str(name).unwrap_or(HeaderValue::from_static("unknown name")));
         Client { api, key, workspace, language: HeaderValue::from_static(language), sent: Arc::default() }
@@ -208,7 +208,7 @@ impl Client {
             }
             None => Body::empty(),
         };
-        // Only a version or an id that a browser made up is no header.
+        // This fails only if the browser sent a version or a form id that is not valid.
         let mut request = request.body(body).map_err(|_| Failure::not_found())?;
         request.extensions_mut().insert(self.key);
         Ok(request)

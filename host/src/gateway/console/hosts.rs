@@ -4,12 +4,11 @@
 //! of the console. So the name that the browser calls the server by must be a known one, and a browser must say that a
 //! request comes from a page of this origin.
 
-use std::net::IpAddr;
-
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, Uri};
 use url::Url;
 
 use crate::config::McpHost;
+use crate::gateway::http::headers::{host_of, is_loopback};
 
 /// The names of this server.
 pub(super) struct Hosts {
@@ -53,51 +52,25 @@ impl CalledAs {
 impl Hosts {
     /// Returns how the browser calls this server, or `None` for an unknown name.
     pub(super) fn called_as(&self, uri: &Uri, headers: &HeaderMap) -> Option<CalledAs> {
-        let mut lines = headers.get_all(header::HOST).iter();
-        let authority = match (uri.authority(), lines.next(), lines.next()) {
-            // HTTP/2 has the name in the request line.
-            (Some(authority), _, None) => authority.as_str(),
-            (None, Some(line), None) => line.to_str().ok()?,
-            _ => return None,
-        };
-        let name = name_of(authority)?;
-        let is_public = self.public_url.as_ref().and_then(Url::host_str).is_some_and(|host| is_same(host, &name));
+        let authority = host_of(uri, headers)?;
+        let (name, port) = (authority.host(), authority.port_u16());
+        let written = port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
+        if name.is_empty() || written != authority.as_str() {
+            return None;
+        }
+        let is_public =
+            self.public_url.as_ref().and_then(Url::host_str).is_some_and(|own| own.eq_ignore_ascii_case(name));
         let is_https = is_public && self.public_url.as_ref().is_some_and(|url| url.scheme() == "https");
-        let is_loopback = name == "localhost" || as_address(&name).is_some_and(|address| address.is_loopback());
-        let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        let is_named = self.names.iter().any(|known| known.matches(&bracketed(&name), port));
-        let is_known = is_public || is_loopback || is_named;
-        is_known.then(|| CalledAs { authority: authority.to_owned(), is_https, is_loopback })
+        let is_loopback = is_loopback(name);
+        let is_known = is_public || is_loopback || self.names.iter().any(|known| known.matches(name, port));
+        is_known.then_some(CalledAs { authority: written, is_https, is_loopback })
     }
-}
-
-/// Returns the name without its port, in lower case and without brackets.
-fn name_of(authority: &str) -> Option<String> {
-    let parsed: http::uri::Authority = authority.parse().ok()?;
-    let host = parsed.host();
-    let written = parsed.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{}", port.as_str()));
-    // The comparison refuses a user and a port that is not a number.
-    if host.is_empty() || written != authority || (written.len() > host.len() && parsed.port_u16().is_none()) {
-        return None;
-    }
-    Some(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
-}
-
-/// Returns the name with the brackets of an IPv6 address.
-fn bracketed(name: &str) -> String {
-    if name.contains(':') { format!("[{name}]") } else { name.to_owned() }
-}
-
-fn as_address(name: &str) -> Option<IpAddr> {
-    name.parse().ok()
-}
-
-fn is_same(known: &str, name: &str) -> bool {
-    known.trim_start_matches('[').trim_end_matches(']').eq_ignore_ascii_case(name)
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header;
+
     use super::*;
 
     fn hosts() -> Hosts {
@@ -139,8 +112,7 @@ mod tests {
         for host in hosts {
             assert_eq!(called(host), None, "{host}");
         }
-        let two = HeaderMap::from_iter([(header::HOST, "localhost".parse().unwrap())]);
-        let mut two = two;
+        let mut two = HeaderMap::from_iter([(header::HOST, "localhost".parse().unwrap())]);
         two.append(header::HOST, "evil.example".parse().unwrap());
         assert_eq!(super::tests::hosts().called_as(&Uri::from_static("/"), &two), None);
     }

@@ -1,5 +1,5 @@
 //! Texts of others on a page: names, descriptions, parameters, results. The templates escape markup; this type writes
-//! out the characters that nobody sees, so that a text cannot look like another one.
+//! invisible characters as escapes, so that a text cannot pass for another text.
 
 use std::fmt::{self, Display, Formatter, Write};
 

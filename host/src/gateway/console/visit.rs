@@ -24,6 +24,7 @@ use crate::gateway::console::pages::{error, login};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::words::Words;
 use crate::gateway::http::extract::{ConsoleKey, whole_body_of};
+use crate::gateway::http::headers::cookie;
 
 /// The headers of every answer. Scripts and styles only come from this server, and nothing may frame a page.
 const HEADERS: [(HeaderName, &str); 5] = [
@@ -112,13 +113,6 @@ impl Browser {
 
 fn session_cookie(called_as: &CalledAs) -> &'static str {
     if called_as.is_https { "__Host-monstrum" } else { "monstrum" }
-}
-
-/// Returns the value of a cookie.
-pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 /// Checks a request, finds its session, runs its page, and renders what failed.

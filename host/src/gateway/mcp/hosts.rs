@@ -3,7 +3,7 @@
 //! A browser must not reach this server through a name that an attacker has pointed at it (DNS rebinding), and pages of
 //! other sites must not use it. The API key is checked later.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -13,6 +13,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::config::{McpHost, McpOrigin, PublicUrl};
+use crate::gateway::http::headers::{address_of, host_of, is_loopback};
 use crate::gateway::http::problem::Problem;
 use crate::gateway::mcp::{METADATA_PATH, Mcp, PATH};
 
@@ -47,10 +48,8 @@ impl AllowedHosts {
 
     fn admits(&self, host: &Authority) -> bool {
         let (name, port) = (host.host(), host.port_u16());
-        let address: Option<IpAddr> = name.trim_start_matches('[').trim_end_matches(']').parse().ok();
-        let is_loopback =
-            name.eq_ignore_ascii_case("localhost") || address.is_some_and(|address| address.is_loopback());
-        if (is_loopback || address == Some(self.address.ip())) && port.unwrap_or(80) == self.address.port() {
+        let is_own = is_loopback(name) || address_of(name) == Some(self.address.ip());
+        if is_own && port.unwrap_or(80) == self.address.port() {
             return true;
         }
         self.hosts.iter().any(|known| known.matches(name, port)) || self.is_public_url(name, port)
@@ -62,18 +61,6 @@ impl AllowedHosts {
         url.host_str().is_some_and(|host| host.eq_ignore_ascii_case(name))
             && url.port_or_known_default() == Some(port.unwrap_or(default))
     }
-}
-
-/// Returns the host to which the request was sent, or `None` if it is missing, repeated or malformed.
-fn host_of(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
-    let mut values = headers.get_all(header::HOST).iter();
-    let authority = match (values.next(), values.next()) {
-        (Some(value), None) => value.to_str().ok()?.parse().ok()?,
-        // A request over HTTP/2 names the host in its URI.
-        (None, None) => uri.authority()?.clone(),
-        _ => return None,
-    };
-    (!authority.as_str().contains('@')).then_some(authority)
 }
 
 /// Checks requests to the route, and answers browsers that ask whether a page may use it.

@@ -283,7 +283,7 @@ async fn a_request_of_the_console_acts_with_the_key_of_its_session() {
     assert_eq!(ask("/api/bots", &[("monstrum-workspace", "default")], Some(hash)).await, StatusCode::OK);
     assert_eq!(ask("/api/bots", &[("monstrum-workspace", "absent")], Some(hash)).await, StatusCode::NOT_FOUND);
     assert_eq!(ask("/api/bots", &[], Some([7; 32])).await, StatusCode::UNAUTHORIZED);
-    // The token of a session is no key, and a cookie counts for nothing at the API.
+    // The token of a session is not an API key, and the API ignores cookies.
     let token = scene.log_in(&key).await;
     let (bearer, cookie) = (format!("Bearer {token}"), format!("monstrum={token}; __Host-monstrum={token}"));
     for headers in [[("authorization", bearer.as_str())], [("cookie", cookie.as_str())]] {

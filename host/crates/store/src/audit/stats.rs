@@ -282,19 +282,15 @@ impl Store {
         let (lowest, ours) = (lowest_id(query.since), workspace.as_bytes().as_slice());
         let (first, second, width) = query.rest();
         let limits = (i64::from(STATS_ROWS_MAX), i64::from(STATS_GROUPS_MAX) + 1);
+        let rest =
+            || [Arg::from(limits.0), Arg::from(&first), Arg::from(&second), Arg::from(width), Arg::from(limits.1)];
         let statements = query.statements();
 
         let mut session = self.db.read_at_length().await?;
         let values = filter.of_version_2();
         let mut args = vec![Arg::from(ours), Arg::from(lowest.as_slice())];
         args.extend(values.args());
-        args.extend([
-            Arg::from(limits.0),
-            Arg::from(&first),
-            Arg::from(&second),
-            Arg::from(width),
-            Arg::from(limits.1),
-        ]);
+        args.extend(rest());
         let mut groups: Vec<GroupRow> = session.all(statements.groups, &args).await?;
 
         let mut oldest = vec![Arg::from(ours), Arg::from(lowest.as_slice()), Arg::from(limits.0)];
@@ -317,13 +313,7 @@ impl Store {
             let values = filter.of_version_1();
             let mut args = vec![Arg::from(workspace), Arg::from(&lowest)];
             args.extend(values.args());
-            args.extend([
-                Arg::from(limits.0),
-                Arg::from(&first),
-                Arg::from(&second),
-                Arg::from(width),
-                Arg::from(limits.1),
-            ]);
+            args.extend(rest());
             groups.extend(session.all::<GroupRow>(GROUPS_1, &args).await?);
             truncated = session.one(oldest!("audit_events", ""), args![workspace, &lowest, limits.0]).await?;
         }

@@ -173,7 +173,7 @@ pub(crate) async fn calls_are_counted(store: &Store) {
         counted(&of_a, (CallProperty::Rule, Some(CallProperty::Message)), None).await,
         [format!("- {message}: 2 last 1"), format!("role {message}: 1 last 61")]
     );
-    // NOW is no multiple of an hour, so the test computes the buckets.
+    // NOW is not a multiple of an hour, so the test computes the buckets.
     let hour = 3_600_000;
     let bucket = |minutes: i64| {
         let at = NOW.plus_ms(minutes * 60_000);

@@ -157,7 +157,7 @@ pub(in crate::gateway::console) async fn decide(visit: Visit, Path((_, id)): Pat
             let key = if decision == "approve" { "approvals.was_approved" } else { "approvals.was_denied" };
             Ok(visit.done(visit.words().text(key).to_owned(), &visit.to("approvals")).await)
         }
-        // It was decided, or ended, or changed meanwhile: the page shows its state now.
+        // The approval was decided, has ended, or has changed since the page was shown. The page shows its current state.
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
             let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
             page_of(&visit, &id, refusal.told(), status).await

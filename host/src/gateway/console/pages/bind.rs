@@ -192,9 +192,7 @@ pub(in crate::gateway::console) async fn new(
     Path((_, id)): Path<(String, String)>,
     Query(chosen): Query<Chosen>,
 ) -> Page {
-    let bot = bot::read(&visit, &id).await?;
-    let action = with_query(&format!("{}/bind", bot.base), &[("resource", &chosen.resource)]);
-    let target = Target { bot, resource: chosen.resource, binding: None, version: String::new(), action };
+    let target = new_target(&visit, &id, chosen).await?;
     let page = form(&visit, target, &json!({"enabled": true}), Vec::new()).await?;
     Ok(page::render(&page))
 }
@@ -216,6 +214,13 @@ struct Target {
     binding: Option<String>,
     version: String,
     action: String,
+}
+
+/// Returns the binding that does not exist yet.
+async fn new_target(visit: &Visit, id: &str, chosen: Chosen) -> Result<Target, Failure> {
+    let bot = bot::read(visit, id).await?;
+    let action = with_query(&format!("{}/bind", bot.base), &[("resource", &chosen.resource)]);
+    Ok(Target { bot, resource: chosen.resource, binding: None, version: String::new(), action })
 }
 
 async fn existing(visit: &Visit, id: &str, binding: &str) -> Result<(Target, Value), Failure> {
@@ -404,9 +409,7 @@ pub(in crate::gateway::console) async fn create(
     Path((_, id)): Path<(String, String)>,
     Query(chosen): Query<Chosen>,
 ) -> Page {
-    let bot = bot::read(&visit, &id).await?;
-    let action = with_query(&format!("{}/bind", bot.base), &[("resource", &chosen.resource)]);
-    let target = Target { bot, resource: chosen.resource, binding: None, version: String::new(), action };
+    let target = new_target(&visit, &id, chosen).await?;
     submit(&visit, target).await
 }
 

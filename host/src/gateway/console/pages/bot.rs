@@ -203,7 +203,7 @@ pub(in crate::gateway::console) async fn tool(visit: &Visit, bot: &str, name: &s
 }
 
 /// Reads the parameters of a call from a query: from `params` as JSON, or from the fields of the form. Without either,
-/// there is no call to ask about.
+/// the form has not been sent yet.
 fn params(schema: &Value, json: &str, pairs: &[(String, String)]) -> (Vec<Input>, Option<Map<String, Value>>) {
     if let Ok(Value::Object(params)) = serde_json::from_str::<Value>(json) {
         return (schema::of_schema(schema, Some(&params)), Some(params));
@@ -282,12 +282,10 @@ pub(in crate::gateway::console) async fn make_change(visit: Visit, Path((_, id))
     let fields = visit.fields();
     let (tool, params) = (fields.value("tool").to_owned(), fields.value("params").to_owned());
     let ask = Ask { tool, params, hidden: String::new() };
-    let path = format!("/api/bots/{}/tools/{}/check", segment(&bot.id), segment(&ask.tool));
-    let body = json!({"params": object(&ask.params)});
-    let check: Check = visit.client.send(Method::POST, &path, &body, Default::default()).await?;
-    let edits = why::edits(&visit.client, &bot.id, &check.changes).await?;
+    let why = ask_why(&visit, &bot, &ask.tool, &object(&ask.params)).await?;
+    let edits = why::edits(&visit.client, &bot.id, &why.check.changes).await?;
     if why::digest(&edits) != fields.value("digest") {
-        // Somebody changed an object meanwhile. The page shows what the change would be now.
+        // Another request has changed an object since the page was shown. The page shows the change as it is now.
         return show_change(&visit, bot, &ask, StatusCode::CONFLICT).await;
     }
     why::save(&visit.client, &edits).await?;

@@ -47,7 +47,7 @@ impl fmt::Display for FeedCursor {
     }
 }
 
-/// The error of a text that is no cursor.
+/// The error for a text that is not a cursor.
 #[derive(Debug, thiserror::Error)]
 #[error("the text is not a cursor of a feed")]
 pub struct NotACursor;
