@@ -175,7 +175,7 @@ pub(super) async fn post(visit: BotRequest, app: Host, request: Request) -> Resu
             let running = session.zip(id).map(|(session, id)| mcp.running.enter(session.nonce, id));
             call(offer, request, delivery, running).await
         }
-        Method::Other => Ok(respond(offer, request, Delivery::Json).await?.map(Body::new)),
+        Method::List | Method::Other => Ok(respond(offer, request, Delivery::Json).await?.map(Body::new)),
     }
 }
 

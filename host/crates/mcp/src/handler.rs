@@ -1,25 +1,23 @@
 //! The implementation of rmcp's handler over an [`Offer`].
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use futures::StreamExt as _;
-use monstrum_manifest::Effect;
 use rmcp::model::{
-    CacheScope, CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, Implementation, ListToolsResult,
-    MetaObject, PaginatedRequestParams, ProtocolVersion, RequestMetaObject, ServerCapabilities, ServerConfig,
-    SubscriptionFilter, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, CustomRequest, CustomResult, Implementation,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, RequestMetaObject, ServerCapabilities, ServerConfig,
+    SubscriptionFilter,
 };
 use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::answer;
 use crate::elicitation::{self, Ask};
+use crate::listed;
 use crate::message::WAIT_FOR_APPROVAL;
-use crate::offer::{Offer, OfferedTool, Refusal, ToolCall};
-use crate::schema::without_headers;
+use crate::offer::{Offer, OfferedPage, Refusal, ToolCall};
 
 /// The revisions that this server speaks, from the oldest.
 pub(crate) const REVISIONS: [ProtocolVersion; 4] = [
@@ -32,8 +30,22 @@ static SUPPORTED: [ProtocolVersion; 4] = REVISIONS;
 
 /// The maximum number of tools on a page of `tools/list`. Their schemas are usually some hundred KiB.
 const PAGE_TOOLS_MAX: usize = 200;
-/// How long a client may use a list without asking again.
-const LIST_TTL_MS: u64 = 5_000;
+
+/// What a request says about its client.
+pub(crate) struct Client {
+    /// The revision of the request.
+    pub version: Option<ProtocolVersion>,
+    pub capabilities: Option<ClientCapabilities>,
+    pub meta: RequestMetaObject,
+}
+
+impl Client {
+    /// Returns whether the client speaks a revision before 2026-07-28.
+    pub(crate) fn is_legacy(&self) -> bool {
+        let version = self.version.as_ref();
+        version.is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str())
+    }
+}
 
 /// The handler of one request.
 pub(crate) struct Handler<O: Offer> {
@@ -70,6 +82,47 @@ impl<O: Offer> Handler<O> {
         drop(self.failed.send(error));
         told
     }
+
+    /// Lists a page of the tools. A cursor is the name of the last tool of the previous page, so that a change of the
+    /// list between two pages neither repeats nor skips other tools.
+    pub(crate) async fn page(&self, cursor: Option<String>) -> Result<OfferedPage, ErrorData> {
+        self.offer.list(cursor, PAGE_TOOLS_MAX).await.map_err(|error| self.failure(error))
+    }
+
+    /// Calls a tool. Dropping the future cancels the call.
+    pub(crate) async fn call(
+        &self,
+        params: CallToolRequestParams,
+        client: Client,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let is_legacy = client.is_legacy();
+        let Client { version, capabilities, meta } = client;
+        let ask = Ask::of(version.as_ref(), capabilities.as_ref(), self.opens_urls);
+        let tool = params.name.into_owned();
+        let retry = elicitation::retry(params.request_state, params.input_responses.as_ref());
+        if retry.is_some() && is_legacy {
+            return Err(ErrorData::invalid_params("`requestState` requires revision 2026-07-28", None));
+        }
+        let call = ToolCall {
+            tool: tool.clone(),
+            arguments: params.arguments.unwrap_or_default(),
+            task_id: task_id(&meta)?,
+            chat: meta.get("monstrum/chat").cloned(),
+            wait_for_approval_s: wait_for_approval_s(&meta)?,
+            trace_parent: meta.get_traceparent().map(str::to_owned),
+            takes_request_state: ask == Ask::ByResult,
+            retry,
+            progress: self.progress.clone(),
+        };
+        match self.offer.call(call).await {
+            Ok(outcome) => match elicitation::asked(&tool, &outcome, ask) {
+                Some(asked) => asked,
+                None => Ok(answer::result(&outcome, is_legacy).into()),
+            },
+            Err(Refusal::Params(message)) => Err(ErrorData::invalid_params(message, None)),
+            Err(Refusal::Failed(error)) => Err(self.failure(error)),
+        }
+    }
 }
 
 impl<O: Offer> ServerHandler for Handler<O> {
@@ -88,18 +141,8 @@ impl<O: Offer> ServerHandler for Handler<O> {
         request: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = self.offer.list().await.map_err(|error| self.failure(error))?;
-        // A cursor is the name of the last tool of the previous page, so that a change of the list between two pages
-        // neither repeats nor skips other tools.
-        let after = request.and_then(|request| request.cursor);
-        let mut rest = tools.into_iter().filter(|tool| after.as_ref().is_none_or(|after| tool.name > *after));
-        let page: Vec<OfferedTool> = rest.by_ref().take(PAGE_TOOLS_MAX).collect();
-        let next_cursor = rest.next().and_then(|_| page.last()).map(|last| last.name.clone());
-        let mut list = ListToolsResult::with_all_items(page.iter().map(listed).collect())
-            .with_ttl_ms(LIST_TTL_MS)
-            .with_cache_scope(CacheScope::Private);
-        list.next_cursor = next_cursor;
-        Ok(list)
+        let page = self.page(request.and_then(|request| request.cursor)).await?;
+        Ok(listed::by_rmcp(&page))
     }
 
     async fn call_tool(
@@ -107,37 +150,11 @@ impl<O: Offer> ServerHandler for Handler<O> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let version = context.protocol_version();
-        let is_legacy =
-            version.as_ref().is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str());
-        let ask = Ask::of(version.as_ref(), context.client_capabilities().as_ref(), self.opens_urls);
-        let tool = request.name.into_owned();
-        let retry = elicitation::retry(request.request_state, request.input_responses.as_ref());
-        if retry.is_some() && is_legacy {
-            return Err(ErrorData::invalid_params("`requestState` requires revision 2026-07-28", None));
-        }
-        let call = ToolCall {
-            tool: tool.clone(),
-            arguments: request.arguments.unwrap_or_default(),
-            task_id: task_id(&context.meta)?,
-            chat: context.meta.get("monstrum/chat").cloned(),
-            wait_for_approval_s: wait_for_approval_s(&context.meta)?,
-            trace_parent: context.meta.get_traceparent().map(str::to_owned),
-            takes_request_state: ask == Ask::ByResult,
-            retry,
-            progress: self.progress.clone(),
-        };
-        let outcome = tokio::select! {
-            outcome = self.offer.call(call) => outcome,
-            () = context.ct.cancelled() => return Err(ErrorData::internal_error("the call was cancelled", None)),
-        };
-        match outcome {
-            Ok(outcome) => match elicitation::asked(&tool, &outcome, ask) {
-                Some(asked) => asked,
-                None => Ok(answer::result(&outcome, is_legacy).into()),
-            },
-            Err(Refusal::Params(message)) => Err(ErrorData::invalid_params(message, None)),
-            Err(Refusal::Failed(error)) => Err(self.failure(error)),
+        let (version, capabilities) = (context.protocol_version(), context.client_capabilities());
+        let client = Client { version, capabilities, meta: context.meta };
+        tokio::select! {
+            response = self.call(request, client) => response,
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
         }
     }
 
@@ -191,30 +208,5 @@ fn wait_for_approval_s(meta: &RequestMetaObject) -> Result<Option<u32>, ErrorDat
             let message = format!("`{WAIT_FOR_APPROVAL}` in `_meta` must be a whole number of seconds");
             Err(ErrorData::invalid_params(message, None))
         }
-    }
-}
-
-fn listed(tool: &OfferedTool) -> Tool {
-    let mut input = object(&tool.input_schema);
-    without_headers(&mut input);
-    let description = Some(Cow::Owned(tool.description.clone()));
-    let mut listed = Tool::new_with_raw(tool.name.clone(), description, Arc::new(input));
-    listed.output_schema = tool.output_schema.as_ref().map(|schema| Arc::new(object(schema)));
-    listed.annotations = Some(match tool.effect {
-        Effect::Read => ToolAnnotations::new().read_only(true),
-        Effect::Idempotent => ToolAnnotations::new().idempotent(true),
-        Effect::Write => ToolAnnotations::new().destructive(true),
-    });
-    let mut meta = MetaObject::new();
-    meta.insert("monstrum/operation".to_owned(), Value::String(tool.operation.clone()));
-    meta.insert("monstrum/asks".to_owned(), Value::Bool(tool.asks));
-    listed.with_meta(meta)
-}
-
-fn object(schema: &monstrum_types::JsonText) -> Map<String, Value> {
-    match schema.value() {
-        Value::Object(object) => object,
-        // The manifest's parser accepts only objects as schemas.
-        _ => Map::new(),
     }
 }

@@ -13,8 +13,10 @@
 
 mod answer;
 pub mod client;
+mod direct;
 mod elicitation;
 mod handler;
+mod listed;
 mod message;
 mod offer;
 mod schema;
@@ -23,6 +25,6 @@ mod stream;
 mod values;
 
 pub use message::{Initialize, Message, Method, Unreadable};
-pub use offer::{Offer, OfferedTool, Outcome, Refusal, Retry, ToolCall};
+pub use offer::{Offer, OfferedPage, OfferedTool, Outcome, Refusal, Retry, ToolCall};
 pub use server::{Body, Delivery, Request, respond};
 pub use stream::{KEEP_ALIVE, list_changes};

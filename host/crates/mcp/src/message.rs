@@ -36,6 +36,8 @@ pub enum Method {
     Initialize(Initialize),
     /// A call of the tool with this name.
     Call(String),
+    /// A list of the tools.
+    List,
     /// A subscription to changes.
     Listen,
     /// A notification that cancels the request with this id.
@@ -125,7 +127,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 }
 
 /// The member of `_meta` that contains the revision of a request.
-const REVISION: &str = "io.modelcontextprotocol/protocolVersion";
+pub(crate) const REVISION: &str = "io.modelcontextprotocol/protocolVersion";
 
 impl Message {
     /// Reads a message.
@@ -152,6 +154,7 @@ impl Message {
                 Method::Initialize(Initialize { opens_urls: opens_urls(params.capabilities.as_ref()) })
             }
             Some("tools/call") => Method::Call(text(params.name)),
+            Some("tools/list") => Method::List,
             Some("subscriptions/listen") => Method::Listen,
             Some("notifications/cancelled") => {
                 Method::Cancelled(params.request_id.map_or_else(String::new, |id| id.to_string()))

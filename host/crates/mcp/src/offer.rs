@@ -17,8 +17,12 @@ pub trait Offer: Clone + Send + Sync + 'static {
     /// Returns the name that clients show for the server.
     fn title(&self) -> String;
 
-    /// Lists the tools, sorted by name.
-    fn list(&self) -> impl Future<Output = Result<Vec<OfferedTool>, Self::Error>> + Send;
+    /// Lists at most `count` tools, sorted by name: the first tools, or those after the name `after`.
+    fn list(
+        &self,
+        after: Option<String>,
+        count: usize,
+    ) -> impl Future<Output = Result<OfferedPage, Self::Error>> + Send;
 
     /// Calls a tool. Dropping the future cancels the call.
     fn call(&self, call: ToolCall) -> impl Future<Output = Result<Outcome, Refusal<Self::Error>>> + Send;
@@ -26,6 +30,14 @@ pub trait Offer: Clone + Send + Sync + 'static {
     /// Returns a stream with an item for each change of the list. The stream ends when the caller loses access to the
     /// bot or the server stops.
     fn changes(&self) -> BoxStream<'static, ()>;
+}
+
+/// A part of the list.
+#[derive(Clone, Debug)]
+pub struct OfferedPage {
+    pub tools: Vec<OfferedTool>,
+    /// Whether the list has tools after these.
+    pub has_more: bool,
 }
 
 /// A tool in the list.

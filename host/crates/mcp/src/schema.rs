@@ -10,6 +10,11 @@ const NAMED_SCHEMAS: [&str; 5] = ["properties", "patternProperties", "$defs", "d
 /// The keywords whose values are data and not schemas.
 const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 
+/// Returns whether a schema may contain the keyword [`HEADER_KEYWORD`], which may be written with escape sequences.
+pub(crate) fn may_have_headers(schema: &str) -> bool {
+    schema.contains(HEADER_KEYWORD) || schema.contains("\\u")
+}
+
 /// Removes the keyword [`HEADER_KEYWORD`] from all parts of a schema. Properties of this name stay.
 pub(crate) fn without_headers(schema: &mut Map<String, Value>) {
     schema.shift_remove(HEADER_KEYWORD);
@@ -37,6 +42,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_schema_that_may_have_the_keyword_is_recognised_by_its_text() {
+        assert!(may_have_headers(r#"{"x-mcp-header":"A"}"#) && may_have_headers(r#"{"x-mcp-h\u0065ader":"A"}"#));
+        assert!(!may_have_headers(r#"{"type":"object","description":"a \"b\"\n"}"#));
+    }
 
     #[test]
     fn a_schema_loses_the_keyword_and_keeps_properties_and_data_of_this_name() {

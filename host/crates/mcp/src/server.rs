@@ -1,14 +1,15 @@
 //! Answers one HTTP request.
 //!
-//! rmcp parses the request, checks its headers against its body and writes the answer as JSON. This module adds the
-//! answer as a stream of events for calls that take long: many clients give up after a minute without a byte.
+//! rmcp parses the request, checks its headers against its body and writes the answer as JSON. Most calls and lists are
+//! answered without rmcp. This module adds the answer as a stream of events for calls that take long: many clients give
+//! up after a minute without a byte.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::FutureExt as _;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode};
@@ -17,9 +18,11 @@ use http_body_util::{BodyExt as _, Full};
 use rmcp::transport::StreamableHttpServerConfig;
 use rmcp::transport::streamable_http_server::StreamableHttpService;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::direct;
 use crate::handler::{Handler, REVISIONS};
 use crate::message::{Message, Method};
 use crate::offer::Offer;
@@ -29,7 +32,7 @@ use crate::stream::{self, KEEP_ALIVE};
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// The header with the revision of a request.
-const REVISION_HEADER: &str = "mcp-protocol-version";
+pub(crate) const REVISION_HEADER: &str = "mcp-protocol-version";
 /// The time after which the answer to a call becomes a stream of events. Most refusals arrive earlier, as JSON and with
 /// their HTTP status.
 const STREAM_AFTER: Duration = Duration::from_secs(1);
@@ -68,12 +71,14 @@ pub async fn respond<O: Offer>(offer: O, request: Request, delivery: Delivery) -
     let (progress, messages) = mpsc::channel(PROGRESS_KEPT);
     let progress = Some(progress).filter(|_| delivery == Delivery::Stream && message.progress_token.is_some());
     let handler = Handler::new(offer, failed, opens_urls, progress);
-    let service =
-        StreamableHttpService::new(move || Ok(handler.clone()), Arc::<NeverSessionManager>::default(), config());
-    let request = http::Request::from_parts(parts, Full::new(body));
-    let id = message.id.clone();
-    let mut answer: BoxFuture<'static, Response<Body>> =
-        Box::pin(async move { explained(service.handle(request).await.map(|body| body.boxed_unsync()), id).await });
+    let mut answer = match direct::Request::read(&parts, &body, &message) {
+        Some(request) => {
+            // The message may be large, and the call may take long.
+            drop((parts, body));
+            direct::answer(handler, request).boxed()
+        }
+        None => by_rmcp(handler, parts, body, message.id.clone()).boxed(),
+    };
     let answered = match delivery {
         Delivery::Json => Some(answer.as_mut().await),
         Delivery::Stream => tokio::time::timeout(STREAM_AFTER, answer.as_mut()).await.ok(),
@@ -83,6 +88,19 @@ pub async fn respond<O: Offer>(offer: O, request: Request, delivery: Delivery) -
         (Err(_), Some(response)) => Ok(response),
         (Err(_), None) => Ok(stream::awaited(answer, message, messages)),
     }
+}
+
+/// Lets rmcp answer a request.
+pub(crate) async fn by_rmcp<O: Offer>(
+    handler: Handler<O>,
+    parts: Parts,
+    body: Bytes,
+    id: Option<Value>,
+) -> Response<Body> {
+    let service =
+        StreamableHttpService::new(move || Ok(handler.clone()), Arc::<NeverSessionManager>::default(), config());
+    let response = service.handle(http::Request::from_parts(parts, Full::new(body))).await;
+    explained(response.map(|body| body.boxed_unsync()), id).await
 }
 
 /// Returns the settings of rmcp. The gateway has checked `Host`, `Origin` and the size of the body.
@@ -134,14 +152,35 @@ async fn explained(response: Response<Body>, id: Option<Value>) -> Response<Body
         };
         json!({"code": -32600, "message": String::from_utf8_lossy(&text)})
     } else {
-        json!({"code": -32603, "message": "the request could not be answered"})
+        unanswered()
     };
     json_response(status, &json!({"jsonrpc": "2.0", "id": id, "error": error}))
 }
 
+/// Returns the error of a request that has no answer for a reason that the client need not know.
+fn unanswered() -> Value {
+    json!({"code": -32603, "message": "the request could not be answered"})
+}
+
+/// Returns a response to the request with this id, with `message` as its body.
+pub(crate) fn message_response(message: &impl Serialize, id: &impl Serialize) -> Response<Body> {
+    match serde_json::to_vec(message) {
+        Ok(text) => text_response(StatusCode::OK, Bytes::from(text)),
+        Err(_) => {
+            let error = json!({"jsonrpc": "2.0", "id": id, "error": unanswered()});
+            json_response(StatusCode::INTERNAL_SERVER_ERROR, &error)
+        }
+    }
+}
+
 /// Returns a response with a JSON body.
 pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
+    text_response(status, Bytes::from(body.to_string()))
+}
+
+/// Returns a response with a JSON body that is already written.
+fn text_response(status: StatusCode, text: Bytes) -> Response<Body> {
+    let mut response = Response::new(Full::new(text).boxed_unsync());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

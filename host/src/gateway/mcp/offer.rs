@@ -11,10 +11,11 @@ use monstrum_core::call::CallAnswer;
 use monstrum_core::call_types::incoming::TokenUser;
 use monstrum_core::language::Language;
 use monstrum_core::operations::approvals::{self, Standing};
-use monstrum_core::operations::{Caller, OperationError, oauth, tools};
+use monstrum_core::operations::tools::{self, Range, ToolPage};
+use monstrum_core::operations::{Caller, OperationError, oauth};
 use monstrum_core::policy::Bot;
 use monstrum_manifest::ResultForm;
-use monstrum_mcp::{Offer, OfferedTool, Outcome, Refusal, Retry, ToolCall};
+use monstrum_mcp::{Offer, OfferedPage, OfferedTool, Outcome, Refusal, Retry, ToolCall};
 use monstrum_types::{AppUser, BotId, CallOutcome, Code, Status};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -60,9 +61,11 @@ impl Offer for BotOffer {
         self.name.clone()
     }
 
-    async fn list(&self) -> Result<Vec<OfferedTool>, OperationError> {
-        let tools = tools::list(&self.app, &self.caller, self.bot, self.language.clone()).await?;
-        Ok(tools.into_iter().map(offered).collect())
+    async fn list(&self, after: Option<String>, count: usize) -> Result<OfferedPage, OperationError> {
+        let range = Range { after, count };
+        let ToolPage { tools, has_more } =
+            tools::page(&self.app, &self.caller, self.bot, self.language.clone(), range).await?;
+        Ok(OfferedPage { tools: tools.into_iter().map(offered).collect(), has_more })
     }
 
     async fn call(&self, call: ToolCall) -> Result<Outcome, Refusal<OperationError>> {

@@ -33,6 +33,16 @@ pub struct ResolvedCall {
 }
 
 impl ResolvedCall {
+    fn of(session: &Session, binding: &Arc<Binding>, tool: &Arc<Tool>) -> ResolvedCall {
+        ResolvedCall {
+            binding: Arc::clone(binding),
+            plugin: Arc::clone(&binding.resource.plugin),
+            tool: Arc::clone(tool),
+            delegation: Arc::clone(&session.delegation),
+            bot_gates: session.bot.gates.clone(),
+        }
+    }
+
     /// Returns the tool.
     pub fn tool(&self) -> &Tool {
         &self.tool
@@ -92,36 +102,61 @@ impl ResolvedCall {
     }
 }
 
+/// Returns the tools of a binding, except those that only plugins call.
+fn offered<'a>(binding: &'a Binding, effort: &Effort) -> Result<impl Iterator<Item = &'a Arc<Tool>>, Overrun> {
+    let tools = binding.resource.plugin.tools.iter().chain(binding.resource.tools(effort)?);
+    Ok(tools.filter(|tool| !tool.is_hidden))
+}
+
 /// Returns each tool of a binding, except those that only plugins call.
 pub fn tools_of(session: &Session, binding: &Arc<Binding>, effort: &Effort) -> Result<Vec<ResolvedCall>, Overrun> {
-    let plugin = &binding.resource.plugin;
-    let tools = plugin.tools.iter().chain(binding.resource.tools(effort)?).filter(|tool| !tool.is_hidden);
     let mut found = Vec::new();
-    for tool in tools {
+    for tool in offered(binding, effort)? {
         effort.spend(CANDIDATE_STEPS)?;
-        found.push(ResolvedCall {
-            binding: Arc::clone(binding),
-            plugin: Arc::clone(plugin),
-            tool: Arc::clone(tool),
-            delegation: Arc::clone(&session.delegation),
-            bot_gates: session.bot.gates.clone(),
-        });
+        found.push(ResolvedCall::of(session, binding, tool));
     }
     Ok(found)
 }
 
-/// Lists every tool that the bot may see, sorted by name. A tool appears once for each binding that grants it.
+/// Tools that a bot may see, sorted by name. A tool appears once for each binding that grants it.
+pub struct Visible {
+    pub calls: Vec<ResolvedCall>,
+    /// Whether the bot may see tools after these.
+    pub has_more: bool,
+}
+
+/// Lists every tool that the bot may see.
 pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Overrun> {
-    let mut visible = Vec::new();
+    Ok(page(session, None, usize::MAX, effort)?.calls)
+}
+
+/// Lists the first `count` tools that the bot may see, or the first `count` of those after the name `after`. Only as
+/// many tools are judged as this takes.
+pub fn page(session: &Session, after: Option<&str>, count: usize, effort: &Effort) -> Result<Visible, Overrun> {
+    let mut candidates = Vec::new();
     for binding in session.bindings() {
-        for resolved in tools_of(session, binding, effort)? {
-            if let Decision::Allow = resolved.decide(Question::List, effort)? {
-                visible.push(resolved);
+        for tool in offered(binding, effort)? {
+            effort.spend(CANDIDATE_STEPS)?;
+            if after.is_none_or(|after| tool.manifest.name.as_str() > after) {
+                candidates.push((binding, tool));
             }
         }
     }
-    visible.sort_by(|a, b| a.tool().manifest.name.cmp(&b.tool().manifest.name));
-    Ok(visible)
+    candidates.sort_by(|(_, a), (_, b)| a.manifest.name.cmp(&b.manifest.name));
+    let (mut calls, mut names) = (Vec::<ResolvedCall>::new(), 0);
+    for (binding, tool) in candidates {
+        let is_new = calls.last().is_none_or(|last| last.tool().manifest.name != tool.manifest.name);
+        let resolved = ResolvedCall::of(session, binding, tool);
+        if !matches!(resolved.decide(Question::List, effort)?, Decision::Allow) {
+            continue;
+        }
+        if is_new && names == count {
+            return Ok(Visible { calls, has_more: true });
+        }
+        names += usize::from(is_new);
+        calls.push(resolved);
+    }
+    Ok(Visible { calls, has_more: false })
 }
 
 /// The refusal of a call that was not resolved, with the data that the audit records.
@@ -203,13 +238,7 @@ pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> R
         if tool.is_hidden && !call.is_of_sandbox_import() {
             continue;
         }
-        let resolved = ResolvedCall {
-            binding: Arc::clone(binding),
-            plugin: Arc::clone(plugin),
-            tool: Arc::clone(tool),
-            delegation: Arc::clone(&session.delegation),
-            bot_gates: session.bot.gates.clone(),
-        };
+        let resolved = ResolvedCall::of(session, binding, tool);
         match resolved.decide(Question::List, effort)? {
             // A scope violation does not rule out the binding: scopes are judged later, with the parameters.
             Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some((denial, resolved)),

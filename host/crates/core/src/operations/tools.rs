@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::call::CallAnswer;
 use crate::call::check::{self, Prediction, Suggestion};
 use crate::call::consent::WAIT_MAX;
-use crate::call::resolve::{self, ResolvedCall};
+use crate::call::resolve::{self, ResolvedCall, Visible};
 use crate::call::session::Session;
 use crate::call_types::incoming::{Attachments, IncomingCall};
 use crate::call_types::progress::ProgressListener;
@@ -31,15 +31,44 @@ use crate::policy::Bot;
 /// The maximum number of characters of a task id. Callers choose task ids.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
 
-/// Lists the tools that a bot may see.
+/// A part of the list of tools, which is sorted by name.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// The name before the first tool. A tool of this name need not exist.
+    pub after: Option<String>,
+    /// The maximum number of tools.
+    pub count: usize,
+}
+
+/// The tools of a [`Range`].
+pub struct ToolPage {
+    pub tools: Vec<Tool>,
+    /// Whether the bot may see tools after these.
+    pub has_more: bool,
+}
+
+/// Lists the tools that a bot may see, sorted by name.
 pub async fn list(app: &App, caller: &Caller, bot: BotId, language: Language) -> Result<Vec<Tool>, OperationError> {
+    let all = Range { after: None, count: usize::MAX };
+    Ok(page(app, caller, bot, language, all).await?.tools)
+}
+
+/// Lists a part of the tools that a bot may see. The permissions for tools outside of this part are not judged.
+pub async fn page(
+    app: &App,
+    caller: &Caller,
+    bot: BotId,
+    language: Language,
+    range: Range,
+) -> Result<ToolPage, OperationError> {
     may_use(app, caller, bot)?;
     let call = incoming(caller, bot, RequestId::new(), String::new(), json!({}));
     let session = session(app, &call)?;
     let listed = app.calls.ask(call.workspace(), bot, move |effort| {
-        let visible = resolve::list(&session, effort)?;
-        let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
-        items.map(|same| tool(same, &language, effort)).collect()
+        let Visible { calls, has_more } = resolve::page(&session, range.after.as_deref(), range.count, effort)?;
+        let items = calls.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
+        let tools: Result<Vec<Tool>, Overrun> = items.map(|same| tool(same, &language, effort)).collect();
+        Ok(ToolPage { tools: tools?, has_more })
     });
     listed.await.map_err(unchecked)
 }
