@@ -134,6 +134,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(plugins::show, packages::uninstall))
         .routes(routes!(packages::icon))
         .routes(routes!(plugins::reload))
+        .routes(routes!(plugins::diff))
         .routes(routes!(plugins::approve))
         .routes(routes!(registry::list))
         .routes(routes!(trust::list))

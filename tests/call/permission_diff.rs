@@ -168,6 +168,85 @@ async fn a_version_that_grew_waits() -> Result<()> {
     Ok(())
 }
 
+/// Root sees what a waiting version asks for, what else differs, and what an approval touches.
+#[tokio::test]
+async fn root_sees_how_the_waiting_version_differs() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let path = "/api/plugins/github/diff";
+    let mut answers = Answers::default();
+    answers.add("nothing waits", one_of(world.api.get(path).await?));
+    answers.add("no such plugin", one_of(world.api.get("/api/plugins/gitlab/diff").await?));
+    edit(&world.server.plugins_dir().join("github"), |text| {
+        let text = text.replace("version: 1.0.0", "version: 1.1.0");
+        let text = text.replace("param_paths: [repo, owner_repo]", "param_paths: [repo, owner_repo, target]");
+        let text = text.replace("capabilities: [http]", "capabilities: [http, tools]");
+        text.replace("    - method: token\n", "    - method: token\n      audience: [\"https://*.example.com\"]\n")
+    })?;
+    assert_eq!(reloaded(&world, "github").await?[1], "needs_approval");
+    for kind in ["admin", "operator"] {
+        let api = world.api.with_key(&world.api.new_key(kind, None).await?);
+        answers.add(kind, one_of(api.get(path).await?));
+    }
+    assert_snapshot!(answers, @r#"
+    nothing waits: 404 "no version of this plugin waits for approval"
+    no such plugin: 404 "no such plugin"
+    admin: 403 "a root key is required"
+    operator: 403 "a root key is required"
+    "#);
+
+    let (status, diff) = world.api.get(path).await?;
+    ensure!(status == 200, "{diff}");
+    let (_, entry) = world.api.get("/api/plugins/github").await?;
+    let pending = &entry["pending"];
+    assert_eq!((&diff["from"]["version"], &diff["from"]["digest"]), (&entry["version"], &entry["digest"]));
+    for field in ["version", "digest", "manifest_digest"] {
+        assert_eq!(diff["to"][field], pending[field], "{field}");
+    }
+    let texts = |list: &Value| -> Vec<Value> {
+        list.as_array().into_iter().flatten().map(|item| item["text"].clone()).collect()
+    };
+    assert_eq!(Value::Array(texts(&diff["grows"])), pending["grows"]);
+    assert_eq!(
+        diff["grows"][0],
+        json!({ "kind": "capability", "text": "capability `tools`", "after": "tools" }),
+        "{diff}"
+    );
+    assert_eq!(texts(&diff["narrows"]), ["scope dimension `repos` also checks `target`"], "{diff}");
+    assert_eq!(diff["tools"], json!([]));
+    let touched = &diff["touches"];
+    assert_eq!(touched["bindings"].as_array().map(Vec::len), Some(1), "{touched}");
+    assert_eq!(touched["credentials"][0]["resource_id"], json!(bound.resource), "{touched}");
+
+    // The approval does what the diff has said: the credential waits.
+    let both = json!({ "digest": diff["to"]["digest"], "manifest_digest": diff["to"]["manifest_digest"] });
+    ensure!(approve(&world, "github", &both).await?.0 == 200);
+    assert_eq!(seen(&world, &bound).await?[3], "needs-authorization");
+    assert_eq!(world.api.get(path).await?.0, 404, "no version waits any more");
+    Ok(())
+}
+
+/// The tools of a waiting version are shown with both declarations, and a credential that stays usable is not named.
+#[tokio::test]
+async fn root_sees_the_tools_that_differ() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant_all("github").await?;
+    edit(&world.server.plugins_dir().join("github"), |text| {
+        text.replace("operation: issue.write", "operation: issue.read")
+    })?;
+    assert_eq!(reloaded(&world, "github").await?[1], "needs_approval");
+    let (_, diff) = world.api.get("/api/plugins/github/diff").await?;
+    let tools = diff["tools"].as_array().into_iter().flatten();
+    let tools: Vec<Value> = tools
+        .map(|tool| json!([tool["name"], tool["change"], tool["before"]["operation"], tool["after"]["operation"]]))
+        .collect();
+    let expected = ["github_create_issue", "github_update_issue"]
+        .map(|name| json!([name, "changed", "issue.write", "issue.read"]));
+    assert_eq!(tools, expected, "{diff}");
+    assert_eq!(diff["touches"]["credentials"], json!([]), "{diff}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     let mut world = World::with(&["github"]).await?;

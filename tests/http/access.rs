@@ -373,6 +373,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/plugins/{name}                                401  401  200  200  200  403  403  200
     DELETE /api/plugins/{name}                                401  401  404  403  403  403  403  403
     POST   /api/plugins/{name}/approve                        401  401  409  403  403  403  403  403
+    GET    /api/plugins/{name}/diff                           401  401  404  403  403  403  403  403
     GET    /api/plugins/{name}/icon                           401  401  404  404  404  403  403  404
     POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403  403
     GET    /api/registry                                      401  401  404  403  403  403  403  403

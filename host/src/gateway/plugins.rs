@@ -2,7 +2,7 @@
 //! the instance, so changes require a root key.
 
 use axum::Json;
-use monstrum_api::plugins::{Approval, Plugin, PluginList};
+use monstrum_api::plugins::{Approval, Plugin, PluginDiff, PluginList};
 use monstrum_core::operations::{Operator, Root, plugins};
 
 use crate::gateway::http::answer::Answer;
@@ -28,6 +28,15 @@ pub(super) async fn show(app: Host, caller: Operator, Id(name): Id<String>) -> A
     responses((status = 200, body = Plugin)))]
 pub(super) async fn reload(app: Host, caller: Root, Id(name): Id<String>) -> Answer<Plugin> {
     Ok(Json(plugins::reload(&app, &caller, name).await?))
+}
+
+/// Compares the plugin version that waits for approval with the version before it
+///
+/// Fails with status 404 if no version waits. Texts and values come from the manifests of the plugin.
+#[utoipa::path(get, path = "/api/plugins/{name}/diff", tag = "plugins", params(("name" = String, Path)),
+    responses((status = 200, body = PluginDiff)))]
+pub(super) async fn diff(app: Host, caller: Root, Id(name): Id<String>) -> Answer<PluginDiff> {
+    Ok(Json(plugins::diff(&app, &caller, &name).await?))
 }
 
 /// Approves the plugin version that waits for approval

@@ -21,6 +21,7 @@ mod start;
 mod start_index;
 mod trusted_types;
 mod version;
+mod version_diff;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -44,6 +45,7 @@ pub use remote::RemoteTool;
 pub use start_index::{START_INDEX_FILE, StartIndex};
 pub use trusted_types::TrustedTypes;
 pub use version::{LoadError, Plugin, Tool, build};
+pub use version_diff::VersionDiff;
 pub use watch::Watch;
 
 use crate::beside::in_place;
@@ -53,6 +55,9 @@ use crate::plugins::owners::Owners;
 use crate::plugins::permission_diff::{RetiredTool, permission_diff};
 use crate::plugins::records::RecordReader;
 use crate::plugins::version::{parse_stored, sha256};
+
+/// The sentence of a permission diff whose previous version cannot be read.
+const UNREADABLE: &str = "the previous version can no longer be read, so the versions cannot be compared";
 
 /// The state of one plugin.
 #[derive(Clone)]
@@ -439,18 +444,21 @@ impl Plugins {
 
     /// Returns the permissions that `manifest` requests in addition to those of the recorded serving version.
     async fn permission_diff(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
-        let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
-        let serving = match serving {
-            Some(stored) => parse_stored(stored.manifest).await.ok(),
-            None => None,
-        };
-        let Some(serving) = serving else {
-            return Ok(vec![
-                "the previous version can no longer be read, so the versions cannot be compared".to_owned(),
-            ]);
+        let Some(serving) = self.stored_manifest(row).await? else {
+            return Ok(vec![UNREADABLE.to_owned()]);
         };
         let retired = self.retired_tools(&row.name, &serving).await?;
-        Ok(permission_diff(&serving, manifest, &retired))
+        let added = permission_diff(&serving, manifest, &retired);
+        Ok(added.into_iter().map(|difference| difference.text).collect())
+    }
+
+    /// Returns the manifest of a recorded version, or `None` if it can no longer be read.
+    async fn stored_manifest(&self, row: &PluginRow) -> Result<Option<Manifest>, StoreError> {
+        let stored = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
+        match stored {
+            Some(stored) => Ok(parse_stored(stored.manifest).await.ok()),
+            None => Ok(None),
+        }
     }
 
     /// Returns the tools of stored versions that `serving` no longer has, each as in the newest version with this tool.

@@ -288,6 +288,7 @@ mod tests {
         DELETE /api/plugins/{name}
         GET /api/plugins/{name}/icon
         POST /api/plugins/{name}/reload
+        GET /api/plugins/{name}/diff
         POST /api/plugins/{name}/approve
         POST /api/resources/{id}/credential/confirm
         POST /api/resources/{id}/credential/test

@@ -1,7 +1,9 @@
 //! The plugins of the instance: the loaded version of each plugin, and the error of a version that cannot be loaded.
 //! Changes require a root key.
 
-use monstrum_api::plugins::{Approval, Pending, Plugin, PluginList};
+mod touches;
+
+use monstrum_api::plugins::{Approval, Pending, Plugin, PluginDiff, PluginList};
 use monstrum_store::Page;
 use monstrum_types::PluginName;
 
@@ -10,7 +12,7 @@ use super::list;
 use super::{OperationError, Operator, Root};
 use crate::app::App;
 use crate::plugins::folder::Icon;
-use crate::plugins::{ApproveError, Entry, LoadError};
+use crate::plugins::{ApproveError, Entry, LoadError, VersionDiff};
 
 pub(super) fn view(entry: Entry) -> Plugin {
     let Entry { name, status, error, serving, pending, is_to_retry: _ } = entry;
@@ -78,6 +80,15 @@ pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, Op
     };
     let entry = change.record(app, caller, load).await?;
     Ok(view(entry))
+}
+
+/// Compares the version that waits for approval with the version before it. Fails if no version waits.
+pub async fn diff(app: &App, _: &Root, name: &str) -> Result<PluginDiff, OperationError> {
+    let entry = app.plugins.entry(name).ok_or_else(|| OperationError::not_found("plugin"))?;
+    let pending = entry.pending.ok_or_else(|| OperationError::NotFound(ApproveError::NothingPending.to_string()))?;
+    let VersionDiff { from, to, grows, narrows, tools } = app.plugins.diff(&pending).await?;
+    let touches = touches::touches(app, &pending.plugin.manifest).await?;
+    Ok(PluginDiff { from, to, grows, narrows, tools, touches })
 }
 
 /// Approves the version that waits for approval and puts it into force.

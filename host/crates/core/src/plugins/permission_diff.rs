@@ -6,25 +6,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use monstrum_api::plugins::{DifferenceKind, PluginDifference};
 use monstrum_guardian::match_glob;
 use monstrum_manifest::{
     AuthMethod, Effect, Executor, FieldKind, Manifest, OriginPattern, ResourceType, ScopeDimension, Tool,
 };
 use monstrum_types::ToolName;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// Returns the permissions that `candidate` requests in addition to those of `serving`, one sentence for each change.
+/// Returns the permissions that `candidate` requests in addition to those of `serving`, one item for each change.
 /// `retired` contains the tools of earlier versions that `serving` no longer has. A retired tool that returns with a
 /// different operation or a lower effect is also a change.
 pub(super) fn permission_diff(
     serving: &Manifest,
     candidate: &Manifest,
     retired: &BTreeMap<ToolName, RetiredTool>,
-) -> Vec<String> {
+) -> Vec<PluginDifference> {
     let mut added = Vec::new();
     let (old, new) = (&serving.resource_type, &candidate.resource_type);
     if old.id != new.id {
-        added.push(format!("resource type `{}` instead of `{}`", new.id, old.id));
+        let text = format!("resource type `{}` instead of `{}`", new.id, old.id);
+        added.push(changed(DifferenceKind::ResourceType, text, &json!(old.id), &json!(new.id)));
     }
     capabilities(&serving.executor, &candidate.executor, &mut added);
     configuration(old, new, &mut added);
@@ -38,13 +40,16 @@ pub(super) fn permission_diff(
         }
         if !old.tools.iter().any(|before| before.name == tool.name) && is_outside_of_all(old, new, tool) {
             let (name, operation) = (&tool.name, &tool.operation);
-            added
-                .push(format!("new tool `{name}`: no existing scope dimension applies to its operation `{operation}`"));
+            let text = format!("new tool `{name}`: no existing scope dimension applies to its operation `{operation}`");
+            added.push(changed(DifferenceKind::Tool, text, &Value::Null, &json!(operation)));
         }
     }
     if let Some(check) = new.credential_check.as_ref().filter(|check| old.credential_check.as_ref() != Some(check)) {
         let params = Value::Object(check.params.clone());
-        added.push(format!("the credential check calls `{}` with parameters {params}", check.tool));
+        let text = format!("the credential check calls `{}` with parameters {params}", check.tool);
+        let before = old.credential_check.as_ref().map(|check| json!({ "tool": check.tool, "params": check.params }));
+        let after = json!({ "tool": check.tool, "params": check.params });
+        added.push(changed(DifferenceKind::CredentialCheck, text, &before.unwrap_or_default(), &after));
     }
     for dimension in &old.scope_dimensions {
         narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut added);
@@ -65,14 +70,16 @@ impl From<&Tool> for RetiredTool {
     }
 }
 
-fn changed_tool(before: &RetiredTool, tool: &Tool, added: &mut Vec<String>) {
+fn changed_tool(before: &RetiredTool, tool: &Tool, added: &mut Vec<PluginDifference>) {
     let name = &tool.name;
     if before.operation != tool.operation {
-        added.push(format!("tool `{name}` has operation `{}` instead of `{}`", tool.operation, before.operation));
+        let text = format!("tool `{name}` has operation `{}` instead of `{}`", tool.operation, before.operation);
+        added.push(changed(DifferenceKind::Tool, text, &json!(before.operation), &json!(tool.operation)));
     }
     // Gates and annotations trust the effect, so that a lower effect may make a call run without a question.
     if tool.effect < before.effect {
-        added.push(format!("tool `{name}` has effect `{}` instead of `{}`", tool.effect, before.effect));
+        let text = format!("tool `{name}` has effect `{}` instead of `{}`", tool.effect, before.effect);
+        added.push(changed(DifferenceKind::Tool, text, &json!(before.effect), &json!(tool.effect)));
     }
 }
 
@@ -86,83 +93,108 @@ fn is_outside_of_all(old: &ResourceType, new: &ResourceType, tool: &Tool) -> boo
     !old.scope_dimensions.is_empty() && !new.scope_dimensions.iter().any(concerns)
 }
 
-fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<String>) {
+fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<PluginDifference>) {
     for capability in new.capabilities.iter().filter(|capability| !old.capabilities.contains(capability)) {
-        added.push(format!("capability `{}`", word(capability)));
+        let text = format!("capability `{}`", word(capability));
+        added.push(changed(DifferenceKind::Capability, text, &Value::Null, &json!(capability)));
     }
     // Globs are compared as text. A new glob counts as a change even if an old glob covers it.
     for glob in new.calls.iter().filter(|glob| !old.calls.contains(glob)) {
-        added.push(format!("calls to tools `{glob}`"));
+        let text = format!("calls to tools `{glob}`");
+        added.push(changed(DifferenceKind::Calls, text, &Value::Null, &json!(glob)));
     }
     for origin in beyond(&new.egress, &old.egress) {
-        added.push(format!("egress to `{origin}`"));
+        let text = format!("egress to `{origin}`");
+        added.push(changed(DifferenceKind::Egress, text, &Value::Null, &json!(origin)));
     }
 }
 
 /// Compares the defaults of `api_base`. The default is an allowed origin of egress, and the audience of auth methods
 /// that declare no audience.
-fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>) {
+fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<PluginDifference>) {
     let base = |of: &ResourceType| {
         let field = of.config_schema.iter().find(|field| field.field == "api_base");
         field.and_then(|field| field.default.clone()).filter(|value| !value.is_null())
     };
     let (before, after) = (base(old), base(new));
     if after.is_some() && before != after {
-        added.push(format!("the default of `api_base` is {}", shown(after.as_ref())));
+        let text = format!("the default of `api_base` is {}", shown(after.as_ref()));
+        let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+        added.push(changed(DifferenceKind::Config, text, &before, &after));
     }
 }
 
-fn authentication(serving: &Manifest, candidate: &Manifest, method: &AuthMethod, added: &mut Vec<String>) {
+fn authentication(serving: &Manifest, candidate: &Manifest, method: &AuthMethod, added: &mut Vec<PluginDifference>) {
     let name = method.method;
     let Some(before) = serving.resource_type.auth_methods.iter().find(|before| before.method == name) else {
-        added.push(format!("auth method `{name}`"));
+        let text = format!("auth method `{name}`");
+        added.push(changed(DifferenceKind::AuthMethod, text, &Value::Null, &json!(name)));
         return;
     };
     match (&before.audience, &method.audience) {
         (_, Some(declared)) => {
             for origin in beyond(declared, before.audience.as_deref().unwrap_or_default()) {
-                added.push(format!("auth method `{name}`: audience `{origin}`"));
+                let text = format!("auth method `{name}`: audience `{origin}`");
+                added.push(changed(DifferenceKind::AuthMethod, text, &json!(before.audience), &json!(declared)));
             }
         }
-        (Some(_), None) => added.push(format!("auth method `{name}`: the audience is no longer declared")),
+        (Some(declared), None) => {
+            let text = format!("auth method `{name}`: the audience is no longer declared");
+            added.push(changed(DifferenceKind::AuthMethod, text, &json!(declared), &Value::Null));
+        }
         (None, None) => {}
     }
-    if before.inject_rules() != method.inject_rules() {
-        added.push(format!("auth method `{name}`: the inject rules differ"));
+    let (old, new) = (before.inject_rules(), method.inject_rules());
+    if old != new {
+        let text = format!("auth method `{name}`: the inject rules differ");
+        added.push(changed(DifferenceKind::AuthMethod, text, &json!(old), &json!(new)));
     }
     let plain = |manifest: &Manifest, method: &AuthMethod| -> BTreeSet<String> {
         let fields = method.credential_fields(&manifest.resource_type).iter();
         fields.filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
     };
     for field in plain(candidate, method).difference(&plain(serving, before)) {
-        added.push(format!("auth method `{name}`: field `{field}` is not secret"));
+        let text = format!("auth method `{name}`: field `{field}` is not secret");
+        added.push(changed(DifferenceKind::AuthMethod, text, &Value::Null, &json!(field)));
     }
 }
 
-fn narrowed(before: &ScopeDimension, after: Option<&ScopeDimension>, added: &mut Vec<String>) {
+fn narrowed(before: &ScopeDimension, after: Option<&ScopeDimension>, added: &mut Vec<PluginDifference>) {
     let key = &before.key;
+    let mut add = |text: String| {
+        added.push(changed(DifferenceKind::ScopeDimension, text, &json!(before), &json!(after)));
+    };
     let Some(after) = after else {
-        added.push(format!("scope dimension `{key}` is removed"));
+        add(format!("scope dimension `{key}` is removed"));
         return;
     };
     for path in before.param_paths.iter().filter(|path| !after.param_paths.contains(path)) {
-        added.push(format!("scope dimension `{key}` no longer checks `{path}`"));
+        add(format!("scope dimension `{key}` no longer checks `{path}`"));
     }
     if before.match_mode != after.match_mode {
-        added.push(format!("scope dimension `{key}` compares by `{}`", word(&after.match_mode)));
+        add(format!("scope dimension `{key}` compares by `{}`", word(&after.match_mode)));
     }
     if after.operation_filter.is_some() && before.operation_filter != after.operation_filter {
         let filter = after.operation_filter.as_deref().unwrap_or_default();
-        added.push(format!("scope dimension `{key}` applies to `{filter}` only"));
+        add(format!("scope dimension `{key}` applies to `{filter}` only"));
     }
 }
 
-fn beyond<'a>(new: &'a [OriginPattern], old: &'a [OriginPattern]) -> impl Iterator<Item = &'a OriginPattern> {
+pub(super) fn beyond<'a>(
+    new: &'a [OriginPattern],
+    old: &'a [OriginPattern],
+) -> impl Iterator<Item = &'a OriginPattern> {
     new.iter().filter(|origin| !old.iter().any(|known| known.covers(origin)))
 }
 
+/// Returns a difference. A null value means that the version has no such value.
+pub(super) fn changed(kind: DifferenceKind, text: String, before: &Value, after: &Value) -> PluginDifference {
+    let value = |value: &Value| Some(value.clone()).filter(|value| !value.is_null());
+    PluginDifference { kind, text, before: value(before), after: value(after) }
+}
+
 /// Returns the name of an enum value in the form that the manifest uses.
-fn word(value: &impl serde::Serialize) -> String {
+pub(super) fn word(value: &impl serde::Serialize) -> String {
     shown(serde_json::to_value(value).ok().as_ref())
 }
 
@@ -177,7 +209,6 @@ fn shown(value: Option<&Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn manifest() -> Value {
         json!({
@@ -221,7 +252,8 @@ mod tests {
             "sample_old".parse().unwrap(),
             RetiredTool { operation: "issue.delete".to_owned(), effect: Effect::Write },
         )]);
-        permission_diff(&parse(before.clone()), &parse(after), &retired)
+        let differences = permission_diff(&parse(before.clone()), &parse(after), &retired);
+        differences.into_iter().map(|difference| difference.text).collect()
     }
 
     const TYPE: &str = "/resource_type";
