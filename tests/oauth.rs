@@ -109,7 +109,12 @@ impl Authorizing {
     /// Signs in at the provider. Returns the callback URL to which the provider redirects, and the cookie of the
     /// browser.
     pub(crate) async fn answered(&self) -> Result<(String, String)> {
-        let begun = self.open(&self.started().await?, None).await?;
+        self.answered_from(&self.started().await?).await
+    }
+
+    /// Signs in at the provider, from the begin page at this address.
+    async fn answered_from(&self, begin: &str) -> Result<(String, String)> {
+        let begun = self.open(begin, None).await?;
         ensure!(begun.status == 303, "{}", begun.text);
         let cookie = begun.cookie.as_deref().and_then(|cookie| cookie.split(';').next()).context("a cookie")?;
         let sent_to = begun.location.as_deref().context("the response does not redirect the browser")?;

@@ -9,6 +9,7 @@ use support::{OauthServer, Server};
 use super::{Authorizing, PLUGIN};
 use crate::http::{Answers, workspace};
 use crate::stable::stable;
+use crate::world::text;
 
 /// Returns the URL with the value of one query parameter replaced.
 fn with_query(url: &str, name: &str, value: &str) -> Result<String> {
@@ -161,6 +162,61 @@ async fn what_the_provider_refuses_is_told_as_text() -> Result<()> {
         ]
     );
     ensure!(authorizing.credential().await?.is_null());
+    Ok(())
+}
+
+/// The last page links to the page of the console from which an admin has started the authorization, after a failure
+/// too. It never redirects there.
+#[tokio::test]
+async fn the_last_page_links_back_to_the_console() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let start = authorizing.path("oauth/start");
+    let to = "/console/w/default/resources/1?tab=credential&x='<b>";
+    let begin = async || -> Result<String> {
+        let (status, body) = authorizing.api().post(&start, &json!({ "return_to": to })).await?;
+        ensure!(status == 200, "{body}");
+        Ok(text(&body["authorization_url"]).to_owned())
+    };
+    let (callback, cookie) = authorizing.answered_from(&begin().await?).await?;
+    let refused = authorizing.open(&with_query(&callback, "error", "access_denied")?, Some(&cookie)).await?;
+    assert_eq!((refused.status, refused.location), (400, None), "{}", refused.text);
+    let (callback, cookie) = authorizing.answered_from(&begin().await?).await?;
+    let stored = authorizing.open(&callback, Some(&cookie)).await?;
+    assert_eq!((stored.status, stored.location), (200, None), "{}", stored.text);
+    let link =
+        "<p><a href=\"/console/w/default/resources/1?tab=credential&amp;x=&#39;&lt;b&gt;\">Back to the console</a></p>";
+    for page in [&refused.text, &stored.text] {
+        assert!(page.contains(link) && page.matches("<a ").count() == 1, "{page}");
+    }
+
+    // Without a path, and before the authorization is known, the page has no link.
+    let (callback, cookie) = authorizing.answered().await?;
+    assert!(!authorizing.open(&callback, Some(&cookie)).await?.text.contains("<a "));
+    let unknown = authorizing.open(&with_query(&callback, "state", "unknown")?, Some(&cookie)).await?;
+    assert!(unknown.status == 400 && !unknown.text.contains("<a "), "{}", unknown.text);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_a_path_of_the_console_is_linked() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    for to in [
+        "/welcome",
+        "/consoles",
+        "//console",
+        "/console//evil.example",
+        "/console/../docs",
+        "/console/%2e%2e/docs",
+        "/console\\evil",
+        "/console/\n",
+        "https://evil.example/console",
+        "javascript:alert(1)",
+    ] {
+        for route in ["oauth/start", "oauth/device"] {
+            let (status, body) = authorizing.api().post(&authorizing.path(route), &json!({ "return_to": to })).await?;
+            assert_eq!((status, &body["errors"][0]["path"]), (422, &json!("/return_to")), "{route} {to}: {body}");
+        }
+    }
     Ok(())
 }
 

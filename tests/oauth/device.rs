@@ -83,6 +83,22 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     Ok(())
 }
 
+/// The progress of an authorization repeats the page of the console from which it was started.
+#[tokio::test]
+async fn the_progress_tells_the_page_to_return_to() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let progress = async |body: Value| -> Result<Value> {
+        let (status, started) = authorizing.api().post(&authorizing.path("oauth/device"), &body).await?;
+        ensure!(status == 200, "{started}");
+        let path = authorizing.path(&format!("oauth/device/{}", text(&started["id"])));
+        Ok(authorizing.api().get(&path).await?.1)
+    };
+    let to = "/console/w/default/resources";
+    assert_eq!(progress(json!({ "return_to": to })).await?["return_to"], to);
+    assert!(progress(json!({})).await?.get("return_to").is_none());
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_client_gets_a_token_of_its_own() -> Result<()> {
     let authorizing = Authorizing::with("by-body").await?;

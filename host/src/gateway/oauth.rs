@@ -11,7 +11,7 @@ use axum::extract::Path;
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode};
 use monstrum_api::credentials::CredentialMetadata;
-use monstrum_api::oauth::{DeviceProgress, DeviceStarted, Nothing, StartInput, Started};
+use monstrum_api::oauth::{DeviceInput, DeviceProgress, DeviceStarted, Nothing, StartInput, Started};
 use monstrum_core::app::App;
 use monstrum_core::oauth::OauthError;
 use monstrum_core::operations::{Admin, oauth};
@@ -75,42 +75,47 @@ pub(super) async fn begin(app: Host, Path(ticket): Path<String>, method: Method,
         }
         Ok(page::onward(&app.oauth.begin(&flow, browser).await?, &name, is_secure))
     };
-    begun.await.unwrap_or_else(|error| page::failure(&error))
+    begun.await.unwrap_or_else(|error| page::failure(&error, None))
 }
 
 /// Completes an authorization when the OAuth provider redirects the browser back
 #[utoipa::path(get, path = "/api/oauth/callback", tag = "oauth", params(CallbackQuery), security(()),
     responses((status = 200, description = "The credential is stored", content_type = "text/html", body = String),
-        (status = 303, description = "The credential is stored; redirect to `return_to`"),
+        (status = 303, description = "The credential of a user is stored; redirect to `return_to`"),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
 pub(super) async fn callback(app: Host, Params(query): Params<CallbackQuery>, headers: HeaderMap) -> Response {
+    let flow = match app.oauth.of_state(query.state.as_deref().unwrap_or_default()).await {
+        Ok(flow) => flow,
+        Err(error) => return page::failure(&error, None),
+    };
+    // The browser of a user is redirected. The last page of another authorization has a link to the console.
+    let return_to = flow.return_to.clone();
+    let (redirect, link) = if flow.subject.is_some() { (return_to, None) } else { (None, return_to) };
     let finished = async {
-        let flow = app.oauth.of_state(query.state.as_deref().unwrap_or_default()).await?;
         let code = match (query.error, query.code) {
             (None, Some(code)) => Ok(Secret::new(code)),
             (error, _) => Err(error.unwrap_or_else(|| "no_code".to_owned())),
         };
         let browser = cookie(&headers, &cookie_name(&app, flow.id)).map(str::to_owned);
-        let return_to = flow.return_to.clone();
-        app.oauth.finish(flow, browser, code, query.iss).await.map(|()| return_to)
+        app.oauth.finish(flow, browser, code, query.iss).await
     };
-    match finished.await {
-        Ok(Some(return_to)) => page::redirect(&return_to, None),
-        Ok(None) => page::success(),
-        Err(error) => page::failure(&error),
+    match (finished.await, redirect) {
+        (Ok(()), Some(return_to)) => page::redirect(&return_to, None),
+        (Ok(()), None) => page::success(link.as_deref()),
+        (Err(error), _) => page::failure(&error, link.as_deref()),
     }
 }
 
 /// Starts an authorization with a code that a person enters on another device
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/device", tag = "oauth", params(("id" = ResourceId, Path)),
-    request_body = Nothing, responses((status = 200, body = DeviceStarted)))]
+    request_body = DeviceInput, responses((status = 200, body = DeviceStarted)))]
 pub(super) async fn device(
     app: Host,
     caller: Admin,
     Id(id): Id<ResourceId>,
-    OptionalInput(Nothing {}): OptionalInput<Nothing>,
+    OptionalInput(input): OptionalInput<DeviceInput>,
 ) -> Answer<DeviceStarted> {
-    Ok(Json(oauth::device(&app, &caller, id).await?))
+    Ok(Json(oauth::device(&app, &caller, id, input).await?))
 }
 
 /// Shows the progress of an authorization with a code

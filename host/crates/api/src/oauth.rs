@@ -37,6 +37,9 @@ pub struct DeviceProgress {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub expires_at: UtcMillis,
+    /// The `return_to` of the request that started the authorization.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_to: Option<String>,
 }
 
 /// What is authorized in a browser.
@@ -46,8 +49,18 @@ pub struct StartInput {
     /// The user whose credential is obtained, if the resource uses the credentials of users. Without a user, the
     /// credential of the resource is obtained.
     pub user: Option<AppUser>,
-    /// The URL to which the browser goes when the credential is stored: a path of this server, or an https URL whose
-    /// origin is one of `--oauth-return-origins`.
+    /// With a user, the URL to which the browser goes when the credential is stored: a path of this server, or an https
+    /// URL whose origin is one of `--oauth-return-origins`. Without a user, a path below `/console`, to which the last
+    /// page links.
+    #[schema(max_length = 2048)]
+    pub return_to: Option<String>,
+}
+
+/// The options of an authorization with a user code.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceInput {
+    /// A path below `/console`, which the progress of the authorization repeats.
     #[schema(max_length = 2048)]
     pub return_to: Option<String>,
 }

@@ -81,13 +81,17 @@ pub(super) fn waiting() -> Response {
     page(StatusCode::OK, "Monstrum", "Open this page in a browser to continue the authorization.")
 }
 
-/// Returns the page of a completed authorization.
-pub(super) fn success() -> Response {
-    page(StatusCode::OK, "Authorized", "The credential is stored. This window can be closed.")
+/// Returns the page of a completed authorization, with a link to a page of the console.
+pub(super) fn success(link: Option<&str>) -> Response {
+    let text = match link {
+        Some(_) => "The credential is stored.",
+        None => "The credential is stored. This window can be closed.",
+    };
+    last(StatusCode::OK, "Authorized", text, link)
 }
 
-/// Returns the page of a failed authorization, with the reason.
-pub(super) fn failure(error: &OauthError) -> Response {
+/// Returns the page of a failed authorization, with the reason and a link to a page of the console.
+pub(super) fn failure(error: &OauthError, link: Option<&str>) -> Response {
     let status = super::page_status(error);
     let text = match error {
         OauthError::Vault(_) | OauthError::Store(_) => {
@@ -97,7 +101,13 @@ pub(super) fn failure(error: &OauthError) -> Response {
         }
         told => told.to_string(),
     };
-    page(status, "Not authorized", &text)
+    last(status, "Not authorized", &text, link)
+}
+
+/// Returns the last page of an authorization. `link` is a path that was checked when the authorization was started.
+fn last(status: StatusCode, title: &str, text: &str, link: Option<&str>) -> Response {
+    let link = link.map(|path| format!("<p><a href=\"{}\">Back to the console</a></p>\n", escaped(path)));
+    document(status, title, &format!("<p>{}</p>\n{}", escaped(text), link.unwrap_or_default()))
 }
 
 fn page(status: StatusCode, title: &str, text: &str) -> Response {

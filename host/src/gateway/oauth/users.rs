@@ -45,7 +45,7 @@ pub(in crate::gateway) async fn press(app: Host, Path(ticket): Path<String>, hea
         let begun = app.oauth.begin(&flow, cookie(&headers, &name)).await?;
         Ok(page::onward(&begun, &name, app.oauth.is_secure()))
     };
-    begun.await.unwrap_or_else(|error| page::failure(&error))
+    begun.await.unwrap_or_else(|error| page::failure(&error, None))
 }
 
 /// Redirects the browser of a user with an access token to the issuer
@@ -72,7 +72,7 @@ pub(in crate::gateway) async fn connect(
         let set_cookie = page::set_cookie(&name, &sign_in.browser, app.oauth.is_secure());
         Ok(page::redirect(url.as_str(), Some(&set_cookie)))
     };
-    connected.await.unwrap_or_else(|error| page::failure(&error))
+    connected.await.unwrap_or_else(|error| page::failure(&error, None))
 }
 
 /// Continues when the issuer redirects the browser of a user back
@@ -95,5 +95,5 @@ pub(in crate::gateway) async fn signed_in(
         let begin = oauth::signed_in(&app, &flow, browser, code, query.iss.as_deref()).await?;
         Ok(page::redirect(&begin, None))
     };
-    signed_in.await.unwrap_or_else(|error| page::failure(&error))
+    signed_in.await.unwrap_or_else(|error| page::failure(&error, None))
 }

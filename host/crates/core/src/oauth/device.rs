@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::{Oauth, OauthError, new_flow, stored_url};
+use super::{Oauth, OauthError, ReturnTo, new_flow, stored_url};
 use crate::credentials::provider::scopes;
 use crate::credentials::token_endpoint::{Grant, TokenError, lifetime_s};
 use crate::policy::Resource;
@@ -46,7 +46,12 @@ struct DeviceAnswer {
 
 impl Oauth {
     /// Starts an authorization in which a person enters a code on another device.
-    pub async fn start_device(&self, resource: &Resource, key: KeyId) -> Result<DeviceStarted, OauthError> {
+    pub async fn start_device(
+        &self,
+        resource: &Resource,
+        key: KeyId,
+        return_to: Option<ReturnTo>,
+    ) -> Result<DeviceStarted, OauthError> {
         let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2DeviceCode).await?;
         let url = provider.device_authorization_url.as_deref();
         let url = stored_url(url.ok_or(OauthError::NoUrl { field: "device_authorization_url" })?)?;
@@ -76,6 +81,7 @@ impl Oauth {
             poll_interval_s: Some(interval_s),
             next_poll_at: Some(now.plus_ms(interval_s * 1000)),
             expires_at: now.plus_ms(expires_in_s * 1000),
+            return_to: return_to.map(ReturnTo::into_text),
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         let flow = OauthFlowRow { sealed: Some(self.seal(&flow, &answer.device_code)?), ..flow };

@@ -18,6 +18,8 @@ use crate::policy::{Bot, Resource, Snapshot};
 
 /// The maximum length of a URL to which a browser returns. Browsers and servers accept at least 8000 bytes.
 const RETURN_BYTES_MAX: usize = 2048;
+/// The path of the console.
+const CONSOLE: &str = "/console";
 
 /// The user of an authorization, as the column `subject` has it.
 #[derive(Serialize, Deserialize)]
@@ -106,6 +108,19 @@ impl ReturnTo {
             return Err("the origin of the URL must be one of --oauth-return-origins".to_owned());
         }
         Ok(ReturnTo(url.into()))
+    }
+
+    /// Checks a path to which the last page of an authorization without a user links: a page of the console.
+    pub fn parse_console(text: &str) -> Result<ReturnTo, String> {
+        let path = ReturnTo::parse(text, &[])?;
+        // Browsers resolve the segments `.` and `..`, encoded or not, before they send the request.
+        let resolved = Url::parse("https://host.invalid").and_then(|host| host.join(text));
+        let is_of_console =
+            |url: &Url| url.path() == CONSOLE || url.path().strip_prefix(CONSOLE).is_some_and(|it| it.starts_with('/'));
+        match text.starts_with(CONSOLE) && !text.contains("//") && resolved.is_ok_and(|url| is_of_console(&url)) {
+            true => Ok(path),
+            false => Err(format!("expected a path below {CONSOLE} that contains no `//`")),
+        }
     }
 
     pub(super) fn into_text(self) -> String {
@@ -262,6 +277,38 @@ mod tests {
         }
         for bad in ["http://app.example", "https://app.example/x", "https://*.example", "app.example", ""] {
             assert!(bad.parse::<ReturnOrigin>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_last_page_links_to_the_console_only() {
+        for good in ["/console", "/console/", "/console/w/default/resources/1?tab=credential#top", "/console?a=b"] {
+            assert_eq!(ReturnTo::parse_console(good).map(ReturnTo::into_text), Ok(good.to_owned()));
+        }
+        let long = format!("/console/{}", "a".repeat(RETURN_BYTES_MAX));
+        for bad in [
+            "",
+            "/",
+            "console",
+            "/welcome",
+            "/consoles",
+            "/console.evil.example",
+            "/x/console",
+            "//console",
+            "/console//evil.example",
+            "/console?next=//evil.example",
+            "/console/..",
+            "/console/../docs",
+            "/console/%2e%2e/docs",
+            "/console\\evil",
+            "/console/\u{0}",
+            "/console/\n",
+            "/console/\u{202e}",
+            "https://app.example/console",
+            "javascript:alert(1)//console",
+            &long,
+        ] {
+            assert!(ReturnTo::parse_console(bad).is_err(), "{bad}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use monstrum_api::credentials::CredentialMetadata;
-use monstrum_api::oauth::{DeviceProgress, DeviceStarted, StartInput, Started};
+use monstrum_api::oauth::{DeviceInput, DeviceProgress, DeviceStarted, StartInput, Started};
 use monstrum_egress::{CredentialSource as _, CredentialState};
 use monstrum_store::{FlowStatus, OauthFlowRow};
 use monstrum_types::{AppUser, AwaitedAuthorization, CredentialId, OauthFlowId, ResourceId, Secret, UtcMillis};
@@ -36,11 +36,12 @@ pub async fn start(
     if let Some(user) = &user {
         user_credentials::check_user(&mut errors, "/user", user);
     }
-    let return_to = return_to.map(|text| ReturnTo::parse(&text, &app.return_origins)).transpose();
-    let return_to = return_to.unwrap_or_else(|why| {
-        errors.add("/return_to", why);
-        None
-    });
+    // The browser of a user is redirected. An admin gets a link to the console.
+    let checked = |text: &str| match user {
+        Some(_) => ReturnTo::parse(text, &app.return_origins),
+        None => ReturnTo::parse_console(text),
+    };
+    let return_to = return_to_of(&mut errors, return_to.as_deref().map(checked));
     errors.check()?;
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
@@ -131,10 +132,18 @@ pub async fn until_authorized(
 }
 
 /// Starts an authorization that a person confirms by entering a code on another device.
-pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceStarted, OperationError> {
+pub async fn device(
+    app: &App,
+    caller: &Admin,
+    id: ResourceId,
+    DeviceInput { return_to }: DeviceInput,
+) -> Result<DeviceStarted, OperationError> {
+    let mut errors = InputErrors::default();
+    let return_to = return_to_of(&mut errors, return_to.as_deref().map(ReturnTo::parse_console));
+    errors.check()?;
     let row = resource(app, caller, id).await?;
     let snapshot = app.policy.load();
-    Ok(app.oauth.start_device(served(&snapshot, &row)?, caller.key).await?)
+    Ok(app.oauth.start_device(served(&snapshot, &row)?, caller.key, return_to).await?)
 }
 
 /// Shows the progress of an authorization that was started with `device`.
@@ -152,8 +161,19 @@ pub async fn show_device(
         _ if flow.expires_at <= app.clock.now() => FlowStatus::Failed,
         _ => FlowStatus::Pending,
     };
-    let OauthFlowRow { id, message, expires_at, .. } = flow;
-    Ok(DeviceProgress { id, status: status.as_str(), message, expires_at })
+    let OauthFlowRow { id, message, expires_at, return_to, .. } = flow;
+    Ok(DeviceProgress { id, status: status.as_str(), message, expires_at, return_to })
+}
+
+/// Returns the checked `return_to` of an authorization. Adds its error to `errors`.
+fn return_to_of(errors: &mut InputErrors, checked: Option<Result<ReturnTo, String>>) -> Option<ReturnTo> {
+    match checked? {
+        Ok(return_to) => Some(return_to),
+        Err(why) => {
+            errors.add("/return_to", why);
+            None
+        }
+    }
 }
 
 /// Refreshes the credential of a resource.
