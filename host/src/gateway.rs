@@ -143,6 +143,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(resource_types::show))
         .routes(routes!(resources::list))
         .routes(routes!(resources::show, resources::update, resources::delete))
+        .routes(routes!(resources::health))
         .routes(routes!(pins::list))
         .routes(routes!(pins::discover))
         .routes(routes!(pins::approve))

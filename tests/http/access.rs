@@ -389,6 +389,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  403  404
     POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  403  404
     GET    /api/resources/{id}/credentials                    401  401  200  200  403  403  404  404
+    GET    /api/resources/{id}/health                         401  401  200  200  200  403  403  404
     POST   /api/resources/{id}/oauth/confirm                  401  401  409  409  403  403  403  404
     POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  403  404
     GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  403  404

@@ -1,13 +1,13 @@
 //! Tests of `/api/resources`.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use support::Server;
 
 use crate::http::roles::faults;
 use crate::http::{Answers, made};
-use crate::world::text;
+use crate::world::{World, text};
 
 #[tokio::test]
 async fn a_resource_is_made_shown_changed_and_deleted() -> Result<()> {
@@ -46,6 +46,47 @@ async fn a_resource_is_made_shown_changed_and_deleted() -> Result<()> {
     afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource","request_id":"[id 4]"}
     afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource","request_id":"[id 5]"}
     "#);
+    Ok(())
+}
+
+/// The health counts the calls that ran, and not those that were refused or used another resource.
+#[tokio::test]
+async fn the_health_of_a_resource_is_that_of_its_own_calls() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let path = format!("/api/resources/{}/health", bound.resource);
+    let (status, fresh) = world.api.get(&path).await?;
+    ensure!(status == 200 && fresh["credential"]["status"] == "ready", "{fresh}");
+    assert_eq!(fresh["last_hour"], json!({ "calls": 0, "succeeded": 0, "p50_ms": null }));
+    assert!(fresh.get("last_failure").is_none(), "{fresh}");
+
+    for _ in 0..2 {
+        let answer = world.call("github_get_repo", &json!({ "repo": "acme/site" })).await?;
+        assert_eq!(answer["status"], "success", "{answer}");
+    }
+    ensure!(world.api.delete(&format!("/api/resources/{}/credential", bound.resource)).await?.0 == 204);
+    let failed = world.call("github_get_repo", &json!({ "repo": "acme/site" })).await?;
+    assert_eq!(failed["status"], "error", "{failed}");
+    world.call("github_get_repo", &json!({ "unknown": 1 })).await?;
+
+    let (_, health) = world.api.get(&path).await?;
+    ensure!(health["credential"].is_null(), "{health}");
+    let hour = &health["last_hour"];
+    assert_eq!((&hour["calls"], &hour["succeeded"]), (&json!(3), &json!(2)), "{health}");
+    assert!(hour["p50_ms"].is_i64() || hour["p50_ms"].is_u64(), "{health}");
+    let last = &health["last_failure"];
+    assert!(last["at"].is_string(), "{health}");
+    for field in ["request_id", "code", "message"] {
+        assert_eq!(last[field], failed[field], "{field}: {health}");
+    }
+
+    let body = json!({ "resource_type": "github", "name": "other" });
+    let other = made(&world.api, "/api/resources", &body).await?;
+    let (_, health) = world.api.get(&format!("/api/resources/{other}/health")).await?;
+    assert_eq!(health["last_hour"]["calls"], 0, "{health}");
+    assert!(health.get("last_failure").is_none(), "{health}");
+    let absent = world.api.get("/api/resources/0198c0de-0000-7000-8000-000000000000/health").await?;
+    assert_eq!(absent.0, 404);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use http::StatusCode;
-use monstrum_api::resources::{NewResource, Resource, ResourceChange, ResourceList};
+use monstrum_api::resources::{NewResource, Resource, ResourceChange, ResourceHealth, ResourceList};
 use monstrum_core::operations::{Operator, resources};
 use monstrum_types::ResourceId;
 
@@ -30,6 +30,13 @@ pub(super) async fn list(app: Host, caller: Operator, Params(query): Params<Page
     responses((status = 200, body = Resource)))]
 pub(super) async fn show(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Versioned<Resource> {
     Ok(versioned(resources::show(&app, &caller, id).await?))
+}
+
+/// Shows the health of a resource: its credential, its calls of the last hour, and its last failure
+#[utoipa::path(get, path = "/api/resources/{id}/health", tag = "resources", params(("id" = ResourceId, Path)),
+    responses((status = 200, body = ResourceHealth)))]
+pub(super) async fn health(app: Host, caller: Operator, Id(id): Id<ResourceId>) -> Answer<ResourceHealth> {
+    Ok(Json(resources::health(&app, &caller, id).await?))
 }
 
 /// Changes a resource

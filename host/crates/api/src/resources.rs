@@ -1,6 +1,6 @@
 //! Resources: instances of resource types.
 
-use monstrum_types::{ResourceId, ResourceTypeId, UtcMillis};
+use monstrum_types::{RequestId, ResourceId, ResourceTypeId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -31,6 +31,37 @@ pub struct Resource {
     pub discovery: Option<Discovery>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
+}
+
+/// The health of a resource.
+#[derive(Serialize, ToSchema)]
+pub struct ResourceHealth {
+    /// The metadata of the resource's credential; null if the resource has no credential.
+    pub credential: Option<CredentialMetadata>,
+    pub last_hour: RecentCalls,
+    /// The last call that failed, if it is one of the newest 1,000 failed calls of the workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LastFailure>,
+}
+
+/// The calls of the last hour that ran: those with the status `success`, and those with the status `error` whose code says
+/// something about the resource (not `invalid_params`, `limit`, `busy`, `budget` or `cancelled`). The newest 1,000 of the
+/// resource are counted, if they are among the newest 5,000 calls of the workspace.
+#[derive(Serialize, ToSchema)]
+pub struct RecentCalls {
+    pub calls: usize,
+    pub succeeded: usize,
+    /// The median duration; null if no call ran.
+    pub p50_ms: Option<i64>,
+}
+
+/// A call that failed.
+#[derive(Serialize, ToSchema)]
+pub struct LastFailure {
+    pub request_id: RequestId,
+    pub at: UtcMillis,
+    pub code: Option<String>,
+    pub message: Option<String>,
 }
 
 /// The network rules of a resource. The default allows only HTTPS to public addresses.

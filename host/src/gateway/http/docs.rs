@@ -304,6 +304,7 @@ mod tests {
         GET /api/resources/{id}
         PATCH /api/resources/{id}
         DELETE /api/resources/{id}
+        GET /api/resources/{id}/health
         PUT /api/resources/{id}/credential
         DELETE /api/resources/{id}/credential
         GET /api/resources/{id}/credentials

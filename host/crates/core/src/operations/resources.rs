@@ -1,5 +1,7 @@
 //! Resources: instances of resource types, with their configuration and network rules.
 
+mod health;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,6 +18,8 @@ use super::{Caller, Expected, InputErrors, OperationError, Operator, gates, pins
 use crate::app::App;
 use crate::beside::Beside;
 use crate::plugins::{Plugin, built_in};
+
+pub use health::health;
 
 /// The maximum number of address ranges. An operator cannot keep track of more.
 const ADDRESSES_MAX: usize = 256;
