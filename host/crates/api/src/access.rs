@@ -16,6 +16,11 @@ pub struct ToolAccess {
     /// The role of the binding. Absent if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<NamedRole>,
+    /// The switch of the bot that grants the tool. Absent for the tool of a stored binding. Other routes do not know the
+    /// binding and the resource of a switch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "use_agent_sandbox")]
+    pub switch: Option<&'static str>,
     /// Whether the bot sees the tool.
     pub visible: bool,
     /// The rule that hides the tool. Absent for a visible tool.

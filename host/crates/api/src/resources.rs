@@ -39,14 +39,14 @@ pub struct ResourceHealth {
     /// The metadata of the resource's credential; null if the resource has no credential.
     pub credential: Option<CredentialMetadata>,
     pub last_hour: RecentCalls,
-    /// The last call that failed, if it is one of the newest 1,000 failed calls of the workspace.
+    /// The newest call that failed, if it is one of the newest 1,000 calls of the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
 }
 
 /// The calls of the last hour that ran: those with the status `success`, and those with the status `error` whose code says
-/// something about the resource (not `invalid_params`, `limit`, `busy`, `budget` or `cancelled`). The newest 1,000 of the
-/// resource are counted, if they are among the newest 5,000 calls of the workspace.
+/// something about the resource (not `invalid_params`, `limit`, `busy`, `budget` or `cancelled`). Only the newest 1,000
+/// calls of the resource are read.
 #[derive(Serialize, ToSchema)]
 pub struct RecentCalls {
     pub calls: usize,

@@ -72,6 +72,7 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
             // An operator deletes a resource without a credential.
             "resources_delete",
             "resources_discover",
+            "resources_health",
             "resources_list",
             "resources_list_tools",
             "resources_show",
@@ -118,6 +119,7 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
             "audit_verify",
             "platform_call",
             "plugins_approve",
+            "plugins_diff",
             "plugins_install",
             "plugins_reload",
             "plugins_uninstall",

@@ -143,6 +143,7 @@ fn access(binding: &Binding, resolved: &ResolvedCall, inactive: Option<&'static 
         resource,
         binding_id: binding.row.id,
         role,
+        switch: binding.resource.stored_id().is_none().then_some("use_agent_sandbox"),
         visible,
         rule,
         asks,
