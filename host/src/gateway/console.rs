@@ -5,6 +5,7 @@ mod assets;
 mod client;
 mod form;
 mod hosts;
+mod lines;
 mod navigation;
 mod page;
 mod pages;

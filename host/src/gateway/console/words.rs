@@ -23,7 +23,7 @@ macro_rules! files {
 /// Lists the pages that have words, for each language.
 macro_rules! of_language {
     ($tag:literal) => {
-        files!($tag: "frame", "bots", "why", "activity", "bind", "resources", "control")
+        files!($tag: "frame", "bots", "why", "activity", "bind", "resources", "control", "connect")
     };
 }
 

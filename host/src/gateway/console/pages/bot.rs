@@ -55,6 +55,8 @@ struct Access {
     resource: Named,
     binding_id: String,
     role: Option<Named>,
+    #[serde(default)]
+    switch: Option<String>,
     visible: bool,
     rule: Option<Text>,
     #[serde(default)]
@@ -98,6 +100,8 @@ struct Group {
     resource: Named,
     binding_id: String,
     role: Option<Text>,
+    /// Whether a switch of the bot grants the tools. The binding and the resource then have no page.
+    is_of_switch: bool,
     tools: Vec<Access>,
 }
 
@@ -172,7 +176,8 @@ pub(in crate::gateway::console) async fn can(
             None => {
                 let resource = Named { id: item.resource.id.clone(), name: item.resource.name.clone() };
                 let role = item.role.as_ref().map(|role| role.name.clone());
-                groups.push(Group { resource, binding_id: item.binding_id.clone(), role, tools: vec![item] });
+                let (binding_id, is_of_switch) = (item.binding_id.clone(), item.switch.is_some());
+                groups.push(Group { resource, binding_id, role, is_of_switch, tools: vec![item] });
             }
         }
     }

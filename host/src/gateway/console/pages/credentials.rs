@@ -89,8 +89,8 @@ pub(in crate::gateway::console) async fn save(
     let path = format!("/api/resources/{}/credential", segment(&id));
     match visit.client.act(Method::PUT, &path, Some(&body), Conditions::default()).await {
         Ok(()) => match tested(&visit, &id).await {
-            Some(Err(told)) => Ok(visit.refused(told, &page.base).await),
-            Some(Ok(told)) => Ok(visit.done(told, &page.base).await),
+            Some(Err(why)) => Ok(visit.refused(visit.words().filled("credential.fails", &[&why]), &page.base).await),
+            Some(Ok(())) => Ok(visit.done(visit.words().text("credential.works").to_owned(), &page.base).await),
             None => Ok(visit.done(visit.words().text("credential.saved").to_owned(), &page.base).await),
         },
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
@@ -103,8 +103,8 @@ pub(in crate::gateway::console) async fn save(
     }
 }
 
-/// Tests a credential. Returns `None` if the type declares no check.
-async fn tested(visit: &Visit, id: &str) -> Option<Result<String, String>> {
+/// Tests a credential. Returns why the test failed, or `None` if the type declares no check.
+async fn tested(visit: &Visit, id: &str) -> Option<Result<(), Text>> {
     #[derive(Deserialize)]
     struct Tested {
         status: String,
@@ -116,11 +116,8 @@ async fn tested(visit: &Visit, id: &str) -> Option<Result<String, String>> {
     }
     let path = format!("/api/resources/{}/credential/test", segment(id));
     match visit.client.send::<Tested>(Method::POST, &path, &json!({}), Conditions::default()).await {
-        Ok(tested) if tested.status == "success" => Some(Ok(visit.words().text("credential.works").to_owned())),
-        Ok(tested) => {
-            let message = tested.message.unwrap_or_default();
-            Some(Err(visit.words().filled("credential.fails", &[&message])))
-        }
+        Ok(tested) if tested.status == "success" => Some(Ok(())),
+        Ok(tested) => Some(Err(tested.message.unwrap_or_default())),
         Err(_) => None,
     }
 }
@@ -129,8 +126,8 @@ async fn tested(visit: &Visit, id: &str) -> Option<Result<String, String>> {
 pub(in crate::gateway::console) async fn test(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     let back = visit.to(&format!("resources/{}", segment(&id)));
     match tested(&visit, &id).await {
-        Some(Ok(told)) => Ok(visit.done(told, &back).await),
-        Some(Err(told)) => Ok(visit.refused(told, &back).await),
+        Some(Ok(())) => Ok(visit.done(visit.words().text("credential.test_works").to_owned(), &back).await),
+        Some(Err(why)) => Ok(visit.refused(visit.words().filled("credential.test_fails", &[&why]), &back).await),
         None => Ok(visit.refused(visit.words().text("credential.no_test").to_owned(), &back).await),
     }
 }
@@ -153,7 +150,8 @@ pub(in crate::gateway::console) async fn authorize(visit: Visit, Path((_, id)): 
     }
     let Read { resource, base, .. } = read(&visit, &id).await?;
     let path = format!("/api/resources/{}/oauth/start", segment(&id));
-    match visit.client.send::<Started>(Method::POST, &path, &json!({}), Conditions::default()).await {
+    let body = json!({"return_to": base});
+    match visit.client.send::<Started>(Method::POST, &path, &body, Conditions::default()).await {
         Ok(started) => {
             let frame = visit.frame("resources", visit.words().text("credential.authorize")).await;
             // The link leads to this server, which sets a cookie and redirects to the provider.

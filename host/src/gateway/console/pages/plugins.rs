@@ -1,16 +1,19 @@
 //! The plugins: what is loaded, what failed, and the versions that wait for approval.
 
+mod diff;
+
 use askama::Template;
 use axum::extract::{Path, Query};
-use http::Method;
+use http::{Method, StatusCode};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Conditions, Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
+use diff::Diff;
 
 #[derive(Deserialize)]
 struct Plugin {
@@ -87,6 +90,9 @@ pub(in crate::gateway::console) async fn list(visit: Visit, Query(query): Query<
 struct ShowPage {
     frame: Frame,
     plugin: Plugin,
+    /// The comparison of the version that waits with the version before it, if the key may read it.
+    diff: Option<Diff>,
+    errors: Vec<(Text, Text)>,
     base: String,
     may_approve: bool,
     may_reload: bool,
@@ -94,34 +100,56 @@ struct ShowPage {
 
 /// Shows a plugin and, if a version waits, what it requests in addition.
 pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, name)): Path<(String, String)>) -> Page {
-    let path = format!("/api/plugins/{}", segment(&name));
-    let (frame, plugin) = tokio::join!(visit.frame("plugins", &name), visit.client.get::<Plugin>(&path));
-    let base = visit.to(&format!("plugins/{}", segment(&name)));
-    let (may_approve, may_reload) = (visit.may("plugins_approve"), visit.may("plugins_reload"));
-    Ok(page::render(&ShowPage { frame, plugin: plugin?, base, may_approve, may_reload }))
+    shown(&visit, &name, Vec::new(), StatusCode::OK).await
 }
 
-/// Approves the version that the page showed, by both of its digests.
+async fn shown(visit: &Visit, name: &str, errors: Vec<(Text, Text)>, status: StatusCode) -> Page {
+    let path = format!("/api/plugins/{}", segment(name));
+    let title = Text::from(name).to_string();
+    let (frame, plugin) = tokio::join!(visit.frame("plugins", &title), visit.client.get::<Plugin>(&path));
+    let plugin = plugin?;
+    let may_approve = visit.may("plugins_approve");
+    // Without the comparison, the page offers no approval.
+    let diff = match may_approve && plugin.pending.is_some() {
+        true => diff::read(visit, name).await.ok(),
+        false => None,
+    };
+    let base = visit.to(&format!("plugins/{}", segment(name)));
+    let may_reload = visit.may("plugins_reload");
+    Ok(page::render_as(status, &ShowPage { frame, plugin, diff, errors, base, may_approve, may_reload }))
+}
+
+/// Approves the version that the page showed, by both of its digests. If another version waits, the page shows it.
 pub(in crate::gateway::console) async fn approve(visit: Visit, Path((_, name)): Path<(String, String)>) -> Page {
     let fields = visit.fields();
     let body = json!({"digest": fields.value("digest"), "manifest_digest": fields.value("manifest_digest")});
-    acted(&visit, &name, "approve", &body, "plugins.approved_now").await
+    match acted(&visit, &name, "approve", Some(&body)).await {
+        Ok(()) => done(&visit, &name, "plugins.approved_now").await,
+        Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
+            let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
+            shown(&visit, &name, refusal.told(), status).await
+        }
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Reads the folder of a plugin again.
 pub(in crate::gateway::console) async fn reload(visit: Visit, Path((_, name)): Path<(String, String)>) -> Page {
-    acted(&visit, &name, "reload", &json!({}), "plugins.reloaded").await
-}
-
-async fn acted(visit: &Visit, name: &str, verb: &str, body: &serde_json::Value, key: &str) -> Page {
-    let base = visit.to(&format!("plugins/{}", segment(name)));
-    let path = format!("/api/plugins/{}/{verb}", segment(name));
-    let body = (verb == "approve").then_some(body);
-    match visit.client.act(Method::POST, &path, body, Conditions::default()).await {
-        Ok(()) => Ok(visit.done(visit.words().text(key).to_owned(), &base).await),
+    match acted(&visit, &name, "reload", None).await {
+        Ok(()) => done(&visit, &name, "plugins.reloaded").await,
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
-            Ok(visit.refused(refusal.detail, &base).await)
+            Ok(visit.refused(refusal.detail, &visit.to(&format!("plugins/{}", segment(&name)))).await)
         }
         Err(failure) => Err(failure),
     }
+}
+
+async fn acted(visit: &Visit, name: &str, verb: &str, body: Option<&Value>) -> Result<(), Failure> {
+    let path = format!("/api/plugins/{}/{verb}", segment(name));
+    visit.client.act(Method::POST, &path, body, Conditions::default()).await
+}
+
+async fn done(visit: &Visit, name: &str, key: &str) -> Page {
+    let base = visit.to(&format!("plugins/{}", segment(name)));
+    Ok(visit.done(visit.words().text(key).to_owned(), &base).await)
 }

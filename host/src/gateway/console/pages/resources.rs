@@ -72,6 +72,44 @@ impl Credential {
     }
 }
 
+/// The calls of the last hour and the last failure.
+#[derive(Deserialize)]
+struct Health {
+    last_hour: RecentCalls,
+    #[serde(default)]
+    last_failure: Option<LastFailure>,
+}
+
+#[derive(Deserialize)]
+struct RecentCalls {
+    calls: u64,
+    succeeded: u64,
+    p50_ms: Option<i64>,
+}
+
+impl RecentCalls {
+    fn percent(&self) -> u64 {
+        self.succeeded * 100 / self.calls.max(1)
+    }
+}
+
+#[derive(Deserialize)]
+struct LastFailure {
+    request_id: String,
+    at: UtcMillis,
+    #[serde(default)]
+    code: Option<Text>,
+    #[serde(default)]
+    message: Option<Text>,
+}
+
+impl LastFailure {
+    /// Returns the message of the call, or its code.
+    fn reason(&self) -> Text {
+        self.message.clone().or_else(|| self.code.clone()).unwrap_or_default()
+    }
+}
+
 #[derive(Deserialize)]
 pub(in crate::gateway::console) struct Discovery {
     pub status: String,
@@ -308,6 +346,8 @@ struct ShowPage {
     resource: Resource,
     kind: Option<Type>,
     base: String,
+    /// `None` if the API did not answer.
+    health: Option<Health>,
     pins: Vec<Pin>,
     may_change: bool,
     may_credential: bool,
@@ -335,8 +375,10 @@ impl ShowPage {
 
 /// Shows a resource.
 pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
-    let pins = format!("/api/resources/{}/tools", segment(&id));
-    let (found, pins) = tokio::join!(read(&visit, &id), visit.client.get::<Pins>(&pins));
+    let path = format!("/api/resources/{}", segment(&id));
+    let (pins, health) = (format!("{path}/tools"), format!("{path}/health"));
+    let (found, pins, health) =
+        tokio::join!(read(&visit, &id), visit.client.get::<Pins>(&pins), visit.client.get::<Health>(&health),);
     let Read { resource, kind, base, .. } = found?;
     let frame = visit.frame("resources", &resource.name.to_string()).await;
     let page = ShowPage {
@@ -344,6 +386,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         resource,
         kind,
         base,
+        health: health.ok(),
         pins: pins.map(|pins| pins.items).unwrap_or_default(),
         may_change: visit.may("resources_update"),
         may_credential: visit.may("credentials_save"),
