@@ -1,6 +1,7 @@
 //! Tests of the console, as a browser uses it: requests with cookies and forms, and pages that are read.
 
 mod browser;
+mod connect;
 mod login;
 mod pages;
 mod refusals;

@@ -40,7 +40,7 @@ pub(crate) struct Page {
     pub(crate) status: u16,
     location: Option<String>,
     cookie: Option<String>,
-    text: String,
+    pub(crate) text: String,
 }
 
 /// Adds the OAuth methods to the plugin of a prepared server.
@@ -51,7 +51,7 @@ fn teach(server: &Server) -> Result<()> {
 
 impl Authorizing {
     /// Creates the servers, with a provider for this client of the OAuth server.
-    async fn with(client: &str) -> Result<Authorizing> {
+    pub(crate) async fn with(client: &str) -> Result<Authorizing> {
         let authorizing = Authorizing::without_provider(Server::prepare(&[PLUGIN])?).await?;
         let provider = authorizing.oauth.provider(PLUGIN, client);
         let (status, body) = authorizing.world.api.post("/api/oauth/providers", &provider).await?;
@@ -113,7 +113,7 @@ impl Authorizing {
     }
 
     /// Signs in at the provider, from the begin page at this address.
-    async fn answered_from(&self, begin: &str) -> Result<(String, String)> {
+    pub(crate) async fn answered_from(&self, begin: &str) -> Result<(String, String)> {
         let begun = self.open(begin, None).await?;
         ensure!(begun.status == 303, "{}", begun.text);
         let cookie = begun.cookie.as_deref().and_then(|cookie| cookie.split(';').next()).context("a cookie")?;

@@ -10,6 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::base;
+use super::connect::grown;
 use crate::world::{World, text};
 
 /// Opens each page in each look, and returns what is wrong with them.
@@ -56,6 +57,12 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
     world.rebind(&bound, &json!({ "gates": gates })).await?;
     let waiting = world.call("test_echo_run", &json!({ "any": long })).await?;
     let (_, key) = world.api.post("/api/keys", &json!({ "name": "nightly job", "kind": "operator" })).await?;
+    grown(&world, |manifest| {
+        let manifest = manifest.replace("capabilities: [http]", "capabilities: [http, tools]");
+        let manifest = manifest.replace("param_paths: [repo, owner_repo]", "param_paths: [repo, owner_repo, target]");
+        manifest.replace("Create a new issue in a", "Create an issue in a")
+    })
+    .await?;
     let base = base(&world).await?;
     let bot = format!("{base}/bots/{}", world.bot);
     let asked = "tool=github_list_issues&params=%7B%22repo%22%3A%22acme%2Fsite%22%7D";
