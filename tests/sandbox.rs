@@ -8,6 +8,7 @@ mod files;
 mod import;
 mod kept;
 mod prompt;
+mod recorded;
 mod rows;
 mod shares;
 mod tool;

@@ -49,7 +49,8 @@ use monstrum_core::policy::Policy;
 use monstrum_core::policy::key_uses;
 use monstrum_core::policy::pattern_limits::PatternRoom;
 use monstrum_core::remote_agents::RemoteAgents;
-use monstrum_core::sandboxes::FileTurns;
+use monstrum_core::sandboxes::outputs::Outputs;
+use monstrum_core::sandboxes::{FileTurns, Sandboxes};
 
 pub use archive::{ArchivingError, archive_offline, archive_online};
 pub use data::{
@@ -171,14 +172,14 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     );
     let ledger = Ledger::new(data.store.clone(), auditor.clone(), Arc::clone(&clock));
     let lanes = Lanes::new(settings.calls_at_once);
-    let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
+    let (sandboxes, sandbox_outputs) = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
     let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
     let pins = Arc::new(pins);
     let agents = Arc::new(RemoteAgents::new(Arc::clone(&policy), Arc::clone(&pins), store.clone(), data.node.clone()));
     let mcp = Arc::new(Mcp::new(egress.clone(), Arc::clone(&policy), Arc::clone(&pins), Arc::clone(&clock)));
     let access_tokens = settings.mcp_issuer.clone();
     let access_tokens = access_tokens.map(|issuer| AccessTokens::new(issuer, egress.clone(), Arc::clone(&clock)));
-    let built_in = BuiltIn { sandboxes: Arc::clone(&sandboxes), agents: Arc::clone(&agents), mcp: Arc::clone(&mcp) };
+    let built_in = built_in(&sandboxes, &sandbox_outputs, &agents, &mcp);
     let executor = Executor::new(egress, lanes, settings.ceilings, ledger, built_in);
     let approvals = Arc::new(Approvals::new(
         store.clone(),
@@ -211,6 +212,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         refresher,
         policy,
         sandboxes,
+        sandbox_outputs,
         file_turns: FileTurns::default(),
         pattern_room,
         approvals,
@@ -231,6 +233,21 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+}
+
+/// Returns what runs the tools of the built-in types.
+fn built_in(
+    sandboxes: &Arc<Sandboxes>,
+    sandbox_outputs: &Arc<Outputs>,
+    agents: &Arc<RemoteAgents>,
+    mcp: &Arc<Mcp>,
+) -> BuiltIn {
+    BuiltIn {
+        sandboxes: Arc::clone(sandboxes),
+        sandbox_outputs: Arc::clone(sandbox_outputs),
+        agents: Arc::clone(agents),
+        mcp: Arc::clone(mcp),
+    }
 }
 
 /// Creates the router of a server that listens on `address`.
@@ -329,6 +346,9 @@ impl Running {
         app.mcp.shut_down().await;
         app.audit_feed.shut_down().await;
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
+        if tokio::time::timeout(FLUSH_MAX, app.sandbox_outputs.shut_down()).await.is_err() {
+            tracing::warn!("the shutdown timed out storing the outputs of commands in sandboxes; they are lost");
+        }
         // Fetched tokens must be stored before the process ends.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {

@@ -231,6 +231,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_GIB", value_name = "GIB")]
     pub sandbox_kept_gib: Option<sandboxes::KeptGib>,
 
+    /// Keep the commands in sandboxes with their outputs, encrypted: on or off [default: on]
+    #[arg(long, env = "MONSTRUM_SANDBOX_KEEP_OUTPUTS", value_name = "SWITCH")]
+    pub sandbox_keep_outputs: Option<Switch>,
+
     /// Maximum total memory of all sandboxes on this host
     /// [default: the memory of the host minus one eighth, at least 1 GiB]
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB")]

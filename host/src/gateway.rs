@@ -187,6 +187,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(sandboxes::list))
         .routes(routes!(sandboxes::show, sandboxes::delete))
         .routes(routes!(sandboxes::exec))
+        .routes(routes!(sandboxes::commands))
         .routes(routes!(sandbox_files::file))
         .routes(routes!(sandbox_files::download))
         .routes(routes!(conversations::delete_chat))

@@ -408,6 +408,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/sandboxes                                     401  401  200  200  200  403  200  200
     GET    /api/sandboxes/{id}                                401  401  200  200  200  403  200  404
     DELETE /api/sandboxes/{id}                                401  401  202  202  202  403  202  404
+    GET    /api/sandboxes/{id}/commands                       401  401  200  200  200  403  403  404
     POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  403  200  404
     GET    /api/search                                        401  401  200  200  200  403  403  200
     GET    /api/stats                                         401  401  422  422  422  403  403  422

@@ -17,6 +17,7 @@ use monstrum_core::approvals;
 use monstrum_core::credentials::{self, GivenFor};
 use monstrum_core::oauth;
 use monstrum_core::policy::row_seals::ROW_KEY;
+use monstrum_core::sandboxes::outputs;
 
 use crate::gateway;
 
@@ -283,6 +284,9 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
         }
         (SealedColumn::ApprovalParams, [id], [workspace, digest]) => {
             Some(approvals::place(workspace.parse().ok()?, id.parse().ok()?, &digest.parse().ok()?))
+        }
+        (SealedColumn::SandboxOutputs, [request], [workspace, sandbox]) => {
+            Some(outputs::place(workspace.parse().ok()?, sandbox.parse().ok()?, request.parse().ok()?))
         }
         (SealedColumn::InstanceKeys, [name, version], []) if name == ROW_KEY => {
             Some(RowKey::place(version.parse().ok()?))

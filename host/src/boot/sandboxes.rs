@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::data::Data;
 use crate::config::{SandboxKind, SandboxSettings, Settings};
 use monstrum_core::app::App;
+use monstrum_core::sandboxes::outputs::Outputs;
 use monstrum_core::sandboxes::{Place, Sandboxes};
 
 /// The folder of the embedded provider's images, in the data folder.
@@ -21,19 +22,22 @@ pub const SANDBOX_FOLDER: &str = "sandbox";
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Opens the sandboxes of this server with the provider `other` or, without it, the provider that the settings name.
+/// Opens the sandboxes of this server with the provider `other` or, without it, the provider that the settings name, and
+/// the records of their commands.
 pub(super) async fn open(
     settings: &Settings,
     data: &Data,
     clock: Arc<dyn Clock>,
     other: Option<Arc<dyn SandboxProvider>>,
-) -> Arc<Sandboxes> {
+) -> (Arc<Sandboxes>, Arc<Outputs>) {
     let place = Place { node: data.node.clone(), is_shared: false };
     let provider = match (other, settings.sandboxes.kind) {
         (Some(other), _) => Ok(other),
         (None, SandboxKind::Off) => Err(SandboxError::unavailable("sandboxes are off on this server (--sandbox off)")),
         (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
+    let (store, vault) = (data.store.clone(), Arc::clone(&data.vault));
+    let outputs = Outputs::new(store, vault, Arc::clone(&clock), settings.sandboxes.keep_outputs);
     let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.options.clone());
     if let Err(error) = sandboxes.nothing_runs_yet().await {
         tracing::warn!(
@@ -41,7 +45,7 @@ pub(super) async fn open(
             "cannot mark sandboxes as stopped; their recorded status may be wrong until the provider is checked"
         );
     }
-    sandboxes
+    (sandboxes, outputs)
 }
 
 /// Starts the embedded provider. If that fails, the server runs without sandboxes.

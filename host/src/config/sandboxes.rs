@@ -8,7 +8,7 @@ use ipnet::Ipv4Net;
 use monstrum_sandbox::Limits;
 use serde::Deserialize;
 
-use super::{Bounded, ServeFlags};
+use super::{Bounded, ServeFlags, Switch};
 use monstrum_core::sandboxes::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES};
 
 pub(super) type IdleS = Bounded<{ *IDLE_S.start() }, { *IDLE_S.end() }>;
@@ -117,7 +117,7 @@ pub struct SandboxTotals {
 }
 
 /// Every setting of sandboxes, resolved.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxSettings {
     pub kind: SandboxKind,
     pub options: Options,
@@ -128,6 +128,22 @@ pub struct SandboxSettings {
     pub network: Option<Ipv4Net>,
     /// The DNS resolvers of sandboxes with a network; `None` uses the provider's default.
     pub resolvers: Option<Vec<IpAddr>>,
+    /// Whether the outputs of commands are kept.
+    pub keep_outputs: bool,
+}
+
+impl Default for SandboxSettings {
+    fn default() -> Self {
+        SandboxSettings {
+            kind: SandboxKind::default(),
+            options: Options::default(),
+            totals: SandboxTotals::default(),
+            template: SandboxTemplate::default(),
+            network: None,
+            resolvers: None,
+            keep_outputs: true,
+        }
+    }
 }
 
 impl SandboxSettings {
@@ -144,6 +160,7 @@ impl SandboxSettings {
             template: flags.sandbox_template.or(file.sandbox_template).unwrap_or(default.template),
             network: flags.sandbox_network.or(file.sandbox_network),
             resolvers: flags.sandbox_resolvers.clone().or_else(|| file.sandbox_resolvers.clone()),
+            keep_outputs: flags.sandbox_keep_outputs.or(file.sandbox_keep_outputs) != Some(Switch::Off),
         }
     }
 }
@@ -191,7 +208,7 @@ mod tests {
         };
         assert_eq!(resolve("", ServeFlags::default()).unwrap(), SandboxSettings::default());
         let file = "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_share_bot = 40\nsandbox_kept_max = 7\nsandbox_total_memory_mib = 4096\nsandbox_processes = 100\nsandbox_template = \"built\"\n\
-                    sandbox_network = \"10.9.0.0/16\"\nsandbox_resolvers = [\"8.8.8.8\"]";
+                    sandbox_network = \"10.9.0.0/16\"\nsandbox_resolvers = [\"8.8.8.8\"]\nsandbox_keep_outputs = \"off\"";
         let flags = ServeFlags { sandbox: Some(SandboxKind::Embedded), ..ServeFlags::default() };
         let limits = Limits { cpu_millis: 1500, processes: 100, processes_per_exec: 100, ..Limits::default() };
         let expected = SandboxSettings {
@@ -210,6 +227,7 @@ mod tests {
             template: SandboxTemplate::Built,
             network: Some("10.9.0.0/16".parse().unwrap()),
             resolvers: Some(vec!["8.8.8.8".parse().unwrap()]),
+            keep_outputs: false,
         };
         assert_eq!(resolve(file, flags).unwrap(), expected);
         let refused = |text: &str| resolve(text, ServeFlags::default()).unwrap_err();

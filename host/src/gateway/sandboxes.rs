@@ -10,11 +10,11 @@ use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
+use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxCommandList, SandboxList};
 use monstrum_api::tools::CallResult;
-use monstrum_core::operations::{Caller, calls, sandboxes};
+use monstrum_core::operations::{Caller, Operator, calls, sandboxes};
 use monstrum_store::{SandboxFilter, SandboxRow, SandboxStatus};
-use monstrum_types::SandboxInstanceId;
+use monstrum_types::{BotId, SandboxInstanceId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -30,6 +30,7 @@ use crate::gateway::http::state::{Host, HttpState};
 pub(super) struct SandboxQuery {
     /// The status of the sandboxes. By default, sandboxes in every status are listed.
     status: Option<String>,
+    bot_id: Option<BotId>,
     app_id: Option<String>,
     chat_id: Option<String>,
 }
@@ -43,14 +44,14 @@ pub(super) async fn list(
     Params(query): Params<SandboxQuery>,
     Params(page): Params<PageQuery>,
 ) -> Answer<SandboxList> {
-    let SandboxQuery { status, app_id, chat_id } = query;
+    let SandboxQuery { status, bot_id, app_id, chat_id } = query;
     let status = match status.as_deref() {
         None => None,
         Some(word) => Some(SandboxStatus::from_word(word).ok_or_else(|| {
             Problem::invalid_at("status", "expected creating, running, stopping, stopped, deleting, error or lost")
         })?),
     };
-    let filter = SandboxFilter { bot: None, status, app_id, chat_id };
+    let filter = SandboxFilter { bot: bot_id, status, app_id, chat_id };
     Ok(Json(sandboxes::list(&app, &caller, filter, &page.page()?).await?))
 }
 
@@ -89,6 +90,21 @@ pub(super) async fn exec(
         return Ok(stream::events(app.0, call).into_response());
     }
     Ok(Json(calls::run(&app, call).await?).into_response())
+}
+
+/// Lists the commands of a sandbox with their outputs, newest first
+///
+/// The newest 200 commands are kept, unless the server runs with `--sandbox-keep-outputs off`. A page has at most 50
+/// commands.
+#[utoipa::path(get, path = "/api/sandboxes/{id}/commands", tag = "sandboxes",
+    params(("id" = SandboxInstanceId, Path), PageQuery), responses((status = 200, body = SandboxCommandList)))]
+pub(super) async fn commands(
+    app: Host,
+    caller: Operator,
+    Id(id): Id<SandboxInstanceId>,
+    Params(page): Params<PageQuery>,
+) -> Answer<SandboxCommandList> {
+    Ok(Json(sandboxes::commands(&app, &caller, id, &page.page()?).await?))
 }
 
 /// The sandbox in the path, if the caller may see it. This is checked before the body is read.

@@ -1,6 +1,6 @@
 //! The sandboxes of conversations, and commands in them.
 
-use monstrum_types::{BotId, SandboxInstanceId, UtcMillis};
+use monstrum_types::{BotId, RequestId, SandboxInstanceId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -44,6 +44,27 @@ pub struct ExecInput {
     pub timeout: Option<u32>,
 }
 
+/// A command in a sandbox, with its outputs.
+#[derive(Serialize, ToSchema)]
+pub struct SandboxCommand {
+    /// The call of the command.
+    pub request_id: RequestId,
+    pub command: String,
+    /// The state: `running`, `success`, `failed` (another exit code than 0, or a signal), `timed_out`, `out_of_memory`,
+    /// `lost` (the end is not known) or `refused` (the command did not start; `stderr` has the reason).
+    pub state: String,
+    /// The exit code; null while the command runs, and if it has none.
+    pub exit_code: Option<i32>,
+    /// The output. If it is long, a line in its middle states how many bytes are missing.
+    pub stdout: String,
+    pub stderr: String,
+    /// Whether parts of the outputs are missing.
+    pub truncated: bool,
+    pub started_at: UtcMillis,
+    pub duration_ms: Option<u64>,
+}
+
 lists! {
     Sandbox => SandboxList "A page of sandboxes.",
+    SandboxCommand => SandboxCommandList "A page of the commands of a sandbox, newest first.",
 }

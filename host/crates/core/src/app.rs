@@ -23,6 +23,7 @@ use crate::plugins::packages::Packages;
 use crate::policy::Policy;
 use crate::policy::pattern_limits::PatternRoom;
 use crate::remote_agents::RemoteAgents;
+use crate::sandboxes::outputs::Outputs;
 use crate::sandboxes::{FileTurns, Sandboxes};
 
 /// One running host.
@@ -42,6 +43,7 @@ pub struct App {
     pub refresher: Arc<Refresher>,
     pub policy: Arc<Policy>,
     pub sandboxes: Arc<Sandboxes>,
+    pub sandbox_outputs: Arc<Outputs>,
     pub file_turns: FileTurns,
     pub pattern_room: PatternRoom,
     pub approvals: Arc<Approvals>,

@@ -148,6 +148,11 @@ pub fn agent_frame_dropped(kind: &'static str) {
     counter!("monstrum_agent_frames_dropped_total", "type" => kind).increment(1);
 }
 
+/// Records a command in a sandbox whose record is not complete.
+pub fn sandbox_output_lost() {
+    counter!("monstrum_sandbox_outputs_lost_total").increment(1);
+}
+
 /// Records whether the last poll of the database succeeded, and how long it took.
 pub fn database(usable: bool, took: Duration) {
     gauge!("monstrum_database_usable").set(if usable { 1.0 } else { 0.0 });

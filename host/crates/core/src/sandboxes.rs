@@ -12,6 +12,7 @@ mod file_turns;
 mod kept;
 mod open;
 pub mod options;
+pub mod outputs;
 pub mod prompt;
 mod reaper;
 mod reconcile;

@@ -79,7 +79,9 @@ pub use rows::{
     Changed, PolicyChanges, RowName, RowsDone, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope,
     VerifiedPolicy, VerifiedRows,
 };
-pub use sandboxes::{RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
+pub use sandboxes::{
+    RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,
+};
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use trust::TrustRow;
 pub use usage::{BotSpent, Charge, Spent, StoreRow, UsageRow};

@@ -5,6 +5,7 @@
 //! the provider has deleted the sandbox, even if the bot or workspace of the sandbox is deleted earlier.
 
 mod deletion;
+mod outputs;
 mod upkeep;
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId, words};
@@ -14,6 +15,7 @@ use crate::db::{Arg, ColumnValue, Row, args, retry, values};
 use crate::rows::{Scope, authentic, insert};
 use crate::{Listed, Page, Store, StoreError};
 
+pub use outputs::{SandboxOutputRow, SandboxOutputsMax};
 pub use upkeep::RunningSandboxes;
 
 words! {

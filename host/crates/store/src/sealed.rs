@@ -19,6 +19,8 @@ pub enum SealedColumn {
     OauthFlows,
     /// The parameters of calls that a person approves.
     ApprovalParams,
+    /// The commands of sandboxes and their outputs.
+    SandboxOutputs,
     /// The keys of the instance, such as the audit keys.
     InstanceKeys,
 }
@@ -63,12 +65,13 @@ struct Statements {
 impl SealedColumn {
     /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
     /// its master key at startup: once they are resealed, all other columns are resealed as well.
-    pub const ALL: [SealedColumn; 6] = [
+    pub const ALL: [SealedColumn; 7] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
         SealedColumn::OauthClientSecrets,
         SealedColumn::OauthFlows,
         SealedColumn::ApprovalParams,
+        SealedColumn::SandboxOutputs,
         SealedColumn::InstanceKeys,
     ];
 
@@ -85,6 +88,7 @@ impl SealedColumn {
             SealedColumn::OauthClientSecrets => &OAUTH_CLIENT_SECRETS,
             SealedColumn::OauthFlows => &OAUTH_FLOWS,
             SealedColumn::ApprovalParams => &APPROVAL_PARAMS,
+            SealedColumn::SandboxOutputs => &SANDBOX_OUTPUTS,
             SealedColumn::InstanceKeys => &INSTANCE_KEYS,
         }
     }
@@ -159,6 +163,19 @@ const APPROVAL_PARAMS: Statements = Statements {
     has_key_version: false,
     count: "select count(*) as value from approvals where sealed is not null",
     out_of_reach: "select count(*) as value from approvals where sealed is not null and (id > '') is not true",
+};
+
+const SANDBOX_OUTPUTS: Statements = Statements {
+    table: "sandbox_outputs",
+    column: "sealed",
+    key: &["request_id"],
+    bound: &["workspace_id", "sandbox_id"],
+    page: "select request_id, workspace_id, sandbox_id, sealed from sandbox_outputs \
+           where request_id > $1 order by request_id limit $2",
+    replace: "update sandbox_outputs set sealed = $1 where sealed = $2 and request_id = $3",
+    has_key_version: false,
+    count: "select count(*) as value from sandbox_outputs",
+    out_of_reach: "select count(*) as value from sandbox_outputs where (request_id > '') is not true",
 };
 
 const INSTANCE_KEYS: Statements = Statements {

@@ -79,6 +79,7 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
             "resources_update",
             "roles_list",
             "roles_show",
+            "sandboxes_commands",
             "sandboxes_download",
             "sandboxes_file",
         ],

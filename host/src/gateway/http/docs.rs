@@ -348,6 +348,7 @@ mod tests {
         GET /api/sandboxes/{id}
         DELETE /api/sandboxes/{id}
         POST /api/sandboxes/{id}/exec
+        GET /api/sandboxes/{id}/commands
         POST /api/core/ai/sandbox/file
         POST /api/core/ai/sandbox/download
         DELETE /api/chats/{chat_id}

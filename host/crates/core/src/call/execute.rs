@@ -36,6 +36,7 @@ use crate::plugins::{Ceilings, Plugin, PluginComponent, built_in};
 use crate::policy::{Binding, Resource};
 use crate::remote_agents::RemoteAgents;
 use crate::sandboxes::Sandboxes;
+use crate::sandboxes::outputs::Outputs;
 use rates::Rates;
 
 /// The delay after which a caller may retry if the host was full.
@@ -70,6 +71,7 @@ pub struct Executor {
 /// What runs the tools of the built-in types.
 pub struct BuiltIn {
     pub sandboxes: Arc<Sandboxes>,
+    pub sandbox_outputs: Arc<Outputs>,
     pub agents: Arc<RemoteAgents>,
     pub mcp: Arc<Mcp>,
 }
@@ -284,7 +286,10 @@ impl Executor {
         }
         let ran = async {
             match (execution.target.plugin.name.as_str(), child_calls) {
-                (built_in::SANDBOX, _) => sandbox::run(&self.built_in.sandboxes, execution, permit).await,
+                (built_in::SANDBOX, _) => {
+                    let BuiltIn { sandboxes, sandbox_outputs, .. } = &self.built_in;
+                    sandbox::run(sandboxes, sandbox_outputs, execution, permit).await
+                }
                 (built_in::MCP, _) => mcp::run(&self.built_in.mcp, execution, permit, bounds).await,
                 (built_in::AGENT, _) => agents::run(&self.built_in.agents, execution, permit, timeout).await,
                 (built_in::BOT, Some(child_calls)) => bots::run(execution, permit, child_calls).await,

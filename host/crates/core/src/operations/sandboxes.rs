@@ -3,22 +3,23 @@
 //! A command passes through the whole pipeline as a call of the sandbox's bot, in the sandbox's conversation.
 //! Therefore, access to a sandbox gives a key no permissions that the bot does not have.
 
-use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
+use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxCommand, SandboxCommandList, SandboxList};
 use monstrum_api::tools::Chat;
 use monstrum_sandbox::{EXEC_TIMEOUT_MAX, SandboxError};
 use monstrum_store::{Page, SandboxFilter, SandboxRow};
-use monstrum_types::{SandboxInstanceId, with_causes};
+use monstrum_types::{RequestId, SandboxInstanceId, with_causes};
 use serde_json::json;
 
 use super::change::Change;
 use super::list;
-use super::{Caller, InputErrors, OperationError};
+use super::{Caller, InputErrors, OperationError, Operator};
 use crate::app::App;
 use crate::call::built_in::sandbox::{lost_text, unavailable_text};
 use crate::call_types::incoming::IncomingCall;
 use crate::language::Language;
 use crate::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
 use crate::sandboxes::AccessError;
+use crate::sandboxes::outputs::OutputError;
 
 fn check(input: &ExecInput) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
@@ -56,7 +57,11 @@ pub async fn list(
     filter: SandboxFilter,
     page: &Page<SandboxInstanceId>,
 ) -> Result<SandboxList, OperationError> {
-    let filter = SandboxFilter { bot: caller.bot, ..filter };
+    // The key of a bot sees the sandboxes of this bot only.
+    if filter.bot.zip(caller.bot).is_some_and(|(asked, own)| asked != own) {
+        return Ok(SandboxList { items: Vec::new(), next_cursor: None });
+    }
+    let filter = SandboxFilter { bot: caller.bot.or(filter.bot), ..filter };
     Ok(list::page(app.sandboxes.list(caller.workspace, &filter, page).await?, view))
 }
 
@@ -93,6 +98,31 @@ pub fn exec(
         .with_language(language)
         .with_context(json!({ "chat": Chat { app_id, user_id, chat_id } }))
         .with_key(caller.caller_key()))
+}
+
+/// Lists the commands of a sandbox, newest first.
+pub async fn commands(
+    app: &App,
+    caller: &Operator,
+    id: SandboxInstanceId,
+    page: &Page<RequestId>,
+) -> Result<SandboxCommandList, OperationError> {
+    let row = get(app, caller, id).await?;
+    let listed = app.sandbox_outputs.list(&row, page).await.map_err(|error| match error {
+        OutputError::Store(error) => error.into(),
+        error @ (OutputError::Vault(_) | OutputError::Form(_)) => OperationError::internal(error),
+    })?;
+    Ok(list::page(listed, |(request_id, command)| SandboxCommand {
+        request_id,
+        command: command.command,
+        state: command.state,
+        exit_code: command.exit_code,
+        stdout: command.stdout,
+        stderr: command.stderr,
+        truncated: command.truncated,
+        started_at: command.started_at,
+        duration_ms: command.duration_ms,
+    }))
 }
 
 /// Reads a sandbox that the caller may see.

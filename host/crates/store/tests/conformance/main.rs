@@ -15,6 +15,7 @@ mod feed;
 mod instance;
 mod isolation;
 mod oauth;
+mod outputs;
 mod owners;
 mod policy;
 mod postgres;
@@ -203,6 +204,12 @@ cases! {
         a_sandbox_never_outlives_its_bot_unmarked,
         a_host_finds_its_sandboxes,
         lost_sandboxes_differ_from_those_in_error,
+    }
+    outputs {
+        outputs_are_listed_from_the_newest,
+        the_oldest_outputs_make_room,
+        outputs_of_other_workspaces_are_not_found,
+        outputs_are_deleted_with_their_sandbox,
     }
     approvals {
         an_approval_is_asked_for_decided_and_used_once,

@@ -21,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::call::built_in::sandbox::output::Kept;
 use crate::call::permitted::Execution;
+use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::invalid_params;
 use crate::language::Language;
@@ -28,6 +29,7 @@ use crate::plugins::Plugin;
 use crate::plugins::built_in::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
 };
+use crate::sandboxes::outputs::{Begun, Outputs};
 use crate::sandboxes::{AccessError, Conversation, Open, Sandboxes};
 
 /// The maximum time that a call waits for its sandbox to run. This limit is longer than the time-out of the start, so
@@ -54,11 +56,17 @@ fn timeout(permit: &Permit) -> Duration {
 }
 
 /// Runs a tool of the type.
-pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: &Permit) -> CallOutcome {
+pub async fn run(
+    sandboxes: &Arc<Sandboxes>,
+    outputs: &Arc<Outputs>,
+    execution: &Execution<'_>,
+    permit: &Permit,
+) -> CallOutcome {
     let ran = async {
-        let machine = Machine { call: execution.call, plugin: &execution.target.plugin, permit };
+        let Execution { call, target, secrets, .. } = *execution;
+        let machine = Machine { call, plugin: &target.plugin, permit };
         match permit.tool() {
-            SHELL => machine.exec(sandboxes).await,
+            SHELL => machine.exec(sandboxes, outputs, secrets).await,
             LIST_FILES => machine.list(sandboxes).await,
             READ_FILE => machine.read(sandboxes).await,
             WRITE_FILE => machine.write(sandboxes).await,
@@ -80,7 +88,12 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    async fn exec(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
+    async fn exec(
+        &self,
+        sandboxes: &Arc<Sandboxes>,
+        outputs: &Arc<Outputs>,
+        secrets: &Arc<CallSecrets>,
+    ) -> Refused<CallOutcome> {
         let command = self.param("command");
         if command.len() > COMMAND_BYTES_MAX {
             let message = format!("has {} bytes; at most {COMMAND_BYTES_MAX} are allowed", command.len());
@@ -89,10 +102,26 @@ impl Machine<'_> {
         if command.contains('\0') {
             return Err(invalid("/command", "must not contain NUL".to_owned()));
         }
-        let open = self.open(sandboxes).await?;
+        let begun = || Begun {
+            request: self.call.request_id(),
+            command: command.to_owned(),
+            limit: time_limit(self.permit),
+            secrets: Arc::clone(secrets),
+        };
+        let open = match self.open(sandboxes).await {
+            Ok(open) => open,
+            Err(refusal) => {
+                self.record_refusal(sandboxes, outputs, &refusal, begun()).await;
+                return Err(refusal);
+            }
+        };
         let request = ExecRequest::new(command).with_timeout(timeout(self.permit));
         let feed = self.call.attachments().feed.clone();
+        let recording = outputs.begin(open.row(), begun());
         let output = open.exec(request, feed).await.map_err(|error| self.failed(error))?;
+        if let Some(recording) = recording {
+            recording.end(&output);
+        }
         let is_for_a_model = !self.call.is_of_sandbox_import();
         let mut data = if is_for_a_model && output::is_too_long(&output) {
             let kept = self.keep(&open, &output).await;
@@ -115,6 +144,28 @@ impl Machine<'_> {
             }
             _ => CallOutcome::success(data),
         })
+    }
+
+    /// Records a command that did not start, if the conversation has a sandbox. A sandbox of another user or bot gets no
+    /// record.
+    async fn record_refusal(
+        &self,
+        sandboxes: &Arc<Sandboxes>,
+        outputs: &Arc<Outputs>,
+        refusal: &CallOutcome,
+        begun: Begun,
+    ) {
+        let is_of_the_sandbox = matches!(refusal.code, Some(Code::Busy | Code::Limit | Code::Unavailable));
+        let (Ok(of), Some(bot), true) = (self.conversation(), self.permit.bot(), is_of_the_sandbox) else { return };
+        let found = sandboxes.find(self.permit.workspace(), Some(bot), of.app_id(), of.chat_id()).await;
+        // If the sandbox cannot be read, its record could not be written either.
+        let Ok(Some(row)) = found else { return };
+        if row.user_id.as_deref() != Some(of.user_id()) {
+            return;
+        }
+        if let Some(recording) = outputs.begin(&row, begun) {
+            recording.refused(refusal.message.as_deref().unwrap_or_default());
+        }
     }
 
     /// Writes the complete output to a file in the sandbox. If writing fails, the answer reports the reason, and the
