@@ -2,6 +2,7 @@
 
 mod browser;
 mod connect;
+mod conversations;
 mod login;
 mod pages;
 mod refusals;
@@ -41,21 +42,31 @@ impl Answer {
 impl Browser {
     /// Opens a browser without a session.
     pub(crate) fn open(world: &World) -> Result<Browser> {
+        Browser::at(world.server.url().context("the server is not running")?)
+    }
+
+    /// Opens a browser without a session at the server with this URL.
+    fn at(url: &str) -> Result<Browser> {
         let client = Client::builder().redirect(Policy::none()).build()?;
-        Ok(Browser {
-            client,
-            url: world.server.url().context("the server is not running")?.to_owned(),
-            cookie: String::new(),
-        })
+        Ok(Browser { client, url: url.to_owned(), cookie: String::new() })
     }
 
     /// Logs in with a key.
     pub(crate) async fn log_in(world: &World, key: &str) -> Result<Browser> {
-        let mut browser = Browser::open(world)?;
+        Browser::open(world)?.logged_in(key).await
+    }
+
+    /// Logs in with a key at the server with this URL.
+    pub(crate) async fn log_in_at(url: &str, key: &str) -> Result<Browser> {
+        Browser::at(url)?.logged_in(key).await
+    }
+
+    async fn logged_in(mut self, key: &str) -> Result<Browser> {
+        let browser = &mut self;
         let answer = browser.send(Method::POST, "/console/login", &[("key", key)], &[]).await?;
         ensure!(answer.status == 303, "log-in: {} {}", answer.status, answer.text);
         browser.keep(&answer)?;
-        Ok(browser)
+        Ok(self)
     }
 
     /// Keeps the cookie of an answer.

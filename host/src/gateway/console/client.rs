@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};
 use http_body_util::{BodyExt, Limited};
 use monstrum_types::InputError;
 use serde::Deserialize;
@@ -162,6 +162,13 @@ impl Client {
     pub(super) async fn stream(&self, path: &str, headers: &[(HeaderName, HeaderValue)]) -> Result<Response, Failure> {
         let mut request = self.built(Method::GET, path, None, Conditions::default())?;
         request.headers_mut().extend(headers.iter().cloned());
+        self.answered(request).await
+    }
+
+    /// Passes the answer to a POST request on, as it is. `version` is the version of HTTP in which the browser gets it.
+    pub(super) async fn download(&self, path: &str, body: &Value, version: Version) -> Result<Response, Failure> {
+        let mut request = self.built(Method::POST, path, Some(body), Conditions::default())?;
+        *request.version_mut() = version;
         self.answered(request).await
     }
 

@@ -9,7 +9,7 @@ struct Entry(&'static str, &'static str);
 const ABOVE: &[Entry] = &[Entry("overview", "overview_attention"), Entry("approvals", "approvals_list")];
 
 const GROUPS: &[(&str, &[Entry])] = &[
-    ("nav.use", &[Entry("bots", "bots_list")]),
+    ("nav.use", &[Entry("bots", "bots_list"), Entry("conversations", "sandboxes_commands")]),
     ("nav.connect", &[Entry("resources", "resources_list"), Entry("plugins", "plugins_list")]),
     ("nav.control", &[Entry("activity", "audit_list"), Entry("roles", "roles_list"), Entry("keys", "keys_list")]),
 ];

@@ -23,7 +23,9 @@ macro_rules! files {
 /// Lists the pages that have words, for each language.
 macro_rules! of_language {
     ($tag:literal) => {
-        files!($tag: "frame", "bots", "why", "activity", "bind", "resources", "control", "connect")
+        files!(
+            $tag: "frame", "bots", "why", "activity", "bind", "resources", "control", "connect", "conversations"
+        )
     };
 }
 
