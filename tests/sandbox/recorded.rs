@@ -45,7 +45,7 @@ async fn commands_are_recorded_with_their_state_and_outputs() -> Result<()> {
     let commands = commands(&doors).await?;
     assert_snapshot!(commands.iter().map(line).collect::<Vec<_>>().join("\n"), @r#"
     {"command":"what","state":"failed","exit_code":127,"stdout":"","stderr":"bash: what: command not found\n","truncated":false,"duration_ms":7}
-    {"command":"lost","state":"lost","exit_code":0,"stdout":"","stderr":"","truncated":false,"duration_ms":7}
+    {"command":"lost","state":"lost","exit_code":null,"stdout":"","stderr":"","truncated":false,"duration_ms":7}
     {"command":"slow","state":"timed_out","exit_code":124,"stdout":"begun\n","stderr":"","truncated":false,"duration_ms":7}
     {"command":"fail 3","state":"failed","exit_code":3,"stdout":"","stderr":"failed\n","truncated":false,"duration_ms":7}
     {"command":"echo hello","state":"success","exit_code":0,"stdout":"hello\n","stderr":"","truncated":false,"duration_ms":7}

@@ -354,7 +354,8 @@ fn ended_command(running: Command, end: End) -> Command {
     match end {
         End::Output(output) => Command {
             state: CommandState::of(&output).as_str().to_owned(),
-            exit_code: Some(output.exit_code),
+            // The exit code of a command whose end is not known says nothing.
+            exit_code: Some(output.exit_code).filter(|_| CommandState::of(&output) != CommandState::Lost),
             truncated: output.is_truncated(),
             duration_ms: Some(u64::try_from(output.duration.as_millis()).unwrap_or(u64::MAX)),
             stdout: marked(output.stdout),
