@@ -1,11 +1,6 @@
 // Enhances the pages of the console. Without this script, every page reads and every form saves.
 
-const words = document.documentElement.lang === "zh-CN"
-  ? { copy: "复制", copied: "已复制", show: "显示", keys: "快捷键", close: "关闭", off: "关闭快捷键", on: "启用快捷键",
-      list: ["/ 查找", "g b 机器人", "g r 资源", "g p 插件", "g a 活动", "? 帮助", "Esc 关闭"] }
-  : { copy: "Copy", copied: "Copied", show: "Show while held", keys: "Keyboard", close: "Close", off: "Switch shortcuts off",
-      on: "Switch shortcuts on",
-      list: ["/ find", "g b bots", "g r resources", "g p plugins", "g a activity", "? this help", "Esc closes"] };
+const words = JSON.parse(document.body.dataset.words);
 
 const element = (name, attributes, ...children) => {
   const made = Object.assign(document.createElement(name), attributes);
@@ -119,8 +114,200 @@ addEventListener("keydown", (event) => {
     const page = { b: "bots", r: "resources", p: "plugins", a: "activity" }[event.key];
     const link = page && document.querySelector(`.side a[href$="/${page}"]`);
     if (link) location.assign(link.href);
+  } else if (event.key === "p") {
+    document.querySelector("[data-pause]")?.click();
   } else if (event.key === "g") {
     isGoing = true;
     setTimeout(() => { isGoing = false; }, 1500);
   }
 });
+
+// The live calls: a stream adds each call when it ends.
+const CALLS_MAX = 200;
+const PAINT_MS = 250;
+const RETRIES_MS = [2000, 5000, 15000, 60000];
+const HIDDEN = /[\p{Cc}\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+
+// Writes invisible characters as escapes, as the server does.
+const visible = (text) => text.replace(HIDDEN, (character) =>
+  (character === "\n" || character === "\t" ? character : `\\u{${character.codePointAt(0).toString(16)}}`));
+
+const cut = (text, max) => {
+  const characters = [...text.slice(0, max * 2 + 2)];
+  return characters.length > max ? `${characters.slice(0, max).join("")}…` : text;
+};
+
+const filled = (text, value) => text.replace("{0}", () => String(value));
+
+const clock = (time) => {
+  const at = new Date(time.dateTime);
+  if (Number.isNaN(at.getTime())) return;
+  time.textContent = at.toLocaleTimeString(document.documentElement.lang);
+  time.title = `${at.toLocaleString(document.documentElement.lang)} · ${time.dateTime}`;
+};
+
+// Returns a function that makes the row of a call.
+const rowMaker = (live, told) => {
+  const labels = [...live.querySelectorAll("thead th")].map((head) => head.textContent);
+  const names = (id) => new Map([...document.querySelectorAll(`#${id} option`)].map((option) => [option.value, option.textContent]));
+  const bots = names("f-bot");
+  const resources = names("f-resource");
+  const to = (base, id, text) => element("a", { href: `${base}/${encodeURIComponent(id)}`, textContent: text });
+  const named = (base, known, id) => (id ? [to(base, id, known.get(id) ?? visible(id))] : []);
+  return (call) => {
+    const { class: shape, word } = told.statuses[call.status] ?? { class: "error", word: visible(String(call.status)) };
+    const time = element("time", { dateTime: call.started_at });
+    clock(time);
+    const cells = [
+      named(live.dataset.bots, bots, call.bot_id),
+      named(live.dataset.resources, resources, call.resource_id),
+      [element("span", { className: `status ${shape}`, textContent: word })],
+      [element("code", { className: "cut", textContent: visible(cut(JSON.stringify(call.params ?? null), 120)) })],
+      call.duration_ms == null ? [] : [filled(told.ms, call.duration_ms)],
+      [time],
+    ].map((children, at) => {
+      const cell = element("td", {}, ...children);
+      cell.dataset.label = labels[at + 1] ?? "";
+      return cell;
+    });
+    cells[4].className = "number";
+    const head = element("th", { scope: "row" }, to(live.dataset.calls, call.request_id, visible(call.tool ?? "")));
+    const row = element("tr", {}, head, ...cells);
+    row.dataset.id = call.request_id;
+    return row;
+  };
+};
+
+const follow = (live) => {
+  const told = JSON.parse(live.dataset.words);
+  const makeRow = rowMaker(live, told);
+  const body = live.querySelector("tbody");
+  const state = live.querySelector("[data-live-state]");
+  const note = element("p", { className: "notice denied", hidden: true });
+  const pause = element("button", { type: "button", textContent: told.pause });
+  const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
+  const waiting = new Map();
+  let came = 0;
+  let leftOut = 0;
+  let condition = "connecting";
+  let isHeld = false;
+  let isTouched = false;
+  let source = null;
+  let last = "";
+  let tries = 0;
+  let painting = 0;
+  let retrying = 0;
+
+  for (const time of body.querySelectorAll("time")) clock(time);
+  pause.dataset.pause = "";
+  live.querySelector("[data-live-buttons]").append(pause);
+  live.querySelector("[data-live-buttons]").after(note);
+
+  const tell = () => {
+    const isPaused = condition === "live" && (isHeld || isTouched);
+    const text = isPaused ? filled(told.paused, came) : told[condition];
+    if (state.textContent !== text) state.textContent = text;
+  };
+
+  const paint = () => {
+    painting = 0;
+    if (!isHeld && !isTouched && waiting.size > 0) {
+      const fresh = [...waiting.values()].map(makeRow).reverse();
+      for (const row of fresh) rows.set(row.dataset.id, row);
+      body.prepend(...fresh);
+      waiting.clear();
+      came = 0;
+      while (body.rows.length > CALLS_MAX) {
+        rows.delete(body.lastElementChild.dataset.id);
+        body.lastElementChild.remove();
+      }
+      live.querySelector("[data-live-empty]")?.remove();
+    }
+    tell();
+  };
+  const paintSoon = () => { painting ||= setTimeout(paint, PAINT_MS); };
+
+  const take = (call) => {
+    const row = rows.get(call.request_id);
+    if (row) {
+      // A call that the list shows as running has ended.
+      if (!row.contains(document.activeElement)) {
+        const changed = makeRow(call);
+        rows.set(call.request_id, changed);
+        row.replaceWith(changed);
+      }
+      return;
+    }
+    if (!waiting.has(call.request_id)) came += 1;
+    waiting.set(call.request_id, call);
+    if (waiting.size > CALLS_MAX) waiting.delete(waiting.keys().next().value);
+    paintSoon();
+  };
+
+  const leave = (count) => {
+    leftOut = count === null || leftOut === null ? null : leftOut + count;
+    note.textContent = leftOut === null ? told.left_out_some : filled(told.left_out, leftOut);
+    note.hidden = false;
+  };
+
+  const close = () => {
+    clearTimeout(retrying);
+    source?.close();
+    source = null;
+  };
+
+  const open = () => {
+    if (source || document.hidden || condition === "over") return;
+    const url = new URL(live.dataset.live, location.href);
+    if (last) url.searchParams.set("cursor", last);
+    source = new EventSource(url);
+    source.addEventListener("open", () => {
+      condition = "live";
+      tries = 0;
+      tell();
+    });
+    source.addEventListener("call", (event) => {
+      last = event.lastEventId || last;
+      take(JSON.parse(event.data));
+    });
+    source.addEventListener("lost", (event) => leave(JSON.parse(event.data).count));
+    source.addEventListener("over", () => {
+      condition = "over";
+      close();
+      tell();
+    });
+    source.addEventListener("error", () => {
+      // The browser connects again by itself, unless the server has refused.
+      condition = "lost";
+      if (source.readyState === EventSource.CLOSED) {
+        condition = "refused";
+        close();
+        retrying = setTimeout(open, RETRIES_MS[Math.min(tries, RETRIES_MS.length - 1)]);
+        tries += 1;
+      }
+      tell();
+    });
+  };
+
+  const touch = (is) => {
+    isTouched = is;
+    paintSoon();
+  };
+  body.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") touch(true); });
+  body.addEventListener("pointerleave", () => touch(false));
+  body.addEventListener("focusin", () => touch(true));
+  body.addEventListener("focusout", () => touch(false));
+  pause.addEventListener("click", () => {
+    isHeld = !isHeld;
+    pause.textContent = isHeld ? told.resume : told.pause;
+    paint();
+  });
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => { if (event.persisted) open(); });
+  tell();
+  open();
+};
+
+const live = document.querySelector("[data-live]");
+if (live) follow(live);

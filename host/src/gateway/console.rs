@@ -22,13 +22,14 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
+use http::{HeaderMap, Uri};
 use monstrum_core::app::App;
 use tower_http::compression::CompressionLayer;
 
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, conversations, credentials, error, files, home, keys, login,
+    activity, approvals, bind, bot, bots, changes, conversations, credentials, error, files, home, keys, live, login,
     overview, pins, plugins, resources, roles, search, try_tool,
 };
 
@@ -51,13 +52,15 @@ impl Deref for Console {
     }
 }
 
+/// Returns whether a browser calls this server by one of its names. Pages outside the console that set a cookie require
+/// this too.
+pub(super) fn is_known_host(options: &ConsoleOptions, uri: &Uri, headers: &HeaderMap) -> bool {
+    Hosts::of(options).called_as(uri, headers).is_some()
+}
+
 /// Returns the routes of the console. `api` is the router of the API, with all of its checks.
 pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Router {
-    let hosts = Hosts {
-        names: options.hosts.clone(),
-        public_url: options.public_url.as_ref().map(|public| public.url().clone()),
-    };
-    let console = Console(Arc::new(Inner { api, app, hosts }));
+    let console = Console(Arc::new(Inner { api, app, hosts: Hosts::of(options) }));
     let public = Router::new()
         .route("/console/login", get(login::show).post(login::log_in))
         .route("/console/enter/{ticket}", get(login::ticket).post(login::enter))
@@ -98,6 +101,8 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/resources/{id}/pin", post(pins::decide))
         .route("/console/w/{ws}/activity", get(activity::list))
         .route("/console/w/{ws}/activity/export", get(activity::export))
+        .route("/console/w/{ws}/activity/live", get(live::show))
+        .route("/console/w/{ws}/activity/live/events", get(live::events))
         .route("/console/w/{ws}/activity/{id}", get(activity::show))
         .route("/console/w/{ws}/activity/changes", get(changes::list))
         .route("/console/w/{ws}/overview", get(overview::show))

@@ -7,8 +7,9 @@ pub(super) mod providers;
 pub(super) mod users;
 
 use axum::Json;
-use axum::extract::Path;
+use axum::extract::{FromRequestParts, Path};
 use axum::response::Response;
+use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use monstrum_api::credentials::CredentialMetadata;
 use monstrum_api::oauth::{DeviceInput, DeviceProgress, DeviceStarted, Nothing, StartInput, Started};
@@ -19,12 +20,26 @@ use monstrum_types::{OauthFlowId, ResourceId, Secret};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::gateway::console;
 use crate::gateway::http::answer::Answer;
 use crate::gateway::http::extract::{Id, Ids, OptionalInput, Params};
 use crate::gateway::http::headers::cookie;
 use crate::gateway::http::problem::ProblemBody;
-use crate::gateway::http::state::Host;
+use crate::gateway::http::state::{Host, HttpState};
 use users::ForUsers;
+
+/// A request of a browser that calls this server by one of its names. Under another name, the cookie of an authorization
+/// would belong to another site (DNS rebinding), so the request is refused.
+pub(in crate::gateway) struct KnownHost;
+
+impl FromRequestParts<HttpState> for KnownHost {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Response> {
+        let is_known = console::is_known_host(&state.console, &parts.uri, &parts.headers);
+        is_known.then_some(KnownHost).ok_or_else(page::misdirected)
+    }
+}
 
 /// The response of a provider through the browser (RFC 6749, section 4.1.2). Other parameters of the provider are
 /// ignored.
@@ -61,7 +76,13 @@ pub(super) async fn start(
     responses((status = 200, description = "The page for a user", content_type = "text/html", body = String),
         (status = 303, description = "Redirect to the provider, with a cookie"),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
-pub(super) async fn begin(app: Host, Path(ticket): Path<String>, method: Method, headers: HeaderMap) -> Response {
+pub(super) async fn begin(
+    app: Host,
+    _: KnownHost,
+    Path(ticket): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> Response {
     // A HEAD request only checks whether the page exists, so it does not start the authorization.
     if method == Method::HEAD {
         return page::waiting();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};
 use http_body_util::{BodyExt, Limited};
@@ -90,12 +90,22 @@ impl Failure {
 
     /// Returns the failure of an object that does not exist.
     pub(super) fn not_found() -> Failure {
-        Failure::Refused(Refusal {
-            status: StatusCode::NOT_FOUND.as_u16(),
-            detail: "no object with this id".to_owned(),
-            request_id: String::new(),
-            errors: Vec::new(),
-        })
+        Failure::of_page(StatusCode::NOT_FOUND, "no object with this id")
+    }
+
+    /// Returns the failure of a request that does not come from a page of this console.
+    pub(super) fn foreign() -> Failure {
+        Failure::of_page(StatusCode::FORBIDDEN, "this request does not come from a page of the console")
+    }
+
+    /// Returns the failure of a page that the key of the session may not see.
+    pub(super) fn forbidden() -> Failure {
+        Failure::of_page(StatusCode::FORBIDDEN, "this kind of key may not see this page")
+    }
+
+    fn of_page(status: StatusCode, detail: &str) -> Failure {
+        let (status, detail) = (status.as_u16(), detail.to_owned());
+        Failure::Refused(Refusal { status, detail, request_id: String::new(), errors: Vec::new() })
     }
 }
 
@@ -156,6 +166,25 @@ impl Client {
         conditions: Conditions<'_>,
     ) -> Result<(), Failure> {
         self.request(method, path, body, conditions).await.map(drop)
+    }
+
+    /// Reads `path`, whose answer can take longer than the answer for a page.
+    pub(super) async fn get_slowly<T: DeserializeOwned>(&self, path: &str, max: Duration) -> Result<T, Failure> {
+        let request = self.built(Method::GET, path, None, Conditions::default())?;
+        let answer = async { json(self.answered(request).await?).await };
+        tokio::time::timeout(max, answer).await.map_err(|_| Failure::NoAnswer)?
+    }
+
+    /// Reads `path` as text. An answer with an error status is text too.
+    pub(super) async fn text(&self, path: &str) -> Result<(StatusCode, String), Failure> {
+        let request = self.built(Method::GET, path, None, Conditions::default())?;
+        let answer = async {
+            let response = self.sent(request).await;
+            let status = response.status();
+            let body = whole(response).await?;
+            Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        };
+        tokio::time::timeout(READ_MAX, answer).await.map_err(|_| Failure::NoAnswer)?
     }
 
     /// Passes the answer of the API on, as it is, for streams and downloads.
@@ -221,11 +250,15 @@ impl Client {
         Ok(request)
     }
 
-    async fn answered(&self, request: Request<Body>) -> Result<Response, Failure> {
-        let response = match self.api.clone().oneshot(request).await {
+    async fn sent(&self, request: Request<Body>) -> Response {
+        match self.api.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
-        };
+        }
+    }
+
+    async fn answered(&self, request: Request<Body>) -> Result<Response, Failure> {
+        let response = self.sent(request).await;
         if response.status().is_client_error() || response.status().is_server_error() {
             return Err(Failure::Refused(json(response).await?));
         }
@@ -234,13 +267,17 @@ impl Client {
 }
 
 async fn json<T: DeserializeOwned>(response: Response) -> Result<T, Failure> {
-    let unread = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, "the console cannot read an answer of the API");
-        Failure::NoAnswer
-    };
+    serde_json::from_slice(&whole(response).await?).map_err(|error| unread(&error))
+}
+
+async fn whole(response: Response) -> Result<Bytes, Failure> {
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| unread(&error))?.to_bytes();
-    serde_json::from_slice(&body).map_err(|error| unread(&error))
+    Ok(body.map_err(|error| unread(&error))?.to_bytes())
+}
+
+fn unread(error: &dyn std::fmt::Display) -> Failure {
+    tracing::error!(%error, "the console cannot read an answer of the API");
+    Failure::NoAnswer
 }
 
 /// Returns `text` as one segment of a path.

@@ -9,6 +9,7 @@ use url::Url;
 
 use crate::config::McpHost;
 use crate::gateway::http::headers::{host_of, is_loopback};
+use crate::gateway::http::state::ConsoleOptions;
 
 /// The names of this server.
 pub(super) struct Hosts {
@@ -50,6 +51,11 @@ impl CalledAs {
 }
 
 impl Hosts {
+    /// Returns the names that the settings of the console contain.
+    pub(super) fn of(options: &ConsoleOptions) -> Hosts {
+        Hosts { names: options.hosts.clone(), public_url: options.public_url.as_ref().map(|public| public.url().clone()) }
+    }
+
     /// Returns how the browser calls this server, or `None` for an unknown name.
     pub(super) fn called_as(&self, uri: &Uri, headers: &HeaderMap) -> Option<CalledAs> {
         let authority = host_of(uri, headers)?;

@@ -93,6 +93,30 @@ impl Frame {
         format!("{base}/{rest}")
     }
 
+    /// Returns the words of the script as JSON.
+    pub(super) fn script_words(&self) -> String {
+        let words = serde_json::json!({
+            "copy": self.t("script.copy"),
+            "copied": self.t("script.copied"),
+            "show": self.t("script.show"),
+            "keys": self.t("script.keys"),
+            "close": self.t("script.close"),
+            "off": self.t("script.off"),
+            "on": self.t("script.on"),
+            "list": [
+                self.t("script.key_find"),
+                self.t("script.key_bots"),
+                self.t("script.key_resources"),
+                self.t("script.key_plugins"),
+                self.t("script.key_activity"),
+                self.t("script.key_pause"),
+                self.t("script.key_help"),
+                self.t("script.key_close"),
+            ],
+        });
+        words.to_string()
+    }
+
     /// Returns how long ago a time is, in words.
     pub(super) fn ago(&self, at: &UtcMillis) -> String {
         let seconds = self.now.since_ms(*at) / 1000;

@@ -13,6 +13,7 @@ pub(super) mod error;
 pub(super) mod files;
 pub(super) mod home;
 pub(super) mod keys;
+pub(super) mod live;
 pub(super) mod login;
 pub(super) mod overview;
 pub(super) mod pins;

@@ -20,7 +20,7 @@ use crate::gateway::console::client::{Client, Conditions, Failure};
 use crate::gateway::console::form::{FORM_BYTES_MAX, FORM_ID, Fields, TOKEN, Tokens, VERSION};
 use crate::gateway::console::hosts::CalledAs;
 use crate::gateway::console::page::{self, Frame, Inside};
-use crate::gateway::console::pages::{error, login};
+use crate::gateway::console::pages::{error, live, login};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::words::Words;
 use crate::gateway::http::extract::{ConsoleKey, whole_body_of};
@@ -81,6 +81,8 @@ pub(super) struct Browser {
     pub look: Look,
     /// The path with its query.
     pub path: String,
+    /// Whether the request sends a form.
+    pub is_form: bool,
     /// The session with the text of its cookie.
     pub session: Option<(Session, Secret)>,
 }
@@ -88,7 +90,7 @@ pub(super) struct Browser {
 impl Browser {
     /// Returns the name of the cookie with the session. Browsers accept the prefix only over https.
     pub(super) fn session_cookie(&self) -> &'static str {
-        session_cookie(&self.called_as)
+        if self.called_as.is_https { "__Host-monstrum" } else { "monstrum" }
     }
 
     /// Returns a frame without a session.
@@ -109,10 +111,6 @@ impl Browser {
             inside: None,
         }
     }
-}
-
-fn session_cookie(called_as: &CalledAs) -> &'static str {
-    if called_as.is_https { "__Host-monstrum" } else { "monstrum" }
 }
 
 /// Checks a request, finds its session, runs its page, and renders what failed.
@@ -140,23 +138,30 @@ async fn admitted(console: &Console, mut request: Request) -> Result<(Request, B
     };
     let look = Look::of(request.headers());
     let path = request.uri().path_and_query().map_or("/console", |path| path.as_str()).to_owned();
-    let secret = cookie(request.headers(), session_cookie(&called_as)).map(|value| Secret::new(value.to_owned()));
-    let session = match secret {
+    let is_form = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let mut browser = Browser { called_as, look, path, is_form, session: None };
+    // The API answers when the plugins are loaded. A page does not wait for that.
+    if !*console.app.scanned.borrow() {
+        return Err(error::unavailable(console, &browser, ""));
+    }
+    let secret = cookie(request.headers(), browser.session_cookie()).map(|value| Secret::new(value.to_owned()));
+    browser.session = match secret {
         Some(secret) => {
-            let is_quiet = request.uri().path().ends_with("/live");
+            // An open live page does not keep its session alive.
+            let is_quiet = request.uri().path().ends_with(live::EVENTS);
             let visit = if is_quiet { console_sessions::Visit::Quiet } else { console_sessions::Visit::Page };
             match console.app.console_sessions.find(secret.expose(), visit).await {
                 Ok(found) => found.map(|session| (session, secret)),
                 Err(error) => {
                     tracing::error!(%error, "the sessions of the console cannot be read");
-                    return Err(error::unavailable(look));
+                    let detail = Words::of(look.language).text("error.no_database");
+                    return Err(error::unavailable(console, &browser, detail));
                 }
             }
         }
         None => None,
     };
-    let browser = Browser { called_as, look, path, session };
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if is_form {
         request = checked_form(console, request, &browser).await?;
     }
     request.extensions_mut().insert(browser.clone());

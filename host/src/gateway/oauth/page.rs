@@ -81,6 +81,13 @@ pub(super) fn waiting() -> Response {
     page(StatusCode::OK, "Monstrum", "Open this page in a browser to continue the authorization.")
 }
 
+/// Returns the answer to a request under a host name that is not one of this server.
+pub(super) fn misdirected() -> Response {
+    let text = "This server does not serve this page under this host name. Use localhost or the host of --public-url, or \
+                add the name to --console-hosts.";
+    page(StatusCode::MISDIRECTED_REQUEST, "Not authorized", text)
+}
+
 /// Returns the page of a completed authorization, with a link to a page of the console.
 pub(super) fn success(link: Option<&str>) -> Response {
     let text = match link {

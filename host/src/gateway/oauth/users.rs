@@ -8,7 +8,7 @@ use http::{HeaderMap, Method};
 use monstrum_core::operations::{Caller, oauth, user_credentials};
 use monstrum_types::{ResourceId, Secret};
 
-use super::{CallbackQuery, cookie, cookie_name, page};
+use super::{CallbackQuery, KnownHost, cookie, cookie_name, page};
 use crate::gateway::http::extract::{Id, Params};
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::{Host, HttpState};
@@ -38,7 +38,12 @@ impl FromRequestParts<HttpState> for ForUsers {
     operation_id = "oauth_press",
     responses((status = 303, description = "Redirect to the provider, with a cookie"),
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
-pub(in crate::gateway) async fn press(app: Host, Path(ticket): Path<String>, headers: HeaderMap) -> Response {
+pub(in crate::gateway) async fn press(
+    app: Host,
+    _: KnownHost,
+    Path(ticket): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let begun = async {
         let flow = app.oauth.of_ticket(&ticket).await?;
         let name = cookie_name(&app, flow.id);

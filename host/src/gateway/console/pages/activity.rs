@@ -7,7 +7,7 @@ use monstrum_types::UtcMillis;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::gateway::console::client::{segment, with_query};
+use crate::gateway::console::client::{Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bot::{self, Why};
 use crate::gateway::console::text::{Text, pretty};
@@ -125,7 +125,7 @@ pub(in crate::gateway::console) struct Filter {
 }
 
 impl Filter {
-    fn parameters(&self) -> [(&'static str, &str); 7] {
+    pub(in crate::gateway::console) fn parameters(&self) -> [(&'static str, &str); 7] {
         [
             ("bot_id", &self.bot_id),
             ("tool", &self.tool),
@@ -137,7 +137,7 @@ impl Filter {
         ]
     }
 
-    fn is_set(&self) -> bool {
+    pub(in crate::gateway::console) fn is_set(&self) -> bool {
         self.parameters().iter().any(|(_, value)| !value.is_empty())
     }
 }
@@ -154,28 +154,84 @@ struct NamedList {
     items: Vec<Named>,
 }
 
+/// The statuses among which the filter chooses.
+pub(in crate::gateway::console) const STATUSES: [&str; 5] =
+    ["success", "error", "scope_violation", "permission_denied", "approval_required"];
+
+/// The tabs of the section.
+pub(in crate::gateway::console) struct Tabs {
+    pub current: &'static str,
+    pub may_changes: bool,
+    pub may_verify: bool,
+}
+
+impl Tabs {
+    pub(in crate::gateway::console) fn of(visit: &Visit, current: &'static str) -> Tabs {
+        Tabs { current, may_changes: visit.may("audit_changes"), may_verify: visit.may("audit_verify") }
+    }
+}
+
+/// Calls with the filter that selects them, and the names among which the filter chooses.
+pub(in crate::gateway::console) struct Selection {
+    pub filter: Filter,
+    pub calls: Vec<Call>,
+    pub bots: Vec<Named>,
+    pub resources: Vec<Named>,
+    pub statuses: [&'static str; 5],
+    /// The path of the page.
+    pub page: String,
+    pub export: String,
+    pub next: Option<String>,
+}
+
+impl Selection {
+    /// Reads the calls that a filter selects, newest first, for the page with this path below the workspace.
+    pub(in crate::gateway::console) async fn read(
+        visit: &Visit,
+        filter: Filter,
+        page: &str,
+    ) -> Result<Selection, Failure> {
+        let page = visit.to(page);
+        let mut parameters = filter.parameters().to_vec();
+        let export = with_query(&visit.to("activity/export"), &parameters);
+        parameters.extend([("limit", "50"), ("cursor", filter.cursor.as_str())]);
+        let path = with_query("/api/audit", &parameters);
+        let (calls, bots, resources) = tokio::join!(
+            visit.client.get::<Calls>(&path),
+            visit.client.get::<NamedList>("/api/bots?limit=200"),
+            visit.client.get::<NamedList>("/api/resources?limit=200"),
+        );
+        let Calls { items: calls, next_cursor } = calls?;
+        let next = next_cursor.map(|cursor| {
+            let mut parameters = filter.parameters().to_vec();
+            parameters.push(("cursor", &cursor));
+            with_query(&page, &parameters)
+        });
+        let names = |list: Result<NamedList, _>| list.map(|list| list.items).unwrap_or_default();
+        let (bots, resources) = (names(bots), names(resources));
+        Ok(Selection { filter, calls, bots, resources, statuses: STATUSES, page, export, next })
+    }
+
+    pub(in crate::gateway::console) fn bot_name(&self, id: &Option<String>) -> Text {
+        named(&self.bots, id)
+    }
+
+    pub(in crate::gateway::console) fn resource_name(&self, id: &Option<String>) -> Text {
+        named(&self.resources, id)
+    }
+}
+
 #[derive(Template)]
 #[template(path = "console/activity.html")]
 struct ActivityPage {
     frame: Frame,
-    filter: Filter,
-    calls: Vec<Call>,
-    bots: Vec<Named>,
-    resources: Vec<Named>,
-    next: Option<String>,
-    export: String,
-    statuses: [&'static str; 5],
-    tab: &'static str,
-    may_changes: bool,
+    tabs: Tabs,
+    selection: Selection,
 }
 
 impl ActivityPage {
-    fn bot_name(&self, id: &Option<String>) -> Text {
-        named(&self.bots, id)
-    }
-
-    fn resource_name(&self, id: &Option<String>) -> Text {
-        named(&self.resources, id)
+    fn next(&self) -> &Option<String> {
+        &self.selection.next
     }
 }
 
@@ -190,36 +246,12 @@ pub(in crate::gateway::console) async fn list(visit: Visit, Query(filter): Query
     if !filter.request.is_empty() {
         return Ok(page::see_other(&visit.to(&format!("activity/{}", segment(filter.request.trim())))));
     }
-    let mut parameters = filter.parameters().to_vec();
-    let export = with_query(&visit.to("activity/export"), &parameters);
-    parameters.extend([("limit", "50"), ("cursor", filter.cursor.as_str())]);
-    let path = with_query("/api/audit", &parameters);
-    let (frame, calls, bots, resources) = tokio::join!(
+    let (frame, selection) = tokio::join!(
         visit.frame("activity", visit.words().text("activity.title")),
-        visit.client.get::<Calls>(&path),
-        visit.client.get::<NamedList>("/api/bots?limit=200"),
-        visit.client.get::<NamedList>("/api/resources?limit=200"),
+        Selection::read(&visit, filter, "activity"),
     );
-    let Calls { items, next_cursor } = calls?;
-    let next = next_cursor.map(|cursor| {
-        let mut parameters = filter.parameters().to_vec();
-        parameters.push(("cursor", &cursor));
-        with_query(&visit.to("activity"), &parameters)
-    });
-    let names = |list: Result<NamedList, _>| list.map(|list| list.items).unwrap_or_default();
-    let page = ActivityPage {
-        frame,
-        calls: items,
-        bots: names(bots),
-        resources: names(resources),
-        next,
-        export,
-        statuses: ["success", "error", "scope_violation", "permission_denied", "approval_required"],
-        tab: "calls",
-        may_changes: visit.may("audit_changes"),
-        filter,
-    };
-    Ok(page::render(&page))
+    let tabs = Tabs::of(&visit, "calls");
+    Ok(page::render(&ActivityPage { frame, tabs, selection: selection? }))
 }
 
 /// Exports the calls that a filter selects, as the API does.

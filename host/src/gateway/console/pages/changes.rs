@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::gateway::console::client::with_query;
 use crate::gateway::console::page::{self, Frame, Page};
+use crate::gateway::console::pages::activity::Tabs;
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
@@ -69,6 +70,7 @@ struct Changes {
 #[template(path = "console/changes.html")]
 struct ChangesPage {
     frame: Frame,
+    tabs: Tabs,
     changes: Vec<Change>,
     next: Option<String>,
 }
@@ -82,5 +84,5 @@ pub(in crate::gateway::console) async fn list(visit: Visit, Query(query): Query<
     );
     let Changes { items, next_cursor } = list?;
     let next = next_cursor.map(|cursor| with_query(&visit.to("activity/changes"), &[("cursor", &cursor)]));
-    Ok(page::render(&ChangesPage { frame, changes: items, next }))
+    Ok(page::render(&ChangesPage { frame, tabs: Tabs::of(&visit, "changes"), changes: items, next }))
 }

@@ -2,15 +2,20 @@
 
 use askama::Template;
 use axum::response::{IntoResponse, Response};
-use http::{StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 
 use crate::gateway::console::Console;
 use crate::gateway::console::client::Failure;
 use crate::gateway::console::page::{self, Frame};
 use crate::gateway::console::pages::login;
 use crate::gateway::console::text::Text;
-use crate::gateway::console::visit::{Browser, Look};
+use crate::gateway::console::visit::Browser;
 use crate::gateway::console::words::Words;
+
+/// The kind of the page that reads itself again.
+const STARTING: &str = "starting";
+/// The time after which a browser reads a page again.
+const RELOAD_S: HeaderValue = HeaderValue::from_static("2");
 
 #[derive(Template)]
 #[template(path = "console/error.html")]
@@ -38,7 +43,7 @@ pub(in crate::gateway::console) async fn page(console: &Console, browser: &Brows
         409 => "conflict",
         412 => "changed",
         422 => "invalid",
-        503 => "starting",
+        503 => unavailable_kind(browser),
         504 => "no_answer",
         _ => "failed",
     };
@@ -49,11 +54,13 @@ pub(in crate::gateway::console) async fn page(console: &Console, browser: &Brows
         Some(refusal) => (refusal.detail.as_str().into(), refusal.request_id.as_str().into()),
         None => (Text::default(), Text::default()),
     };
-    let mut response = build(console, browser, failure.status(), kind, (detail, request_id, faults));
-    if kind == "starting" {
-        response.headers_mut().insert(header::REFRESH, http::HeaderValue::from_static("2"));
-    }
-    response
+    build(console, browser, failure.status(), kind, (detail, request_id, faults))
+}
+
+/// Returns the kind of an error that passes by itself. Only a page that was read is read again, because a form is not sent
+/// twice.
+fn unavailable_kind(browser: &Browser) -> &'static str {
+    if browser.is_form { "unavailable" } else { STARTING }
 }
 
 type Told = (Text, Text, Vec<(Text, Text)>);
@@ -69,7 +76,11 @@ fn build(console: &Console, browser: &Browser, status: StatusCode, kind: &str, t
         request_id,
         faults,
     };
-    page::render_as(status, &page)
+    let mut response = page::render_as(status, &page);
+    if kind == STARTING {
+        response.headers_mut().insert(header::REFRESH, RELOAD_S);
+    }
+    response
 }
 
 fn plain(console: &Console, browser: &Browser, status: StatusCode, kind: &str) -> Response {
@@ -103,8 +114,8 @@ pub(in crate::gateway::console) fn unknown_host() -> Response {
     (StatusCode::MISDIRECTED_REQUEST, text).into_response()
 }
 
-/// The database cannot be read, so nothing is known of the session.
-pub(in crate::gateway::console) fn unavailable(look: Look) -> Response {
-    let text = Words::of(look.language).text("error.no_database").to_owned();
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+/// The server is starting, or its database cannot be read, so nothing is known of the session.
+pub(in crate::gateway::console) fn unavailable(console: &Console, browser: &Browser, detail: &str) -> Response {
+    let told = (Text::from(detail), Text::default(), Vec::new());
+    build(console, browser, StatusCode::SERVICE_UNAVAILABLE, unavailable_kind(browser), told)
 }
