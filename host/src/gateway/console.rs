@@ -29,8 +29,8 @@ use tower_http::compression::CompressionLayer;
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, conversations, credentials, error, files, home, keys, live, login,
-    overview, pins, plugins, resources, roles, search, try_tool,
+    activity, approvals, bind, bot, bots, changes, conversations, credentials, error, files, health, home, keys, live,
+    login, oauth_apps, overview, pins, plugins, resources, roles, search, trust, try_tool, verify, workspaces,
 };
 
 /// What the pages share.
@@ -56,6 +56,23 @@ impl Deref for Console {
 /// this too.
 pub(super) fn is_known_host(options: &ConsoleOptions, uri: &Uri, headers: &HeaderMap) -> bool {
     Hosts::of(options).called_as(uri, headers).is_some()
+}
+
+/// Returns the routes of the OAuth apps and of the pages about the whole server.
+fn instance() -> Router<Console> {
+    Router::new()
+        .route("/console/w/{ws}/oauth-apps", get(oauth_apps::list))
+        .route("/console/w/{ws}/oauth-apps/new", get(oauth_apps::new).post(oauth_apps::create))
+        .route("/console/w/{ws}/oauth-apps/{id}", get(oauth_apps::show).post(oauth_apps::save))
+        .route("/console/w/{ws}/oauth-apps/{id}/delete", get(oauth_apps::confirm_deletion).post(oauth_apps::delete))
+        .route("/console/w/{ws}/workspaces", get(workspaces::list))
+        .route("/console/w/{ws}/workspaces/new", get(workspaces::new).post(workspaces::create))
+        .route("/console/w/{ws}/workspaces/{id}", get(workspaces::show).post(workspaces::save))
+        .route("/console/w/{ws}/workspaces/{id}/delete", get(workspaces::confirm_deletion).post(workspaces::delete))
+        .route("/console/w/{ws}/trust", get(trust::list))
+        .route("/console/w/{ws}/trust/new", get(trust::new).post(trust::create))
+        .route("/console/w/{ws}/trust/{id}/delete", get(trust::confirm_deletion).post(trust::delete))
+        .route("/console/w/{ws}/health", get(health::show))
 }
 
 /// Returns the routes of the console. `api` is the router of the API, with all of its checks.
@@ -105,6 +122,7 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/activity/live/events", get(live::events))
         .route("/console/w/{ws}/activity/{id}", get(activity::show))
         .route("/console/w/{ws}/activity/changes", get(changes::list))
+        .route("/console/w/{ws}/activity/verify", get(verify::show).post(verify::check))
         .route("/console/w/{ws}/overview", get(overview::show))
         .route("/console/w/{ws}/search", get(search::show))
         .route("/console/w/{ws}/roles", get(roles::list))
@@ -123,7 +141,7 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/approvals", get(approvals::list))
         .route("/console/w/{ws}/approvals/{id}", get(approvals::show).post(approvals::decide))
         .route("/console/{*rest}", get(error::no_page).post(error::no_page));
-    let pages = public.merge(pages).layer(from_fn_with_state(console.clone(), visit::visit));
+    let pages = public.merge(pages).merge(instance()).layer(from_fn_with_state(console.clone(), visit::visit));
     let assets = Router::new().route("/console/assets/{digest}/{name}", get(assets::serve));
     pages.merge(assets).layer(CompressionLayer::new()).with_state(console)
 }

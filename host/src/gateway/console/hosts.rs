@@ -53,7 +53,10 @@ impl CalledAs {
 impl Hosts {
     /// Returns the names that the settings of the console contain.
     pub(super) fn of(options: &ConsoleOptions) -> Hosts {
-        Hosts { names: options.hosts.clone(), public_url: options.public_url.as_ref().map(|public| public.url().clone()) }
+        Hosts {
+            names: options.hosts.clone(),
+            public_url: options.public_url.as_ref().map(|public| public.url().clone()),
+        }
     }
 
     /// Returns how the browser calls this server, or `None` for an unknown name.

@@ -10,8 +10,20 @@ const ABOVE: &[Entry] = &[Entry("overview", "overview_attention"), Entry("approv
 
 const GROUPS: &[(&str, &[Entry])] = &[
     ("nav.use", &[Entry("bots", "bots_list"), Entry("conversations", "sandboxes_commands")]),
-    ("nav.connect", &[Entry("resources", "resources_list"), Entry("plugins", "plugins_list")]),
+    (
+        "nav.connect",
+        &[Entry("resources", "resources_list"), Entry("plugins", "plugins_list"), Entry("oauth-apps", "oauth_create")],
+    ),
     ("nav.control", &[Entry("activity", "audit_list"), Entry("roles", "roles_list"), Entry("keys", "keys_list")]),
+    (
+        "nav.instance",
+        &[
+            Entry("workspaces", "workspaces_list"),
+            Entry("trust", "trust_list"),
+            // The health check needs no key, but the page is for those who run the server.
+            Entry("health", "workspaces_list"),
+        ],
+    ),
 ];
 
 /// Returns the groups of the side bar. `waiting` is the number of approvals that wait for a person.

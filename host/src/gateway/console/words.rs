@@ -24,7 +24,8 @@ macro_rules! files {
 macro_rules! of_language {
     ($tag:literal) => {
         files!(
-            $tag: "frame", "bots", "why", "activity", "bind", "resources", "control", "connect", "conversations"
+            $tag: "frame", "bots", "why", "activity", "bind", "resources", "control", "connect", "conversations",
+            "instance"
         )
     };
 }

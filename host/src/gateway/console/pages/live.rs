@@ -182,7 +182,7 @@ impl Feed {
         }
     }
 
-    async fn lives(&self) -> Lives {
+    async fn lives(&mut self) -> Lives {
         let visit = console_sessions::Visit::Quiet;
         match self.console.app.console_sessions.find(self.secret.expose(), visit).await {
             Ok(Some(_)) => Lives::Yes,
