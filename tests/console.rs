@@ -3,6 +3,7 @@
 mod browser;
 mod connect;
 mod conversations;
+mod instance;
 mod login;
 mod pages;
 mod refusals;

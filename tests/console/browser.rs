@@ -43,6 +43,31 @@ fn looks(languages: &[&str], themes: &[&str], widths: &[u32]) -> Vec<Value> {
     looks
 }
 
+/// Returns the OAuth apps and the pages about the whole server, with one object of each.
+async fn of_instance(world: &World, base: &str) -> Result<Vec<(&'static str, String)>> {
+    let client = json!({ "resource_type": "github", "client_id": "app", "client_secret": "a-long-client-secret" });
+    let provider = crate::http::made(&world.api, "/api/oauth/providers", &client).await?;
+    let workspace = crate::http::made(&world.api, "/api/workspaces", &json!({ "name": "acme" })).await?;
+    let signer = json!({ "public_key": "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=", "name_glob": "acme-*" });
+    let trusted = crate::http::made(&world.api, "/api/trust", &signer).await?;
+    Ok(vec![
+        ("oauth-apps", format!("{base}/oauth-apps")),
+        ("oauth-app-types", format!("{base}/oauth-apps/new")),
+        ("oauth-app-new", format!("{base}/oauth-apps/new?type=github")),
+        ("oauth-app", format!("{base}/oauth-apps/{provider}")),
+        ("oauth-app-delete", format!("{base}/oauth-apps/{provider}/delete")),
+        ("verify", format!("{base}/activity/verify")),
+        ("workspaces", format!("{base}/workspaces")),
+        ("workspace-new", format!("{base}/workspaces/new")),
+        ("workspace", format!("{base}/workspaces/{workspace}")),
+        ("workspace-delete", format!("{base}/workspaces/{workspace}/delete")),
+        ("trust", format!("{base}/trust")),
+        ("trust-new", format!("{base}/trust/new")),
+        ("trust-delete", format!("{base}/trust/{trusted}/delete")),
+        ("health", format!("{base}/health")),
+    ])
+}
+
 #[tokio::test]
 async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> {
     let world = World::with(&["test-echo", "github"]).await?;
@@ -84,6 +109,7 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
         ("resource", format!("{base}/resources/{github}")),
         ("resource-edit", format!("{base}/resources/{github}/edit")),
         ("activity", format!("{base}/activity")),
+        ("live", format!("{base}/activity/live")),
         ("request", format!("{base}/activity/{}", text(&denied["request_id"]))),
         ("approvals", format!("{base}/approvals")),
         ("approval", format!("{base}/approvals/{}", text(&waiting["approval"]["id"]))),
@@ -108,6 +134,7 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
         ("changes", format!("{base}/activity/changes")),
         ("bot-delete", format!("{bot}/delete")),
     ]);
+    admin.extend(of_instance(&world, &base).await?);
     let approver: Vec<(&str, String)> =
         operator.iter().filter(|(name, _)| name.starts_with("approval")).cloned().collect();
     let wide = looks(&["en-US"], &["light"], &[1280]);
