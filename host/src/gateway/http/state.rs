@@ -41,6 +41,13 @@ impl ConsoleOptions {
         }
         self.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string)
     }
+
+    /// Returns the URL to which OAuth providers redirect browsers. Without a public URL, it is known only if the server
+    /// listens on loopback.
+    pub(crate) fn callback_url(&self) -> Option<String> {
+        let is_known = self.public_url.is_some() || self.address.ip().is_loopback();
+        is_known.then(|| format!("{}/api/oauth/callback", self.base_url().trim_end_matches('/')))
+    }
 }
 
 /// The state of the router. Handlers extract the parts that they need.

@@ -64,7 +64,8 @@ pub(crate) fn console_browser(repository: &Repository) -> Result<()> {
     }
     peer.installed_for("", &NPM_FILES, || npm_ci(&peer.folder, &repository.target("oauth-server")))
         .context("the packages that open the pages of the console cannot be installed; they need npm")?;
-    peer.copy("pages.mjs")
+    peer.copy("pages.mjs")?;
+    peer.copy("live.mjs")
 }
 
 /// A folder of `tests/` and the folder in which the peer is installed.

@@ -16,9 +16,6 @@ use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 
-/// The path to which providers redirect browsers.
-const CALLBACK: &str = "/api/oauth/callback";
-
 #[derive(Deserialize)]
 struct Provider {
     id: String,
@@ -117,10 +114,9 @@ impl ListPage {
     }
 }
 
-/// Returns the address that an app at a provider names as its callback. Without a public URL, there is none.
+/// Returns the address that an app at a provider names as its callback, if the server knows it.
 fn callback(visit: &Visit) -> Option<Text> {
-    let public = visit.console.hosts.public_url.as_ref()?;
-    Some(Text::from(format!("{}{CALLBACK}", public.as_str().trim_end_matches('/'))))
+    visit.console.callback_url.as_deref().map(Text::from)
 }
 
 /// Shows the OAuth apps.
