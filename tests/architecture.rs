@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates in layers. Crates of one layer never use each other.
 const CRATES: &[&[&str]] = &[
-    &["types"],
+    &["bundled", "types"],
     &["manifest"],
     &["guardian", "vault", "store", "package"],
     &["egress", "runtime", "sandbox", "api", "mcp"],

@@ -6,6 +6,7 @@
 //! approves it. Every version is stored, so that the old version still serves after a restart.
 
 pub mod built_in;
+pub mod bundled;
 mod candidate;
 mod ceilings;
 mod component;
