@@ -14,6 +14,7 @@ mod bots;
 mod console;
 mod conversations;
 mod credentials;
+mod demo;
 mod export;
 mod health;
 mod http;
@@ -130,6 +131,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(keys::rotate))
         .routes(routes!(keys::delete))
         .routes(routes!(tickets::create))
+        .routes(routes!(demo::show, demo::step, demo::remove))
         .routes(routes!(plugins::list, packages::install))
         .routes(routes!(plugins::show, packages::uninstall))
         .routes(routes!(packages::icon))
@@ -210,9 +212,10 @@ fn api() -> OpenApiRouter<HttpState> {
 
 /// Returns the router of the server, with all routes and middleware.
 pub fn router(app: Arc<App>, options: Options, mcp: McpOptions, console: ConsoleOptions) -> axum::Router {
+    let demo = Arc::new(demo::DemoServer::new(mcp.stop.clone()));
     let mcp = Arc::new(mcp::Mcp::new(&app, mcp));
     let console = Arc::new(console);
-    let state = HttpState { app: Arc::clone(&app), options, mcp, console: Arc::clone(&console) };
+    let state = HttpState { app: Arc::clone(&app), options, mcp, console: Arc::clone(&console), demo };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
     let api = api

@@ -178,6 +178,7 @@ impl Fresh {
             | "POST /api/resources/{id}/oauth/discover"
             | "POST /api/platform/{type}/{function}"
             | "POST /api/console/tickets" => json!({}),
+            "POST /api/demo" => json!({ "step": "access" }),
             "POST /api/oauth/providers" => self.provider().await?,
             "POST /api/resources/{id}/oauth/confirm" => json!({ "digest": "sha256:0" }),
             "PATCH /api/oauth/providers/{id}" => json!({ "scopes": ["repo"] }),
@@ -353,6 +354,9 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/console/tickets                               401  401  201  201  201  201  403  201
     POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  403  404
     POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  403  404
+    GET    /api/demo                                          401  401  200  403  403  403  403  403
+    POST   /api/demo                                          401  401  409  403  403  403  403  403
+    DELETE /api/demo                                          401  401  204  403  403  403  403  403
     GET    /api/export                                        401  401  200  200  403  403  403  200
     POST   /api/import                                        401  401  200  200  403  403  403  200
     GET    /api/keys                                          401  401  200  200  403  403  403  200
@@ -569,6 +573,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/console/tickets: 422 "/unknown"
     post /api/core/ai/sandbox/download: 503
     post /api/core/ai/sandbox/file: 503
+    post /api/demo: 422 "/unknown"
     post /api/import: 422 "line 1: /unknown"
     post /api/keys: 422 "/unknown"
     post /api/oauth/providers: 422 "/unknown"

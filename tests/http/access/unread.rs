@@ -81,7 +81,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 6, "bot": 31, "no key": 35, "operator": 22, "other bot": 35, "unknown key": 35}"#
+        @r#"{"admin": 7, "bot": 32, "no key": 36, "operator": 23, "other bot": 36, "unknown key": 36}"#
     );
     Ok(())
 }

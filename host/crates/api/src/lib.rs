@@ -14,6 +14,7 @@ pub mod bindings;
 pub mod bots;
 pub mod console;
 pub mod credentials;
+pub mod demo;
 pub mod export;
 pub mod gates;
 pub mod import;

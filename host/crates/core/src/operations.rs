@@ -19,6 +19,7 @@ mod change;
 pub mod console;
 pub mod conversations;
 pub mod credentials;
+pub mod demo;
 mod error;
 pub mod export;
 mod gates;

@@ -118,6 +118,9 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
         &[Root],
         &[
             "audit_verify",
+            "demo_remove",
+            "demo_show",
+            "demo_step",
             "platform_call",
             "plugins_approve",
             "plugins_diff",

@@ -46,6 +46,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "workspaces", description = "The tenants of the server"),
         (name = "keys", description = "API keys"),
         (name = "console", description = "Log-in to the console"),
+        (name = "demo", description = "The demo of the console"),
         (name = "plugins", description = "Plugins in the plugins folder, with their errors"),
         (name = "registry", description = "Plugins that can be installed by name"),
         (name = "trust", description = "Keys that may sign packages"),
@@ -282,6 +283,9 @@ mod tests {
         POST /api/keys/{id}/rotate
         DELETE /api/keys/{id}
         POST /api/console/tickets
+        GET /api/demo
+        POST /api/demo
+        DELETE /api/demo
         GET /api/plugins
         GET /api/plugins/{name}
         POST /api/plugins

@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use monstrum_core::app::App;
 
 use crate::config::{McpHost, PublicUrl};
+use crate::gateway::demo::DemoServer;
 use crate::gateway::mcp::Mcp;
 
 /// The options of the HTTP API.
@@ -57,6 +58,7 @@ pub struct HttpState {
     pub options: Options,
     pub(crate) mcp: Arc<Mcp>,
     pub(crate) console: Arc<ConsoleOptions>,
+    pub(crate) demo: Arc<DemoServer>,
 }
 
 /// The host, for handlers.
@@ -87,6 +89,12 @@ impl FromRef<HttpState> for Arc<Mcp> {
 impl FromRef<HttpState> for Arc<ConsoleOptions> {
     fn from_ref(state: &HttpState) -> Arc<ConsoleOptions> {
         Arc::clone(&state.console)
+    }
+}
+
+impl FromRef<HttpState> for Arc<DemoServer> {
+    fn from_ref(state: &HttpState) -> Arc<DemoServer> {
+        Arc::clone(&state.demo)
     }
 }
 

@@ -42,10 +42,15 @@ fn view(row: BotRow) -> Bot {
 
 /// Creates a bot.
 pub async fn create(app: &App, caller: &Operator, new: NewBot) -> Result<Bot, OperationError> {
+    create_as(app, caller, BotId::new(), new).await
+}
+
+/// Creates a bot with this id.
+pub(super) async fn create_as(app: &App, caller: &Operator, id: BotId, new: NewBot) -> Result<Bot, OperationError> {
     if new.use_agent_sandbox || !new.gates.is_empty() || !new.mcp_subjects.is_empty() {
         caller.admin()?;
     }
-    let row = row(new, caller.workspace, app.clock.now());
+    let row = BotRow { id, ..row(new, caller.workspace, app.clock.now()) };
     check(&row, None)?;
     let _room = rules::pattern_room(app, caller.workspace, 0, compiled_bytes(lists_of_bot(&row))).await?;
     Change::new("bot.create", &row.id)

@@ -31,6 +31,11 @@ pub struct NewCredential {
 }
 
 impl NewCredential {
+    /// Returns a credential of the resource.
+    pub(super) fn new(auth_method: &str, fields: BTreeMap<String, Secret>) -> NewCredential {
+        NewCredential { auth_method: auth_method.to_owned(), fields, user: None }
+    }
+
     /// Parses a request body field by field, because the error messages of a derived parser would repeat parts of the
     /// input.
     pub fn parse(bytes: &[u8]) -> Result<NewCredential, OperationError> {

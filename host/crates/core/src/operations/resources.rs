@@ -25,7 +25,17 @@ pub use health::health;
 const ADDRESSES_MAX: usize = 256;
 
 /// Creates a resource.
-pub async fn create(app: &App, caller: &Operator, mut new: NewResource) -> Result<Resource, OperationError> {
+pub async fn create(app: &App, caller: &Operator, new: NewResource) -> Result<Resource, OperationError> {
+    create_as(app, caller, ResourceId::new(), new).await
+}
+
+/// Creates a resource with this id.
+pub(super) async fn create_as(
+    app: &App,
+    caller: &Operator,
+    id: ResourceId,
+    mut new: NewResource,
+) -> Result<Resource, OperationError> {
     if !new.config.is_empty() || new.network != Network::default() || !new.labels.is_empty() {
         configures(caller)?;
     }
@@ -46,7 +56,7 @@ pub async fn create(app: &App, caller: &Operator, mut new: NewResource) -> Resul
     {
         new.labels.push(UNTRUSTED.to_owned());
     }
-    let row = row(new, caller.workspace, app.clock.now());
+    let row = ResourceRow { id, ..row(new, caller.workspace, app.clock.now()) };
     let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&view(row.clone()));
     change.create(app, caller, app.store.insert_resource(&row)).await?;
     shown(app, row).await

@@ -29,11 +29,14 @@ pub fn digest(bundled: &Bundled) -> Digest {
 }
 
 impl Plugins {
-    /// Installs a bundled plugin. `replaces` states whether it may replace an installed plugin of the same name, because
-    /// an earlier version of the bundled plugin is installed.
-    pub async fn install_bundled(&self, bundled: &Bundled, replaces: bool) -> Result<Entry, BundledError> {
-        let has_folder = || self.reader.dir.join(bundled.name).symlink_metadata().is_ok();
-        if !replaces && (self.entry(bundled.name).is_some() || has_folder()) {
+    /// Returns whether a plugin of this name is loaded, or has a folder that is not loaded yet.
+    pub fn has(&self, name: &str) -> bool {
+        self.entry(name).is_some() || self.reader.dir.join(name).symlink_metadata().is_ok()
+    }
+
+    /// Installs a bundled plugin. It replaces no plugin.
+    pub async fn install_bundled(&self, bundled: &Bundled) -> Result<Entry, BundledError> {
+        if self.has(bundled.name) {
             return Err(BundledError::Taken(bundled.name));
         }
         let package = package(bundled)?;
@@ -47,8 +50,8 @@ impl Plugins {
 /// Returns the files of a bundled plugin.
 fn package(bundled: &Bundled) -> Result<Package, BundledError> {
     let manifest = monstrum_manifest::parse(MANIFEST, bundled.manifest)?;
-    let texts = bundled.files.iter().chain([&(MANIFEST, bundled.manifest)]);
-    let mut files: BTreeMap<_, _> = texts.map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec())).collect();
+    let texts = bundled.files.iter().copied().chain([(MANIFEST, bundled.manifest)]);
+    let mut files: BTreeMap<_, _> = texts.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).collect();
     files.insert(bundled.component_file.to_owned(), bundled.component.to_vec());
     Ok(Package { manifest, files })
 }
