@@ -7,6 +7,7 @@ mod instance;
 mod login;
 mod pages;
 mod refusals;
+mod wizard;
 
 use std::collections::BTreeMap;
 

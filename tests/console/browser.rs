@@ -78,6 +78,9 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
     let world = World::with(&["test-echo", "github"]).await?;
     let bound = world.grant_all("test-echo").await?;
     let github = world.api.resource("github", "hub", &world.github.url()).await?;
+    for step in ["plugin", "bot", "credential", "access"] {
+        world.api.post("/api/demo", &json!({ "step": step })).await?;
+    }
     let role = world.api.role("reader", &["issue.read"]).await?;
     let binding = world.api.bind(&world.bot, &github, &role, &json!({ "repos": ["acme/docs"] })).await?;
     let denied = world.call("github_list_issues", &json!({ "repo": "acme/site" })).await?;
@@ -140,6 +143,8 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
         ("bot-delete", format!("{bot}/delete")),
     ]);
     admin.extend(of_instance(&world, &base).await?);
+    let mut root = admin.clone();
+    root.push(("demo", format!("{base}/demo")));
     let approver: Vec<(&str, String)> =
         operator.iter().filter(|(name, _)| name.starts_with("approval")).cloned().collect();
     let wide = looks(&["en-US"], &["light"], &[1280]);
@@ -147,8 +152,8 @@ async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> 
     let runs = [
         (world.api.new_key("operator", None).await?, &operator, &wide),
         (world.api.new_key("approver", None).await?, &approver, &wide),
-        (world.api.key().to_owned(), &admin, &wide),
-        (world.api.key().to_owned(), &admin, &narrow),
+        (world.api.key().to_owned(), &root, &wide),
+        (world.api.key().to_owned(), &root, &narrow),
     ];
     let build = Build::current()?;
     let pictures = build.target()?.join("console");

@@ -29,8 +29,8 @@ use tower_http::compression::CompressionLayer;
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, conversations, credentials, error, files, health, home, keys, live,
-    login, oauth_apps, overview, pins, plugins, resources, roles, search, trust, try_tool, verify, workspaces,
+    activity, approvals, bind, bot, bots, changes, conversations, credentials, demo, error, files, health, home, keys,
+    live, login, oauth_apps, overview, pins, plugins, resources, roles, search, trust, try_tool, verify, workspaces,
 };
 
 /// What the pages share.
@@ -127,6 +127,10 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/activity/changes", get(changes::list))
         .route("/console/w/{ws}/activity/verify", get(verify::show).post(verify::check))
         .route("/console/w/{ws}/overview", get(overview::show))
+        .route("/console/w/{ws}/demo", get(demo::show).post(demo::make))
+        .route("/console/w/{ws}/demo/call", post(demo::call))
+        .route("/console/w/{ws}/demo/remove", post(demo::remove))
+        .route("/console/w/{ws}/demo/skip", post(demo::skip))
         .route("/console/w/{ws}/search", get(search::show))
         .route("/console/w/{ws}/roles", get(roles::list))
         .route("/console/w/{ws}/roles/new", get(roles::new).post(roles::create))

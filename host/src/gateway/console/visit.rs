@@ -46,12 +46,17 @@ const WITHOUT_SESSION: [&str; 3] = ["/console/login", "/console/look", "/console
 /// The cookies of the look. They hold no secret.
 pub(super) const THEME_COOKIE: &str = "monstrum-theme";
 pub(super) const LANGUAGE_COOKIE: &str = "monstrum-language";
+/// The cookie with which a browser skips the demo, and its value.
+pub(super) const DEMO_COOKIE: &str = "monstrum-demo";
+pub(super) const SKIPPED: &str = "skipped";
 
-/// The theme and the language of a browser.
+/// The theme and the language of a browser, and whether it skips the demo.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub theme: &'static str,
     pub language: UiLanguage,
+    /// Whether the first page of an empty server leaves out the demo.
+    pub skips_demo: bool,
 }
 
 impl Look {
@@ -70,7 +75,7 @@ impl Look {
             Some("zh-CN") => UiLanguage::Chinese,
             Some(_) | None => accepted(),
         };
-        Look { theme, language }
+        Look { theme, language, skips_demo: cookie(headers, DEMO_COOKIE) == Some(SKIPPED) }
     }
 }
 

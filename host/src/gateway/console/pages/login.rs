@@ -202,7 +202,13 @@ pub(in crate::gateway::console) async fn look(
 }
 
 /// Sets a cookie. An empty value deletes it. A session's cookie ends with the browser; the cookies of the look are kept.
-fn set_cookie(response: &mut Response, name: &str, value: &str, is_https: bool, is_session: bool) {
+pub(in crate::gateway::console) fn set_cookie(
+    response: &mut Response,
+    name: &str,
+    value: &str,
+    is_https: bool,
+    is_session: bool,
+) {
     let secure = if is_https { "; Secure" } else { "" };
     let age = match (value.is_empty(), is_session) {
         (true, _) => "; Max-Age=0",

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::gateway::console::client::{Failure, segment};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::{Call, Calls};
+use crate::gateway::console::pages::demo::Offer;
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 
@@ -58,6 +59,7 @@ struct OverviewPage {
     items: Option<Vec<Item>>,
     calls: Option<Vec<Call>>,
     may_create: bool,
+    offer: Option<Offer>,
 }
 
 /// Shows what needs a person. A part that does not answer says so.
@@ -68,12 +70,13 @@ pub(in crate::gateway::console) async fn show(visit: Visit) -> Page {
             false => Err(Failure::not_found()),
         }
     };
-    let (frame, attention, calls) = tokio::join!(
+    let (frame, attention, calls, offer) = tokio::join!(
         visit.frame("overview", visit.words().text("nav.overview")),
         visit.client.get::<Attention>("/api/attention"),
         calls,
+        Offer::read(&visit),
     );
     let items = attention.ok().map(|attention| attention.items);
     let may_create = visit.may("bots_create");
-    Ok(page::render(&OverviewPage { frame, items, calls: calls.ok(), may_create }))
+    Ok(page::render(&OverviewPage { frame, items, calls: calls.ok(), may_create, offer }))
 }
