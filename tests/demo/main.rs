@@ -15,13 +15,17 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use comfy_table::{ContentArrangement, Table, presets};
-use support::{FakeGithub, Server};
+use serde_json::json;
+use support::{Api, FakeGithub, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 use scenes::{Row, Stage};
 
 /// The width of the table if the output is not a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
+
+/// The lifetime of the link to the console in seconds, which is the longest that the server permits.
+const LINK_S: u32 = 600;
 
 /// The message after all searches.
 const CLEAN: &str = "the token does not occur in the answers, the audit, the API, the logs or the data folder";
@@ -113,7 +117,16 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
     let folder = program.parent().context("the program is in no folder")?;
     println!("To make other calls, such as the calls in README.md, paste this line into another terminal:\n");
     println!("  export MONSTRUM_URL={url} MONSTRUM_KEY=$(cat {}) PATH={}:$PATH", key_file.display(), folder.display());
+    println!("\nTo see the same in a browser, open this link. It logs the browser in, once, within ten minutes:\n");
+    println!("  {}", console_link(&api).await?);
     Ok(())
+}
+
+/// Returns a link that logs a browser in to the console, with the root key of the demo.
+async fn console_link(api: &Api) -> Result<String> {
+    let (status, ticket) = api.post("/api/console/tickets", &json!({ "ttl_s": LINK_S })).await?;
+    ensure!(status == 201, "no link to the console was created: {status} {ticket}");
+    Ok(ticket["url"].as_str().context("the ticket has no URL")?.to_owned())
 }
 
 fn table(rows: &[Row]) -> Table {
