@@ -99,7 +99,7 @@ impl Offer {
         }
         match demo.is_offered() {
             true if visit.browser.look.skips_demo => Some(Offer::Skipped),
-            true => Some(Offer::Wizard(Box::new(Wizard::new(visit, demo).await))),
+            true => Some(Offer::Wizard(Box::new(Wizard::new(visit, &demo).await))),
             false => None,
         }
     }
@@ -133,9 +133,9 @@ pub(in crate::gateway::console) struct Wizard {
 }
 
 impl Wizard {
-    async fn new(visit: &Visit, demo: Demo) -> Wizard {
+    async fn new(visit: &Visit, demo: &Demo) -> Wizard {
         let may_call = demo.steps.iter().all(|state| state.status == "done");
-        let calls = calls(visit, &demo).await;
+        let calls = calls(visit, demo).await;
         let (inside, outside) = (demo.inside.newest(&calls), demo.outside.newest(&calls));
         let why = match (&demo.bot, &outside) {
             (Some(bot), Some(call)) if call.is_denied() => why(visit, bot, &demo.outside).await.ok(),
@@ -143,7 +143,7 @@ impl Wizard {
         };
         let words = visit.words();
         let next = demo.steps.iter().find(|state| state.status != "done").map(|state| state.step.as_str());
-        let steps = demo.steps.iter().map(|state| step(words, &demo, state, next == Some(&state.step))).collect();
+        let steps = demo.steps.iter().map(|state| step(words, demo, state, next == Some(&state.step))).collect();
         let (action, is_installed) = (visit.to("demo"), demo.is_installed);
         Wizard { steps, action, is_installed, may_call, inside, outside, why }
     }
@@ -217,7 +217,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit) -> Page {
         .unavailable
         .as_ref()
         .map(|reason| visit.words().known(&format!("demo.unavailable.{reason}")).unwrap_or(reason).to_owned());
-    let wizard = Wizard::new(&visit, demo).await;
+    let wizard = Wizard::new(&visit, &demo).await;
     let frame = visit.frame("overview", visit.words().text("demo.title")).await;
     Ok(page::render(&DemoPage { frame, wizard, unavailable }))
 }
