@@ -33,7 +33,25 @@ pub struct DeviceProgress {
     pub id: OauthFlowId,
     /// The status: `pending`, `done` or `failed`.
     pub status: &'static str,
-    /// The reason for the failure.
+    /// The code that a person enters, while the authorization is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_code: Option<String>,
+    /// The address of the page on which a person enters the code, while the authorization is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verification_uri: Option<String>,
+    /// The address of that page with the code, while the authorization is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verification_uri_complete: Option<String>,
+    /// The number of seconds between polls of the provider, while the authorization is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<i64>,
+    /// Whether the provider has asked for fewer polls.
+    pub slow_down: bool,
+    /// The kind of the failure: `denied` (a person has refused), `expired`, `superseded` (another authorization of the
+    /// resource was started) or `error`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// The text of the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub expires_at: UtcMillis,

@@ -5,7 +5,7 @@ use std::pin::pin;
 use monstrum_api::credentials::CredentialMetadata;
 use monstrum_api::oauth::{DeviceInput, DeviceProgress, DeviceStarted, StartInput, Started};
 use monstrum_egress::{CredentialSource as _, CredentialState};
-use monstrum_store::{FlowStatus, OauthFlowRow};
+use monstrum_store::OauthFlowRow;
 use monstrum_types::{AppUser, AwaitedAuthorization, CredentialId, OauthFlowId, ResourceId, Secret, UtcMillis};
 use tokio::time::{Instant, sleep_until};
 use url::Url;
@@ -156,13 +156,7 @@ pub async fn show_device(
     let flow = app.store.oauth_flow(caller.workspace, id, flow_id).await?;
     let flow =
         flow.filter(|flow| flow.poll_interval_s.is_some()).ok_or_else(|| OperationError::not_found("authorization"))?;
-    let status = match flow.status {
-        FlowStatus::Done | FlowStatus::Failed => flow.status,
-        _ if flow.expires_at <= app.clock.now() => FlowStatus::Failed,
-        _ => FlowStatus::Pending,
-    };
-    let OauthFlowRow { id, message, expires_at, return_to, .. } = flow;
-    Ok(DeviceProgress { id, status: status.as_str(), message, expires_at, return_to })
+    Ok(app.oauth.device_progress(flow)?)
 }
 
 /// Returns the checked `return_to` of an authorization. Adds its error to `errors`.
