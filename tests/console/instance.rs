@@ -190,15 +190,17 @@ async fn an_authorization_begins_under_a_known_name_only() -> Result<()> {
     let server = Server::prepare(&[])?.argument("--console-hosts").argument("ops.internal");
     let world = World::on(server).await?;
     let browser = Browser::open(&world)?;
-    let begin = "/oauth/begin/unknown";
+    let (begin, connect) = ("/oauth/begin/unknown", "/oauth/connect/unknown");
     for (host, status) in [("localhost", 400), ("127.0.0.1:1", 400), ("ops.internal", 400), ("evil.example", 421)] {
-        for method in [Method::GET, Method::POST] {
-            let answer = browser.send(method.clone(), begin, &[], &[("host", host)]).await?;
-            assert_eq!(answer.status, status, "{method} {host}: {}", answer.text);
+        for (method, page) in [(Method::GET, begin), (Method::POST, begin), (Method::GET, connect)] {
+            let answer = browser.send(method.clone(), page, &[], &[("host", host)]).await?;
+            assert_eq!(answer.status, status, "{method} {page} {host}: {}", answer.text);
             assert!(answer.headers.get("set-cookie").is_none());
         }
     }
-    assert_eq!(browser.send(Method::HEAD, begin, &[], &[("host", "evil.example")]).await?.status, 421);
+    for page in [begin, connect] {
+        assert_eq!(browser.send(Method::HEAD, page, &[], &[("host", "evil.example")]).await?.status, 421, "{page}");
+    }
     Ok(())
 }
 

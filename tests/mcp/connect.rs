@@ -230,6 +230,22 @@ async fn a_link_is_for_one_browser_and_is_used_once() -> Result<()> {
     Ok(())
 }
 
+/// The cookie of a page under another name would belong to another site. The refused request does not use up the link.
+#[tokio::test]
+async fn a_link_opens_under_a_known_host_name_only() -> Result<()> {
+    let connecting = Connecting::start().await?;
+    let (link, _) = connecting.asked(&connecting.client("ann")?).await?;
+    let path = link.strip_prefix(PUBLIC).context("a link of this server")?;
+    for host in ["evil.example", "monstrum.example.evil.example", "192.168.0.1"] {
+        let request = connecting.world.api.with_key("").request(reqwest::Method::GET, path);
+        let refused = request.header("host", host).send().await?;
+        assert_eq!(refused.status().as_u16(), 421, "{host}");
+        assert!(!refused.headers().contains_key("location") && !refused.headers().contains_key("set-cookie"), "{host}");
+    }
+    assert_eq!(connecting.connected(&link, "ann").await?.status, 200);
+    Ok(())
+}
+
 /// A program with access to the database cannot replace the sign-in.
 #[tokio::test]
 async fn the_sign_in_cannot_be_skipped_in_the_database() -> Result<()> {

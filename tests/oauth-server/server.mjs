@@ -24,6 +24,8 @@ const state = {
   answers_left: 0,
   // Members that are set in the body of each successful answer. A member with the value null is removed from the body.
   over: {},
+  // The same for the answers of the device authorization endpoint.
+  device_over: {},
   grants: {},
   errors: [],
   // The values of the parameter `resource` of requests to the token endpoint.
@@ -101,11 +103,12 @@ provider.use(async (ctx, next) => {
   const { body } = ctx.oidc ?? {};
   for (const name of ['code', 'code_verifier', 'device_code', 'refresh_token']) if (body?.[name]) state.seen.push(body[name]);
   for (const name of ['access_token', 'refresh_token', 'device_code']) if (ctx.body?.[name]) state.seen.push(ctx.body[name]);
+  const over = ctx.path === '/token' ? state.over : state.device_over;
+  if (ctx.status === 200) {
+    ctx.body = Object.fromEntries(Object.entries({ ...ctx.body, ...over }).filter(([, value]) => value !== null));
+  }
   if (ctx.path !== '/token') return;
   if (body?.resource) state.resources.push(body.resource);
-  if (ctx.status === 200) {
-    ctx.body = Object.fromEntries(Object.entries({ ...ctx.body, ...state.over }).filter(([, value]) => value !== null));
-  }
   if (state.answers_left > 0) {
     state.answers_left -= 1;
     ctx.status = state.answer.status;

@@ -311,3 +311,29 @@ const follow = (live) => {
 
 const live = document.querySelector("[data-live]");
 if (live) follow(live);
+
+// An authorization that a person confirms elsewhere: the page is read again when its state has changed.
+const LOOK_MS = 3000;
+
+const watch = (waiting) => {
+  let isAsking = false;
+  const look = async () => {
+    if (isAsking || document.hidden) return;
+    isAsking = true;
+    try {
+      const answer = await fetch(waiting.dataset.wait, { redirect: "manual" });
+      // A session that has ended redirects. A server that is busy or starting is asked again.
+      const state = answer.ok ? await answer.text() : "";
+      if (answer.status < 500 && state !== waiting.dataset.state) location.reload();
+    } catch {
+      // The server cannot be reached. The next look can succeed.
+    } finally {
+      isAsking = false;
+    }
+  };
+  setInterval(look, LOOK_MS);
+  document.addEventListener("visibilitychange", look);
+};
+
+const waiting = document.querySelector("[data-wait]");
+if (waiting) watch(waiting);

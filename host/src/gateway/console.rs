@@ -29,8 +29,9 @@ use tower_http::compression::CompressionLayer;
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, conversations, credentials, demo, error, files, health, home, keys,
-    live, login, oauth_apps, overview, pins, plugins, resources, roles, search, trust, try_tool, verify, workspaces,
+    activity, approvals, bind, bot, bots, changes, conversations, credentials, demo, device, error, files, health,
+    home, keys, live, login, oauth_apps, overview, pins, plugins, resources, roles, search, trust, try_tool, verify,
+    workspaces,
 };
 
 /// What the pages share.
@@ -117,6 +118,9 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/resources/{id}/credential", get(credentials::show).post(credentials::save))
         .route("/console/w/{ws}/resources/{id}/test", post(credentials::test))
         .route("/console/w/{ws}/resources/{id}/authorize", post(credentials::authorize))
+        .route("/console/w/{ws}/resources/{id}/device", post(device::start))
+        .route("/console/w/{ws}/resources/{id}/device/{flow}", get(device::show))
+        .route("/console/w/{ws}/resources/{id}/device/{flow}/state", get(device::state))
         .route("/console/w/{ws}/resources/{id}/discover", post(pins::discover))
         .route("/console/w/{ws}/resources/{id}/pin", post(pins::decide))
         .route("/console/w/{ws}/activity", get(activity::list))

@@ -10,6 +10,7 @@ pub(super) mod conversations;
 pub(super) mod credentials;
 pub(super) mod deletion;
 pub(super) mod demo;
+pub(super) mod device;
 pub(super) mod error;
 pub(super) mod files;
 pub(super) mod health;

@@ -63,6 +63,7 @@ pub(in crate::gateway) async fn press(
         (status = "4XX", description = "An error page", content_type = "text/html", body = String)))]
 pub(in crate::gateway) async fn connect(
     app: Host,
+    _: KnownHost,
     Path(ticket): Path<String>,
     method: Method,
     headers: HeaderMap,

@@ -24,6 +24,9 @@ struct CredentialPage {
     chosen: Text,
     description: Text,
     is_oauth: bool,
+    is_device: bool,
+    /// The path of the form of an OAuth app, if the method needs an app and none is confirmed.
+    new_app: Option<String>,
     inputs: Vec<Input>,
     errors: Vec<(Text, Text)>,
     base: String,
@@ -37,6 +40,28 @@ pub(in crate::gateway::console) struct ChosenMethod {
     method: String,
 }
 
+/// Returns the path of the form of an OAuth app if no app is confirmed by which the resource can be authorized.
+async fn new_app(visit: &Visit, resource: &Resource) -> Option<String> {
+    #[derive(Deserialize)]
+    struct App {
+        #[serde(default)]
+        resource_id: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Apps {
+        items: Vec<App>,
+    }
+    if !visit.may("oauth_create") {
+        return None;
+    }
+    let kind = resource.resource_type.raw();
+    let path = with_query("/api/oauth/providers", &[("limit", "200"), ("resource_type", kind)]);
+    // If the API does not answer, the authorization itself says what is missing.
+    let Apps { items } = visit.client.get(&path).await.ok()?;
+    let has_app = items.iter().any(|app| app.resource_id.as_ref().is_none_or(|own| *own == resource.id));
+    (!has_app).then(|| with_query(&visit.to("oauth-apps/new"), &[("type", kind)]))
+}
+
 async fn form(visit: &Visit, id: &str, method: &str) -> Result<CredentialPage, Failure> {
     let Read { resource, kind, base, .. } = read(visit, id).await?;
     let kind = kind.ok_or_else(Failure::not_found)?;
@@ -44,7 +69,8 @@ async fn form(visit: &Visit, id: &str, method: &str) -> Result<CredentialPage, F
     let chosen = methods.iter().find(|known| known.method.raw() == method).or(methods.first());
     let chosen = chosen.ok_or_else(Failure::not_found)?;
     let (inputs, name) = (schema::of_fields(&chosen.credential_schema, None), chosen.method.clone());
-    let (description, is_oauth) = (chosen.description.clone(), chosen.is_oauth());
+    let (description, is_oauth, is_device) = (chosen.description.clone(), chosen.is_oauth(), chosen.is_device());
+    let new_app = if is_oauth || is_device { new_app(visit, &resource).await } else { None };
     let frame = visit.frame("resources", visit.words().text("credential.title")).await;
     let action = with_query(&format!("{base}/credential"), &[("method", name.raw())]);
     Ok(CredentialPage {
@@ -54,6 +80,8 @@ async fn form(visit: &Visit, id: &str, method: &str) -> Result<CredentialPage, F
         chosen: name,
         description,
         is_oauth,
+        is_device,
+        new_app,
         inputs,
         errors: Vec::new(),
         base,

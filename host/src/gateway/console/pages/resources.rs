@@ -156,6 +156,16 @@ pub(in crate::gateway::console) struct TypeTool {
     description: Text,
 }
 
+impl Type {
+    /// Returns whether a credential of the type can be tested.
+    pub(in crate::gateway::console) fn has_check(&self) -> bool {
+        self.credential_check.is_some()
+    }
+}
+
+/// The method of an authorization with a code.
+const DEVICE_METHOD: &str = "oauth2_device_code";
+
 /// A method of authentication.
 #[derive(Deserialize)]
 pub(in crate::gateway::console) struct AuthMethod {
@@ -163,13 +173,22 @@ pub(in crate::gateway::console) struct AuthMethod {
     pub label: Text,
     pub description: Text,
     pub credential_schema: Vec<Declared>,
-    #[serde(default)]
-    pub oauth_config: Option<Value>,
 }
 
 impl AuthMethod {
+    /// Returns the label, or the name of a method without one.
+    pub(in crate::gateway::console) fn title(&self) -> &Text {
+        if self.label.is_empty() { &self.method } else { &self.label }
+    }
+
+    /// Returns whether a person authorizes the resource in this browser.
     pub(in crate::gateway::console) fn is_oauth(&self) -> bool {
-        self.oauth_config.is_some()
+        self.method.raw() == "oauth2_auth_code"
+    }
+
+    /// Returns whether a person authorizes the resource with a code, in this or another browser.
+    pub(in crate::gateway::console) fn is_device(&self) -> bool {
+        self.method.raw() == DEVICE_METHOD
     }
 }
 
@@ -369,7 +388,14 @@ impl ShowPage {
     }
 
     fn has_check(&self) -> bool {
-        self.kind.as_ref().is_some_and(|kind| kind.credential_check.is_some())
+        self.kind.as_ref().is_some_and(Type::has_check)
+    }
+
+    /// Returns the path of the page from which an authorization with a code is started, if the type has this method.
+    fn device_page(&self) -> Option<String> {
+        let kind = self.kind.as_ref()?;
+        let has_method = kind.auth_methods.iter().any(AuthMethod::is_device);
+        has_method.then(|| with_query(&format!("{}/credential", self.base), &[("method", DEVICE_METHOD)]))
     }
 }
 
